@@ -1,0 +1,130 @@
+"""Words of a clip by Whisper tiny (int8). Short clips share one 30 s window, since Whisper pads every input to 30 s."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paras2s.audio import Clip
+
+WINDOW_S = 29.0
+GAP_S = 1.0
+RATE_HZ = 16_000
+VERSION = "whisper-tiny-int8/packed-1"
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word with its place in the clip and the recogniser's probability."""
+
+    text: str
+    start_s: float
+    end_s: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Words in order; `text` is "" when nothing was heard, which is an answer, not a failure."""
+
+    words: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        """The words, joined by blanks, as the recogniser wrote them."""
+        return " ".join(word.text for word in self.words)
+
+
+def normalise_words(text: str) -> str:
+    """Lower case, letters and apostrophes only: the form in which word error rates are counted."""
+    return " ".join(re.sub(r"[^a-z' ]+", " ", text.lower().replace("’", "'")).split())
+
+
+def word_error_rate(reference: str, hypothesis: str) -> float:
+    """WER after `normalise_words`; a reference without words has no rate and is refused.
+
+    Raises:
+        ValueError: the reference holds no word.
+    """
+    import jiwer
+
+    reference, hypothesis = normalise_words(reference), normalise_words(hypothesis)
+    if not reference:
+        raise ValueError("the reference holds no word")
+    return float(jiwer.wer(reference, hypothesis)) if hypothesis else 1.0
+
+
+@functools.lru_cache(maxsize=2)
+def _model(threads: int) -> Any:
+    from faster_whisper import WhisperModel
+
+    from paras2s.acoustics.assets import asset_path
+
+    return WhisperModel(
+        str(asset_path("whisper_tiny").parent), device="cpu", compute_type="int8", cpu_threads=threads
+    )
+
+
+def pack(durations_s: Sequence[float], window_s: float = WINDOW_S, gap_s: float = GAP_S) -> list[list[int]]:
+    """Which clips share a window: first fit in order of length, longest first; a longer clip has one to itself."""
+    windows: list[list[int]] = []
+    used_s: list[float] = []
+    for index in sorted(range(len(durations_s)), key=lambda i: (-durations_s[i], i)):
+        need_s = durations_s[index] + gap_s
+        for number, filled_s in enumerate(used_s):
+            if filled_s + need_s <= window_s:
+                windows[number].append(index)
+                used_s[number] += need_s
+                break
+        else:
+            windows.append([index])
+            used_s.append(need_s)
+    return windows
+
+
+def transcribe(clips: Sequence[Clip], threads: int = 2) -> list[Transcript]:
+    """Transcripts of many clips, several a window; a word belongs to the clip that holds its middle."""
+    resampled = [clip.at(RATE_HZ) for clip in clips]
+    found: list[list[Word]] = [[] for _ in clips]
+    for window in pack([clip.duration_s for clip in resampled]):
+        pieces, starts_s, position_s = [], [], 0.0
+        for index in window:
+            starts_s.append(position_s)
+            samples = resampled[index].samples
+            peak = float(np.abs(samples).max(initial=0.0))
+            # Quiet answers in a shared window would otherwise be passed over as silence.
+            pieces.append(samples * (0.5 / peak) if peak > 1e-4 else samples)
+            pieces.append(np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32))
+            position_s += resampled[index].duration_s + GAP_S
+        for word in _recognise(np.concatenate(pieces), threads):
+            middle_s = (word.start_s + word.end_s) / 2
+            slot = int(np.searchsorted(starts_s, middle_s, side="right")) - 1
+            offset_s = starts_s[slot]
+            moved = Word(word.text, word.start_s - offset_s, word.end_s - offset_s, word.probability)
+            found[window[slot]].append(moved)
+    return [Transcript(tuple(words)) for words in found]
+
+
+def _recognise(samples: np.ndarray, threads: int) -> list[Word]:
+    segments, _ = _model(threads).transcribe(
+        samples,
+        language="en",
+        beam_size=1,
+        temperature=0.0,
+        word_timestamps=True,
+        condition_on_previous_text=False,
+        without_timestamps=False,
+        no_speech_threshold=None,
+        log_prob_threshold=None,
+        compression_ratio_threshold=None,
+    )
+    return [
+        Word(word.word.strip(), float(word.start), float(word.end), float(word.probability))
+        for segment in segments
+        for word in segment.words or ()
+    ]

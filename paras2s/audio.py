@@ -1,0 +1,98 @@
+"""A clip in and out: decode any format libsndfile knows, to mono float32 at one rate. Nothing else decodes audio."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paras2s.errors import AudioError
+
+MIN_DURATION_S = 0.05
+MAX_DURATION_S = 120.0
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Mono audio. `samples` is float32 [n], finite; `sample_rate_hz` its rate."""
+
+    samples: np.ndarray
+    sample_rate_hz: int
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return len(self.samples) / self.sample_rate_hz
+
+    def at(self, sample_rate_hz: int) -> Clip:
+        """The same clip at another rate (soxr, high quality)."""
+        if sample_rate_hz == self.sample_rate_hz:
+            return self
+        import soxr
+
+        resampled = soxr.resample(self.samples, self.sample_rate_hz, sample_rate_hz)
+        return Clip(np.ascontiguousarray(resampled, dtype=np.float32), sample_rate_hz)
+
+
+def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip") -> Clip:
+    """Validate samples of shape [n] or [n, channels]; channels are averaged.
+
+    Raises:
+        AudioError: empty, too short, too long, or not finite.
+    """
+    array = np.asarray(samples, dtype=np.float32)
+    if array.ndim == 2:
+        array = array.mean(axis=1)
+    if array.ndim != 1:
+        raise AudioError(f"{name}: expected samples [n] or [n, channels], got shape {array.shape}")
+    duration_s = len(array) / sample_rate_hz
+    if duration_s < MIN_DURATION_S:
+        raise AudioError(f"{name}: {len(array)} samples ({duration_s:.3f} s) is too short; give at least {MIN_DURATION_S} s")
+    if duration_s > MAX_DURATION_S:
+        raise AudioError(f"{name}: {duration_s:.0f} s is too long; cut it to at most {MAX_DURATION_S:.0f} s")
+    if not np.isfinite(array).all():
+        raise AudioError(f"{name}: holds NaN or infinite samples; export the clip again")
+    return Clip(np.ascontiguousarray(array), sample_rate_hz)
+
+
+def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None) -> Clip:
+    """Decode a file or bytes of one, any channel count, any rate; optionally resample.
+
+    Raises:
+        AudioError: missing, not audio, truncated before the first sample, or refused by `make_clip`.
+    """
+    import soundfile
+
+    name = "clip of bytes" if isinstance(source, bytes) else str(source)
+    if not isinstance(source, bytes) and not Path(source).is_file():
+        raise AudioError(f"{name}: no such file; check the path")
+    try:
+        handle = io.BytesIO(source) if isinstance(source, bytes) else str(source)
+        samples, rate_hz = soundfile.read(handle, dtype="float32", always_2d=True)
+    except (soundfile.LibsndfileError, EOFError) as error:
+        raise AudioError(f"{name}: cannot be decoded as audio ({error}); give WAV, FLAC, OGG or MP3") from error
+    if rate_hz <= 0:
+        raise AudioError(f"{name}: the header gives a sample rate of {rate_hz}")
+    clip = make_clip(samples, int(rate_hz), name)
+    return clip if sample_rate_hz is None else clip.at(sample_rate_hz)
+
+
+def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
+    """The clip as bytes of a file: 16-bit WAV or FLAC, or OGG (Vorbis). Peaks over 1 are scaled down, never wrapped."""
+    import soundfile
+
+    peak = float(np.abs(clip.samples).max(initial=0.0))
+    samples = clip.samples / peak if peak > 1.0 else clip.samples
+    buffer = io.BytesIO()
+    subtype = "VORBIS" if format == "OGG" else "PCM_16"
+    soundfile.write(buffer, samples, clip.sample_rate_hz, format=format, subtype=subtype)
+    return buffer.getvalue()
+
+
+def write_clip(path: Path, clip: Clip) -> None:
+    """Write a 16-bit WAV, atomically."""
+    from paras2s.storage import write_bytes
+
+    write_bytes(path, encode_clip(clip))

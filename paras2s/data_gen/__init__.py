@@ -1,0 +1,1 @@
+"""Where queries come from: scripts, speech, filters, splits, demonstrations."""

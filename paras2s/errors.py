@@ -1,0 +1,33 @@
+"""Errors, named by the boundary that was crossed. The command line prints their message as one line and exits 2."""
+
+
+class ParaS2SError(Exception):
+    """Root of every error this project raises on purpose; the message names the file or key and says what to do."""
+
+
+class ConfigError(ParaS2SError):
+    """A config key, preset or command-line value is wrong."""
+
+
+class AudioError(ParaS2SError):
+    """A clip cannot be read, or holds nothing that can be measured."""
+
+
+class DataError(ParaS2SError):
+    """A manifest, corpus or cache on disk is wrong or incomplete."""
+
+
+class AssetError(ParaS2SError):
+    """A model file that should come with a package is missing or is not the file it should be."""
+
+
+class PolicyError(ParaS2SError):
+    """A checkpoint, prompt or rollout does not fit the policy."""
+
+
+class JudgeError(ParaS2SError):
+    """A judge or reward model cannot score; becomes `records.Unscored` at the reward boundary."""
+
+
+class StorageError(ParaS2SError):
+    """The disk refused a write (full, read-only); what was written before stays valid."""

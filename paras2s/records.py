@@ -1,0 +1,195 @@
+"""The typed records on every wire: who makes each, who reads it, and what None means.
+
+Alphabet: B queries, G answers a query, T steps, S slots (text, audio codes), K codebooks, V vocabulary, N flat tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+SCHEMA_VERSION = 1
+
+Category = Literal["emotion", "sarcasm", "age", "gender"]
+CATEGORIES: tuple[Category, ...] = ("emotion", "sarcasm", "age", "gender")
+Role = Literal["demonstration", "preference", "rl", "test"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One spoken question. Made by `data_gen`, read by every later stage.
+
+    `text` and `style` are None for role "rl": the labels are thrown away once the speech exists (ParaS2S, appendix C).
+    `heard` is what the recogniser made of the clip, and all that a policy may read. `clip` is relative to the data folder.
+    """
+
+    id: str
+    contrast_id: str
+    category: Category | None
+    topic: str | None
+    role: Role
+    speaker: str
+    clip: str
+    duration_s: float
+    heard: str
+    text: str | None
+    style: str | None
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A good spoken answer to a query. Made by `data_gen`, read by warm-up. `clip` is relative to the data folder."""
+
+    query_id: str
+    text: str
+    tone: str
+    clip: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One line of the ledger: a clip that was rendered, and why it was rejected (None: it was kept)."""
+
+    id: str
+    contrast_id: str
+    category: Category
+    topic: str
+    role: Role
+    style: str
+    speaker: str
+    text: str
+    heard: str
+    word_error_rate: float
+    style_probability: float
+    rejected: str | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Token slots of G answers that share a step clock. Made by the sampler, read by the learner, changed by nobody.
+
+    tokens [G, T, S] int64, as the model's own ids; sampled [G, T, S] bool, false for forced and padded tokens;
+    behaviour_logp [G, T, S] float, 0 where not sampled. Steps after an answer's end hold padding and are not sampled.
+    """
+
+    slots: tuple[str, ...]
+    tokens: np.ndarray
+    sampled: np.ndarray
+    behaviour_logp: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """G answers to one query. Made by a rollout worker; read by reward workers (wave, text) and the learner (blocks).
+
+    `codes[g]` [T_g, K] are codec codes without offsets; `waves[g]` is float32 at `sample_rate_hz` and may be empty;
+    `finish_reason[g]` is "eos" or "length".
+    """
+
+    query_id: str
+    policy_version: int
+    blocks: tuple[Block, ...]
+    finish_reason: tuple[str, ...]
+    seeds: tuple[int, ...]
+    texts: tuple[str, ...]
+    codes: tuple[np.ndarray, ...]
+    waves: tuple[np.ndarray, ...]
+    sample_rate_hz: int
+
+    @property
+    def size(self) -> int:
+        """G."""
+        return len(self.seeds)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A blueprint field that was measured. `confidence` is None where the model behind it gives none."""
+
+    value: Any
+    unit: str | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A blueprint field that could not be measured, and why. Never a 0."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What was measured on one clip (TRACE, Fig. 7). Made by the extractors, read by judges and people.
+
+    `fields` maps a schema key to Measured or Absent; `extractors` maps an extractor's name to its version.
+    """
+
+    fields: dict[str, Measured | Absent]
+    extractors: dict[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def value(self, key: str) -> Any | None:
+        """The measured value, or None if the field is absent or unknown."""
+        found = self.fields.get(key)
+        return found.value if isinstance(found, Measured) else None
+
+    def why_absent(self, key: str) -> str:
+        """Why a field has no value."""
+        found = self.fields.get(key)
+        return found.reason if isinstance(found, Absent) else f"'{key}' is not among the configured extractors"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A judge's score of one answer, 1 to 5. Made by a judge; read by combination, bench and report.
+
+    `reply` is the judge's full reply (for a rubric: the rules that fired); `cost_usd` is 0 for a local judge.
+    """
+
+    judge: str
+    version: str
+    prompt_hash: str
+    score: float
+    reason: str
+    reply: str
+    cost_usd: float
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Unscored:
+    """No score, and why. Goes all the way to the advantage: never a 0, never dropped in silence."""
+
+    judge: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reward:
+    """One answer's reward and the parts it was combined from, so that a stored run can be re-scored with other weights."""
+
+    value: float
+    parts: dict[str, float]
+
+
+def to_json(record: Any) -> Any:
+    """A record as plain JSON types; arrays become lists, Unscored and Absent keep their reason."""
+    if hasattr(record, "__dataclass_fields__"):
+        return {"type": type(record).__name__, **{key: to_json(value) for key, value in vars(record).items()}}
+    if isinstance(record, np.ndarray):
+        return record.tolist()
+    if isinstance(record, np.generic):
+        return record.item()
+    if isinstance(record, dict):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json(value) for value in record]
+    return record
+
+
+def as_row(record: Any) -> dict[str, Any]:
+    """A flat record (Query, Demonstration, Candidate) as one row of a table."""
+    return asdict(record)
