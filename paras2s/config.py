@@ -22,7 +22,7 @@ class DataConfig(Section):
 
     demonstration_contrasts: int = Field(16, ge=1, description="a category; 16 x 4 = 64 contrasts to demonstrate")
     preference_contrasts: int = Field(20, ge=1, description="a category; labelled queries for the reward model")
-    rl_contrasts: int = Field(45, ge=1, description="a category; prompts without labels")
+    rl_contrasts: int = Field(44, ge=1, description="a category; prompts without labels")
     test_contrasts: int = Field(12, ge=1, description="a category, from topics and speakers never trained on")
     demonstration_speakers: int = Field(1, ge=1, le=3, description="voices that speak each demonstration query")
     answers_per_query: int = Field(2, ge=1, le=4, description="good answers demonstrated for each (query, style)")

@@ -1,0 +1,166 @@
+"""Means with standard errors over judged answers. Pure functions: rows in, numbers out.
+
+Answers to one contrast share their words, so they are not independent: every standard error is clustered by contrast.
+What has no score is left out of a mean and counted beside it; it is never a 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from paras2s.bench.rows import AnswerRow
+from paras2s.errors import DataError
+from paras2s.records import CATEGORIES, Category
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean of `n` values in `clusters` clusters; None for a mean of nothing and for an error of one cluster."""
+
+    mean: float | None
+    standard_error: float | None
+    n: int
+    clusters: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An estimate over the `estimate.n` of `n_asked` values that could be measured."""
+
+    estimate: Estimate
+    n_asked: int
+
+
+@dataclass(frozen=True)
+class SystemScores:
+    """One system's scores, 1 to 5, a category and overall; its word error rate as a share; its answers' length in s."""
+
+    categories: dict[Category, Counted]
+    overall: Counted
+    word_error_rate: Counted
+    duration_s: Estimate
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of a - b over the questions scored in both; `relative_percent` is that over b's mean on these questions."""
+
+    difference: Counted
+    relative_percent: float | None
+
+
+def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
+    """Mean of n values and its cluster-robust error: sqrt(G / (G - 1) * sum_g (sum_{i in g} (x_i - mean))^2) / n.
+
+    Raises:
+        ValueError: not one cluster for every value.
+    """
+    if len(values) != len(clusters):
+        raise ValueError(f"{len(values)} values, but {len(clusters)} clusters")
+    if not values:
+        return Estimate(None, None, 0, 0)
+    mean = fmean(values)
+    residuals: dict[str, float] = defaultdict(float)
+    for value, cluster in zip(values, clusters, strict=True):
+        residuals[cluster] += value - mean
+    count = len(residuals)
+    if count < 2:
+        return Estimate(mean, None, len(values), count)
+    variance = count / (count - 1) * math.fsum(total**2 for total in residuals.values()) / len(values) ** 2
+    return Estimate(mean, math.sqrt(variance), len(values), count)
+
+
+def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
+    """Scores of one system's rows. Overall is the mean of the category means, as in ParaS2S: categories weigh the same.
+
+    A category asked but never scored leaves overall without a mean: one over fewer categories would not compare.
+    """
+    categories: dict[Category, Counted] = {}
+    for category in CATEGORIES:
+        asked = [row for row in rows if row.category == category]
+        if asked:
+            scored = [(row.score, row.contrast_id) for row in asked if row.score is not None]
+            categories[category] = Counted(_mean_of(scored), len(asked))
+    rates = [(row.word_error_rate, row.contrast_id) for row in rows if row.word_error_rate is not None]
+    return SystemScores(
+        categories=categories,
+        overall=Counted(_mean_of_means([counted.estimate for counted in categories.values()]), len(rows)),
+        word_error_rate=Counted(_mean_of(rates), len(rows)),
+        duration_s=_mean_of([(row.duration_s, row.contrast_id) for row in rows]),
+    )
+
+
+def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:
+    """Share of contrasts told apart: both styles answered fittingly, with different families. Rows of one system.
+
+    Answer i to one style is paired with answer i to the other; the estimate is over pairs. A pair is left out, and
+    counted in `n_asked`, if an answer is unscored or missing, or if both fit but the judge names no family for one.
+
+    Raises:
+        DataError: a contrast has more than two answers with one number, or two of the same style.
+    """
+    pairs: dict[tuple[str, int], list[AnswerRow]] = defaultdict(list)
+    for row in rows:
+        pairs[row.contrast_id, row.answer_index].append(row)
+    # A judge that names no families at all could only ever say 0: failures would count and successes be left out.
+    fitting = [row for row in rows if row.fitting]
+    names_families = not fitting or any(row.family is not None for row in fitting)
+    told_apart = []
+    for (contrast_id, index), pair in pairs.items():
+        if len({row.style for row in pair}) != len(pair) or len(pair) > 2:
+            raise DataError(f"contrast {contrast_id}: answer {index} is there {len(pair)} times; expected once a style")
+        outcome = _told_apart(pair) if names_families else None
+        if outcome is not None:
+            told_apart.append((float(outcome), contrast_id))
+    return Counted(_mean_of(told_apart), len(pairs))
+
+
+def paired_difference(rows_a: Sequence[AnswerRow], rows_b: Sequence[AnswerRow]) -> Difference:
+    """How much higher system a scores than b on the same questions, each question's answers averaged first.
+
+    Questions not scored in both are left out and counted; every question weighs the same, whatever its category.
+    """
+    scores_a, scores_b = _scores_by_query(rows_a), _scores_by_query(rows_b)
+    contrasts = {row.query_id: row.contrast_id for row in (*rows_a, *rows_b)}
+    shared = [query_id for query_id in contrasts if query_id in scores_a and query_id in scores_b]
+    estimate = _mean_of([(scores_a[query_id] - scores_b[query_id], contrasts[query_id]) for query_id in shared])
+    relative = None
+    if estimate.mean is not None:
+        relative = 100 * estimate.mean / fmean(scores_b[query_id] for query_id in shared)
+    return Difference(Counted(estimate, len(contrasts)), relative)
+
+
+def _mean_of(pairs: Sequence[tuple[float, str]]) -> Estimate:
+    return clustered_mean([value for value, _ in pairs], [cluster for _, cluster in pairs])
+
+
+def _mean_of_means(estimates: Sequence[Estimate]) -> Estimate:
+    n, clusters = sum(estimate.n for estimate in estimates), sum(estimate.clusters for estimate in estimates)
+    means = [estimate.mean for estimate in estimates if estimate.mean is not None]
+    errors = [estimate.standard_error for estimate in estimates if estimate.standard_error is not None]
+    if not means or len(means) < len(estimates):
+        return Estimate(None, None, n, clusters)
+    # A contrast belongs to one category, so the category means are independent and their variances add.
+    error = math.hypot(*errors) / len(estimates) if len(errors) == len(estimates) else None
+    return Estimate(fmean(means), error, n, clusters)
+
+
+def _told_apart(pair: Sequence[AnswerRow]) -> bool | None:
+    if len(pair) < 2 or any(row.score is None for row in pair):
+        return None
+    if not all(row.fitting for row in pair):
+        return False
+    first, second = (row.family for row in pair)
+    return None if first is None or second is None else first != second
+
+
+def _scores_by_query(rows: Sequence[AnswerRow]) -> dict[str, float]:
+    scores: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.score is not None:
+            scores[row.query_id].append(row.score)
+    return {query_id: fmean(values) for query_id, values in scores.items()}

@@ -1,0 +1,270 @@
+"""The data stage: scripts to filtered speech, splits, demonstrations, tone classifiers, and the hearing check.
+
+Left out of the paper here: LLM generation and the neutrality, reasonability and relevance tests (the scripts are written
+by hand under those rules), and the human check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from paras2s.acoustics.asr import transcribe, word_error_rate
+from paras2s.config import DataConfig
+from paras2s.data_gen.corpus import Contrast, assign_roles, load_calibration, load_contrasts, load_families
+from paras2s.data_gen.manifest import Dataset, save_dataset
+from paras2s.data_gen.render import Rendered, Take, render
+from paras2s.data_gen.speech import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
+from paras2s.records import Candidate, Demonstration, Query, Role
+from paras2s.reward.tone import ToneClassifier
+
+Progress = Callable[[str, int, int], None]
+# Adults of both sexes say everything but the child's lines.
+_KIND_OF_STYLE = {"child": "child", "male": "male", "female": "female"}
+# Voices on which the agent's tone classifier is fitted beside the agent's own, and those on which it is tested.
+_TONE_VOICES = (AGENT, Speaker("t1", 1.0, 1.0), Speaker("t2", 1.5, 1.12), Speaker("t3", 1.75, 1.17))
+_TONE_HELD_OUT = (Speaker("t4", 1.1, 1.01), Speaker("t5", 1.62, 1.17), Speaker("t6", 1.68, 1.13))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A query to render: who says what, how, and for which stage."""
+
+    contrast: Contrast
+    role: Role
+    style: str
+    take: Take
+
+    @property
+    def id(self) -> str:
+        """Names the contrast, the style and the speaker."""
+        return f"{self.contrast.id}-{self.style}-{self.take.speaker.name}"
+
+
+def _seed_of(*parts: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")
+
+
+def plan_queries(roles: dict[Role, list[Contrast]], config: DataConfig, seed: int) -> list[_Plan]:
+    """Which voice says each contrast. Both styles of an emotion or of sarcasm come from one voice."""
+    plans = []
+    for role, contrasts in roles.items():
+        voices = SPEAKERS["test" if role == "test" else "train"]
+        repeats = config.demonstration_speakers if role == "demonstration" else 1
+        for contrast in contrasts:
+            rng = np.random.default_rng([seed, _seed_of(contrast.id)])
+            adult = ("male", "female")[int(rng.integers(2))]
+            order = [int(i) for i in rng.permutation(len(voices["male"]))]
+            for repeat in range(repeats):
+                for style in contrast.styles:
+                    speaker = voices[_KIND_OF_STYLE.get(style, adult)][order[repeat]]
+                    take_seed = _seed_of(seed, contrast.id, style, speaker.name)
+                    take = Take(contrast.text, speaker, USER_STYLES[style], take_seed)
+                    plans.append(_Plan(contrast, role, style, take))
+    return plans
+
+
+def _calibrate_user(seed: int) -> tuple[list[Take], list[str], list[str]]:
+    takes, labels, speakers = [], [], []
+    for number, sentence in enumerate(load_calibration()):
+        for style, shape in USER_STYLES.items():
+            for split, offset in (("train", 0), ("test", 1)):
+                kinds = (_KIND_OF_STYLE.get(style, ("male", "female")[(number + offset) % 2]),)
+                voices = SPEAKERS[split][kinds[0]]
+                speaker = voices[number % len(voices)]
+                # Test voices read a third of the sentences: they are for the confusion matrix only.
+                if split == "train" or number % 3 == 0:
+                    takes.append(Take(sentence, speaker, shape, _seed_of(seed, "user", number, style, split)))
+                    labels.append(style)
+                    speakers.append(speaker.name)
+    return takes, labels, speakers
+
+
+def _calibrate_agent(seed: int) -> tuple[list[Take], list[str], list[str]]:
+    takes, labels, speakers = [], [], []
+    for number, sentence in enumerate(load_calibration()):
+        for tone, shape in AGENT_TONES.items():
+            held_out = _TONE_HELD_OUT[number % len(_TONE_HELD_OUT)]
+            for speaker in (AGENT, _TONE_VOICES[1 + number % 3], *([held_out] if number % 2 else [])):
+                takes.append(Take(sentence, speaker, shape, _seed_of(seed, "agent", number, tone, speaker.name), True))
+                labels.append(tone)
+                speakers.append(speaker.name)
+    return takes, labels, speakers
+
+
+def _fit_tone(
+    rendered: Sequence[Rendered], labels: Sequence[str], speakers: Sequence[str], held_out: set[str]
+) -> ToneClassifier:
+    features = np.stack([one.percept.utterance for one in rendered])
+    return ToneClassifier.fit(features, labels, speakers, sorted(held_out))
+
+
+def judge_candidate(
+    plan: _Plan, heard: str, percept_row: np.ndarray, classifier: ToneClassifier, config: DataConfig
+) -> Candidate:
+    """Apply the paper's two speech filters to one clip; the reason of a rejection stays in the ledger."""
+    error_rate = word_error_rate(plan.contrast.text, heard)
+    scores = dict(zip(classifier.labels, classifier.probabilities(percept_row[None])[0], strict=True))
+    pair = [float(scores[style]) for style in plan.contrast.styles]
+    probability = float(scores[plan.style]) / max(sum(pair), 1e-12)
+    rejected = None
+    if error_rate > config.max_word_error_rate:
+        rejected = f"word error rate {error_rate:.2f} above {config.max_word_error_rate:.2f} (heard: {heard!r})"
+    elif probability < config.min_style_probability:
+        rejected = f"the tone classifier gives {plan.style} only {probability:.2f} against the other style"
+    return Candidate(
+        id=plan.id,
+        contrast_id=plan.contrast.id,
+        category=plan.contrast.category,
+        topic=plan.contrast.topic,
+        role=plan.role,
+        style=plan.style,
+        speaker=plan.take.speaker.name,
+        text=plan.contrast.text,
+        heard=heard,
+        word_error_rate=error_rate,
+        style_probability=probability,
+        rejected=rejected,
+    )
+
+
+def hearing_check(rows: Sequence[tuple[Candidate, np.ndarray]], contrasts: Sequence[Contrast]) -> dict[str, object]:
+    """How often a plain classifier on prosody tells a contrast's two styles apart on held-out scripts and speakers.
+
+    Fitted on the kept labelled training clips, asked about the kept test clips; chance is 0.5.
+    """
+    styles_of = {contrast.id: contrast.styles for contrast in contrasts}
+    train = [(c, u) for c, u in rows if c.role in ("demonstration", "preference") and c.rejected is None]
+    test = [(c, u) for c, u in rows if c.role == "test" and c.rejected is None]
+    plain = ToneClassifier.fit(
+        np.stack([u for _, u in train]), [c.style for c, _ in train], [c.speaker for c, _ in train], ()
+    )
+    right: dict[str, list[bool]] = {}
+    for candidate, utterance in test:
+        scores = dict(zip(plain.labels, plain.probabilities(utterance[None])[0], strict=True))
+        best = max(styles_of[candidate.contrast_id], key=lambda style: scores.get(style, 0.0))
+        right.setdefault(candidate.category, []).append(best == candidate.style)
+    every = [hit for hits in right.values() for hit in hits]
+    return {
+        "accuracy": float(np.mean(every)),
+        "by_category": {category: float(np.mean(hits)) for category, hits in sorted(right.items())},
+        "clips": len(every),
+        "chance": 0.5,
+    }
+
+
+def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, progress: Progress) -> Dataset:
+    """Make the whole dataset in `folder`; a second call with the same config finds everything in the cache.
+
+    Raises:
+        ConfigError: too few scripts. DataError: Piper failed. StorageError: the disk refused.
+    """
+    roles = assign_roles(load_contrasts(), config, seed)
+    plans = plan_queries(roles, config, seed)
+    user_takes, user_labels, user_speakers = _calibrate_user(0)
+    agent_takes, agent_labels, agent_speakers = _calibrate_agent(0)
+    answer_takes = {
+        (family.style, text): Take(text, AGENT, AGENT_TONES[family.tone], _seed_of("answer", text), False)
+        for family in load_families().values()
+        for text in family.answers
+    }
+    every = [plan.take for plan in plans] + user_takes + agent_takes + list(answer_takes.values())
+    rendered = render(every, cache, lambda done, total: progress("speech", done, total))
+    sizes = np.cumsum([len(plans), len(user_takes), len(agent_takes)])
+    queries, user, agent, answers = (
+        rendered[: sizes[0]], rendered[sizes[0] : sizes[1]], rendered[sizes[1] : sizes[2]], rendered[sizes[2] :]
+    )  # fmt: skip
+    test_voices = {speaker.name for voices in SPEAKERS["test"].values() for speaker in voices}
+    user_tone = _fit_tone(user, user_labels, user_speakers, test_voices)
+    agent_tone = _fit_tone(agent, agent_labels, agent_speakers, {speaker.name for speaker in _TONE_HELD_OUT})
+    heard = _hear(queries, progress)
+    candidates = [
+        judge_candidate(plan, words, one.percept.utterance, user_tone, config)
+        for plan, one, words in zip(plans, queries, heard, strict=True)
+    ]
+    rows = [(candidate, one.percept.utterance) for candidate, one in zip(candidates, queries, strict=True)]
+    contrasts = [contrast for group in roles.values() for contrast in group]
+    kept = _whole_test_contrasts(candidates)
+    clips = {_query_clip(c): one for c, one in zip(kept, queries, strict=True) if c.rejected is None}
+    clips |= {_answer_clip(text): one for (_, text), one in zip(answer_takes, answers, strict=True)}
+    return save_dataset(
+        folder,
+        queries=[_as_query(c, one) for c, one in zip(kept, queries, strict=True) if c.rejected is None],
+        demonstrations=_demonstrate(kept, config, seed),
+        candidates=kept,
+        clips=clips,
+        user_tone=user_tone,
+        agent_tone=agent_tone,
+        hearing=hearing_check(rows, contrasts),
+    )
+
+
+def _hear(queries: Sequence[Rendered], progress: Progress) -> list[str]:
+    """Transcripts, a few windows at a time so that progress can be shown."""
+    heard: list[str] = []
+    for start in range(0, len(queries), 64):
+        part = [one.clip for one in queries[start : start + 64]]
+        heard += [transcript.text for transcript in transcribe(part)]
+        progress("words", len(heard), len(queries))
+    return heard
+
+
+def _whole_test_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """A test contrast is only worth asking whole: where one style was rejected, so is the other, with that reason."""
+    broken = {c.contrast_id for c in candidates if c.role == "test" and c.rejected is not None}
+    return [
+        replace(c, rejected="the contrast's other style was rejected")
+        if c.role == "test" and c.rejected is None and c.contrast_id in broken
+        else c
+        for c in candidates
+    ]
+
+
+def _answer_clip(text: str) -> str:
+    return f"answers/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _query_id(candidate: Candidate) -> str:
+    """RL prompts lose their labels, and an id or a file name must not tell them either."""
+    return f"rl-{_seed_of(candidate.id):08x}" if candidate.role == "rl" else candidate.id
+
+
+def _query_clip(candidate: Candidate) -> str:
+    return f"queries/{_query_id(candidate)}"
+
+
+def _as_query(candidate: Candidate, one: Rendered) -> Query:
+    """Prompts for RL lose their labels here, once and for all."""
+    labelled = candidate.role != "rl"
+    return Query(
+        id=_query_id(candidate),
+        contrast_id=candidate.contrast_id if labelled else "",
+        category=candidate.category if labelled else None,
+        topic=candidate.topic if labelled else None,
+        role=candidate.role,
+        speaker=candidate.speaker if labelled else "",
+        clip=f"{_query_clip(candidate)}.wav",
+        duration_s=one.clip.duration_s,
+        heard=candidate.heard,
+        text=candidate.text if labelled else None,
+        style=candidate.style if labelled else None,
+    )
+
+
+def _demonstrate(candidates: Sequence[Candidate], config: DataConfig, seed: int) -> list[Demonstration]:
+    """`answers_per_query` good answers for every kept demonstration query, drawn from its style's family."""
+    families = load_families()
+    found = []
+    for candidate in candidates:
+        if candidate.role != "demonstration" or candidate.rejected is not None:
+            continue
+        family = families[candidate.style]
+        order = np.random.default_rng([seed, _seed_of(candidate.id)]).permutation(len(family.answers))
+        for index in order[: config.answers_per_query]:
+            text = family.answers[int(index)]
+            found.append(Demonstration(candidate.id, text, family.tone, f"{_answer_clip(text)}.wav"))
+    return found

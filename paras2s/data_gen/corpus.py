@@ -1,0 +1,126 @@
+"""Scripts and answers, and who gets which: topics divide train from test, contrasts divide the roles within train."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import yaml
+
+from paras2s.acoustics.asr import normalise_words
+from paras2s.config import DataConfig
+from paras2s.data_gen.speech import AGENT_TONES, USER_STYLES
+from paras2s.errors import ConfigError, DataError
+from paras2s.records import CATEGORIES, Category, Role
+
+# Topics that only test queries come from (ParaS2S, section 3.1, step 4).
+TEST_TOPICS: dict[Category, frozenset[str]] = {
+    "emotion": frozenset({"travel", "finance", "fashion", "sleep"}),
+    "sarcasm": frozenset({"travel", "finance", "fashion", "sleep"}),
+    "age": frozenset({"privacy", "vehicles"}),
+    "gender": frozenset({"ceremony", "sports"}),
+}
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One sentence and the two styles that call for different answers."""
+
+    id: str
+    category: Category
+    topic: str
+    text: str
+    styles: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The fitting answers to one style, and the tone they are spoken in."""
+
+    style: str
+    tone: str
+    answers: tuple[str, ...]
+
+
+def _read(name: str) -> Any:
+    return yaml.safe_load(resources.files("paras2s.data_gen").joinpath(name).read_text())
+
+
+@functools.lru_cache(maxsize=1)
+def load_contrasts() -> tuple[Contrast, ...]:
+    """All scripts, in the order of the files.
+
+    Raises:
+        DataError: an unknown style, or the same words twice.
+    """
+    found: list[Contrast] = []
+    for category in CATEGORIES:
+        for number, row in enumerate(_read(f"scripts/{category}.yaml")["contrasts"]):
+            first, second = row["styles"]
+            if first == second or not {first, second} <= USER_STYLES.keys():
+                raise DataError(f"scripts/{category}.yaml, entry {number}: styles {row['styles']} are not two known ones")
+            found.append(Contrast(f"{category}{number:03d}", category, row["topic"], row["text"], (first, second)))
+    words = [normalise_words(contrast.text) for contrast in found]
+    if len(set(words)) != len(words):
+        raise DataError("scripts: the same words stand twice, which would leak between splits")
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1)
+def load_families() -> dict[str, Family]:
+    """Answer families by style."""
+    families = {}
+    for style, row in _read("answers.yaml")["families"].items():
+        if style not in USER_STYLES or row["tone"] not in AGENT_TONES:
+            raise DataError(f"answers.yaml: family {style!r} has an unknown style or tone {row['tone']!r}")
+        families[style] = Family(style, row["tone"], tuple(row["answers"]))
+    return families
+
+
+@functools.lru_cache(maxsize=1)
+def load_words_only() -> dict[Category, tuple[str, ...]]:
+    """What a system answers that hears only the words, by category."""
+    return {category: tuple(rows) for category, rows in _read("answers.yaml")["words_only"].items()}
+
+
+@functools.lru_cache(maxsize=1)
+def load_calibration() -> tuple[str, ...]:
+    """Sentences for fitting tone classifiers."""
+    return tuple(_read("calibration.yaml")["sentences"])
+
+
+def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
+    """Deal contrasts to roles, equally many a category; a contrast has one role, a test topic only the test role.
+
+    Raises:
+        ConfigError: more contrasts asked than there are scripts.
+    """
+    wanted: dict[Role, int] = {
+        "demonstration": config.demonstration_contrasts,
+        "preference": config.preference_contrasts,
+        "rl": config.rl_contrasts,
+    }
+    roles: dict[Role, list[Contrast]] = {"demonstration": [], "preference": [], "rl": [], "test": []}
+    for category in CATEGORIES:
+        rng = np.random.default_rng([seed, CATEGORIES.index(category)])
+        own = [contrast for contrast in contrasts if contrast.category == category]
+        train = _shuffled([c for c in own if c.topic not in TEST_TOPICS[category]], rng)
+        test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
+        if sum(wanted.values()) > len(train) or config.test_contrasts > len(test):
+            raise ConfigError(
+                f"data: {category} has {len(train)} training and {len(test)} test scripts, "
+                f"{sum(wanted.values())} and {config.test_contrasts} are asked for; lower data.*_contrasts"
+            )
+        roles["test"] += test[: config.test_contrasts]
+        for role, count in wanted.items():
+            roles[role] += train[:count]
+            train = train[count:]
+    return roles
+
+
+def _shuffled(contrasts: list[Contrast], rng: np.random.Generator) -> list[Contrast]:
+    return [contrasts[i] for i in rng.permutation(len(contrasts))]

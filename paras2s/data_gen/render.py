@@ -1,0 +1,109 @@
+"""Clips rendered once into a cache, keyed by everything that shapes them; Piper and the vocoder run in all cores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+from paras2s.audio import Clip, encode_clip, read_clip
+from paras2s.data_gen.speech import Speaker, Style, analyse, speak_plain, synthesise
+from paras2s.data_gen.speech import VERSION as SPEECH_VERSION
+from paras2s.policy.codec import Codec2Pairs
+from paras2s.policy.perception import VERSION as PERCEPT_VERSION
+from paras2s.policy.perception import Percept, perceive
+from paras2s.storage import write_bytes
+
+CHUNK_TEXTS = 16
+
+
+@dataclass(frozen=True)
+class Take:
+    """One rendering to make. `coded`: passed through the codec, as a policy's own answers are."""
+
+    text: str
+    speaker: Speaker
+    style: Style
+    seed: int
+    coded: bool = False
+
+    @property
+    def key(self) -> str:
+        """Content key of the cache."""
+        shaped = json.dumps([SPEECH_VERSION, PERCEPT_VERSION, asdict(self)], sort_keys=True)
+        return hashlib.sha256(shaped.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A cached take: `wav` bytes (16 kHz, or 8 kHz if coded) and its percept."""
+
+    wav: bytes
+    percept: Percept
+
+    @property
+    def clip(self) -> Clip:
+        """The decoded clip."""
+        return read_clip(self.wav)
+
+
+def _paths(cache: Path, take: Take) -> tuple[Path, Path]:
+    base = cache / "clips" / take.key[:2] / take.key
+    return base.with_suffix(".wav"), base.with_suffix(".npz")
+
+
+def _render_chunk(cache: Path, takes_by_text: list[tuple[str, list[Take]]]) -> int:
+    """One worker's share: every missing take of some texts. The percept is written last, as the sign of completeness."""
+    codec = Codec2Pairs()
+    done = 0
+    plain = speak_plain([text for text, _ in takes_by_text])
+    for (_, takes), clip in zip(takes_by_text, plain, strict=True):
+        voice = analyse(clip)
+        for take in takes:
+            spoken = synthesise(voice, take.speaker, take.style, take.seed)
+            if take.coded:
+                spoken = codec.decode(codec.encode(spoken))
+            wav = encode_clip(spoken)
+            percept = perceive(read_clip(wav), codec)
+            wav_path, percept_path = _paths(cache, take)
+            write_bytes(wav_path, wav)
+            write_bytes(percept_path, percept.to_bytes())
+            done += 1
+    return done
+
+
+def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Rendered]:
+    """Render what the cache lacks and return all takes in order.
+
+    Raises:
+        DataError: Piper failed. StorageError: the cache cannot be written; what is there stays valid.
+    """
+    missing: dict[str, list[Take]] = {}
+    for take in dict.fromkeys(takes):
+        if not _paths(cache, take)[1].is_file():
+            missing.setdefault(take.text, []).append(take)
+    jobs = list(missing.items())
+    total = sum(len(found) for _, found in jobs)
+    if jobs:
+        done = 0
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+            chunks = [jobs[start : start + CHUNK_TEXTS] for start in range(0, len(jobs), CHUNK_TEXTS)]
+            futures = [pool.submit(_render_chunk, cache, chunk) for chunk in chunks]
+            for future in as_completed(futures):
+                done += future.result()
+                if on_progress:
+                    on_progress(done, total)
+    found = []
+    for take in takes:
+        wav_path, percept_path = _paths(cache, take)
+        found.append(Rendered(wav_path.read_bytes(), Percept.from_bytes(percept_path.read_bytes(), str(percept_path))))
+    return found
+
+

@@ -1,0 +1,317 @@
+"""`DualStreamLM`: Kimi-Audio's two-stream decoder with every size in its config.
+
+Input ids of both streams are embedded by one table and summed; after layer `tap_layer` the state is copied. The text
+branch is the rest of `layers`, then `norm`, then `lm_head`; the audio branch is `mimo_layers`, `mimo_norm`,
+`mimo_output`. Both heads at position l predict position l + 1, independently given the history. Parameter names are those
+of the released checkpoint, whose own code names its two heads the wrong way round.
+
+Left out: flash attention, tensor parallelism, Whisper itself (features come in ready).
+Alphabet: B rows, L positions, K codebooks, F continuous features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import BaseModel, ConfigDict, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as fn
+
+
+class DualStreamConfig(BaseModel):
+    """Sizes and ids. Text and special ids are below `text_vocab`; codebook k starts at `codebook_offsets[k]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    tap_layer: int
+    num_heads: int
+    num_kv_heads: int
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 1e6
+    text_vocab: int
+    codebook_sizes: tuple[int, ...]
+    audio_delay_steps: int
+    continuous_dim: int = 0
+    blank_id: int
+    text_eos_id: int
+    msg_end_id: int
+    media_begin_id: int
+    media_end_id: int
+    user_id: int
+    assistant_id: int
+    audio_and_text_id: int
+    pad_id: int
+    # True: only ids that mean something in a slot can be sampled or scored there. False: all V, as in Kimi-Audio.
+    mask_invalid_ids: bool
+
+    @model_validator(mode="after")
+    def _check(self) -> DualStreamConfig:
+        if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
+            raise ValueError("num_heads must divide hidden_size, and num_kv_heads must divide num_heads")
+        if not 0 <= self.tap_layer < self.num_layers:
+            raise ValueError(f"tap_layer {self.tap_layer} is outside the {self.num_layers} layers")
+        if self.mask_invalid_ids and self.codebook_sizes and self.msg_end_id != self.text_vocab - 1:
+            raise ValueError("with mask_invalid_ids, msg_end_id must be the last id below the codes")
+        if len(self.codebook_sizes) > 1 and not self.mask_invalid_ids:
+            raise ValueError("several codebooks need mask_invalid_ids, so that each slot stays in its own codebook")
+        return self
+
+    @property
+    def num_codebooks(self) -> int:
+        """K; 0 makes a plain text decoder without an audio branch."""
+        return len(self.codebook_sizes)
+
+    @property
+    def branch_layers(self) -> int:
+        """Depth of each branch after the tap."""
+        return self.num_layers - self.tap_layer - 1
+
+    @property
+    def vocab_size(self) -> int:
+        """V: text, special ids, and all codebooks."""
+        return self.text_vocab + sum(self.codebook_sizes)
+
+    @property
+    def codebook_offsets(self) -> tuple[int, ...]:
+        """First id of each codebook."""
+        return tuple(self.text_vocab + sum(self.codebook_sizes[:k]) for k in range(self.num_codebooks))
+
+    @property
+    def text_range(self) -> tuple[int, int]:
+        """Ids [start, stop) that the text slot can take."""
+        return (0, self.text_eos_id + 1) if self.mask_invalid_ids else (0, self.vocab_size)
+
+    @property
+    def audio_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Ids [start, stop) of each audio slot; the first one also holds `msg_end_id`, which ends the answer."""
+        if not self.mask_invalid_ids:
+            return ((0, self.vocab_size),) * self.num_codebooks
+        starts = self.codebook_offsets
+        ranges = [(start, start + size) for start, size in zip(starts, self.codebook_sizes, strict=True)]
+        return ((self.msg_end_id, ranges[0][1]), *ranges[1:]) if ranges else ()
+
+    @property
+    def audio_end_ids(self) -> tuple[int, int]:
+        """Either of them in the first audio slot ends the answer."""
+        return self.msg_end_id, self.media_end_id
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm; half precision is normalised in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d] to [..., d]."""
+        if x.dtype in (torch.float32, torch.float64):
+            return fn.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        return fn.rms_norm(x.float(), x.shape[-1:], self.weight.float(), self.eps).to(x.dtype)
+
+
+def rotary(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [B, 1, L, head_dim] of positions [B, L]; computed once and shared by every layer."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    inverse = theta ** (-torch.arange(0, head_dim, 2, device=positions.device, dtype=wide) / head_dim)
+    angles = positions.to(wide)[..., None] * inverse
+    angles = torch.cat([angles, angles], dim=-1)[:, None]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sin
+
+
+class KVCache:
+    """Preallocated keys and values: `capacity` positions for every layer, shared prefill and branches included."""
+
+    def __init__(self, layers: int, rows: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> None:
+        shape = (layers, rows, heads, capacity, head_dim)
+        self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self.values = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self.length = 0
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write [B, H, n, D] behind `length` and return everything so far; the caller advances `length` once a step."""
+        stop = self.length + keys.shape[2]
+        self.keys[layer, :, :, self.length : stop] = keys
+        self.values[layer, :, :, self.length : stop] = values
+        return self.keys[layer, :, :, :stop], self.values[layer, :, :, :stop]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; repeats them where an index repeats (the shared prefill of a group)."""
+        self.keys, self.values = self.keys.index_select(1, rows), self.values.index_select(1, rows)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions; q, k, v with bias, o without (Qwen2)."""
+
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = config.num_heads, config.num_kv_heads
+        self.head_dim = config.hidden_size // config.num_heads
+        self.q_proj = nn.Linear(config.hidden_size, self.heads * self.head_dim)
+        self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
+        self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int
+    ) -> Tensor:
+        """[B, L, d] to [B, L, d]; `mask` [B, 1, L, all] is True where a key may be seen, None means causal."""
+        rows, length, _ = x.shape
+        q = self.q_proj(x).view(rows, length, self.heads, self.head_dim).transpose(1, 2)
+        k = self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
+        v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        if cache is not None:
+            k, v = cache.append(layer, k, v)
+        seen = fn.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.heads != self.kv_heads
+        )
+        return self.o_proj(seen.transpose(1, 2).reshape(rows, length, -1))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d] to [..., d]."""
+        return self.down_proj(fn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """One Qwen2 decoder layer."""
+
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = FeedForward(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int
+    ) -> Tensor:
+        """[B, L, d] to [B, L, d]."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, cache, layer)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class ContinuousAdaptor(nn.Module):
+    """Continuous features into the embedding space (Kimi-Audio's VQAdaptor)."""
+
+    def __init__(self, features: int, hidden: int, eps: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(features, hidden), nn.SiLU(), nn.Dropout(0.0), nn.Linear(hidden, hidden), nn.LayerNorm(hidden, eps)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[B, L, F] to [B, L, d]."""
+        return self.layers(features)
+
+
+class _Backbone(nn.Module):
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_id)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        if config.num_codebooks:
+            self.mimo_layers = nn.ModuleList(Layer(config) for _ in range(config.branch_layers))
+            self.mimo_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        if config.continuous_dim:
+            self.vq_adaptor = ContinuousAdaptor(config.continuous_dim, config.hidden_size, config.rms_norm_eps)
+
+
+class DualStreamLM(nn.Module):
+    """The network alone: ids and features to hidden states to log-probs. Sampling and prompts live elsewhere."""
+
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.dual_config = config
+        self.model = _Backbone(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.num_codebooks:
+            self.mimo_output = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def initialise(self, seed: int) -> None:
+        """Small normal weights; the outputs of residual blocks are scaled down by depth."""
+        generator = torch.Generator().manual_seed(seed)
+        depth_scale = 1 / math.sqrt(2 * self.dual_config.num_layers)
+        for name, parameter in sorted(self.named_parameters()):
+            if parameter.ndim >= 2:
+                std = 0.02 * (depth_scale if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0)
+                parameter.data.normal_(0.0, std, generator=generator)
+            elif name.endswith("bias"):
+                parameter.data.zero_()
+        self.model.embed_tokens.weight.data[self.dual_config.pad_id] = 0
+
+    def embed(self, audio_ids: Tensor, text_ids: Tensor, features: Tensor | None, continuous: Tensor | None) -> Tensor:
+        """Sum of both streams' embeddings, [B, L, d].
+
+        audio_ids [B, L, K], text_ids [B, L]; where `continuous` [B, L] holds, the audio part becomes
+        (E(a) + adaptor(features)) sqrt(2), before the text embedding is added.
+        """
+        x = torch.zeros(*text_ids.shape, self.dual_config.hidden_size, dtype=self.lm_head.weight.dtype)
+        x = x.to(text_ids.device)
+        for codebook in range(audio_ids.shape[-1]):
+            x = x + self.model.embed_tokens(audio_ids[..., codebook])
+        if features is not None and continuous is not None and self.dual_config.continuous_dim:
+            scaled = (x + self.model.vq_adaptor(features.to(x.dtype))) * math.sqrt(2)
+            x = torch.where(continuous[..., None], scaled, x)
+        return x + self.model.embed_tokens(text_ids)
+
+    def hidden(
+        self, x: Tensor, positions: Tensor, mask: Tensor | None = None, cache: KVCache | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Normed states of both branches, each [B, L, d]; the second is None where there is no audio branch."""
+        config = self.dual_config
+        cos, sin = rotary(positions, config.hidden_size // config.num_heads, config.rope_theta, x.dtype)
+        tapped = x
+        for number, layer in enumerate(self.model.layers):
+            x = layer(x, cos, sin, mask, cache, number)
+            if number == config.tap_layer:
+                tapped = x
+        audio = None
+        if config.num_codebooks:
+            audio = tapped
+            for number, layer in enumerate(self.model.mimo_layers):
+                audio = layer(audio, cos, sin, mask, cache, config.num_layers + number)
+            audio = self.model.mimo_norm(audio)
+        if cache is not None:
+            cache.length += positions.shape[1]
+        return self.model.norm(x), audio
+
+    def text_logits(self, text_hidden: Tensor) -> Tensor:
+        """Logits [..., n] over `text_range`."""
+        start, stop = self.dual_config.text_range
+        return fn.linear(text_hidden, self.lm_head.weight[start:stop])
+
+    def audio_logits(self, audio_hidden: Tensor) -> list[Tensor]:
+        """Logits of each audio slot over its range, from one projection for all K."""
+        ranges = self.dual_config.audio_ranges
+        first, last = ranges[0][0], ranges[-1][1]
+        joint = fn.linear(audio_hidden, self.mimo_output.weight[first:last])
+        return [joint[..., start - first : stop - first] for start, stop in ranges]
+
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
+        """An empty cache for `rows` sequences of up to `capacity` positions."""
+        config = self.dual_config
+        layers = config.num_layers + (config.branch_layers if config.num_codebooks else 0)
+        head_dim = config.hidden_size // config.num_heads
+        return KVCache(layers, rows, config.num_kv_heads, capacity, head_dim, self.lm_head.weight)

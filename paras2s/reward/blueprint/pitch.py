@@ -1,0 +1,47 @@
+"""Pitch: mean, standard deviation and contour of the voiced frames, not cut to 80-300 Hz as TRACE does with aubio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paras2s.acoustics.f0 import FRAME_HOP_S, track_pitch
+from paras2s.audio import Clip
+from paras2s.errors import AudioError
+from paras2s.reward.blueprint.schema import Fields, contour, measured
+
+MEAN = "agent_audio_properties.pitch_mean_hz"
+STD = "agent_audio_properties.pitch_std_hz"
+CONTOUR = "agent_audio_properties.pitch_contour_hz"
+MIN_VOICED_FRAMES = 3
+
+
+class PitchExtractor:
+    """F0 by SwiftF0; the contour runs from the first to the last voiced frame and bridges unvoiced ones."""
+
+    name = "pitch"
+    version = "swift-f0-0.3.0/pitch-1"
+    rate_hz = 16_000
+    keys = (MEAN, STD, CONTOUR)
+
+    def measure(self, clips: Sequence[Clip]) -> list[Fields]:
+        """Pitch of each clip.
+
+        Raises:
+            AudioError: a clip has under 3 voiced frames.
+        """
+        return [_fields(clip) for clip in clips]
+
+
+def _fields(clip: Clip) -> Fields:
+    track = track_pitch(clip)
+    frames = np.flatnonzero(track.voiced)
+    if len(frames) < MIN_VOICED_FRAMES:
+        raise AudioError(f"{len(frames)} voiced frames, {MIN_VOICED_FRAMES} are needed: pitch cannot be measured")
+    f0_hz = track.f0_hz[frames].astype(np.float64)
+    return {
+        MEAN: measured(MEAN, float(f0_hz.mean())),
+        STD: measured(STD, float(f0_hz.std())),
+        CONTOUR: measured(CONTOUR, contour(frames * FRAME_HOP_S, f0_hz)),
+    }

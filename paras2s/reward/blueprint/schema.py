@@ -1,0 +1,130 @@
+"""The blueprint's keys, units and TRACE names, and what every extractor must offer.
+
+Keys are flat and dotted, group first; the groups are TRACE's. What differs from TRACE (Fig. 7, appendix C):
+
+1. `agent_response` is by Whisper tiny, `agent_emotion` by our tone classifier with its own labels; no `agent_accent`.
+2. Rates count syllables a second, not words a minute: a few long words are not slow speech.
+3. A field that could not be measured is Absent with a reason, never a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from paras2s.audio import Clip
+from paras2s.errors import AudioError
+from paras2s.records import Absent, Blueprint, Measured
+
+CONTOUR_POINTS = 20
+CONTOUR_STEPS = 40
+SILENCE_PEAK = 1e-3
+RESPONSE = "agent_response"
+EMOTION = "agent_emotion"
+
+Fields = dict[str, Measured | Absent]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Unit of a key's value, and the name TRACE's judge prompt gives it within its group."""
+
+    unit: str | None
+    trace_name: str
+
+
+FIELDS: dict[str, Field] = {
+    RESPONSE: Field(None, RESPONSE),
+    "agent_audio_quality.dnsmos_personalised_signal": Field("MOS 1-5", "DNSMOS_Personalized_Signal_Quality"),
+    "agent_audio_quality.dnsmos_personalised_background": Field("MOS 1-5", "DNSMOS_Personalized_Background_Quality"),
+    "agent_audio_quality.dnsmos_personalised_overall": Field("MOS 1-5", "DNSMOS_Personalized_Overall_Quality"),
+    "agent_audio_quality.p808_overall": Field("MOS 1-5", "P808_Overall_Quality"),
+    "agent_audio_properties.pitch_mean_hz": Field("Hz", "Mean_Pitch_Hz"),
+    "agent_audio_properties.pitch_std_hz": Field("Hz", "Std_Dev_Pitch_Hz"),
+    "agent_audio_properties.pitch_contour_hz": Field("Hz", "Full_Pitch_Contour_Hz"),
+    "agent_audio_properties.loudness_integrated_lufs": Field("LUFS", "Integrated_Loudness_LUFS"),
+    "agent_audio_properties.loudness_std_lu": Field("LU", "Std_Dev_Loudness_LUFS"),
+    "agent_audio_properties.loudness_contour_lufs": Field("LUFS", "Full_Loudness_Contour_LUFS"),
+    "agent_audio_properties.speech_rate_syllables_per_s": Field("syllables/s", "Speech_Rate_Syllables_Per_S"),
+    "agent_audio_properties.articulation_rate_syllables_per_s": Field(
+        "syllables/s", "Articulation_Rate_Syllables_Per_S"
+    ),
+}
+
+
+class Extractor(Protocol):
+    """One group of fields. `measure` may raise AudioError; `build_blueprints` then finds the clip that caused it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever a value it gives may change; stored in the blueprint."""
+
+    @property
+    def rate_hz(self) -> int:
+        """Sample rate at which it wants its clips."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key it gives, for every clip."""
+
+    def measure(self, clips: Sequence[Clip]) -> list[Fields]:
+        """Fields of each clip, in order; clips are at `rate_hz`.
+
+        Raises:
+            AudioError: one of the clips cannot be measured at all.
+        """
+
+
+def measured(key: str, value: Any, confidence: float | None = None) -> Measured:
+    """A value with the unit the schema gives its key."""
+    return Measured(value, FIELDS[key].unit, confidence)
+
+
+def is_silent(clip: Clip) -> bool:
+    """Whether no sample reaches -60 dBFS, the level under which SwiftF0 and `prosody` hear nothing either."""
+    return float(np.abs(clip.samples).max(initial=0.0)) < SILENCE_PEAK
+
+
+def require_sound(clip: Clip, what: str) -> None:
+    """Refuse silence, on which a model would still give a number.
+
+    Raises:
+        AudioError: the clip is silent.
+    """
+    if is_silent(clip):
+        raise AudioError(f"the clip is silent: {what} cannot be measured")
+
+
+def contour(times_s: np.ndarray, values: np.ndarray) -> list[float]:
+    """Values [T] at rising times [T] as 20 means over equal stretches of time; gaps are bridged linearly."""
+    # Means, because a single frame picked out of a stretch may be an octave error or a creak.
+    count = CONTOUR_POINTS * CONTOUR_STEPS
+    steps_s = times_s[0] + (times_s[-1] - times_s[0]) * (np.arange(count) + 0.5) / count
+    return np.interp(steps_s, times_s, values).reshape(CONTOUR_POINTS, CONTOUR_STEPS).mean(axis=1).tolist()
+
+
+def trace_json(blueprint: Blueprint) -> dict[str, Any]:
+    """A blueprint nested and named as in TRACE, Fig. 8, for a judge's prompt; an absent field says so in words."""
+    nested: dict[str, Any] = {}
+    for key, found in blueprint.fields.items():
+        group, _, leaf = key.partition(".")
+        name = FIELDS[key].trace_name if key in FIELDS else leaf
+        value = _rounded(found.value) if isinstance(found, Measured) else f"not measured: {found.reason}"
+        if leaf:
+            nested.setdefault(group, {})[name] = value
+        else:
+            nested[name] = value
+    return nested
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return round(value, 2) if isinstance(value, float) else value
