@@ -21,26 +21,33 @@ class DataConfig(Section):
     """Scripts, speech, filters and splits. Counts are contrasts (two styles each) per category."""
 
     demonstration_contrasts: int = Field(16, ge=1, description="a category; 16 x 4 = 64 contrasts to demonstrate")
-    preference_contrasts: int = Field(20, ge=1, description="a category; labelled queries for the reward model")
-    rl_contrasts: int = Field(44, ge=1, description="a category; prompts without labels")
+    rl_contrasts: int = Field(64, ge=1, description="a category, none of them demonstrated; prompts without labels")
+    preference_contrasts: int = Field(
+        40, ge=1, description="of the RL contrasts, keep their labels for the reward model"
+    )
     test_contrasts: int = Field(12, ge=1, description="a category, from topics and speakers never trained on")
-    demonstration_speakers: int = Field(1, ge=1, le=3, description="voices that speak each demonstration query")
-    answers_per_query: int = Field(2, ge=1, le=4, description="good answers demonstrated for each (query, style)")
+    demonstration_speakers: int = Field(2, ge=1, le=3, description="voices that speak each demonstration query")
+    answers_per_query: int = Field(4, ge=1, le=4, description="good answers demonstrated for each (query, style)")
+    answer_takes: int = Field(
+        4, ge=1, description="renderings of a good answer, of which the most intelligible is kept"
+    )
     max_word_error_rate: float = Field(0.25, ge=0, le=1, description="a clip above it is rejected")
-    min_style_probability: float = Field(0.5, ge=0, le=1, description="the right one of the two styles; below: rejected")
+    min_style_probability: float = Field(
+        0.5, ge=0, le=1, description="the right one of the two styles; below: rejected"
+    )
 
 
 class PolicyConfig(Section):
     """Sizes of the embedded dual-stream policy (reference: Kimi-Audio, 28 layers, tap 21, delay 6)."""
 
-    hidden_size: int = 256
-    intermediate_size: int = 640
-    num_layers: int = Field(5, description="of the text path: shared + text branch")
-    tap_layer: int = Field(2, description="the audio branch starts from the state after this layer (0-based)")
+    hidden_size: int = 224
+    intermediate_size: int = 576
+    num_layers: int = Field(4, description="of the text path: shared + text branch")
+    tap_layer: int = Field(1, description="the audio branch starts from the state after this layer (0-based)")
     num_heads: int = 4
     num_kv_heads: int = 4
     audio_delay_steps: int = Field(1, ge=0, description="steps by which the text runs ahead of the audio")
-    text_pieces: int = Field(3000, description="word pieces of the text vocabulary")
+    text_pieces: int = Field(2000, description="word pieces of the text vocabulary")
     max_answer_steps: int = Field(52, description="4.2 s at 12.5 steps a second")
 
 
@@ -51,8 +58,9 @@ class WarmupConfig(Section):
     batch_size: int = Field(24, ge=1)
     learning_rate: float = 1.5e-3
     weight_decay: float = 0.05
-    words_dropped: float = Field(0.15, ge=0, le=1, description="share of prompts whose words are hidden")
-    features_dropped: float = Field(0.1, ge=0, le=1, description="share of prompts whose continuous features are hidden")
+    words_dropped: float = Field(0.4, ge=0, le=1, description="share of prompts whose words are hidden")
+    codes_dropped: float = Field(0.5, ge=0, le=1, description="share of prompts whose codes are hidden")
+    prosody_noise: float = Field(0.3, ge=0, description="blur of the prosody features, in standard deviations")
     text_weight: float = Field(1.0, description="of the text loss beside the audio loss")
     first_token_weight: float = Field(4.0, description="of the first text token, which picks the answer")
 
@@ -69,13 +77,6 @@ class DistillConfig(Section):
     layers: int = 3
 
 
-class RewardConfig(Section):
-    """Weights of the reward's parts; a part with weight 0 is not computed."""
-
-    model_weight: float = Field(1.0, ge=0, description="of the distilled reward model")
-    judge_weight: float = Field(0.0, ge=0, description="of the judge itself, slower")
-
-
 class AlignConfig(Section):
     """GRPO (ParaS2S, section 4.3 and appendix D)."""
 
@@ -83,29 +84,37 @@ class AlignConfig(Section):
     queries_per_step: int = Field(12, ge=1)
     group_size: int = Field(8, ge=2)
     learning_rate: float = 1.5e-4
-    temperature: float = 1.0
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    kl_weight: float = Field(0.04, description="beta")
-    kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each stream added up, or k3 of the joint log-prob")
+    temperature: float = Field(1.0, gt=0)
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo"] = "grpo"
     ratio_level: Literal["token", "step", "sequence"] = Field("step", description="step: ParaS2S's joint ratio")
-    loss_type: Literal["grpo", "bnpo", "dr_grpo"] = "grpo"
-    text_weight: float = Field(1.0, ge=0, description="of the text stream in a per-stream average")
-    audio_weight: float = Field(1.0, ge=0, description="of the audio stream in a per-stream average")
-    average: Literal["joint", "per_stream"] = Field("joint", description="joint: the paper; per_stream: averaged apart")
-    max_grad_norm: float = 1.0
+    average: Literal["joint", "per_stream"] = Field("per_stream", description="joint: the paper; per_stream: apart")
+    text_weight: float = Field(1.0, ge=0, description="of the text stream where averages are per stream")
+    audio_weight: float = Field(0.3, ge=0, description="of the audio stream where averages are per stream")
+    clip_low: float = Field(0.2, ge=0)
+    clip_high: float = Field(0.2, ge=0)
+    ratio_cap: float | None = Field(None, description="two-sided clipping: the free ratio is held below it")
+    importance_cap: float | None = Field(None, description="weigh by exp(learner - sampler log-prob), at most this")
+    kl_weight: float = Field(0.02, ge=0, description="beta; 0.2 in the paper, whose model has more to lose")
+    kl_form: Literal["sum", "joint"] = Field(
+        "sum", description="k3 of each entry added up, or k3 of the joint log-prob"
+    )
+    kl_bias_correction: bool = False
+    max_grad_norm: float = Field(1.0, gt=0)
     rollout_workers: int = Field(1, ge=1)
     reward_workers: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
-    max_unscored_share: float = Field(0.5, description="a step with more unscored answers stops the run")
+    evaluate_every: int = Field(
+        10, ge=1, description="steps between looks at the held-out queries, by the reward model"
+    )
+    max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")
+    ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
 
 
 class BenchConfig(Section):
     """The benchmark: how often each held-out query is asked, and at which temperature."""
 
     answers_per_query: int = Field(2, ge=1)
-    temperature: float = 1.0
-    systems: tuple[str, ...] = ("words_only", "sft", "aligned", "topline")
+    temperature: float = Field(1.0, gt=0)
 
 
 class RunConfig(Section):
@@ -119,7 +128,6 @@ class RunConfig(Section):
     policy: PolicyConfig = PolicyConfig()
     warmup: WarmupConfig = WarmupConfig()
     distill: DistillConfig = DistillConfig()
-    reward: RewardConfig = RewardConfig()
     align: AlignConfig = AlignConfig()
     bench: BenchConfig = BenchConfig()
 

@@ -26,22 +26,26 @@ def _sentence_model() -> tuple[Any, Any]:
     ).eval()
 
 
-@functools.lru_cache(maxsize=20_000)
-def _embed_one(text: str) -> bytes:
-    import torch
-
-    tokenizer, model = _sentence_model()
-    with torch.inference_mode():
-        batch = tokenizer([text], return_tensors="pt")
-        hidden = model(**batch).last_hidden_state[0].mean(0)
-        vector = torch.nn.functional.normalize(hidden, dim=0)
-    return bytes(vector.numpy().astype(np.float32).tobytes())
+_vectors: dict[str, np.ndarray] = {}
 
 
 def embed_sentences(texts: Sequence[str]) -> np.ndarray:
-    """Unit vectors [n, 384] of normalised texts; one sentence at a time, so that a batch cannot change a vector."""
-    rows = [np.frombuffer(_embed_one(normalise_words(text)), dtype=np.float32) for text in texts]
-    return np.stack(rows) if rows else np.zeros((0, SENTENCE_DIM), dtype=np.float32)
+    """Unit vectors [n, 384] of normalised texts, remembered; only texts of one length share a batch, so none is padded."""
+    import torch
+
+    wanted = [normalise_words(text) for text in texts]
+    tokenizer, model = _sentence_model()
+    by_length: dict[int, dict[str, list[int]]] = {}
+    for text in dict.fromkeys(wanted):
+        if text not in _vectors:
+            ids = tokenizer(text)["input_ids"]
+            by_length.setdefault(len(ids), {})[text] = ids
+    for group in by_length.values():
+        with torch.inference_mode():
+            hidden = model(input_ids=torch.tensor(list(group.values()))).last_hidden_state.mean(1)
+            vectors = torch.nn.functional.normalize(hidden, dim=1).numpy()
+        _vectors.update(zip(group, vectors, strict=True))
+    return np.stack([_vectors[text] for text in wanted]) if wanted else np.zeros((0, SENTENCE_DIM), dtype=np.float32)
 
 
 def piece_embeddings(pieces: Sequence[str]) -> np.ndarray:

@@ -65,9 +65,7 @@ def _model(threads: int) -> Any:
 
     from paras2s.acoustics.assets import asset_path
 
-    return WhisperModel(
-        str(asset_path("whisper_tiny").parent), device="cpu", compute_type="int8", cpu_threads=threads
-    )
+    return WhisperModel(str(asset_path("whisper_tiny").parent), device="cpu", compute_type="int8", cpu_threads=threads)
 
 
 def pack(durations_s: Sequence[float], window_s: float = WINDOW_S, gap_s: float = GAP_S) -> list[list[int]]:

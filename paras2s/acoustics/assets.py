@@ -73,7 +73,7 @@ def package_dir(package: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def asset_path(name: str) -> Path:
     """Path of a checked asset.
 
@@ -87,5 +87,7 @@ def asset_path(name: str) -> Path:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != asset.sha256:
-        raise AssetError(f"{path} has SHA-256 {digest}, expected {asset.sha256}; install the version in constraints.txt")
+        raise AssetError(
+            f"{path} has SHA-256 {digest}, expected {asset.sha256}; install the version in constraints.txt"
+        )
     return path

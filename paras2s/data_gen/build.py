@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from paras2s.acoustics.asr import transcribe, word_error_rate
+from paras2s.audio import read_clip
 from paras2s.config import DataConfig
 from paras2s.data_gen.corpus import Contrast, assign_roles, load_calibration, load_contrasts, load_families
 from paras2s.data_gen.manifest import Dataset, save_dataset
 from paras2s.data_gen.render import Rendered, Take, render
-from paras2s.data_gen.speech import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
+from paras2s.data_gen.speech import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES, Speaker
+from paras2s.parallel import map_chunks
 from paras2s.records import Candidate, Demonstration, Query, Role
 from paras2s.reward.tone import ToneClassifier
 
@@ -26,8 +28,8 @@ Progress = Callable[[str, int, int], None]
 # Adults of both sexes say everything but the child's lines.
 _KIND_OF_STYLE = {"child": "child", "male": "male", "female": "female"}
 # Voices on which the agent's tone classifier is fitted beside the agent's own, and those on which it is tested.
-_TONE_VOICES = (AGENT, Speaker("t1", 1.0, 1.0), Speaker("t2", 1.5, 1.12), Speaker("t3", 1.75, 1.17))
-_TONE_HELD_OUT = (Speaker("t4", 1.1, 1.01), Speaker("t5", 1.62, 1.17), Speaker("t6", 1.68, 1.13))
+_TONE_VOICES = (Speaker("t1", 0.95, 0.99), Speaker("t2", 1.06, 1.01), Speaker("t3", 1.12, 1.0))
+_TONE_HELD_OUT = (Speaker("t4", 0.98, 1.02), Speaker("t5", 1.03, 0.98), Speaker("t6", 1.09, 1.02))
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def _calibrate_agent(seed: int) -> tuple[list[Take], list[str], list[str]]:
     for number, sentence in enumerate(load_calibration()):
         for tone, shape in AGENT_TONES.items():
             held_out = _TONE_HELD_OUT[number % len(_TONE_HELD_OUT)]
-            for speaker in (AGENT, _TONE_VOICES[1 + number % 3], *([held_out] if number % 2 else [])):
+            for speaker in (AGENT, _TONE_VOICES[number % len(_TONE_VOICES)], *([held_out] if number % 2 else [])):
                 takes.append(Take(sentence, speaker, shape, _seed_of(seed, "agent", number, tone, speaker.name), True))
                 labels.append(tone)
                 speakers.append(speaker.name)
@@ -167,12 +169,14 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     plans = plan_queries(roles, config, seed)
     user_takes, user_labels, user_speakers = _calibrate_user(0)
     agent_takes, agent_labels, agent_speakers = _calibrate_agent(0)
-    answer_takes = {
-        (family.style, text): Take(text, AGENT, AGENT_TONES[family.tone], _seed_of("answer", text), False)
-        for family in load_families().values()
+    families = load_families()
+    answer_takes = [
+        Take(text, AGENT, AGENT_TONES[family.tone], _seed_of("answer", text, number), True)
+        for family in families.values()
         for text in family.answers
-    }
-    every = [plan.take for plan in plans] + user_takes + agent_takes + list(answer_takes.values())
+        for number in range(config.answer_takes)
+    ]
+    every = [plan.take for plan in plans] + user_takes + agent_takes + answer_takes
     rendered = render(every, cache, lambda done, total: progress("speech", done, total))
     sizes = np.cumsum([len(plans), len(user_takes), len(agent_takes)])
     queries, user, agent, answers = (
@@ -189,11 +193,16 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     rows = [(candidate, one.percept.utterance) for candidate, one in zip(candidates, queries, strict=True)]
     contrasts = [contrast for group in roles.values() for contrast in group]
     kept = _whole_test_contrasts(candidates)
-    clips = {_query_clip(c): one for c, one in zip(kept, queries, strict=True) if c.rejected is None}
-    clips |= {_answer_clip(text): one for (_, text), one in zip(answer_takes, answers, strict=True)}
+    whole = [(c, one) for c, one in zip(kept, queries, strict=True) if c.rejected is None]
+    rows_of_queries = [_as_query(c, one) for c, one in whole]
+    # The labelled preference queries are prompts for RL too, like any other: without their labels.
+    rows_of_queries += [_as_query(replace(c, role="rl"), one) for c, one in whole if c.role == "preference"]
+    clips = {_query_clip(c): one for c, one in whole}
+    clips |= {_query_clip(replace(c, role="rl")): one for c, one in whole if c.role == "preference"}
+    clips |= _best_takes(answer_takes, answers, agent_tone, progress)
     return save_dataset(
         folder,
-        queries=[_as_query(c, one) for c, one in zip(kept, queries, strict=True) if c.rejected is None],
+        queries=rows_of_queries,
         demonstrations=_demonstrate(kept, config, seed),
         candidates=kept,
         clips=clips,
@@ -204,13 +213,13 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
 
 
 def _hear(queries: Sequence[Rendered], progress: Progress) -> list[str]:
-    """Transcripts, a few windows at a time so that progress can be shown."""
-    heard: list[str] = []
-    for start in range(0, len(queries), 64):
-        part = [one.clip for one in queries[start : start + 64]]
-        heard += [transcript.text for transcript in transcribe(part)]
-        progress("words", len(heard), len(queries))
-    return heard
+    """Transcripts, by as many recognisers as there are cores: Whisper tiny gains nothing from a second thread."""
+    wavs = [one.wav for one in queries]
+    return map_chunks(_hear_chunk, wavs, 40, lambda done, total: progress("words", done, total))
+
+
+def _hear_chunk(wavs: Sequence[bytes]) -> list[str]:
+    return [transcript.text for transcript in transcribe([read_clip(wav) for wav in wavs], threads=1)]
 
 
 def _whole_test_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -222,6 +231,21 @@ def _whole_test_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
         else c
         for c in candidates
     ]
+
+
+def _best_takes(
+    takes: Sequence[Take], rendered: Sequence[Rendered], tone: ToneClassifier, progress: Progress
+) -> dict[str, Rendered]:
+    """Of each answer's takes the one with the fewest word errors, then the clearest tone (ParaS2S, section 4.1)."""
+    heard = _hear(rendered, progress)
+    tone_of = {text: family.tone for family in load_families().values() for text in family.answers}
+    best: dict[str, tuple[float, Rendered]] = {}
+    for take, one, words in zip(takes, rendered, heard, strict=True):
+        scores = dict(zip(tone.labels, tone.probabilities(one.percept.utterance[None])[0], strict=True))
+        cost = word_error_rate(take.text, words) - 0.5 * float(scores[tone_of[take.text]])
+        if take.text not in best or cost < best[take.text][0]:
+            best[take.text] = (cost, one)
+    return {_answer_clip(text): one for text, (_, one) in best.items()}
 
 
 def _answer_clip(text: str) -> str:

@@ -17,10 +17,10 @@ from paras2s.data_gen.speech import AGENT_TONES, USER_STYLES
 from paras2s.errors import ConfigError, DataError
 from paras2s.records import CATEGORIES, Category, Role
 
-# Topics that only test queries come from (ParaS2S, section 3.1, step 4).
+# Topics that only test queries come from, in whatever category (ParaS2S, section 3.1, step 4).
 TEST_TOPICS: dict[Category, frozenset[str]] = {
-    "emotion": frozenset({"travel", "finance", "fashion", "sleep"}),
-    "sarcasm": frozenset({"travel", "finance", "fashion", "sleep"}),
+    "emotion": frozenset({"food", "entertainment", "sleep", "childhood"}),
+    "sarcasm": frozenset({"food", "entertainment", "sleep", "childhood"}),
     "age": frozenset({"privacy", "vehicles"}),
     "gender": frozenset({"ceremony", "sports"}),
 }
@@ -62,7 +62,9 @@ def load_contrasts() -> tuple[Contrast, ...]:
         for number, row in enumerate(_read(f"scripts/{category}.yaml")["contrasts"]):
             first, second = row["styles"]
             if first == second or not {first, second} <= USER_STYLES.keys():
-                raise DataError(f"scripts/{category}.yaml, entry {number}: styles {row['styles']} are not two known ones")
+                raise DataError(
+                    f"scripts/{category}.yaml, entry {number}: styles {row['styles']} are not two known ones"
+                )
             found.append(Contrast(f"{category}{number:03d}", category, row["topic"], row["text"], (first, second)))
     words = [normalise_words(contrast.text) for contrast in found]
     if len(set(words)) != len(words):
@@ -94,31 +96,32 @@ def load_calibration() -> tuple[str, ...]:
 
 
 def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
-    """Deal contrasts to roles, equally many a category; a contrast has one role, a test topic only the test role.
+    """Deal contrasts to roles, equally many a category; a test topic has the test role only.
+
+    "preference" and "rl" together are the RL prompts; "rl" are those of which no labelled copy is kept.
 
     Raises:
         ConfigError: more contrasts asked than there are scripts.
     """
-    wanted: dict[Role, int] = {
-        "demonstration": config.demonstration_contrasts,
-        "preference": config.preference_contrasts,
-        "rl": config.rl_contrasts,
-    }
+    if config.preference_contrasts > config.rl_contrasts:
+        raise ConfigError("data.preference_contrasts: must not be more than data.rl_contrasts, whose clips they share")
+    wanted = config.demonstration_contrasts, config.rl_contrasts
     roles: dict[Role, list[Contrast]] = {"demonstration": [], "preference": [], "rl": [], "test": []}
     for category in CATEGORIES:
         rng = np.random.default_rng([seed, CATEGORIES.index(category)])
         own = [contrast for contrast in contrasts if contrast.category == category]
         train = _shuffled([c for c in own if c.topic not in TEST_TOPICS[category]], rng)
         test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
-        if sum(wanted.values()) > len(train) or config.test_contrasts > len(test):
+        if sum(wanted) > len(train) or config.test_contrasts > len(test):
             raise ConfigError(
                 f"data: {category} has {len(train)} training and {len(test)} test scripts, "
-                f"{sum(wanted.values())} and {config.test_contrasts} are asked for; lower data.*_contrasts"
+                f"{sum(wanted)} and {config.test_contrasts} are asked for; lower data.*_contrasts"
             )
         roles["test"] += test[: config.test_contrasts]
-        for role, count in wanted.items():
-            roles[role] += train[:count]
-            train = train[count:]
+        roles["demonstration"] += train[: wanted[0]]
+        prompts = train[wanted[0] : sum(wanted)]
+        roles["preference"] += prompts[: config.preference_contrasts]
+        roles["rl"] += prompts[config.preference_contrasts :]
     return roles
 
 

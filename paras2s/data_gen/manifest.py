@@ -137,5 +137,3 @@ def load_dataset(folder: Path) -> Dataset:
         ToneClassifier.load(folder / "tone_agent.json"),
         read_json(folder / "hearing.json"),
     )
-
-

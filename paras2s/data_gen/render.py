@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-import multiprocessing
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-
 from paras2s.audio import Clip, encode_clip, read_clip
-from paras2s.data_gen.speech import Speaker, Style, analyse, speak_plain, synthesise
 from paras2s.data_gen.speech import VERSION as SPEECH_VERSION
+from paras2s.data_gen.speech import Speaker, Style, analyse, speak_plain, synthesise
+from paras2s.parallel import map_chunks
 from paras2s.policy.codec import Codec2Pairs
 from paras2s.policy.perception import VERSION as PERCEPT_VERSION
 from paras2s.policy.perception import Percept, perceive
@@ -58,10 +56,9 @@ def _paths(cache: Path, take: Take) -> tuple[Path, Path]:
     return base.with_suffix(".wav"), base.with_suffix(".npz")
 
 
-def _render_chunk(cache: Path, takes_by_text: list[tuple[str, list[Take]]]) -> int:
+def _render_chunk(cache: Path, takes_by_text: Sequence[tuple[str, list[Take]]]) -> list[int]:
     """One worker's share: every missing take of some texts. The percept is written last, as the sign of completeness."""
     codec = Codec2Pairs()
-    done = 0
     plain = speak_plain([text for text, _ in takes_by_text])
     for (_, takes), clip in zip(takes_by_text, plain, strict=True):
         voice = analyse(clip)
@@ -74,8 +71,7 @@ def _render_chunk(cache: Path, takes_by_text: list[tuple[str, list[Take]]]) -> i
             wav_path, percept_path = _paths(cache, take)
             write_bytes(wav_path, wav)
             write_bytes(percept_path, percept.to_bytes())
-            done += 1
-    return done
+    return [len(takes) for _, takes in takes_by_text]
 
 
 def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Rendered]:
@@ -88,22 +84,10 @@ def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int],
     for take in dict.fromkeys(takes):
         if not _paths(cache, take)[1].is_file():
             missing.setdefault(take.text, []).append(take)
-    jobs = list(missing.items())
-    total = sum(len(found) for _, found in jobs)
-    if jobs:
-        done = 0
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-            chunks = [jobs[start : start + CHUNK_TEXTS] for start in range(0, len(jobs), CHUNK_TEXTS)]
-            futures = [pool.submit(_render_chunk, cache, chunk) for chunk in chunks]
-            for future in as_completed(futures):
-                done += future.result()
-                if on_progress:
-                    on_progress(done, total)
+    # Counted in texts: a text's takes are made together, from one reading by Piper.
+    map_chunks(functools.partial(_render_chunk, cache), list(missing.items()), CHUNK_TEXTS, on_progress)
     found = []
     for take in takes:
         wav_path, percept_path = _paths(cache, take)
         found.append(Rendered(wav_path.read_bytes(), Percept.from_bytes(percept_path.read_bytes(), str(percept_path))))
     return found
-
-

@@ -120,7 +120,7 @@ class DualStreamPolicy:
         continuous[speech] = True
         features = np.zeros((steps + 6, FEATURE_DIM), dtype=np.float32)
         features[speech] = self.listener.features(percept, heard)
-        return Prompt(audio, text, features, continuous, SENTENCE_DIM)
+        return Prompt(audio, text, features, continuous, SENTENCE_DIM, config.codebook_offsets)
 
     def encode_target(self, clip: Clip, text: str) -> Block:
         """A demonstration as one block with G = 1: forced blanks are marked as not sampled, terminators as sampled."""
@@ -245,16 +245,20 @@ class DualStreamPolicy:
             PolicyError: another architecture, or weights that do not fit the config.
         """
         described = read_json(folder / "policy.json")
-        if described.get("architecture") != "DualStreamLM":
-            raise PolicyError(f"{folder}: holds a {described.get('architecture')!r}, not a DualStreamLM; choose another")
+        architecture = described.get("architecture") if isinstance(described, dict) else None
+        if architecture != "DualStreamLM":
+            raise PolicyError(f"{folder}: holds a {architecture!r}, not a DualStreamLM; choose another")
         try:
-            config = DualStreamConfig(**described["config"])
+            config = DualStreamConfig.model_validate(described.get("config"))
         except ValidationError as error:
             first = error.errors()[0]
-            raise PolicyError(f"{folder}/policy.json: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            place = ".".join(map(str, first["loc"])) or "config"
+            raise PolicyError(f"{folder}/policy.json: {place}: {first['msg']}") from error
         model = DualStreamLM(config)
         load_weights(model, folder / "model.safetensors")
         pieces = WordPieces(read_json(folder / "vocabulary.json"))
+        if len(pieces) != config.text_eos_id:
+            raise PolicyError(f"{folder}/vocabulary.json: {len(pieces)} pieces, the config wants {config.text_eos_id}")
         return cls(model, pieces, codec, Listener.load(folder / "listener.json"))
 
 

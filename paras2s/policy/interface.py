@@ -55,7 +55,7 @@ class Prompt:
     """A question as a policy reads it. Opaque to everyone else; arrays only, so it travels between processes.
 
     audio_ids [L, K], text_ids [L], features [L, F] or None, continuous [L] bool; `words_dim` is how many of the last
-    features describe the words (so that warm-up can hide them).
+    features describe the words (so that warm-up can hide them); `code_offsets` [K] turn audio ids into codec codes.
     """
 
     audio_ids: np.ndarray
@@ -63,6 +63,7 @@ class Prompt:
     features: np.ndarray | None
     continuous: np.ndarray
     words_dim: int = 0
+    code_offsets: tuple[int, ...] = ()
 
     @property
     def length(self) -> int:

@@ -18,8 +18,9 @@ from paras2s.policy.perception import Percept
 from paras2s.storage import read_json, write_json
 
 FEATURE_DIM = STEP_DIM + UTTERANCE_DIM + SENTENCE_DIM
-# Unit sentence vectors have entries near 0.05; brought to the spread of the standardised numbers beside them.
-WORDS_SCALE = float(np.sqrt(SENTENCE_DIM))
+# Unit sentence vectors have entries near 0.05. At this scale their 384 numbers weigh about as much together as the 51 of
+# prosody; at unit variance they would drown how it is said in what is said.
+WORDS_SCALE = float(np.sqrt(STEP_DIM + UTTERANCE_DIM))
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ class Listener:
             PolicyError: statistics of another size.
         """
         values = read_json(path)
-        mean, spread = np.asarray(values["mean"]), np.asarray(values["spread"])
-        if mean.shape != (UTTERANCE_DIM,):
-            raise PolicyError(f"{path}: {len(mean)} prosody statistics, expected {UTTERANCE_DIM}; warm up again")
+        try:
+            mean, spread = (np.asarray(values[key], dtype=np.float64) for key in ("mean", "spread"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise PolicyError(f"{path}: no prosody statistics ({error!r}); warm up again") from error
+        if mean.shape != (UTTERANCE_DIM,) or spread.shape != (UTTERANCE_DIM,):
+            raise PolicyError(f"{path}: not {UTTERANCE_DIM} means and spreads; warm up again")
         return cls(mean, spread)

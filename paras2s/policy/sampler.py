@@ -37,7 +37,13 @@ def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], left: bool)
         if prompt.features is not None and config.continuous_dim:
             features[row, place], continuous[row, place] = prompt.features, prompt.continuous
     lengths = torch.tensor([prompt.length for prompt in prompts])
-    return torch.from_numpy(audio), torch.from_numpy(text), torch.from_numpy(features), torch.from_numpy(continuous), lengths
+    return (
+        torch.from_numpy(audio),
+        torch.from_numpy(text),
+        torch.from_numpy(features),
+        torch.from_numpy(continuous),
+        lengths,
+    )
 
 
 def pick(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +78,9 @@ def sample(
     active, done = torch.arange(rows), torch.zeros(rows, dtype=torch.bool)
     text_done = torch.zeros(rows, dtype=torch.bool)
     for step in range(sampling.max_steps):
-        tokens, sampled, logp = _draw(model, text_hidden, audio_hidden, step, text_done, uniforms[active, step], sampling)
+        tokens, sampled, logp = _draw(
+            model, text_hidden, audio_hidden, step, text_done, uniforms[active, step], sampling
+        )
         tokens, sampled = torch.where(done[:, None], config.pad_id, tokens), sampled & ~done[:, None]
         all_tokens[active, step], all_sampled[active, step] = tokens, sampled
         all_logp[active, step] = torch.where(sampled, logp, 0.0)
@@ -172,7 +180,8 @@ def _pack(
     found = []
     for number, group in enumerate(seeds):
         rows = slice(number * group_size, (number + 1) * group_size)
-        steps = max(1, int(sampled[rows].any(axis=(0, 2)).sum()))
+        # In a long delay there are steps in which everything is forced, so the last drawn step counts, not how many.
+        steps = 1 + int(np.flatnonzero(sampled[rows].any(axis=(0, 2))).max())
         block = Block(slot_names(config), tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps])
         finish = tuple("eos" if end else "length" for end in ended[rows])
         found.append(Generation((block,), finish, tuple(group)))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from paras2s.config import WarmupConfig
+from paras2s.policy.checkpoint import restore_training, save_training
 from paras2s.policy.dual_policy import DualStreamPolicy, teacher_forced
+from paras2s.policy.dual_stream import DualStreamConfig
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.records import Block
 
@@ -30,18 +33,25 @@ def schedule(step: int, steps: int, warm: int = 20) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def hide(prompt: Prompt, words: bool, features: bool, blank_id: int) -> Prompt:
-    """Take away the words (text stream and sentence embedding) or the prosody, so that neither is leant on alone."""
-    text, held = prompt.text_ids, prompt.features
-    if words:
-        text = np.full_like(text, blank_id)
-    if held is not None and (words or features):
-        held = held.copy()
-        if words:
-            held[:, held.shape[1] - prompt.words_dim :] = 0
-        if features:
-            held[:, : held.shape[1] - prompt.words_dim] = 0
-    return replace(prompt, text_ids=text, features=held)
+def augment(prompt: Prompt, config: WarmupConfig, policy_config: DualStreamConfig, rng: np.random.Generator) -> Prompt:
+    """Hide the words or the codes of a prompt at random, and blur its prosody.
+
+    Few demonstrations are memorised by their words and codes at once; what generalises is hearing.
+    """
+    text, held, audio = prompt.text_ids, prompt.features, prompt.audio_ids
+    no_words, no_codes = rng.random() < config.words_dropped, rng.random() < config.codes_dropped
+    if no_words:
+        text = np.full_like(text, policy_config.blank_id)
+    if no_codes:
+        audio = np.where(prompt.continuous[:, None], policy_config.pad_id, audio)
+    if held is not None:
+        held, prosody = held.copy(), held.shape[1] - prompt.words_dim
+        # One draw an utterance: noise that differed from step to step would average out.
+        held[:, :prosody] += config.prosody_noise * rng.standard_normal(prosody).astype(held.dtype)
+        if no_words:
+            held[:, prosody:] = 0
+        held *= prompt.continuous[:, None]
+    return replace(prompt, text_ids=text, features=held, audio_ids=audio)
 
 
 def stream_losses(policy: DualStreamPolicy, batch: Sequence[Example], first_token_weight: float) -> torch.Tensor:
@@ -68,20 +78,17 @@ class Warmup:
         self.optimiser = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
 
     def batch(self, step: int) -> list[Example]:
-        """Demonstrations of a step, some with words or prosody hidden; similar lengths would bias the order, so none."""
+        """Demonstrations of a step, each augmented anew."""
         size = self.config.batch_size
-        epoch, place = divmod(step * size, len(self.examples))
-        order = np.random.default_rng([self.seed, 1, epoch]).permutation(len(self.examples))
-        following = np.random.default_rng([self.seed, 1, epoch + 1]).permutation(len(self.examples))
-        rows = np.concatenate([order, following])[place : place + size]
+        count = len(self.examples)
+        epochs = range(step * size // count, ((step + 1) * size - 1) // count + 1)
+        orders = [np.random.default_rng([self.seed, 1, epoch]).permutation(count) for epoch in epochs]
+        place = step * size % count
+        rows = np.concatenate(orders)[place : place + size]
         rng = np.random.default_rng([self.seed, 2, step])
-        blank = self.policy.model.dual_config.blank_id
-        found = []
-        for row in rows:
-            example = self.examples[int(row)]
-            words, features = rng.random() < self.config.words_dropped, rng.random() < self.config.features_dropped
-            found.append(replace(example, prompt=hide(example.prompt, words, features and not words, blank)))
-        return found
+        model = self.policy.model.dual_config
+        picked = [self.examples[int(row)] for row in rows]
+        return [replace(one, prompt=augment(one.prompt, self.config, model, rng)) for one in picked]
 
     def step(self, number: int) -> dict[str, float]:
         """One update; returns the losses in nats a token."""
@@ -94,3 +101,11 @@ class Warmup:
         torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), 1.0)
         self.optimiser.step()
         return {"loss_text": losses[0].item(), "loss_audio": losses[1].item()}
+
+    def save(self, folder: Path, next_step: int) -> None:
+        """Write a checkpoint."""
+        save_training(folder, self.policy, self.optimiser, next_step)
+
+    def restore(self, folder: Path) -> int:
+        """Continue from a checkpoint; returns the step to do next."""
+        return restore_training(folder, self.policy, self.optimiser)

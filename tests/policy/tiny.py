@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from paras2s.acoustics.prosody import UTTERANCE_DIM
+from paras2s.audio import Clip
+from paras2s.language import WordPieces
+from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
 from paras2s.policy.interface import Prompt
+from paras2s.policy.listener import Listener
 
 
 def golden_config() -> DualStreamConfig:
@@ -88,3 +93,26 @@ def small_prompt(config: DualStreamConfig, clips: int, steps: int, seed: int) ->
     put(config.assistant_id, config.blank_id)
     features = rng.normal(size=(len(flags), max(config.continuous_dim, 1))) * np.array(flags)[:, None]
     return Prompt(np.array(rows_audio), np.array(rows_text), features, np.array(flags))
+
+
+class FakeCodec:
+    """A codec of any cardinality; its waveform is silence of the right length."""
+
+    sample_rate_hz = 8_000
+    frame_rate_hz = 12.5
+
+    def __init__(self, cardinality: tuple[int, ...]) -> None:
+        self.cardinality, self.num_codebooks = cardinality, len(cardinality)
+
+    def encode(self, clip: Clip) -> np.ndarray:
+        return np.zeros((-(-len(clip.samples) // 640), self.num_codebooks), dtype=np.int64)
+
+    def decode(self, codes: np.ndarray) -> Clip:
+        return Clip(np.zeros(640 * len(codes), dtype=np.float32), self.sample_rate_hz)
+
+
+def small_policy(model: DualStreamLM) -> DualStreamPolicy:
+    """A policy around a model of `small_config`; its word pieces are single letters."""
+    pieces = WordPieces([chr(ord("a") + number) for number in range(model.dual_config.text_eos_id)])
+    listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
+    return DualStreamPolicy(model, pieces, FakeCodec(model.dual_config.codebook_sizes), listener)

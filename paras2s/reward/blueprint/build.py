@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from paras2s.audio import Clip
 from paras2s.errors import AudioError, ConfigError
 from paras2s.records import Absent, Blueprint
+from paras2s.reward.blueprint.ending import EndingExtractor
 from paras2s.reward.blueprint.loudness import LoudnessExtractor
 from paras2s.reward.blueprint.pitch import PitchExtractor
 from paras2s.reward.blueprint.quality import QualityExtractor
@@ -28,6 +29,7 @@ EXTRACTORS: dict[str, Callable[[ToneClassifier | None], Extractor]] = {
     "pitch": lambda _: PitchExtractor(),
     "loudness": lambda _: LoudnessExtractor(),
     "quality": lambda _: QualityExtractor(),
+    "ending": lambda _: EndingExtractor(),
     "tone": _tone,
 }
 

@@ -1,0 +1,35 @@
+"""Work spread over this machine's cores, in processes of their own (Piper, WORLD and Whisper hold Python back)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_chunks(
+    work: Callable[[Sequence[Item]], list[Result]],
+    items: Sequence[Item],
+    chunk: int,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """`work` on chunks of items, results in the order of items; `on_progress(done, total)` counts items."""
+    chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    if not chunks:
+        return []
+    results: dict[int, list[Result]] = {}
+    done = 0
+    workers = min(os.cpu_count() or 1, len(chunks))
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = {pool.submit(work, part): number for number, part in enumerate(chunks)}
+        for future in as_completed(futures):
+            results[futures[future]] = future.result()
+            done += len(chunks[futures[future]])
+            if on_progress:
+                on_progress(done, len(items))
+    return [result for number in range(len(chunks)) for result in results[number]]

@@ -1,0 +1,172 @@
+"""`RubricJudge`: a deterministic judge after ParaS2S's guideline (appendix I.5), for runs without an LLM.
+
+It recognises what an answer does by sentence similarity to the rubric's examples, and how it sounds by the tone
+classifier. It knows nothing else: it does not check facts, nor whether an answer takes up the question's topic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paras2s.acoustics.asr import normalise_words
+from paras2s.errors import ConfigError
+from paras2s.language import embed_sentences
+from paras2s.records import Blueprint, Unscored, Verdict
+
+RESPONSE = "agent_response"
+RATE = "agent_audio_properties.speech_rate_syllables_per_s"
+TAIL = "agent_audio_properties.tail_level_db"
+TONE_PREFIX = "agent_emotion."
+
+
+class RubricFamily(BaseModel):
+    """One kind of answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    category: str
+    tone: str
+    examples: tuple[str, ...]
+
+
+class Rubric(BaseModel):
+    """The rules in `rubric.yaml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    families: dict[str, RubricFamily]
+    content: dict[str, dict[str, int]]
+    tone_penalty: dict[str, int]
+    contrary: dict[str, tuple[str, ...]]
+    understood: float
+    mumbled: float
+    min_speech_rate_syllables_per_s: float
+    max_repeated_share: float
+    min_words: int
+    max_tail_level_db: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the judge is told of the question: its words c_i and its style s_i."""
+
+    text: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the rubric made of an answer: the recognised family (None: not understood), its tone, score and reason."""
+
+    family: str | None
+    tone: str | None
+    score: float
+    reason: str
+
+
+def repeated_share(words: Sequence[str]) -> float:
+    """Share of the words that stand in a pair of neighbours seen before, or repeat the word before them."""
+    seen: Counter[tuple[str, str]] = Counter()
+    repeated = 0
+    for before, word in zip(words, words[1:], strict=False):
+        repeated += before == word or seen[(before, word)] > 0
+        seen[(before, word)] += 1
+    return repeated / max(1, len(words) - 1)
+
+
+class RubricJudge:
+    """Scores 1 to 5. `name` and `version` and the rubric's hash are in every verdict."""
+
+    name = "rubric"
+    version = "1"
+
+    def __init__(self, rubric_path: Path | None = None) -> None:
+        source = rubric_path or resources.files("paras2s.reward.judges").joinpath("rubric.yaml")
+        text = source.read_text()
+        self.prompt_hash = hashlib.sha256(text.encode()).hexdigest()[:16]
+        try:
+            self.rubric = Rubric(**yaml.safe_load(text))
+        except (ValidationError, TypeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{source}: not a rubric ({error})") from error
+        self._names = [name for name, family in self.rubric.families.items() for _ in family.examples]
+        self._examples = embed_sentences([e for family in self.rubric.families.values() for e in family.examples])
+
+    def judge(self, question: Question, answer: Blueprint) -> Verdict | Unscored:
+        """Score one answer from its blueprint."""
+        started = time.perf_counter()
+        found = self.find(question, answer)
+        if isinstance(found, Unscored):
+            return found
+        reply = f"family={found.family} tone={found.tone} score={found.score:.0f}"
+        latency_s = time.perf_counter() - started
+        return Verdict(self.name, self.version, self.prompt_hash, found.score, found.reason, reply, 0.0, latency_s)
+
+    def find(self, question: Question, answer: Blueprint) -> Finding | Unscored:
+        """The rules, with the family and tone they saw."""
+        rules = self.rubric.content.get(question.style)
+        if rules is None:
+            return Unscored(self.name, f"the rubric has no rules for style {question.style!r}")
+        transcript = answer.value(RESPONSE)
+        if transcript is None:
+            return Unscored(self.name, f"no transcript: {answer.why_absent(RESPONSE)}")
+        words = normalise_words(transcript).split()
+        if flaw := self._flaw(words, answer):
+            return Finding(None, None, 1.0, flaw)
+        family, similarity = self._family(" ".join(words))
+        if similarity < self.rubric.mumbled:
+            return Finding(None, None, 1.0, f"the words do not make an answer (similarity {similarity:.2f})")
+        tones = {
+            key.removeprefix(TONE_PREFIX): answer.value(key) for key in answer.fields if key.startswith(TONE_PREFIX)
+        }
+        if not tones or any(value is None for value in tones.values()):
+            reason = answer.why_absent(next((k for k in answer.fields if k.startswith(TONE_PREFIX)), "agent_emotion"))
+            return Unscored(self.name, f"no tone: {reason}")
+        tone = max(tones, key=lambda name: tones[name])
+        content = rules.get(family, rules["other"])
+        if similarity < self.rubric.understood:
+            score = min(content, 2)
+            return Finding(
+                family, tone, float(score), f"hard to make out, perhaps {family} (similarity {similarity:.2f})"
+            )
+        score, tone_reason = self._with_tone(content, family, tone)
+        wording = "fits" if content >= 4 else "does not fit" if content <= 2 else "is not wrong but not for"
+        return Finding(
+            family, tone, float(score), f"an answer of kind {family} {wording} a {question.style} user{tone_reason}"
+        )
+
+    def _with_tone(self, content: int, family: str, tone: str) -> tuple[int, str]:
+        own = self.rubric.families[family].tone
+        if tone == own or content < 4:
+            return content, f"; spoken {tone}" + (", as it should be" if tone == own else "")
+        kind = "contrary" if tone in self.rubric.contrary.get(own, ()) else "plain"
+        return content - self.rubric.tone_penalty[kind], f"; spoken {tone} where {own} would carry it"
+
+    def _flaw(self, words: Sequence[str], answer: Blueprint) -> str | None:
+        """Why this is no answer at all, if it is none."""
+        rules = self.rubric
+        if len(words) < rules.min_words:
+            return f"only {len(words)} words were heard"
+        if repeated_share(words) > rules.max_repeated_share:
+            return "the same words come again and again"
+        rate = answer.value(RATE)
+        if rate is not None and rate < rules.min_speech_rate_syllables_per_s:
+            return f"far too slow or too long: {rate:.1f} syllables a second"
+        tail_db = answer.value(TAIL)
+        if tail_db is not None and tail_db > rules.max_tail_level_db:
+            return "the answer is cut off"
+        return None
+
+    def _family(self, transcript: str) -> tuple[str, float]:
+        similarity = self._examples @ embed_sentences([transcript])[0]
+        best = int(np.argmax(similarity))
+        return self._names[best], float(similarity[best])
