@@ -1,0 +1,62 @@
+"""Two systems without a policy: one that hears only the words, and one that is told the style (ParaS2S, section 5.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paras2s.audio import Clip
+from paras2s.data_gen.corpus import load_families, load_words_only
+from paras2s.data_gen.render import Take, render
+from paras2s.data_gen.speech import AGENT, AGENT_TONES
+from paras2s.language import embed_sentences
+from paras2s.records import Query
+
+
+@dataclass(frozen=True)
+class SpokenAnswer:
+    """What a system said to one query: its text stream and its waveform."""
+
+    query: Query
+    index: int
+    text: str
+    clip: Clip
+
+
+def words_only(
+    queries: Sequence[Query], known: Sequence[Query], answers_per_query: int, cache: Path
+) -> list[SpokenAnswer]:
+    """The cascade: recogniser, a text reply, neutral speech. Both styles of a contrast sound alike to it.
+
+    Which kind of remark it is answering it takes from the most similar demonstrated query, by the words heard.
+    """
+    similarity = embed_sentences([query.heard for query in queries]) @ embed_sentences([q.heard for q in known]).T
+    replies = load_words_only()
+    texts = []
+    for query, row in zip(queries, similarity, strict=True):
+        category = known[int(np.argmax(row))].category
+        assert category is not None
+        texts.append([(query, replies[category][n % len(replies[category])]) for n in range(answers_per_query)])
+    return _speak([(query, n, text, "neutral") for rows in texts for n, (query, text) in enumerate(rows)], cache)
+
+
+def topline(queries: Sequence[Query], answers_per_query: int, cache: Path) -> list[SpokenAnswer]:
+    """Told the true style: a fitting answer in its tone."""
+    families = load_families()
+    rows = []
+    for number, query in enumerate(queries):
+        assert query.style is not None
+        family = families[query.style]
+        for n in range(answers_per_query):
+            rows.append((query, n, family.answers[(number + n) % len(family.answers)], family.tone))
+    return _speak(rows, cache)
+
+
+def _speak(rows: Sequence[tuple[Query, int, str, str]], cache: Path) -> list[SpokenAnswer]:
+    """By the same voice, vocoder and codec as the demonstrations, one take each: no picking of the best."""
+    takes = [Take(text, AGENT, AGENT_TONES[tone], 0, coded=True) for _, _, text, tone in rows]
+    rendered = render(takes, cache)
+    return [SpokenAnswer(query, n, text, one.clip) for (query, n, text, _), one in zip(rows, rendered, strict=True)]

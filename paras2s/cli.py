@@ -1,0 +1,249 @@
+"""`paras2s <verb>`. Parses before anything heavy is imported; errors of this project are one line and exit 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paras2s import __version__
+from paras2s.errors import ParaS2SError
+
+app = typer.Typer(
+    name="paras2s",
+    help="Teach a speech-to-speech model to hear how something is said, and to answer fittingly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Config = Annotated[Path, typer.Argument(help="A run's YAML config, or the name of a preset: demo, ci, full.")]
+Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the config: align.steps=3. Repeatable.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Seed = Annotated[int | None, typer.Option(help="Another seed; the run gets a folder of its own.")]
+RunDir = Annotated[Path | None, typer.Option(help="Another run folder.")]
+
+
+def _open(config: Path, overrides: list[str] | None, seed: int | None, run_dir: Path | None, quiet: bool) -> Any:
+    import yaml
+    from rich.console import Console
+
+    from paras2s.config import load_config
+    from paras2s.errors import ConfigError
+    from paras2s.stages.demo import preset_path, with_run_dir
+    from paras2s.stages.run import Run
+
+    pairs = {}
+    for item in overrides or []:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {item}: expected key=value")
+        pairs[key] = yaml.safe_load(value)
+    path = config if config.suffix in (".yaml", ".yml") else preset_path(str(config))
+    loaded = with_run_dir(load_config(path, pairs), run_dir, seed)
+    return Run(loaded, Console(stderr=quiet), quiet)
+
+
+def _print(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+@app.command()
+def demo(
+    preset: Annotated[str, typer.Option(help="demo (a quarter of an hour), ci (minutes), full (longer).")] = "demo",
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    set_: Set = None,
+    resume: Annotated[bool, typer.Option(help="Continue a killed run; finished stages are kept either way.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a small speech-to-speech model by reinforcement on this machine, offline, and write report.html."""
+    from paras2s.stages.demo import announce, run_demo
+
+    run = _open(Path(preset), set_, seed, run_dir, as_json)
+    if dry_run:
+        from paras2s.config import dump_config
+
+        typer.echo(announce(run))
+        typer.echo(dump_config(run.config))
+        return
+    found = run_demo(run, resume)
+    if as_json:
+        _print(found)
+
+
+@app.command()
+def data(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
+    """Speak the scripts, filter the clips, split them, and check that the styles can be heard."""
+    from paras2s.stages.data import run_data
+
+    run = _open(config, set_, seed, run_dir, as_json)
+    run.open()
+    dataset = run_data(run)
+    if as_json:
+        _print({"queries": len(dataset.queries), "candidates": len(dataset.candidates), "hearing": dataset.hearing})
+
+
+@app.command()
+def warmup(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None) -> None:
+    """Train the SFT policy on the demonstrations."""
+    from paras2s.data_gen.manifest import load_dataset
+    from paras2s.stages.warmup import run_warmup
+
+    run = _open(config, set_, seed, run_dir, False)
+    run.open()
+    run_warmup(run, load_dataset(run.data_dir))
+
+
+@app.command()
+def distill(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
+    """Judge the SFT policy's own answers and train the reward model on the verdicts."""
+    from paras2s.data_gen.manifest import load_dataset
+    from paras2s.policy.codec import Codec2Pairs
+    from paras2s.policy.dual_policy import DualStreamPolicy
+    from paras2s.stages.distill import run_distill
+    from paras2s.storage import read_json
+
+    run = _open(config, set_, seed, run_dir, as_json)
+    run.open()
+    run_distill(run, load_dataset(run.data_dir), DualStreamPolicy.load(run.sft_dir, Codec2Pairs()))
+    if as_json:
+        _print(read_json(run.reward_dir / "agreement.json"))
+
+
+@app.command()
+def align(
+    config: Config,
+    set_: Set = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
+) -> None:
+    """Move the SFT policy toward its better answers by GRPO."""
+    from paras2s.align import align as run_align
+    from paras2s.data_gen.manifest import load_dataset
+    from paras2s.policy.codec import Codec2Pairs
+    from paras2s.policy.dual_policy import DualStreamPolicy
+    from paras2s.stages.prompts import prepare_prompts
+
+    run = _open(config, set_, seed, run_dir, False)
+    run.open()
+    dataset = load_dataset(run.data_dir)
+    policy = DualStreamPolicy.load(run.sft_dir, Codec2Pairs())
+    queries = dataset.of_role("rl")
+    held_out = prepare_prompts(policy, dataset, dataset.of_role("test"))
+    run_align(run, queries, prepare_prompts(policy, dataset, queries), held_out, resume)
+
+
+@app.command()
+def bench(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
+    """Score every system on the held-out queries, with standard errors."""
+    from paras2s.data_gen.manifest import load_dataset
+    from paras2s.reward.model import RewardModel
+    from paras2s.stages.bench import describe_bench, run_bench, summary
+
+    run = _open(config, set_, seed, run_dir, as_json)
+    run.open()
+    systems = run_bench(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir))
+    describe_bench(run, systems)
+    if as_json:
+        _print(summary(systems))
+
+
+@app.command()
+def blueprint(
+    clips: Annotated[list[Path], typer.Argument(help="Audio files of any format.")],
+    extractors: Annotated[str, typer.Option(help="Comma-separated: words, pitch, loudness, ending, quality, tone.")] = (
+        "words,pitch,loudness,ending,quality"
+    ),
+    tone: Annotated[Path | None, typer.Option(help="A fitted tone classifier (tone_agent.json), for 'tone'.")] = None,
+) -> None:
+    """Measure clips: words, pitch, loudness, rates, quality, tone; JSON to standard output."""
+    from paras2s.audio import read_clip
+    from paras2s.records import to_json
+    from paras2s.reward.blueprint.build import build_blueprints, make_extractors
+    from paras2s.reward.tone import ToneClassifier
+
+    classifier = ToneClassifier.load(tone) if tone else None
+    made = make_extractors([name.strip() for name in extractors.split(",")], classifier)
+    found = build_blueprints([read_clip(path) for path in clips], made)
+    _print({str(path): to_json(one) for path, one in zip(clips, found, strict=True)})
+
+
+@app.command()
+def judge(
+    answer: Annotated[Path, typer.Argument(help="The agent's spoken answer.")],
+    style: Annotated[str, typer.Option(help="The user's style: happy, sad, sarcastic, child, female ...")],
+    tone: Annotated[Path, typer.Option(help="A fitted tone classifier: RUN/data/tone_agent.json.")],
+    text: Annotated[str, typer.Option(help="The user's words.")] = "",
+    rubric: Annotated[Path | None, typer.Option(help="Another rubric (YAML).")] = None,
+) -> None:
+    """Score one spoken answer from 1 to 5 with the rubric; JSON to standard output."""
+    from paras2s.audio import read_clip
+    from paras2s.records import to_json
+    from paras2s.reward.blueprint.build import build_blueprints, make_extractors
+    from paras2s.reward.judges.measure import JUDGE_EXTRACTORS
+    from paras2s.reward.judges.rubric import Question, RubricJudge
+    from paras2s.reward.tone import ToneClassifier
+
+    made = make_extractors(JUDGE_EXTRACTORS, ToneClassifier.load(tone))
+    found = build_blueprints([read_clip(answer)], made)[0]
+    _print(to_json(RubricJudge(rubric).judge(Question(text, style), found)))
+
+
+@app.command()
+def config(config: Annotated[Path, typer.Argument(help="A YAML config or a preset.")] = Path("demo")) -> None:
+    """Print a config with every key there is, resolved."""
+    from paras2s.config import dump_config
+
+    typer.echo(dump_config(_open(config, None, None, None, False).config))
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What is installed, what is missing, and what each missing part switches off."""
+    from paras2s.doctor import examine, show
+
+    found = examine()
+    if as_json:
+        _print(found)
+    else:
+        show(found)
+    if any(not part["ok"] for part in found["parts"]):
+        raise typer.Exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    # Bars of other libraries, their telemetry and their attempts at a hub say nothing to our users.
+    for name, value in (("HF_HUB_OFFLINE", "1"), ("TRANSFORMERS_VERBOSITY", "error"), ("HF_HUB_DISABLE_PROGRESS_BARS", "1"),
+                        ("RAY_USAGE_STATS_ENABLED", "0"), ("PYTHONWARNINGS", "ignore"), ("TOKENIZERS_PARALLELISM", "false")):  # fmt: skip
+        os.environ.setdefault(name, value)
+    import warnings
+
+    warnings.filterwarnings("ignore")
+
+
+def main() -> None:
+    """Entry point of the command line."""
+    try:
+        app()
+    except ParaS2SError as error:
+        typer.echo(f"paras2s: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("paras2s: stopped; the same command continues where this one ended", err=True)
+        sys.exit(130)

@@ -1,0 +1,58 @@
+"""`paras2s doctor`: what is here, what is missing, what that switches off."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from typing import Any
+
+from paras2s.acoustics.assets import ASSETS, asset_path
+from paras2s.errors import AssetError
+
+# Package -> what stops without it.
+PACKAGES = {
+    "torch": "everything that trains or samples",
+    "ray": "`paras2s align` and the demo",
+    "faster-whisper": "transcripts: filters, judge, bench",
+    "onnxruntime": "pitch, quality",
+    "piper-tts": "speech synthesis in `paras2s data` (runs as a program of its own)",
+    "pyworld": "speaker and style in `paras2s data`",
+    "pycodec2": "the embedded codec, so every embedded policy",
+    "pyloudnorm": "loudness in the blueprint",
+    "transformers": "sentence embeddings: policy and judge",
+    "peft": "LoRA",
+}
+
+
+def examine() -> dict[str, Any]:
+    """Parts with their state, and facts of the machine."""
+    parts = []
+    for package, stops in PACKAGES.items():
+        try:
+            parts.append({"part": package, "ok": True, "is": importlib.metadata.version(package), "switches_off": stops})
+        except importlib.metadata.PackageNotFoundError:
+            parts.append({"part": package, "ok": False, "is": "not installed", "switches_off": stops})
+    for name, asset in ASSETS.items():
+        try:
+            parts.append({"part": name, "ok": True, "is": asset_path(name).name, "switches_off": asset.switches_off})
+        except AssetError as error:
+            parts.append({"part": name, "ok": False, "is": str(error), "switches_off": asset.switches_off})
+    disk_gib = shutil.disk_usage(".").free / 2**30
+    parts.append({"part": "disk", "ok": disk_gib > 1, "is": f"{disk_gib:.0f} GiB free", "switches_off": "runs of any kind"})
+    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "platform": platform.platform()}
+    return {"machine": machine, "parts": parts}
+
+
+def show(found: dict[str, Any]) -> None:
+    """As a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("part", "state", "if missing, there is no")
+    for part in found["parts"]:
+        table.add_row(part["part"], f"[{'green' if part['ok'] else 'red'}]{part['is']}[/]", part["switches_off"])
+    console = Console()
+    console.print(", ".join(f"{key} {value}" for key, value in found["machine"].items()))
+    console.print(table)

@@ -1,0 +1,189 @@
+"""`paras2s bench`: held-out queries to every system, judged, with standard errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paras2s.acoustics.asr import normalise_words, word_error_rate
+from paras2s.audio import Clip, write_clip
+from paras2s.bench.rows import AnswerRow, load_rows, save_rows
+from paras2s.bench.stats import contrast_metric, paired_difference, summarise
+from paras2s.bench.systems import SpokenAnswer, topline, words_only
+from paras2s.data_gen.manifest import Dataset
+from paras2s.policy.codec import Codec2Pairs
+from paras2s.policy.dual_policy import DualStreamPolicy
+from paras2s.policy.interface import Sampling
+from paras2s.records import Blueprint, Unscored
+from paras2s.reward.judges.measure import measure_answers
+from paras2s.reward.judges.rubric import RESPONSE, TONE_PREFIX, Question, RubricJudge
+from paras2s.reward.model import RewardModel
+from paras2s.rollout.actors import question_of
+from paras2s.rollout.engine import NativeEngine, answer_seeds
+from paras2s.stages.prompts import prepare_prompts
+from paras2s.stages.run import Run
+from paras2s.storage import write_json
+
+BATCH_QUERIES = 32
+
+
+def policy_answers(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> list[SpokenAnswer]:
+    """Answers of a policy to the held-out queries; every policy gets the same seeds."""
+    config, queries = run.config.bench, dataset.of_role("test")
+    prompts = prepare_prompts(policy, dataset, queries)
+    engine = NativeEngine(policy)
+    sampling = Sampling(config.temperature, config.temperature, run.config.policy.max_answer_steps)
+    found = []
+    for start in range(0, len(queries), BATCH_QUERIES):
+        part = slice(start, start + BATCH_QUERIES)
+        ids = [query.id for query in queries[part]]
+        seeds = answer_seeds(run.config.seed, 4_000_000 + start, range(len(ids)), config.answers_per_query)
+        rollouts = engine.generate(ids, prompts[part], config.answers_per_query, sampling, seeds)
+        for query, rollout in zip(queries[part], rollouts, strict=True):
+            for index, (text, wave) in enumerate(zip(rollout.texts, rollout.waves, strict=True)):
+                found.append(SpokenAnswer(query, index, text, Clip(wave, rollout.sample_rate_hz)))
+    return found
+
+
+def judge_answers(
+    run: Run, dataset: Dataset, system: str, answers: Sequence[SpokenAnswer], model: RewardModel, judge: RubricJudge
+) -> list[AnswerRow]:
+    """Rows of one system: written clips, transcripts, verdicts, and the reward model's opinion."""
+    policy = DualStreamPolicy.load(run.sft_dir, Codec2Pairs())
+    queries = dataset.of_role("test")
+    prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
+    with run.bar(f"judging {system}", len(answers)) as bar:
+        blueprints = measure_answers([answer.clip for answer in answers], dataset.agent_tone, bar.at)
+    codes = [policy.codec.encode(a.clip) if len(a.clip.samples) else a.clip.samples for a in answers]
+    scores = model.score([question_of(prompts[answer.query.id]) for answer in answers], codes)
+    rows = []
+    for answer, blueprint, model_score in zip(answers, blueprints, scores, strict=True):
+        relative = Path("samples") / system / f"{answer.query.id}-{answer.index}.wav"
+        write_clip(run.folder / relative, answer.clip)
+        rows.append(_row(system, answer, blueprint, judge, relative, model_score))
+    return rows
+
+
+def _row(
+    system: str, answer: SpokenAnswer, blueprint: Blueprint, judge: RubricJudge, relative: Path, model_score: float
+) -> AnswerRow:
+    query = answer.query
+    found = judge.find(Question(query.text or "", query.style or ""), blueprint)
+    scored = None if isinstance(found, Unscored) else found
+    transcript = blueprint.value(RESPONSE)
+    tones = {
+        key.removeprefix(TONE_PREFIX): blueprint.value(key)
+        for key in blueprint.fields
+        if key.startswith(TONE_PREFIX) and blueprint.value(key) is not None
+    }
+    assert query.category is not None
+    countable = transcript is not None and bool(normalise_words(answer.text))
+    return AnswerRow(
+        system=system,
+        query_id=query.id,
+        contrast_id=query.contrast_id,
+        category=query.category,
+        style=query.style or "",
+        question_text=query.text or "",
+        question_clip=str(Path("data") / query.clip),
+        answer_index=answer.index,
+        text_stream=answer.text,
+        transcript=transcript,
+        tone=scored.tone if scored else None,
+        tone_scores=tones,
+        score=scored.score if scored else None,
+        unscored=found.reason if isinstance(found, Unscored) else None,
+        reason=scored.reason if scored else "",
+        family=scored.family if scored else None,
+        fitting=bool(scored and scored.score >= 4),
+        answer_clip=str(relative),
+        duration_s=answer.clip.duration_s,
+        word_error_rate=word_error_rate(answer.text, transcript or "") if countable else None,
+        judge=f"{judge.name}/{judge.version}/{judge.prompt_hash}",
+        model_score=model_score,
+    )
+
+
+def run_bench(run: Run, dataset: Dataset, model: RewardModel) -> dict[str, list[AnswerRow]]:
+    """All systems that can be benched by now: the cascade, the topline, the SFT policy and, if made, the aligned one."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    config, cache, judge = run.config.bench, run.config.cache_dir, RubricJudge()
+    queries, codec = dataset.of_role("test"), Codec2Pairs()
+    found: dict[str, list[AnswerRow]] = {}
+    with run.stage("bench"):
+        for system in ("words_only", "sft", "aligned", "topline"):
+            path = run.folder / "bench" / f"{system}.jsonl"
+            if path.is_file():
+                found[system] = load_rows(path)
+                continue
+            if system == "words_only":
+                known = dataset.of_role("demonstration")
+                answers = words_only(queries, known, config.answers_per_query, cache)
+            elif system == "topline":
+                answers = topline(queries, config.answers_per_query, cache)
+            else:
+                folder = run.sft_dir if system == "sft" else run.aligned_dir
+                if not (folder / "policy.json").is_file():
+                    continue
+                answers = policy_answers(run, dataset, DualStreamPolicy.load(folder, codec))
+            found[system] = judge_answers(run, dataset, system, answers, model, judge)
+            save_rows(path, found[system])
+    write_json(run.folder / "bench" / "summary.json", summary(found))
+    return found
+
+
+def summary(systems: dict[str, list[AnswerRow]]) -> dict[str, Any]:
+    """Scores of every system as plain JSON, and the gain of the aligned policy over its warm-up."""
+    table: dict[str, Any] = {}
+    for system, rows in systems.items():
+        scores = summarise(rows)
+        contrast = contrast_metric(rows)
+        table[system] = {
+            "overall": _plain(scores.overall),
+            "categories": {name: _plain(one) for name, one in scores.categories.items()},
+            "word_error_rate": _plain(scores.word_error_rate),
+            "duration_s": scores.duration_s.mean,
+            "contrast": _plain(contrast),
+            "judge": rows[0].judge if rows else None,
+        }
+    if "sft" in systems and "aligned" in systems:
+        gain = paired_difference(systems["aligned"], systems["sft"])
+        table["aligned_over_sft"] = {**_plain(gain.difference), "relative_percent": gain.relative_percent}
+    return table
+
+
+def _plain(counted: Any) -> dict[str, Any]:
+    estimate = counted.estimate
+    return {
+        "mean": estimate.mean,
+        "standard_error": estimate.standard_error,
+        "n_scored": estimate.n,
+        "n_asked": counted.n_asked,
+    }
+
+
+def describe_bench(run: Run, systems: dict[str, list[AnswerRow]]) -> None:
+    """The table, on the terminal."""
+    from rich.table import Table
+
+    table = Table("system", "emotion", "sarcasm", "age", "gender", "all", "contrast", "WER", "scored")
+    for name, row in summary(systems).items():
+        if name == "aligned_over_sft":
+            continue
+        cells = [*(row["categories"][c] for c in ("emotion", "sarcasm", "age", "gender")), row["overall"]]
+        cells += [row["contrast"], row["word_error_rate"]]
+        overall = row["overall"]
+        table.add_row(name, *map(_cell, cells), f"{overall['n_scored']}/{overall['n_asked']}")
+    if not run.quiet:
+        run.console.print(table)
+
+
+def _cell(one: dict[str, Any]) -> str:
+    if one["mean"] is None:
+        return "-"
+    error = one["standard_error"]
+    return f"{one['mean']:.2f}" + (f" ± {error:.2f}" if error is not None else "")

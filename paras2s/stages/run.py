@@ -1,0 +1,133 @@
+"""A run: its folder, its progress on the terminal, its log, and how long each stage took."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from paras2s.config import RunConfig, dump_config
+from paras2s.errors import ConfigError, DataError
+from paras2s.storage import append_jsonl, read_json, read_jsonl, write_json, write_jsonl, write_text
+
+STAGES = ("data", "warmup", "distill", "align", "bench")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Paths and output of one run. `quiet` drops the bars (for --json and tests)."""
+
+    config: RunConfig
+    console: Console
+    quiet: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The run directory."""
+        return self.config.run_dir
+
+    @property
+    def data_dir(self) -> Path:
+        """Made by `data`."""
+        return self.folder / "data"
+
+    @property
+    def sft_dir(self) -> Path:
+        """Made by `warmup`."""
+        return self.folder / "sft"
+
+    @property
+    def reward_dir(self) -> Path:
+        """Made by `distill`."""
+        return self.folder / "reward"
+
+    @property
+    def aligned_dir(self) -> Path:
+        """Made by `align`."""
+        return self.folder / "aligned"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One row a GRPO step."""
+        return self.folder / "metrics.jsonl"
+
+    def open(self) -> None:
+        """Write the resolved config, or refuse a folder that holds another one.
+
+        Raises:
+            ConfigError: the folder belongs to a run with other settings.
+        """
+        path = self.folder / "config.resolved.yaml"
+        text = dump_config(self.config)
+        if path.is_file() and path.read_text() != text:
+            raise ConfigError(f"{path}: this folder holds a run with other settings; choose another run_dir, or delete it")
+        write_text(path, text)
+
+    def say(self, text: str) -> None:
+        """One line for people."""
+        if not self.quiet:
+            self.console.print(text, highlight=False)
+
+    @contextlib.contextmanager
+    def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
+        """A progress bar with the time left."""
+        columns = (
+            TextColumn("{task.description:>22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+        )  # fmt: skip
+        with Progress(*columns, console=self.console, disable=self.quiet) as progress:
+            yield Bar(progress, progress.add_task(name, total=total, note=""))
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage; the time is kept for the next run's first line, if the stage ends well."""
+        started = time.perf_counter()
+        self.say(f"[bold]{name}[/bold]")
+        yield
+        took_s = time.perf_counter() - started
+        timings = self.timings() | {name: round(took_s, 1)}
+        write_json(self.folder / "timings.json", timings)
+        write_json(self.config.cache_dir / f"timings.{self.config.name}.json", timings)
+
+    def timings(self) -> dict[str, float]:
+        """Seconds of each finished stage of this run."""
+        path = self.folder / "timings.json"
+        return dict(read_json(path)) if path.is_file() else {}
+
+    def last_time(self) -> dict[str, float] | None:
+        """Seconds a stage took in the last run of this name on this machine."""
+        path = self.config.cache_dir / f"timings.{self.config.name}.json"
+        try:
+            return dict(read_json(path)) if path.is_file() else None
+        except DataError:
+            return None
+
+    def log_step(self, row: dict[str, Any]) -> None:
+        """Add one step to metrics.jsonl."""
+        append_jsonl(self.metrics_path, row)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All steps logged."""
+        return list(read_jsonl(self.metrics_path)) if self.metrics_path.is_file() else []
+
+    def drop_steps_from(self, step: int) -> None:
+        """Forget logged steps that are about to be done again."""
+        if self.metrics_path.is_file():
+            write_jsonl(self.metrics_path, [row for row in self.metrics() if row["step"] < step])
+
+
+class Bar:
+    """One bar on the terminal."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def at(self, done: int, total: int, note: str = "") -> None:
+        """Show `done` of `total`, and a few words."""
+        self._progress.update(self._task, completed=done, total=total, note=note)
