@@ -6,6 +6,7 @@ another driver's business. One machine: `paras2s align CONFIG`. A cluster: set `
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.checkpoint import latest_checkpoint
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.records import Query, Reward
-from paras2s.rollout.actors import LearnerActor, RewardWorker, RolloutWorker, start_ray, threads_for
+from paras2s.rollout import actors as ray_actors
 from paras2s.rollout.engine import answer_seeds
 from paras2s.stages.run import Run
 
@@ -33,7 +34,12 @@ def pick_queries(step: int, per_step: int, available: int, seed: int) -> list[in
 def split(count: int, workers: int) -> list[slice]:
     """Contiguous shares of `count` items, as even as can be; no share is empty."""
     edges = np.linspace(0, count, min(workers, count) + 1).round().astype(int)
-    return [slice(int(a), int(b)) for a, b in zip(edges, edges[1:], strict=False)]
+    return [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
+
+
+def _remote(actor: Any, *arguments: Any) -> Any:
+    """Start an actor; Ray's decorator hides `remote` from type checkers."""
+    return actor.remote(*arguments)
 
 
 class Actors:
@@ -41,13 +47,15 @@ class Actors:
 
     def __init__(self, run: Run, resume: bool) -> None:
         config = run.config.align
-        start_ray(config.ray_address)
+        ray_actors.start_ray(config.ray_address)
         found = latest_checkpoint(run.folder / "checkpoints" / "align") if resume else None
         sft, steps = run.sft_dir.resolve(), run.config.policy.max_answer_steps
-        threads = threads_for(config.rollout_workers)
-        self.rollout = [RolloutWorker.remote(sft, threads) for _ in range(config.rollout_workers)]
-        self.reward = [RewardWorker.remote(run.reward_dir.resolve(), threads) for _ in range(config.reward_workers)]
-        self.learner = LearnerActor.remote(sft, config, steps, found and found.resolve())
+        threads = ray_actors.threads_for(config.rollout_workers)
+        self.rollout = [_remote(ray_actors.RolloutWorker, sft, threads) for _ in range(config.rollout_workers)]
+        self.reward = [
+            _remote(ray_actors.RewardWorker, run.reward_dir.resolve(), threads) for _ in range(config.reward_workers)
+        ]
+        self.learner = _remote(ray_actors.LearnerActor, sft, config, steps, found and found.resolve())
         self.weights: Any = self.learner.weights.remote()
 
     def sync(self) -> None:
@@ -66,15 +74,11 @@ class Actors:
         ]
         rollouts = [rollout for part in ray.get(parts) for rollout in part]
         shares = split(len(ids), len(self.reward))
-        scores = [
-            worker.score.remote(rollouts[s], prompts[s]) for worker, s in zip(self.reward, shares, strict=False)
-        ]
+        scores = [worker.score.remote(rollouts[s], prompts[s]) for worker, s in zip(self.reward, shares, strict=False)]
         return rollouts, [row for part in ray.get(scores) for row in part]
 
 
-def align(
-    run: Run, queries: Sequence[Query], prompts: Sequence[Prompt], held_out: Sequence[Prompt], resume: bool
-) -> None:
+def align(run: Run, queries: Sequence[Query], prompts: Sequence[Prompt], held_out: Sequence[Prompt], resume: bool) -> None:
     """Move the SFT policy toward its better answers; leaves the aligned policy in the run folder.
 
     Raises:
@@ -110,9 +114,13 @@ def align(
             raise PolicyError(f"an actor died and could not be started again ({error}); run with --resume") from error
 
 
-def evaluate(actors: Actors, version: int, held_out: Sequence[Prompt], sampling: Sampling, seed: int) -> float:
-    """Mean reward of one answer to each held-out query, by the reward model: for the curve, not for the table."""
+def evaluate(actors: Actors, version: int, held_out: Sequence[Prompt], sampling: Sampling, seed: int) -> float | None:
+    """Mean reward of one answer to each held-out query, by the reward model: for the curve, not for the table.
+
+    None if no answer was scored.
+    """
     seeds = answer_seeds(seed, 3_000_000, range(len(held_out)), 1)
     ids = [f"held-out {number}" for number in range(len(held_out))]
     _, rewards = actors.ask(version, ids, held_out, 1, sampling, seeds)
-    return float(np.mean([reward.value for row in rewards for reward in row if isinstance(reward, Reward)]))
+    scored = [reward.value for row in rewards for reward in row if isinstance(reward, Reward)]
+    return float(np.mean(scored)) if scored else None

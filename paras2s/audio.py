@@ -49,9 +49,7 @@ def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip") -> C
         raise AudioError(f"{name}: expected samples [n] or [n, channels], got shape {array.shape}")
     duration_s = len(array) / sample_rate_hz
     if duration_s < MIN_DURATION_S:
-        raise AudioError(
-            f"{name}: {len(array)} samples ({duration_s:.3f} s) is too short; give at least {MIN_DURATION_S} s"
-        )
+        raise AudioError(f"{name}: {len(array)} samples ({duration_s:.3f} s) is too short; give at least {MIN_DURATION_S} s")
     if duration_s > MAX_DURATION_S:
         raise AudioError(f"{name}: {duration_s:.0f} s is too long; cut it to at most {MAX_DURATION_S:.0f} s")
     if not np.isfinite(array).all():

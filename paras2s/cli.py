@@ -33,7 +33,7 @@ def _open(config: Path, overrides: list[str] | None, seed: int | None, run_dir: 
     from rich.console import Console
 
     from paras2s.config import load_config
-    from paras2s.errors import ConfigError
+    from paras2s.errors import ConfigError, one_line
     from paras2s.stages.demo import preset_path, with_run_dir
     from paras2s.stages.run import Run
 
@@ -42,7 +42,10 @@ def _open(config: Path, overrides: list[str] | None, seed: int | None, run_dir: 
         key, equals, value = item.partition("=")
         if not equals:
             raise ConfigError(f"--set {item}: expected key=value")
-        pairs[key] = yaml.safe_load(value)
+        try:
+            pairs[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {item}: not valid YAML ({one_line(error)})") from error
     path = config if config.suffix in (".yaml", ".yml") else preset_path(str(config))
     loaded = with_run_dir(load_config(path, pairs), run_dir, seed)
     return Run(loaded, Console(stderr=quiet), quiet)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, one_line
 
 
 class Section(BaseModel):
@@ -22,19 +22,13 @@ class DataConfig(Section):
 
     demonstration_contrasts: int = Field(16, ge=1, description="a category; 16 x 4 = 64 contrasts to demonstrate")
     rl_contrasts: int = Field(64, ge=1, description="a category, none of them demonstrated; prompts without labels")
-    preference_contrasts: int = Field(
-        40, ge=1, description="of the RL contrasts, keep their labels for the reward model"
-    )
+    preference_contrasts: int = Field(40, ge=1, description="of the RL contrasts, keep their labels for the reward model")
     test_contrasts: int = Field(12, ge=1, description="a category, from topics and speakers never trained on")
     demonstration_speakers: int = Field(2, ge=1, le=3, description="voices that speak each demonstration query")
-    answers_per_query: int = Field(4, ge=1, le=4, description="good answers demonstrated for each (query, style)")
-    answer_takes: int = Field(
-        4, ge=1, description="renderings of a good answer, of which the most intelligible is kept"
-    )
+    answers_per_query: int = Field(2, ge=1, le=4, description="good answers demonstrated for each (query, style)")
+    answer_takes: int = Field(4, ge=1, description="renderings of a good answer, of which the most intelligible is kept")
     max_word_error_rate: float = Field(0.25, ge=0, le=1, description="a clip above it is rejected")
-    min_style_probability: float = Field(
-        0.5, ge=0, le=1, description="the right one of the two styles; below: rejected"
-    )
+    min_style_probability: float = Field(0.5, ge=0, le=1, description="the right one of the two styles; below: rejected")
 
 
 class PolicyConfig(Section):
@@ -95,17 +89,13 @@ class AlignConfig(Section):
     ratio_cap: float | None = Field(None, description="two-sided clipping: the free ratio is held below it")
     importance_cap: float | None = Field(None, description="weigh by exp(learner - sampler log-prob), at most this")
     kl_weight: float = Field(0.02, ge=0, description="beta; 0.2 in the paper, whose model has more to lose")
-    kl_form: Literal["sum", "joint"] = Field(
-        "sum", description="k3 of each entry added up, or k3 of the joint log-prob"
-    )
+    kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each entry added up, or k3 of the joint log-prob")
     kl_bias_correction: bool = False
     max_grad_norm: float = Field(1.0, gt=0)
     rollout_workers: int = Field(1, ge=1)
     reward_workers: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
-    evaluate_every: int = Field(
-        10, ge=1, description="steps between looks at the held-out queries, by the reward model"
-    )
+    evaluate_every: int = Field(10, ge=1, description="steps between looks at the held-out queries, by the reward model")
     max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")
     ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
 
@@ -136,7 +126,7 @@ def parse_config(values: Any, name: str) -> RunConfig:
     """Validate a mapping.
 
     Raises:
-        ConfigError: names every wrong key in one line each.
+        ConfigError: names every wrong key, in one line.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: expected a mapping of sections, got {type(values).__name__}")
@@ -144,12 +134,12 @@ def parse_config(values: Any, name: str) -> RunConfig:
         return RunConfig(**values)
     except ValidationError as error:
         lines = [f"{name}: {'.'.join(map(str, item['loc']))}: {_say(item)}" for item in error.errors()]
-        raise ConfigError("\n".join(lines)) from error
+        raise ConfigError("; ".join(lines)) from error
 
 
 def _say(item: Any) -> str:
     if item["type"] == "extra_forbidden":
-        return "unknown key; see `paras2s config --show` for the keys there are"
+        return "unknown key; `paras2s config` prints the keys there are"
     return f"{item['msg'][0].lower()}{item['msg'][1:]} (got {item['input']!r})"
 
 
@@ -162,9 +152,11 @@ def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
     try:
         values = yaml.safe_load(path.read_text()) or {}
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config; the shipped ones are in configs/") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML ({error})") from error
+        raise ConfigError(f"{path}: no such config; the shipped ones are demo, ci and full") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not valid YAML ({one_line(error)})") from error
+    if not isinstance(values, dict):
+        return parse_config(values, str(path))
     for dotted, value in (overrides or {}).items():
         *parents, key = dotted.split(".")
         place = values

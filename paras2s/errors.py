@@ -31,3 +31,8 @@ class JudgeError(ParaS2SError):
 
 class StorageError(ParaS2SError):
     """The disk refused a write (full, read-only); what was written before stays valid."""
+
+
+def one_line(error: Exception) -> str:
+    """Another library's message without its line breaks and indents."""
+    return " ".join(str(error).split())

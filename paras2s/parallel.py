@@ -6,7 +6,10 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
+
+from paras2s.errors import DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -18,7 +21,11 @@ def map_chunks(
     chunk: int,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Result]:
-    """`work` on chunks of items, results in the order of items; `on_progress(done, total)` counts items."""
+    """`work` on chunks of items, results in the order of items; `on_progress(done, total)` counts items.
+
+    Raises:
+        DataError: a worker process was killed from outside.
+    """
     chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     if not chunks:
         return []
@@ -28,7 +35,10 @@ def map_chunks(
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(work, part): number for number, part in enumerate(chunks)}
         for future in as_completed(futures):
-            results[futures[future]] = future.result()
+            try:
+                results[futures[future]] = future.result()
+            except BrokenProcessPool as error:
+                raise DataError("a worker process died (out of memory?); the same command continues from the cache") from error
             done += len(chunks[futures[future]])
             if on_progress:
                 on_progress(done, len(items))

@@ -67,8 +67,12 @@ def append_jsonl(path: Path, row: dict[str, Any]) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        with path.open("a+b") as file:
+            # A kill may have cut the last line off; a new row must not be glued to it.
+            if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                whole = path.read_bytes().rfind(b"\n") + 1
+                file.truncate(whole)
+            file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; free disk space and run again") from error
 

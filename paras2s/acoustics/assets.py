@@ -87,7 +87,5 @@ def asset_path(name: str) -> Path:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != asset.sha256:
-        raise AssetError(
-            f"{path} has SHA-256 {digest}, expected {asset.sha256}; install the version in constraints.txt"
-        )
+        raise AssetError(f"{path} has SHA-256 {digest}, expected {asset.sha256}; install the version in constraints.txt")
     return path

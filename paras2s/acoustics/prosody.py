@@ -31,7 +31,7 @@ def _mel_weights() -> np.ndarray:
     axis_hz = np.linspace(0, RATE_HZ / 2, 257)
     rising = (axis_hz[None] - edges_hz[:-2, None]) / (edges_hz[1:-1] - edges_hz[:-2])[:, None]
     falling = (edges_hz[2:, None] - axis_hz[None]) / (edges_hz[2:] - edges_hz[1:-1])[:, None]
-    return np.maximum(0, np.minimum(rising, falling))
+    return np.asarray(np.maximum(0, np.minimum(rising, falling)))
 
 
 def _band_levels(samples: np.ndarray) -> np.ndarray:
@@ -89,7 +89,8 @@ def _utterance(pitch: PitchTrack, bands: np.ndarray, duration_s: float) -> np.nd
         log_f0 = np.log(pitch.f0_hz[voiced])
         when_s = np.flatnonzero(voiced) * FRAME_HOP_S
         steps = np.diff(log_f0)[np.diff(when_s) < 1.5 * FRAME_HOP_S]
-        smooth = np.convolve(log_f0, np.ones(15) / 15, mode="same")
+        width = min(15, len(log_f0))
+        smooth = np.convolve(log_f0, np.ones(width) / width, mode="same")
         f0[:4] = log_f0.mean(), log_f0.std(), np.percentile(log_f0, 10), np.percentile(log_f0, 90)
         f0[4] = np.polyfit(when_s - when_s.mean(), log_f0, 1)[0]
         f0[5] = steps.std() if len(steps) else 0.0

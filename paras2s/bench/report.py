@@ -68,9 +68,7 @@ PANELS = (
         "largest log-probability difference of sampler and learner",
         (("parity_text_max", "text"), ("parity_audio_max", "audio")),
     ),
-    PanelSpec(
-        "Without a signal", "count a step", (("zero_spread_groups", "groups without spread"), ("unscored", "unscored"))
-    ),
+    PanelSpec("Without a signal", "count a step", (("zero_spread_groups", "groups without spread"), ("unscored", "unscored"))),
 )
 
 
@@ -299,9 +297,7 @@ def draw_curves(
     def y_of(value: float) -> float:
         return TOP + (y_high - value) / (y_high - y_low) * (CHART_HEIGHT - TOP - BOTTOM)
 
-    parts = [
-        Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(CHART_WIDTH, CHART_HEIGHT, description)
-    ]
+    parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(CHART_WIDTH, CHART_HEIGHT, description)]
     for tick in y_ticks:
         y = f"{y_of(tick):.1f}"
         parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(LEFT, y, CHART_WIDTH - RIGHT))

@@ -26,9 +26,7 @@ class SpokenAnswer:
     clip: Clip
 
 
-def words_only(
-    queries: Sequence[Query], known: Sequence[Query], answers_per_query: int, cache: Path
-) -> list[SpokenAnswer]:
+def words_only(queries: Sequence[Query], known: Sequence[Query], answers_per_query: int, cache: Path) -> list[SpokenAnswer]:
     """The cascade: recogniser, a text reply, neutral speech. Both styles of a contrast sound alike to it.
 
     Which kind of remark it is answering it takes from the most similar demonstrated query, by the words heard.

@@ -142,9 +142,7 @@ def hearing_check(rows: Sequence[tuple[Candidate, np.ndarray]], contrasts: Seque
     styles_of = {contrast.id: contrast.styles for contrast in contrasts}
     train = [(c, u) for c, u in rows if c.role in ("demonstration", "preference") and c.rejected is None]
     test = [(c, u) for c, u in rows if c.role == "test" and c.rejected is None]
-    plain = ToneClassifier.fit(
-        np.stack([u for _, u in train]), [c.style for c, _ in train], [c.speaker for c, _ in train], ()
-    )
+    plain = ToneClassifier.fit(np.stack([u for _, u in train]), [c.style for c, _ in train], [c.speaker for c, _ in train], ())
     right: dict[str, list[bool]] = {}
     for candidate, utterance in test:
         scores = dict(zip(plain.labels, plain.probabilities(utterance[None])[0], strict=True))
@@ -203,7 +201,7 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     return save_dataset(
         folder,
         queries=rows_of_queries,
-        demonstrations=_demonstrate(kept, config, seed),
+        demonstrations=_demonstrate(kept, config),
         candidates=kept,
         clips=clips,
         user_tone=user_tone,
@@ -279,16 +277,17 @@ def _as_query(candidate: Candidate, one: Rendered) -> Query:
     )
 
 
-def _demonstrate(candidates: Sequence[Candidate], config: DataConfig, seed: int) -> list[Demonstration]:
-    """`answers_per_query` good answers for every kept demonstration query, drawn from its style's family."""
+def _demonstrate(candidates: Sequence[Candidate], config: DataConfig) -> list[Demonstration]:
+    """The first `answers_per_query` answers of its style's family for every kept demonstration query.
+
+    The same ones for every query of a style: which of them a query gets must not be one more thing to memorise.
+    """
     families = load_families()
     found = []
     for candidate in candidates:
         if candidate.role != "demonstration" or candidate.rejected is not None:
             continue
         family = families[candidate.style]
-        order = np.random.default_rng([seed, _seed_of(candidate.id)]).permutation(len(family.answers))
-        for index in order[: config.answers_per_query]:
-            text = family.answers[int(index)]
+        for text in family.answers[: config.answers_per_query]:
             found.append(Demonstration(candidate.id, text, family.tone, f"{_answer_clip(text)}.wav"))
     return found

@@ -62,9 +62,7 @@ def load_contrasts() -> tuple[Contrast, ...]:
         for number, row in enumerate(_read(f"scripts/{category}.yaml")["contrasts"]):
             first, second = row["styles"]
             if first == second or not {first, second} <= USER_STYLES.keys():
-                raise DataError(
-                    f"scripts/{category}.yaml, entry {number}: styles {row['styles']} are not two known ones"
-                )
+                raise DataError(f"scripts/{category}.yaml, entry {number}: styles {row['styles']} are not two known ones")
             found.append(Contrast(f"{category}{number:03d}", category, row["topic"], row["text"], (first, second)))
     words = [normalise_words(contrast.text) for contrast in found]
     if len(set(words)) != len(words):

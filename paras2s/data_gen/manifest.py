@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paras2s.audio import Clip, read_clip
-from paras2s.errors import DataError
+from paras2s.errors import DataError, one_line
 from paras2s.policy.codec import Codec
 from paras2s.policy.perception import Percept, perceive
 from paras2s.records import Candidate, Demonstration, Query, Role, as_row
@@ -84,12 +84,15 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
         raise DataError(f"{path}: no such table; run `paras2s data` first")
     try:
         rows = pq.read_table(path).to_pylist()
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{path}: not a parquet table ({error}); run `paras2s data` again") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a parquet table ({one_line(error)}); run `paras2s data` again") from error
     names = {field.name for field in fields(kind)}
     if rows and set(rows[0]) != names:
         wrong = sorted(set(rows[0]) ^ names)
         raise DataError(f"{path}: columns {', '.join(wrong)} do not fit this version; run `paras2s data` again")
+    for row in rows:
+        if not isinstance(row.get("clip", ""), str):
+            raise DataError(f"{path}: {row['clip']!r} is no clip's name; run `paras2s data` again")
     return tuple(kind(**row) for row in rows)
 
 
@@ -126,8 +129,8 @@ def load_dataset(folder: Path) -> Dataset:
     """
     queries = _read_table(folder / "queries.parquet", Query)
     demonstrations = _read_table(folder / "demonstrations.parquet", Demonstration)
-    for row in (*queries, *demonstrations):
-        inside(folder, row.clip)
+    for relative in (*(query.clip for query in queries), *(one.clip for one in demonstrations)):
+        inside(folder, relative)
     return Dataset(
         folder,
         queries,

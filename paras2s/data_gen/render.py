@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from paras2s.acoustics.prosody import describe
 from paras2s.audio import Clip, encode_clip, read_clip
 from paras2s.data_gen.speech import VERSION as SPEECH_VERSION
 from paras2s.data_gen.speech import Speaker, Style, analyse, speak_plain, synthesise
@@ -19,6 +20,7 @@ from paras2s.policy.perception import Percept, perceive
 from paras2s.storage import write_bytes
 
 CHUNK_TEXTS = 16
+CODED_VERSION = "first-codes/1"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Take:
     @property
     def key(self) -> str:
         """Content key of the cache."""
-        shaped = json.dumps([SPEECH_VERSION, PERCEPT_VERSION, asdict(self)], sort_keys=True)
+        version = f"{SPEECH_VERSION}+{CODED_VERSION}" if self.coded else SPEECH_VERSION
+        shaped = json.dumps([version, PERCEPT_VERSION, asdict(self)], sort_keys=True)
         return hashlib.sha256(shaped.encode()).hexdigest()[:32]
 
 
@@ -64,14 +67,21 @@ def _render_chunk(cache: Path, takes_by_text: Sequence[tuple[str, list[Take]]]) 
         voice = analyse(clip)
         for take in takes:
             spoken = synthesise(voice, take.speaker, take.style, take.seed)
-            if take.coded:
-                spoken = codec.decode(codec.encode(spoken))
-            wav = encode_clip(spoken)
-            percept = perceive(read_clip(wav), codec)
+            wav, percept = _finish(spoken, take.coded, codec)
             wav_path, percept_path = _paths(cache, take)
             write_bytes(wav_path, wav)
             write_bytes(percept_path, percept.to_bytes())
     return [len(takes) for _, takes in takes_by_text]
+
+
+def _finish(spoken: Clip, coded: bool, codec: Codec2Pairs) -> tuple[bytes, Percept]:
+    """Bytes and percept of a take. A coded one keeps its first codes: coding the decoded speech again would mumble."""
+    if not coded:
+        wav = encode_clip(spoken)
+        return wav, perceive(read_clip(wav), codec)
+    codes = codec.encode(spoken)
+    wav = encode_clip(codec.decode(codes))
+    return wav, Percept(codes, *describe(read_clip(wav)))
 
 
 def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Rendered]:

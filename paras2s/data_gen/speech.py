@@ -156,9 +156,7 @@ def synthesise(voice: Voice, speaker: Speaker, style: Style, seed: int = 0) -> C
         mean = np.exp(np.log(f0_hz[voiced]).mean())
         level = mean * style.f0_level * speaker.f0_factor * spread[1]
         swing = 1 + style.tremor_depth * np.sin(2 * np.pi * 6.0 * np.arange(count) * FRAME_MS / 1000)
-        f0_hz = np.where(
-            voiced, level * (np.where(voiced, f0_hz, mean) / mean) ** (style.f0_range * spread[2]) * swing, 0
-        )
+        f0_hz = np.where(voiced, level * (np.where(voiced, f0_hz, mean) / mean) ** (style.f0_range * spread[2]) * swing, 0)
         f0_hz = np.where(voiced, np.clip(f0_hz, 60.0, 580.0), 0.0)
     bins = voice.envelope.shape[1]
     axis_hz = np.linspace(0, RATE_HZ / 2, bins)

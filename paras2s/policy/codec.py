@@ -41,7 +41,7 @@ class Codec2Pairs:
     sample_rate_hz = 8_000
     frame_rate_hz = 12.5
     num_codebooks = 8
-    cardinality = (512, 512, 16, 64, 512, 512, 16, 64)
+    cardinality: tuple[int, ...] = (512, 512, 16, 64, 512, 512, 16, 64)
     version = "codec2-700c-pairs/1"
 
     _WIDTHS = (9, 9, 4, 6)

@@ -289,9 +289,7 @@ def _lora_layers(model: DualStreamLM) -> list[Any]:
     return [module for module in model.modules() if hasattr(module, "lora_A")]
 
 
-def teacher_forced(
-    model: DualStreamLM, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling
-) -> Tensor:
+def teacher_forced(model: DualStreamLM, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:
     """Differentiable log-probs [N, T, S] of the blocks' tokens, 0 where `sampled` is False.
 
     Sequences are padded on the right, so causal attention needs no mask; heads run only where something was sampled.

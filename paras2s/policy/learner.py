@@ -45,8 +45,14 @@ def flatten(blocks: Sequence[Block], logp: Tensor, ref_logp: Tensor) -> LogProbB
         row += count
     step_id = torch.arange(steps)[:, None].expand(steps, slots).reshape(-1).expand(rows, -1)
     stream_id = torch.tensor([TEXT] + [AUDIO] * (slots - 1)).expand(steps, slots).reshape(-1).expand(rows, -1)
-    flat = [part.reshape(rows, -1) for part in (logp, old, ref_logp, mask)]
-    return LogProbBatch(*flat, step_id=step_id, stream_id=stream_id)
+    return LogProbBatch(
+        logp=logp.reshape(rows, -1),
+        old_logp=old.reshape(rows, -1),
+        ref_logp=ref_logp.reshape(rows, -1),
+        mask=mask.reshape(rows, -1),
+        step_id=step_id,
+        stream_id=stream_id,
+    )
 
 
 def parity(batch: LogProbBatch) -> dict[str, float | None]:
@@ -59,9 +65,7 @@ def parity(batch: LogProbBatch) -> dict[str, float | None]:
             continue
         found[f"parity_{name}_max"] = float((sampler - learner).abs().max())
         spread = len(sampler) > 2 and float(sampler.std()) > 0
-        found[f"parity_{name}_correlation"] = (
-            float(torch.corrcoef(torch.stack([sampler, learner]))[0, 1]) if spread else None
-        )
+        found[f"parity_{name}_correlation"] = float(torch.corrcoef(torch.stack([sampler, learner]))[0, 1]) if spread else None
     return found
 
 
@@ -96,16 +100,14 @@ class Learner:
         """One update on G answers to each of B queries; returns the numbers for the log.
 
         Raises:
-            PolicyError: too many answers are unscored, or the loss is not finite; nothing was changed.
+            PolicyError: too many answers are unscored, or loss or gradient is not finite; nothing was changed.
         """
         values = [[r.value if isinstance(r, Reward) else None for r in group] for group in rewards]
         advantages = group_advantages(values)
         asked = sum(map(len, values))
-        if advantages.unscored > self.config.max_unscored_share * asked:
+        if advantages.unscored > self.config.max_unscored_share * asked or advantages.unscored == asked:
             reason = next((r.reason for group in rewards for r in group if isinstance(r, Unscored)), "a lone answer")
-            raise PolicyError(
-                f"step {self.next_step}: {advantages.unscored} of {asked} answers are unscored ({reason})"
-            )
+            raise PolicyError(f"step {self.next_step}: {advantages.unscored} of {asked} answers are unscored ({reason})")
         scored = [value for group in values for value in group if value is not None]
         metrics: dict[str, float | int | None] = {
             "step": self.next_step,
@@ -149,9 +151,7 @@ class Learner:
         self.policy.model.train()
         logp = self.policy.logprobs(kept_prompts, blocks, self.sampling)
         with torch.no_grad(), self.policy.reference():
-            ref_logp = (
-                self.policy.logprobs(kept_prompts, blocks, self.sampling) if self.config.kl_weight else logp.detach()
-            )
+            ref_logp = self.policy.logprobs(kept_prompts, blocks, self.sampling) if self.config.kl_weight else logp.detach()
         batch = flatten(blocks, logp, ref_logp)
         metrics |= parity(batch)
         importance = None
@@ -162,8 +162,10 @@ class Learner:
         if not torch.isfinite(result.loss):
             raise PolicyError(f"step {self.next_step}: the loss is {result.loss.item()}; lower align.learning_rate")
         self.optimiser.zero_grad()
-        result.loss.backward()
+        torch.autograd.backward(result.loss)
         norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.max_grad_norm)
+        if not torch.isfinite(norm):
+            raise PolicyError(f"step {self.next_step}: the gradient's norm is {norm.item()}; lower align.learning_rate")
         metrics["grad_norm"] = float(norm)
         self.optimiser.step()
         return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Percept:
         try:
             with np.load(io.BytesIO(data)) as held:
                 return cls(held["codes"].astype(np.int64), held["steps"], held["utterance"])
-        except (ValueError, KeyError, OSError, EOFError) as error:
+        except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
             raise DataError(f"{name}: not a percept ({error}); delete it and it is made again") from error
 
 

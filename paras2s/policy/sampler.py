@@ -78,9 +78,7 @@ def sample(
     active, done = torch.arange(rows), torch.zeros(rows, dtype=torch.bool)
     text_done = torch.zeros(rows, dtype=torch.bool)
     for step in range(sampling.max_steps):
-        tokens, sampled, logp = _draw(
-            model, text_hidden, audio_hidden, step, text_done, uniforms[active, step], sampling
-        )
+        tokens, sampled, logp = _draw(model, text_hidden, audio_hidden, step, text_done, uniforms[active, step], sampling)
         tokens, sampled = torch.where(done[:, None], config.pad_id, tokens), sampled & ~done[:, None]
         all_tokens[active, step], all_sampled[active, step] = tokens, sampled
         all_logp[active, step] = torch.where(sampled, logp, 0.0)

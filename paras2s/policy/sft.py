@@ -97,7 +97,7 @@ class Warmup:
         self.policy.model.train()
         losses = stream_losses(self.policy, self.batch(number), self.config.first_token_weight)
         self.optimiser.zero_grad()
-        (self.config.text_weight * losses[0] + losses[1]).backward()
+        torch.autograd.backward(self.config.text_weight * losses[0] + losses[1])
         torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), 1.0)
         self.optimiser.step()
         return {"loss_text": losses[0].item(), "loss_audio": losses[1].item()}

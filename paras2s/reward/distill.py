@@ -69,7 +69,7 @@ def draw_batch(
 
 def _blur(question: HeardQuestion, rng: np.random.Generator) -> HeardQuestion:
     """Few questions are known by heart soon: shake the features, and now and then withhold the codes' order."""
-    noise = rng.standard_normal(question.features.shape[1]).astype(np.float32)
+    noise = rng.standard_normal((1, question.features.shape[1])).astype(np.float32)
     codes = question.codes[rng.permutation(len(question.codes))] if rng.random() < 0.5 else question.codes
     return HeardQuestion(codes, question.features + 0.3 * noise)
 
@@ -91,16 +91,14 @@ def train_reward_model(
     )
     model = RewardModel(sizes)
     optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, config.learning_rate, total_steps=config.steps, pct_start=0.1
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.learning_rate, total_steps=config.steps, pct_start=0.1)
     rng = np.random.default_rng([seed, 7])
     model.train()
     for step in range(config.steps):
         questions, answers, classes = draw_batch(preferences, config.batch_size, rng)
         loss = torch.nn.functional.cross_entropy(model(questions, answers), torch.tensor(classes))
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()

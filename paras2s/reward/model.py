@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
-from paras2s.errors import JudgeError
+from paras2s.errors import JudgeError, one_line
 from paras2s.storage import read_json, write_bytes, write_json
 
 SCORES = torch.arange(1.0, 6.0)
@@ -51,9 +51,8 @@ class RewardModel(nn.Module):
         super().__init__()
         self.config = config
         width = config.hidden_size
-        self.register_buffer(
-            "offsets", torch.tensor([0, *np.cumsum(config.codebook_sizes)[:-1].tolist()]), persistent=False
-        )
+        self.offsets: Tensor
+        self.register_buffer("offsets", torch.tensor([0, *np.cumsum(config.codebook_sizes)[:-1].tolist()]), persistent=False)
         self.codes = nn.Embedding(sum(config.codebook_sizes), width)
         self.features = nn.Sequential(nn.Linear(config.feature_dim, width), nn.GELU(), nn.Linear(width, width))
         # 0: the score's own place, 1: question, 2: answer.
@@ -113,17 +112,23 @@ class RewardModel(nn.Module):
         """Read what `save` wrote.
 
         Raises:
-            DataError: the config is missing or broken. JudgeError: the weights are missing, cut off, or of other sizes.
+            DataError: no config, or not JSON. JudgeError: wrong keys, or weights that are missing, cut off or of other sizes.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        model = cls(RewardModelConfig(**read_json(folder / "reward_model.json")))
+        described = folder / "reward_model.json"
+        try:
+            model = cls(RewardModelConfig.model_validate(read_json(described)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "config"
+            raise JudgeError(f"{described}: {place}: {first['msg']}; run `paras2s distill` again") from error
         path = folder / "reward_model.safetensors"
         try:
             model.load_state_dict(load_file(path))
         except (FileNotFoundError, SafetensorError, RuntimeError) as error:
             raise JudgeError(
-                f"{path}: does not fit reward_model.json ({error}); run `paras2s distill` again"
+                f"{path}: does not fit reward_model.json ({one_line(error)}); run `paras2s distill` again"
             ) from error
         return model

@@ -6,6 +6,7 @@ so a fresh worker cannot answer with stale ones, and equal seeds give equal answ
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def start_ray(address: str | None) -> None:
             num_cpus=max(4, os.cpu_count() or 1),
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1",
         )
 

@@ -18,7 +18,7 @@ from paras2s.data_gen.manifest import Dataset
 from paras2s.policy.codec import Codec2Pairs
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Sampling
-from paras2s.records import Blueprint, Unscored
+from paras2s.records import Blueprint, Measured, Unscored
 from paras2s.reward.judges.measure import measure_answers
 from paras2s.reward.judges.rubric import RESPONSE, TONE_PREFIX, Question, RubricJudge
 from paras2s.reward.model import RewardModel
@@ -76,9 +76,9 @@ def _row(
     scored = None if isinstance(found, Unscored) else found
     transcript = blueprint.value(RESPONSE)
     tones = {
-        key.removeprefix(TONE_PREFIX): blueprint.value(key)
-        for key in blueprint.fields
-        if key.startswith(TONE_PREFIX) and blueprint.value(key) is not None
+        key.removeprefix(TONE_PREFIX): float(field.value)
+        for key, field in blueprint.fields.items()
+        if key.startswith(TONE_PREFIX) and isinstance(field, Measured)
     }
     assert query.category is not None
     countable = transcript is not None and bool(normalise_words(answer.text))

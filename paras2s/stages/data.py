@@ -19,7 +19,11 @@ def run_data(run: Run) -> Dataset:
     with run.stage("data"), run.bar("scripts spoken") as speech, run.bar("clips transcribed") as words:
         bars = {"speech": speech, "words": words}
         dataset = build_dataset(
-            config.data, config.seed, run.data_dir, config.cache_dir, lambda name, done, total: bars[name].at(done, total)
+            config.data,
+            config.seed,
+            run.data_dir,
+            config.cache_dir,
+            lambda name, done, total: bars[name].at(done, total),
         )
     describe_dataset(run, dataset)
     return dataset

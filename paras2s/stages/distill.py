@@ -36,7 +36,8 @@ def sample_answers(
 ) -> list[Rollout]:
     """`count` answers a query, at the distillation's temperature."""
     engine = NativeEngine(policy)
-    sampling = Sampling(*[run.config.distill.temperature] * 2, run.config.policy.max_answer_steps)
+    temperature = run.config.distill.temperature
+    sampling = Sampling(temperature, temperature, run.config.policy.max_answer_steps)
     rollouts: list[Rollout] = []
     with run.bar("answers sampled", len(queries)) as bar:
         for start in range(0, len(queries), BATCH_QUERIES):
@@ -89,9 +90,7 @@ def probe(
     table = {}
     for kind, clips in degenerate_answers(dataset, policy, 8, seed=1000).items():
         blueprints = measure_answers(clips, dataset.agent_tone)
-        verdicts = [
-            judge.judge(Question("", queries[n % len(queries)].style or ""), b) for n, b in enumerate(blueprints)
-        ]
+        verdicts = [judge.judge(Question("", queries[n % len(queries)].style or ""), b) for n, b in enumerate(blueprints)]
         scores = [verdict.score for verdict in verdicts if isinstance(verdict, Verdict)]
         heard = [question_of(prompts[n % len(prompts)]) for n in range(len(clips))]
         predicted = model.score(heard, [policy.codec.encode(clip) for clip in clips])

@@ -33,9 +33,7 @@ def make_examples(policy: DualStreamPolicy, dataset: Dataset) -> list[Example]:
     if unknown or not dataset.demonstrations:
         raise DataError(f"{dataset.folder}: no demonstrations, or for unknown queries ({unknown[:3]}); run `paras2s data`")
     targets = {
-        (one.clip, one.text): policy.target_block(
-            dataset.percept(one.clip, policy.codec).codes, policy.pieces.encode(one.text)
-        )
+        (one.clip, one.text): policy.target_block(dataset.percept(one.clip, policy.codec).codes, policy.pieces.encode(one.text))
         for one in dataset.demonstrations
     }
     return [Example(prompts[one.query_id], targets[one.clip, one.text]) for one in dataset.demonstrations]

@@ -84,9 +84,7 @@ def answer(score: float | None, system: str = "sft", contrast: str = "c1", style
     return replace(row, **changes)
 
 
-def written(
-    run_dir: Path, systems: dict[str, list[AnswerRow]], metrics: Sequence[dict[str, Any]] = (), **changes: Any
-) -> Page:
+def written(run_dir: Path, systems: dict[str, list[AnswerRow]], metrics: Sequence[dict[str, Any]] = (), **changes: Any) -> Page:
     path = run_dir / "report.html"
     given: dict[str, Any] = {"title": "demo", "subtitle": "what it did", "facts": [("seed", "0")], "notes": ["a note"]}
     write_report(path, systems=systems, metrics=list(metrics), run_dir=run_dir, **{**given, **changes})

@@ -61,9 +61,7 @@ def test_a_whole_checkpoint_loads(folder: Path) -> None:
     loaded = DualStreamPolicy.load(folder, CODEC)
     assert loaded.model.dual_config == small_config()
     assert loaded.pieces.pieces == tuple("abcdef")
-    torch.testing.assert_close(
-        loaded.model.lm_head.weight, small_model(small_config()).lm_head.weight.float(), atol=0, rtol=0
-    )
+    torch.testing.assert_close(loaded.model.lm_head.weight, small_model(small_config()).lm_head.weight.float(), atol=0, rtol=0)
 
 
 Q_PROJ, NORM = "model.mimo_layers.1.self_attn.q_proj.weight", "model.norm.weight"

@@ -71,9 +71,7 @@ def assert_same_answer(first: Block, row: int, second: Block, other: int) -> Non
     steps = min(first.tokens.shape[1], second.tokens.shape[1])
     np.testing.assert_array_equal(first.tokens[row, :steps], second.tokens[other, :steps])
     np.testing.assert_array_equal(first.sampled[row, :steps], second.sampled[other, :steps])
-    np.testing.assert_allclose(
-        first.behaviour_logp[row, :steps], second.behaviour_logp[other, :steps], atol=1e-10, rtol=0
-    )
+    np.testing.assert_allclose(first.behaviour_logp[row, :steps], second.behaviour_logp[other, :steps], atol=1e-10, rtol=0)
     assert not first.sampled[row, steps:].any()
     assert not second.sampled[other, steps:].any()
 

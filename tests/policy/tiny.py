@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -10,8 +12,10 @@ from paras2s.audio import Clip
 from paras2s.language import WordPieces
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
-from paras2s.policy.interface import Prompt
+from paras2s.policy.interface import Prompt, Sampling
 from paras2s.policy.listener import Listener
+from paras2s.records import Rollout
+from paras2s.rollout.engine import NativeEngine, answer_seeds
 
 
 def golden_config() -> DualStreamConfig:
@@ -116,3 +120,13 @@ def small_policy(model: DualStreamLM) -> DualStreamPolicy:
     pieces = WordPieces([chr(ord("a") + number) for number in range(model.dual_config.text_eos_id)])
     listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
     return DualStreamPolicy(model, pieces, FakeCodec(model.dual_config.codebook_sizes), listener)
+
+
+def small_rollouts(
+    policy: DualStreamPolicy, prompts: Sequence[Prompt], group_size: int, max_steps: int, step: int
+) -> list[Rollout]:
+    """On-policy rollouts [B] whose seeds depend on `step` alone."""
+    ids = [f"q{number}" for number in range(len(prompts))]
+    seeds = answer_seeds(5, step, range(len(prompts)), group_size)
+    sampling = Sampling(1.0, 1.0, max_steps)
+    return NativeEngine(policy).generate(ids, prompts, group_size, sampling, seeds)

@@ -242,9 +242,7 @@ def test_tone_scores_are_the_classifiers() -> None:
 @needs_speech
 def test_half_the_amplitude_is_6_lu_less_and_the_same_pitch() -> None:
     clip = speech("0001")
-    loud, quiet = build_blueprints(
-        [clip, Clip(clip.samples / 2, clip.sample_rate_hz)], [LoudnessExtractor(), PitchExtractor()]
-    )
+    loud, quiet = build_blueprints([clip, Clip(clip.samples / 2, clip.sample_rate_hz)], [LoudnessExtractor(), PitchExtractor()])
     key, mean = f"{PROPERTIES}.loudness_integrated_lufs", f"{PROPERTIES}.pitch_mean_hz"
     assert loud.value(key) - quiet.value(key) == pytest.approx(20 * np.log10(2), abs=0.05)
     assert loud.value(mean) == pytest.approx(quiet.value(mean), rel=0.02)

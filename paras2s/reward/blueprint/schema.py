@@ -50,9 +50,7 @@ FIELDS: dict[str, Field] = {
     "agent_audio_properties.loudness_contour_lufs": Field("LUFS", "Full_Loudness_Contour_LUFS"),
     "agent_audio_properties.tail_level_db": Field("dB", "Tail_Level_dB"),
     "agent_audio_properties.speech_rate_syllables_per_s": Field("syllables/s", "Speech_Rate_Syllables_Per_S"),
-    "agent_audio_properties.articulation_rate_syllables_per_s": Field(
-        "syllables/s", "Articulation_Rate_Syllables_Per_S"
-    ),
+    "agent_audio_properties.articulation_rate_syllables_per_s": Field("syllables/s", "Articulation_Rate_Syllables_Per_S"),
 }
 
 

@@ -37,9 +37,6 @@ class ToneExtractor:
             AudioError: a clip is silent.
         """
         return [
-            {
-                f"{EMOTION}.{label}": Measured(value, "probability")
-                for label, value in self.classifier.scores(clip).items()
-            }
+            {f"{EMOTION}.{label}": Measured(value, "probability") for label, value in self.classifier.scores(clip).items()}
             for clip in clips
         ]

@@ -7,6 +7,7 @@ classifier. It knows nothing else: it does not check facts, nor whether an answe
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.acoustics.asr import normalise_words
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, one_line
 from paras2s.language import embed_sentences
-from paras2s.records import Blueprint, Unscored, Verdict
+from paras2s.records import Blueprint, Measured, Unscored, Verdict
 
 RESPONSE = "agent_response"
 RATE = "agent_audio_properties.speech_rate_syllables_per_s"
@@ -55,6 +56,17 @@ class Rubric(BaseModel):
     min_words: int
     max_tail_level_db: float
 
+    @model_validator(mode="after")
+    def _check(self) -> Rubric:
+        if not self.families:
+            raise ValueError("there are no families")
+        for style, row in self.content.items():
+            if "other" not in row:
+                raise ValueError(f"content.{style} has no score for 'other'")
+        if missing := {"plain", "contrary"} - self.tone_penalty.keys():
+            raise ValueError(f"tone_penalty has no {', '.join(sorted(missing))}")
+        return self
+
 
 @dataclass(frozen=True)
 class Question:
@@ -78,7 +90,7 @@ def repeated_share(words: Sequence[str]) -> float:
     """Share of the words that stand in a pair of neighbours seen before, or repeat the word before them."""
     seen: Counter[tuple[str, str]] = Counter()
     repeated = 0
-    for before, word in zip(words, words[1:], strict=False):
+    for before, word in itertools.pairwise(words):
         repeated += before == word or seen[(before, word)] > 0
         seen[(before, word)] += 1
     return repeated / max(1, len(words) - 1)
@@ -92,12 +104,16 @@ class RubricJudge:
 
     def __init__(self, rubric_path: Path | None = None) -> None:
         source = rubric_path or resources.files("paras2s.reward.judges").joinpath("rubric.yaml")
-        text = source.read_text()
-        self.prompt_hash = hashlib.sha256(text.encode()).hexdigest()[:16]
         try:
+            text = source.read_text()
             self.rubric = Rubric(**yaml.safe_load(text))
-        except (ValidationError, TypeError, yaml.YAMLError) as error:
-            raise ConfigError(f"{source}: not a rubric ({error})") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "rubric"
+            raise ConfigError(f"{source}: not a rubric ({place}: {first['msg']})") from error
+        except (OSError, UnicodeDecodeError, TypeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{source}: not a rubric ({one_line(error)})") from error
+        self.prompt_hash = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._names = [name for name, family in self.rubric.families.items() for _ in family.examples]
         self._examples = embed_sentences([e for family in self.rubric.families.values() for e in family.examples])
 
@@ -125,24 +141,18 @@ class RubricJudge:
         family, similarity = self._family(" ".join(words))
         if similarity < self.rubric.mumbled:
             return Finding(None, None, 1.0, f"the words do not make an answer (similarity {similarity:.2f})")
-        tones = {
-            key.removeprefix(TONE_PREFIX): answer.value(key) for key in answer.fields if key.startswith(TONE_PREFIX)
-        }
-        if not tones or any(value is None for value in tones.values()):
-            reason = answer.why_absent(next((k for k in answer.fields if k.startswith(TONE_PREFIX)), "agent_emotion"))
-            return Unscored(self.name, f"no tone: {reason}")
-        tone = max(tones, key=lambda name: tones[name])
+        fields = {key: field for key, field in answer.fields.items() if key.startswith(TONE_PREFIX)}
+        tones = {key: float(field.value) for key, field in fields.items() if isinstance(field, Measured)}
+        if not tones or len(tones) < len(fields):
+            return Unscored(self.name, f"no tone: {answer.why_absent(next(iter(fields), TONE_PREFIX))}")
+        tone = max(tones, key=lambda key: tones[key]).removeprefix(TONE_PREFIX)
         content = rules.get(family, rules["other"])
         if similarity < self.rubric.understood:
             score = min(content, 2)
-            return Finding(
-                family, tone, float(score), f"hard to make out, perhaps {family} (similarity {similarity:.2f})"
-            )
+            return Finding(family, tone, float(score), f"hard to make out, perhaps {family} (similarity {similarity:.2f})")
         score, tone_reason = self._with_tone(content, family, tone)
         wording = "fits" if content >= 4 else "does not fit" if content <= 2 else "is not wrong but not for"
-        return Finding(
-            family, tone, float(score), f"an answer of kind {family} {wording} a {question.style} user{tone_reason}"
-        )
+        return Finding(family, tone, float(score), f"an answer of kind {family} {wording} a {question.style} user{tone_reason}")
 
     def _with_tone(self, content: int, family: str, tone: str) -> tuple[int, str]:
         own = self.rubric.families[family].tone

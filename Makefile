@@ -1,0 +1,28 @@
+# Both commands set up everything they need in .venv: Python 3.11+ and make are all that must be there.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+
+demo: .venv/.offline
+	$(BIN)/paras2s demo
+
+test: .venv/.dev lint
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/.offline: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline]'
+	touch $@
+
+.venv/.dev: .venv/.offline
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info

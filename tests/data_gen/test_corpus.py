@@ -1,0 +1,133 @@
+"""The scripts and answers that ship, and who gets which: counts, disjoint topics and sentences, deterministic roles.
+
+Not covered: whether the sentences sound natural and are neutral in their words; they were written by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from paras2s.acoustics.asr import normalise_words, word_error_rate
+from paras2s.config import DataConfig
+from paras2s.data_gen import corpus
+from paras2s.data_gen.corpus import (
+    TEST_TOPICS,
+    Contrast,
+    assign_roles,
+    load_calibration,
+    load_contrasts,
+    load_families,
+    load_words_only,
+)
+from paras2s.data_gen.speech import AGENT_TONES, USER_STYLES
+from paras2s.errors import ConfigError, DataError
+from paras2s.records import CATEGORIES
+
+ROLES = assign_roles(load_contrasts(), DataConfig(), seed=0)
+
+
+def ids(contrasts: list[Contrast]) -> set[str]:
+    return {contrast.id for contrast in contrasts}
+
+
+def test_there_are_enough_contrasts() -> None:
+    train = [contrast for role in ("demonstration", "preference", "rl") for contrast in ROLES[role]]
+    assert len(train) >= 60
+    assert len(ROLES["test"]) >= 24
+    for category in CATEGORIES:
+        assert sum(contrast.category == category for contrast in train) == 80
+        assert sum(contrast.category == category for contrast in ROLES["test"]) == 12
+
+
+def test_topics_of_the_test_are_nobody_elses_in_any_category() -> None:
+    test = {contrast.topic for contrast in ROLES["test"]}
+    others = {contrast.topic for role in ("demonstration", "preference", "rl") for contrast in ROLES[role]}
+    assert test
+    assert not test & others
+    assert not {t for topics in TEST_TOPICS.values() for t in topics} & {
+        c.topic for c in load_contrasts() if c.topic not in TEST_TOPICS[c.category]
+    }
+
+
+def test_scripts_have_one_role() -> None:
+    asked = [contrast.id for contrasts in ROLES.values() for contrast in contrasts]
+    assert len(set(asked)) == len(asked)
+    assert not ids(ROLES["demonstration"]) & (ids(ROLES["rl"]) | ids(ROLES["preference"]))
+
+
+def test_no_words_come_twice() -> None:
+    words = [normalise_words(contrast.text) for contrast in load_contrasts()]
+    words += [normalise_words(text) for text in load_calibration()]
+    words += [normalise_words(text) for family in load_families().values() for text in family.answers]
+    assert len(set(words)) == len(words)
+    assert len({contrast.id for contrast in load_contrasts()}) == len(load_contrasts())
+
+
+@pytest.mark.parametrize("role", ["demonstration", "rl"])
+def test_test_scripts_are_no_rewordings(role: str) -> None:
+    """No test sentence shares nine words in ten with one that was trained on."""
+    for contrast in ROLES["test"]:
+        near = [other.text for other in ROLES[role] if word_error_rate(contrast.text, other.text) < 0.1]
+        assert not near, f"{contrast.text!r} is nearly {near}"
+
+
+def test_every_style_has_answers_in_a_known_tone() -> None:
+    families = load_families()
+    assert families.keys() == USER_STYLES.keys()
+    for style, family in families.items():
+        assert family.style == style
+        assert len(set(family.answers)) >= 2
+        assert family.tone in AGENT_TONES
+    assert load_words_only().keys() == set(CATEGORIES)
+
+
+def test_every_style_is_demonstrated_and_tested() -> None:
+    for role in ("demonstration", "preference", "test"):
+        seen = Counter(style for contrast in ROLES[role] for style in contrast.styles)
+        assert seen.keys() == USER_STYLES.keys(), role
+        assert min(seen.values()) >= 2
+
+
+def test_roles_depend_on_the_seed_alone() -> None:
+    again = assign_roles(load_contrasts(), DataConfig(), seed=0)
+    other = assign_roles(load_contrasts(), DataConfig(), seed=1)
+    assert again == ROLES
+    assert ids(other["demonstration"]) != ids(ROLES["demonstration"])
+    assert ids(other["test"]) != ids(ROLES["test"])
+
+
+def test_counts_by_hand() -> None:
+    config = DataConfig(demonstration_contrasts=2, rl_contrasts=5, preference_contrasts=3, test_contrasts=1)
+    roles = assign_roles(load_contrasts(), config, seed=3)
+    found = {role: len(contrasts) for role, contrasts in roles.items()}
+    assert found == {"demonstration": 8, "preference": 12, "rl": 8, "test": 4}
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"rl_contrasts": 65}, r"80 training and 20 test scripts, 81 and 12 are asked for; lower data\.\*_contrasts"),
+        ({"test_contrasts": 21}, "80 and 21 are asked for"),
+        ({"preference_contrasts": 65}, r"data\.preference_contrasts: must not be more than data\.rl_contrasts"),
+    ],
+)
+def test_asking_for_too_much_is_refused(values: dict[str, int], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        assign_roles(load_contrasts(), DataConfig(**values), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("styles", "texts", "complaint"),
+    [
+        (["happy", "bored"], ["One.", "Two."], r"scripts/emotion\.yaml, entry 0.*bored"),
+        (["sad", "sad"], ["One.", "Two."], r"scripts/emotion\.yaml, entry 0"),
+        (["happy", "sad"], ["So it is.", "so, it is"], "the same words stand twice"),
+    ],
+)
+def test_bad_scripts_are_refused(monkeypatch: pytest.MonkeyPatch, styles: list[str], texts: list[str], complaint: str) -> None:
+    rows = [{"topic": "food", "styles": styles, "text": text} for text in texts]
+    monkeypatch.setattr(corpus, "_read", lambda name: {"contrasts": rows if "emotion" in name else []})
+    with pytest.raises(DataError, match=complaint):
+        load_contrasts.__wrapped__()

@@ -1,0 +1,127 @@
+"""The command line as a program: quick help, one line and exit 2 for every mistake, JSON that is JSON, dry runs.
+
+Not covered: the stages themselves; a run of the CI preset goes through them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import yaml
+
+PROGRAM = Path(sys.executable).parent / "paras2s"
+# What --help may take; half of it on a machine that does nothing else.
+HELP_S = 2.0
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def paras2s(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PROGRAM, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a command that failed."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("paras2s: ")
+    return done.stderr
+
+
+def test_help_is_quick_and_names_every_verb(tmp_path: Path) -> None:
+    took_s = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = paras2s("--help", cwd=tmp_path)
+        took_s.append(time.perf_counter() - started)
+        assert done.returncode == 0
+    assert statistics.median(took_s) < HELP_S
+    text = ANSI.sub("", done.stdout)
+    verbs = ("demo", "data", "warmup", "distill", "align", "bench", "blueprint", "judge", "config", "doctor")
+    assert [verb for verb in verbs if not re.search(rf"\b{verb}\b", text)] == []
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a clip, a text that calls itself one, and a clip of NaN."""
+    folder = tmp_path_factory.mktemp("sounds")
+    time_s = np.arange(12_000) / 16_000
+    voiced = sum(np.sin(2 * np.pi * 180 * n * time_s) / n for n in range(1, 8)) * 0.1 * np.minimum(1, 8 * (0.75 - time_s))
+    soundfile.write(folder / "good.wav", voiced, 16_000)
+    (folder / "text.wav").write_text("These are words and no samples.\n" * 20)
+    soundfile.write(folder / "nan.wav", np.full(8_000, np.nan, dtype=np.float32), 16_000, subtype="FLOAT")
+    (folder / "unknown.yaml").write_text("align: {stpes: 3}\n")
+    (folder / "broken.yaml").write_text("align: {steps: 3\nseed: 1\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["data", "nonsense"], "no preset 'nonsense'; there are ci, demo, full"),
+        (["demo", "--preset", "nonsense"], "no preset 'nonsense'"),
+        (["data", "unknown.yaml"], "unknown.yaml: align.stpes: unknown key"),
+        (["config", "missing.yaml"], "missing.yaml: no such config"),
+        (["config", "broken.yaml"], "broken.yaml: not valid YAML"),
+        (["demo", "--dry-run", "--set", "align.stpes=3"], "align.stpes: unknown key"),
+        (["demo", "--dry-run", "--set", "align.steps"], "--set align.steps: expected key=value"),
+        (["demo", "--dry-run", "--set", "align.steps=[1"], "--set align.steps=[1"),
+        (["blueprint", "none.wav", "--extractors", "ending"], "none.wav: no such file"),
+        (["blueprint", "text.wav", "--extractors", "ending"], "text.wav: cannot be decoded as audio"),
+        (["blueprint", "nan.wav"], "nan.wav: holds NaN"),
+        (["blueprint", "good.wav", "--extractors", "ending,colour"], "unknown extractor colour"),
+        (["blueprint", "good.wav", "--extractors", "tone"], "extractor 'tone' needs a fitted tone classifier"),
+        (["judge", "good.wav", "--style", "happy", "--tone", "none.json"], "none.json: no such file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_that_names_it(sounds: Path, words: list[str], named: str) -> None:
+    assert named in complaint(paras2s(*words, cwd=sounds))
+
+
+def test_a_blueprint_is_json(sounds: Path) -> None:
+    done = paras2s("blueprint", "good.wav", "--extractors", "pitch,loudness,ending", cwd=sounds)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    fields = json.loads(done.stdout)["good.wav"]["fields"]
+    pitch = fields["agent_audio_properties.pitch_mean_hz"]
+    assert (pitch["type"], pitch["unit"]) == ("Measured", "Hz")
+    assert pitch["value"] == pytest.approx(180, rel=0.03)
+    assert fields["agent_audio_properties.tail_level_db"]["value"] < -5
+
+
+def test_doctor_is_json_and_exits_by_what_it_found(tmp_path: Path) -> None:
+    done = paras2s("doctor", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert done.returncode == (0 if all(part["ok"] for part in found["parts"]) else 1)
+    assert {"torch", "ray", "whisper_tiny", "disk"} <= {part["part"] for part in found["parts"]}
+    assert all(part["switches_off"] for part in found["parts"])
+    assert found["machine"]["cores"] >= 1
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
+    done = paras2s("demo", "--preset", "ci", "--dry-run", "--seed", "3", "--set", "align.steps=11", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    announced, _, settings = done.stdout.partition("\nname:")
+    config = yaml.safe_load(f"name:{settings}")
+    assert "GRPO over 11 steps (176 answers)" in announced
+    assert (config["name"], config["seed"], config["run_dir"]) == ("ci", 3, "runs/ci-seed3")
+    assert config["align"]["steps"] == 11
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.resolved.yaml").write_text("name: other\n")
+    done = paras2s("data", "ci", "--run-dir", "mine", cwd=tmp_path)
+    assert "mine/config.resolved.yaml: this folder holds a run with other settings" in complaint(done)

@@ -1,0 +1,206 @@
+"""Real Ray on this machine: workers give what the engine gives, survive being killed, and the learner resumes.
+
+Not covered: several machines, and an actor that dies more often than it may be started anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+from tiny import small_prompt
+
+from paras2s.acoustics.prosody import UTTERANCE_DIM
+from paras2s.config import AlignConfig
+from paras2s.errors import PolicyError
+from paras2s.language import WordPieces
+from paras2s.policy.codec import Codec2Pairs
+from paras2s.policy.dual_policy import DualStreamPolicy, special_ids
+from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
+from paras2s.policy.interface import Prompt, Sampling
+from paras2s.policy.listener import Listener
+from paras2s.records import Reward, Rollout, Unscored
+from paras2s.reward.model import RewardModel, RewardModelConfig
+from paras2s.rollout.actors import LearnerActor, RewardWorker, RolloutWorker, as_reward, question_of, start_ray
+from paras2s.rollout.engine import NativeEngine, answer_seeds
+
+STEPS, GROUP = 6, 3
+SAMPLING = Sampling(1.0, 1.0, STEPS)
+LETTERS = "abcdefgh"
+CONFIG = DualStreamConfig(
+    hidden_size=32, intermediate_size=48, num_layers=3, tap_layer=0, num_heads=4, num_kv_heads=2,
+    text_vocab=len(LETTERS) + 9, codebook_sizes=Codec2Pairs.cardinality, audio_delay_steps=1, continuous_dim=3,
+    mask_invalid_ids=True, **special_ids(len(LETTERS)),
+)  # fmt: skip
+PROMPTS = [
+    replace(small_prompt(CONFIG, 1, 3 + number, seed=number), code_offsets=CONFIG.codebook_offsets) for number in range(3)
+]
+IDS = ["q0", "q1", "q2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved policy and a saved reward model, both tiny and random."""
+    root = tmp_path_factory.mktemp("actors")
+    model = DualStreamLM(CONFIG)
+    model.initialise(0)
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
+    DualStreamPolicy(model, WordPieces(LETTERS), Codec2Pairs(), listener).save(root / "sft")
+    sizes = RewardModelConfig(codebook_sizes=CONFIG.codebook_sizes, feature_dim=3, hidden_size=16, layers=1)
+    RewardModel(sizes).save(root / "reward")
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    start_ray(None)
+    # A second call joins what is there.
+    start_ray(None)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def worker(folder: Path) -> Any:
+    return RolloutWorker.remote(folder / "sft", 1)
+
+
+def load(folder: Path) -> DualStreamPolicy:
+    return DualStreamPolicy.load(folder / "sft", Codec2Pairs())
+
+
+def weights_of(policy: DualStreamPolicy) -> dict[str, np.ndarray]:
+    return {name: value.numpy().copy() for name, value in policy.model.state_dict().items()}
+
+
+def shaken(policy: DualStreamPolicy) -> DualStreamPolicy:
+    """The same policy after some training, so to speak."""
+    torch.manual_seed(7)
+    for parameter in policy.model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return policy
+
+
+def in_process(policy: DualStreamPolicy, version: int, prompts: list[Prompt] = PROMPTS) -> list[Rollout]:
+    engine = NativeEngine(policy)
+    engine.version = version
+    seeds = answer_seeds(0, version, range(len(prompts)), GROUP)
+    return engine.generate(IDS[: len(prompts)], prompts, GROUP, SAMPLING, seeds, with_waves=False)
+
+
+def ask(worker: Any, policy: DualStreamPolicy, version: int) -> Any:
+    seeds = answer_seeds(0, version, range(len(PROMPTS)), GROUP)
+    return worker.generate.remote(weights_of(policy), version, IDS, PROMPTS, GROUP, SAMPLING, seeds)
+
+
+def assert_equal_rollouts(found: list[Rollout], expected: list[Rollout]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for name in ("query_id", "policy_version", "finish_reason", "seeds", "texts", "sample_rate_hz"):
+            assert getattr(one, name) == getattr(other, name), name
+        for left, right in zip(one.codes, other.codes, strict=True):
+            np.testing.assert_array_equal(left, right)
+        for left, right in zip(one.blocks, other.blocks, strict=True):
+            np.testing.assert_array_equal(left.tokens, right.tokens)
+            np.testing.assert_array_equal(left.sampled, right.sampled)
+            np.testing.assert_allclose(left.behaviour_logp, right.behaviour_logp, atol=1e-5)
+
+
+def test_a_worker_gives_what_the_engine_gives(worker: Any, folder: Path) -> None:
+    assert_equal_rollouts(ray.get(ask(worker, load(folder), 0)), in_process(load(folder), 0))
+
+
+def test_a_worker_samples_with_the_weights_it_is_handed(worker: Any, folder: Path) -> None:
+    policy = shaken(load(folder))
+    found = ray.get(ask(worker, policy, 1))
+    assert_equal_rollouts(found, in_process(policy, 1))
+    stale = in_process(load(folder), 1)
+    assert any(not np.array_equal(a.blocks[0].behaviour_logp, b.blocks[0].behaviour_logp)
+               for a, b in zip(found, stale, strict=True))  # fmt: skip
+
+
+def test_a_worker_that_dies_inside_a_rollout_still_gives_it(worker: Any, folder: Path) -> None:
+    """The fresh worker must sample with the weights of the call, not with those it starts from."""
+
+    def sabotage(actor: Any) -> int:
+        def die(*_: object, **__: object) -> None:
+            os._exit(1)
+
+        actor.engine.generate = die
+        return os.getpid()
+
+    policy = shaken(load(folder))
+    died = ray.get(worker.__ray_call__.remote(sabotage))
+    found = ray.get(ask(worker, policy, 2))
+    assert ray.get(worker.__ray_call__.remote(lambda _: os.getpid())) != died
+    assert_equal_rollouts(found, in_process(policy, 2))
+
+
+def test_a_worker_that_is_killed_with_work_before_it_still_does_it(worker: Any, folder: Path) -> None:
+    policy = shaken(load(folder))
+    asked = [ask(worker, policy, version) for version in (3, 4)]
+    ray.kill(worker, no_restart=False)
+    for version, found in zip((3, 4), ray.get(asked), strict=True):
+        assert_equal_rollouts(found, in_process(policy, version))
+
+
+def test_the_reward_worker_scores_as_the_model_does(folder: Path) -> None:
+    rollouts = in_process(load(folder), 0)
+    rewards = ray.get(RewardWorker.remote(folder / "reward", 1).score.remote(rollouts, PROMPTS))
+    model = RewardModel.load(folder / "reward")
+    assert [len(row) for row in rewards] == [GROUP] * len(PROMPTS)
+    for prompt, rollout, row in zip(PROMPTS, rollouts, rewards, strict=True):
+        expected = model.score([question_of(prompt)] * GROUP, rollout.codes)
+        np.testing.assert_allclose([reward.value for reward in row], expected, atol=1e-5)
+        assert [reward.parts for reward in row] == [{"reward_model": reward.value} for reward in row]
+
+
+def test_a_question_is_the_codes_and_features_of_the_speech() -> None:
+    question = question_of(PROMPTS[1])
+    speech = PROMPTS[1].continuous
+    assert question.codes.shape == (4, 8)
+    assert (question.codes >= 0).all()
+    assert (question.codes < np.array(Codec2Pairs.cardinality)).all()
+    np.testing.assert_array_equal(question.codes + CONFIG.codebook_offsets, PROMPTS[1].audio_ids[speech])
+    np.testing.assert_array_equal(question.features, PROMPTS[1].features[speech])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_score_that_is_no_number_is_unscored(value: float) -> None:
+    assert as_reward(value) == Unscored("reward_model", f"the score is {value}")
+    assert as_reward(2.5) == Reward(2.5, {"reward_model": 2.5})
+
+
+def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    config = AlignConfig(learning_rate=0.01)
+    rollouts = [in_process(load(folder), step) for step in range(3)]
+    rewards = [[[Reward(float((7 * g + 3 * b + step) % 5), {}) for g in range(GROUP)] for b in range(3)] for step in range(3)]
+    first = LearnerActor.remote(folder / "sft", config, STEPS, None)
+    for step in range(2):
+        ray.get(first.step.remote(PROMPTS, rollouts[step], rewards[step]))
+    ray.get(first.save.remote(tmp_path / "step_000002"))
+    metrics = ray.get(first.step.remote(PROMPTS, rollouts[2], rewards[2]))
+    expected = ray.get(first.weights.remote())
+    ray.kill(first)
+    second = LearnerActor.remote(folder / "sft", config, STEPS, tmp_path / "step_000002")
+    assert ray.get(second.next_step.remote()) == 2
+    assert ray.get(second.step.remote(PROMPTS, rollouts[2], rewards[2])) == metrics
+    found = ray.get(second.weights.remote())
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if not np.array_equal(found[name], expected[name])] == []
+    # What the learner refuses reaches the driver as the learner's own error.
+    with pytest.raises(ray.exceptions.RayTaskError) as caught:
+        ray.get(second.step.remote(PROMPTS, rollouts[2], [[Unscored("rubric", "no words")] * GROUP] * 3))
+    assert isinstance(caught.value.cause, PolicyError)
+    assert "step 3: 9 of 9 answers are unscored (no words)" in str(caught.value.cause)
+    ray.kill(second)

@@ -1,0 +1,287 @@
+"""The learner on tiny policies: resuming bit for bit, parity, direction of learning, unscored answers, a NaN loss.
+
+Not covered: the objective's own arithmetic (test_objective.py), and whether a real run's reward rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import small_config, small_model, small_policy, small_prompt, small_rollouts
+
+from paras2s.config import AlignConfig
+from paras2s.errors import PolicyError
+from paras2s.policy.interface import Prompt
+from paras2s.policy.learner import Learner, flatten, parity, select_answers
+from paras2s.policy.objective import AUDIO, TEXT
+from paras2s.records import Block, Reward, Rollout, Unscored
+
+STEPS, GROUP = 7, 4
+SILENT = Unscored("rubric", "no transcript")
+
+
+def make_learner(dtype: torch.dtype = torch.float64, **values: Any) -> Learner:
+    policy = small_policy(small_model(small_config()).to(dtype))
+    settings = {"learning_rate": 0.01, "loss_type": "grpo", "kl_weight": 0.05, **values}
+    return Learner(policy, AlignConfig(**settings), max_steps=STEPS)
+
+
+def make_prompts(count: int = 2) -> list[Prompt]:
+    return [small_prompt(small_config(), 1 + number % 2, 3 + number, seed=number) for number in range(count)]
+
+
+def reward(value: float) -> Reward:
+    return Reward(value, {})
+
+
+def rewards_of(rollouts: Sequence[Rollout]) -> list[list[Reward | Unscored]]:
+    """Something that depends on the answer and is never flat for long: its first text token and its length."""
+    return [[reward(float(r.blocks[0].tokens[g, 0, 0]) + 0.1 * len(r.codes[g])) for g in range(r.size)] for r in rollouts]
+
+
+def advance(learner: Learner, prompts: Sequence[Prompt], steps: int) -> list[dict[str, Any]]:
+    log = []
+    for _ in range(steps):
+        rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, learner.next_step)
+        log.append(learner.step(prompts, rollouts, rewards_of(rollouts)))
+    return log
+
+
+def assert_same_weights(one: Learner, other: Learner, same: bool = True) -> None:
+    left, right = one.weights(), other.weights()
+    assert left.keys() == right.keys()
+    assert all(np.array_equal(left[name], right[name]) for name in left) is same
+
+
+# -- resuming ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_a_resumed_learner_ends_with_the_weights_of_an_uninterrupted_one(tmp_path: Path, dtype: torch.dtype) -> None:
+    prompts = make_prompts()
+    whole, first = make_learner(dtype), make_learner(dtype)
+    expected = advance(whole, prompts, 6)
+    log = advance(first, prompts, 3)
+    first.save(tmp_path)
+    second = make_learner(dtype)
+    second.restore(tmp_path)
+    assert second.next_step == 3
+    log += advance(second, prompts, 3)
+    assert log == expected
+    assert [row["step"] for row in log] == list(range(6))
+    assert_same_weights(whole, second)
+    assert_same_weights(whole, first, same=False)
+
+
+def test_restoring_keeps_the_reference(tmp_path: Path) -> None:
+    """The KL is measured from the SFT policy, not from the checkpoint."""
+    prompts = make_prompts()
+    first = make_learner()
+    start = first.weights()
+    advance(first, prompts, 2)
+    first.save(tmp_path)
+    second = make_learner()
+    second.restore(tmp_path)
+    with second.policy.reference():
+        held = second.weights()
+    assert all(np.array_equal(start[name], held[name]) for name in start)
+    assert advance(second, prompts, 1)[0]["kl"] > 1e-4
+
+
+# -- one step ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+def test_on_policy_rollouts_have_parity(dtype: torch.dtype, tolerance: float) -> None:
+    for metrics in advance(make_learner(dtype), make_prompts(3), 2):
+        for stream in ("text", "audio"):
+            assert metrics[f"parity_{stream}_max"] < tolerance
+            assert metrics[f"parity_{stream}_correlation"] == pytest.approx(1.0, abs=1e-6)
+        assert metrics["clipped_share"] == 0
+
+
+def test_off_policy_rollouts_have_none() -> None:
+    learner, prompts = make_learner(), make_prompts()
+    stale = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    advance(learner, prompts, 1)
+    assert learner.step(prompts, stale, rewards_of(stale))["parity_text_max"] > 1e-3
+
+
+def test_metrics_by_hand() -> None:
+    learner, prompts = make_learner(), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    rewards = [[reward(2.0)] * GROUP, [reward(1.0), reward(2.0), reward(5.0), SILENT]]
+    metrics = learner.step(prompts, rollouts, rewards)
+    assert metrics["reward_mean"] == pytest.approx(16 / 7)
+    assert metrics["reward_std"] == pytest.approx(np.std([2, 2, 2, 2, 1, 2, 5]))
+    assert (metrics["zero_spread_groups"], metrics["unscored"], metrics["step"]) == (1, 1, 0)
+    reasons = [reason for rollout in rollouts for reason in rollout.finish_reason]
+    assert metrics["truncated"] == reasons.count("length")
+    lengths = [block.sampled.any(2).sum(1) for rollout in rollouts for block in rollout.blocks]
+    assert metrics["length_steps"] == pytest.approx(np.mean(np.concatenate(lengths)))
+    assert metrics["kl"] == pytest.approx(0, abs=1e-12)
+
+
+def probability_first(learner: Learner, prompts: Sequence[Prompt], token: int) -> float:
+    rollout = small_rollouts(learner.policy, prompts, 2, STEPS, 0)[0]
+    tokens = rollout.blocks[0].tokens.copy()
+    tokens[:, 0, 0] = token
+    block = replace(rollout.blocks[0], tokens=tokens)
+    with torch.no_grad():
+        return float(learner.policy.logprobs(prompts, [block], learner.sampling)[0, 0, 0].exp())
+
+
+@pytest.mark.parametrize("token", [1, 4])
+def test_a_rewarded_text_token_becomes_likelier(token: int) -> None:
+    learner, prompts = make_learner(learning_rate=0.02, kl_weight=0.0), make_prompts(1)
+    before = probability_first(learner, prompts, token)
+    for step in range(12):
+        rollouts = small_rollouts(learner.policy, prompts, 24, STEPS, step)
+        wanted = [[reward(float(row[0, 0] == token)) for row in r.blocks[0].tokens] for r in rollouts]
+        learner.step(prompts, rollouts, wanted)
+    assert before < 0.5
+    assert probability_first(learner, prompts, token) > before + 0.3
+
+
+# -- answers without a reward -----------------------------------------------------------------------------------------
+
+
+def with_other_tokens(rollout: Rollout, answer: int) -> Rollout:
+    """The rollout with other words and log-probs in one answer."""
+    block = rollout.blocks[0]
+    tokens, logp = block.tokens.copy(), block.behaviour_logp.copy()
+    text = block.sampled[answer, :, 0]
+    tokens[answer, text, 0] = (tokens[answer, text, 0] + 1) % small_config().text_eos_id
+    logp[answer] -= 0.7 * block.sampled[answer]
+    return replace(rollout, blocks=(replace(block, tokens=tokens, behaviour_logp=logp),))
+
+
+@pytest.mark.parametrize("scored", [False, True], ids=["unscored", "scored"])
+def test_only_scored_answers_have_a_gradient(scored: bool) -> None:
+    one, other, prompts = make_learner(), make_learner(), make_prompts(2)
+    rollouts = small_rollouts(one.policy, prompts, GROUP, STEPS, 0)
+    rewards = rewards_of(rollouts)
+    if not scored:
+        rewards[1][2] = SILENT
+    changed = [rollouts[0], with_other_tokens(rollouts[1], 2)]
+    one.step(prompts, rollouts, rewards)
+    other.step(prompts, changed, rewards)
+    assert_same_weights(one, other, same=not scored)
+
+
+def test_a_lone_scored_answer_is_left_out() -> None:
+    one, other, prompts = make_learner(), make_learner(), make_prompts(2)
+    rollouts = small_rollouts(one.policy, prompts, GROUP, STEPS, 0)
+    rewards = rewards_of(rollouts)
+    metrics = one.step(prompts, rollouts, [[SILENT, reward(5.0), SILENT, SILENT], rewards[1]])
+    other.step(prompts[1:], rollouts[1:], rewards[1:])
+    assert metrics["unscored"] == 3
+    assert_same_weights(one, other)
+
+
+def test_without_any_group_nothing_is_learned() -> None:
+    learner, start, prompts = make_learner(max_unscored_share=1.0), make_learner(), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, 2, STEPS, 0)
+    metrics = learner.step(prompts, rollouts, [[SILENT, reward(1.0)], [reward(4.0), SILENT]])
+    assert "loss" not in metrics
+    assert learner.next_step == 1
+    assert_same_weights(learner, start)
+
+
+@pytest.mark.parametrize(("missing", "stops"), [(4, False), (5, True), (8, True)])
+def test_too_many_unscored_answers_stop_the_run(missing: int, stops: bool) -> None:
+    learner, start, prompts = make_learner(max_unscored_share=0.5), make_learner(), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    rewards = rewards_of(rollouts)
+    for place in range(missing):
+        rewards[place % 2][place // 2] = SILENT
+    if not stops:
+        assert learner.step(prompts, rollouts, rewards)["unscored"] == missing
+        return
+    with pytest.raises(PolicyError, match=rf"step 0: {missing} of 8 answers are unscored \(no transcript\)"):
+        learner.step(prompts, rollouts, rewards)
+    assert learner.next_step == 0
+    assert_same_weights(learner, start)
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_a_number_changes_nothing() -> None:
+    learner, prompts = make_learner(), make_prompts(2)
+    advance(learner, prompts, 1)
+    before = learner.weights()
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 1)
+    block = rollouts[0].blocks[0]
+    poisoned = replace(block, behaviour_logp=np.where(block.sampled, np.nan, 0.0))
+    with pytest.raises(PolicyError, match="step 1: the loss is nan"):
+        learner.step(prompts, [replace(rollouts[0], blocks=(poisoned,)), rollouts[1]], rewards_of(rollouts))
+    after = learner.weights()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert learner.next_step == 1
+    # And the learner is still able to go on.
+    assert advance(learner, prompts, 1)[0]["step"] == 1
+
+
+def test_a_gradient_that_is_not_a_number_changes_nothing() -> None:
+    learner, prompts = make_learner(), make_prompts(2)
+    before = learner.weights()
+    weight = learner.policy.model.lm_head.weight
+    handle = weight.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(PolicyError, match="step 0: the gradient"):
+        advance(learner, prompts, 1)
+    handle.remove()
+    after = learner.weights()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert advance(learner, prompts, 1)[0]["step"] == 0
+
+
+# -- pure parts -------------------------------------------------------------------------------------------------------
+
+
+def block_of(first: int, answers: int, steps: int) -> Block:
+    """Two slots; tokens count up from `first`, old log-probs are minus a tenth of them, odd tokens were sampled."""
+    tokens = first + np.arange(answers * steps * 2).reshape(answers, steps, 2)
+    sampled = tokens % 2 == 1
+    return Block(("text", "audio0"), tokens, sampled, np.where(sampled, -tokens / 10, 0.0))
+
+
+def test_select_answers_by_hand() -> None:
+    found = select_answers(block_of(0, 3, 2), [True, False, True])
+    assert found.slots == ("text", "audio0")
+    assert found.tokens.tolist() == [[[0, 1], [2, 3]], [[8, 9], [10, 11]]]
+    assert found.sampled.tolist() == [[[False, True], [False, True]]] * 2
+    np.testing.assert_allclose(found.behaviour_logp[1], [[0, -0.9], [0, -1.1]])
+
+
+def test_flatten_by_hand() -> None:
+    """A block of one answer and one step beside one of two answers and two steps."""
+    logp = torch.arange(12, dtype=torch.float64).reshape(3, 2, 2)
+    batch = flatten([block_of(1, 1, 1), block_of(0, 2, 2)], logp, -logp)
+    assert batch.logp.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert batch.ref_logp.tolist() == [[0, -1, -2, -3], [-4, -5, -6, -7], [-8, -9, -10, -11]]
+    assert batch.mask.tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 1]]
+    torch.testing.assert_close(
+        batch.old_logp,
+        torch.tensor([[-0.1, 0, 0, 0], [0, -0.1, 0, -0.3], [0, -0.5, 0, -0.7]], dtype=torch.float64),
+    )
+    assert batch.step_id.tolist() == [[0, 0, 1, 1]] * 3
+    assert batch.stream_id.tolist() == [[TEXT, AUDIO, TEXT, AUDIO]] * 3
+
+
+def test_parity_by_hand() -> None:
+    block = Block(("text", "audio0"), np.zeros((1, 3, 2), dtype=np.int64), np.ones((1, 3, 2), dtype=bool),
+                  np.array([[[-1.0, -5.0], [-2.0, -5.0], [-3.0, -5.0]]]))  # fmt: skip
+    logp = torch.tensor([[[-1.0, -5.0], [-2.5, -4.0], [-3.0, -5.5]]], dtype=torch.float64)
+    found = parity(flatten([block], logp, logp))
+    assert found["parity_text_max"] == 0.5
+    assert found["parity_audio_max"] == 1.0
+    assert found["parity_text_correlation"] == pytest.approx(np.corrcoef([-1, -2, -3], [-1, -2.5, -3])[0, 1])
+    # All of the sampler's audio log-probs are equal: nothing to correlate.
+    assert found["parity_audio_correlation"] is None

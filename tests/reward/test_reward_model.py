@@ -1,0 +1,259 @@
+"""The distilled reward model: batching, files, what it is taught, that it learns to listen to the question, agreement.
+
+Not covered: how well it follows the rubric on real answers, which `paras2s distill` measures and writes down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paras2s.config import DistillConfig
+from paras2s.errors import DataError, JudgeError
+from paras2s.reward.distill import PreferenceSet, ScoredAnswer, agreement, draw_batch, train_reward_model
+from paras2s.reward.model import MAX_STEPS, HeardQuestion, RewardModel, RewardModelConfig
+
+SIZES, FEATURES = (8, 6), 3
+STYLES = ("happy", "sad", "angry")
+# What an answer of a kind (column) is worth to a question of a style (row). Neither alone says much.
+WORTH = ((5, 1, 2), (1, 5, 3), (3, 2, 5))
+
+
+def make_model(seed: int = 0) -> RewardModel:
+    torch.manual_seed(seed)
+    return RewardModel(RewardModelConfig(codebook_sizes=SIZES, feature_dim=FEATURES, hidden_size=16, layers=2))
+
+
+def make_codes(steps: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(0, SIZES, size=(steps, len(SIZES)))
+
+
+def make_question(steps: int, rng: np.random.Generator) -> HeardQuestion:
+    return HeardQuestion(make_codes(steps, rng), rng.normal(size=(steps, FEATURES)).astype(np.float32))
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_scores_as_its_parts_do() -> None:
+    rng = np.random.default_rng(0)
+    questions = [make_question(steps, rng) for steps in (1, 9, 4, 30, MAX_STEPS + 20)]
+    answers = [make_codes(steps, rng) for steps in (12, 1, MAX_STEPS + 5, 7, 3)]
+    model = make_model()
+    together = model.score(questions, answers)
+    alone = [model.score([question], [answer])[0] for question, answer in zip(questions, answers, strict=True)]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    assert all(1 < score < 5 for score in together)
+    assert len({round(score, 6) for score in together}) == 5
+
+
+def test_scoring_leaves_no_dropout_on() -> None:
+    rng = np.random.default_rng(1)
+    pair = [make_question(5, rng)], [make_codes(6, rng)]
+    model = make_model().train()
+    assert model.score(*pair) == model.score(*pair)
+
+
+def test_an_empty_answer_is_worth_1() -> None:
+    rng = np.random.default_rng(2)
+    questions = [make_question(5, rng) for _ in range(3)]
+    answer, nothing = make_codes(6, rng), np.zeros((0, 2), dtype=np.int64)
+    model = make_model()
+    assert model.score(questions, [nothing] * 3) == [1.0, 1.0, 1.0]
+    mixed = model.score(questions, [nothing, answer, nothing])
+    assert mixed[::2] == [1.0, 1.0]
+    assert mixed[1] == pytest.approx(model.score(questions[1:2], [answer])[0], abs=1e-6)
+    assert model.score([], []) == []
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_model_scores_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    questions, answers = [make_question(4, rng) for _ in range(3)], [make_codes(5, rng) for _ in range(3)]
+    model = make_model(seed=4)
+    model.save(tmp_path)
+    loaded = RewardModel.load(tmp_path)
+    assert loaded.config == model.config
+    assert loaded.score(questions, answers) == model.score(questions, answers)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["reward_model.json", "reward_model.safetensors"]
+
+
+@pytest.mark.parametrize("length", [0, 5, 200, -40])
+def test_cut_off_weights_are_named(tmp_path: Path, length: int) -> None:
+    make_model().save(tmp_path)
+    path = tmp_path / "reward_model.safetensors"
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(JudgeError, match=r"reward_model\.safetensors: does not fit.*run `paras2s distill` again") as caught:
+        RewardModel.load(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_weights_of_another_size_are_named_in_one_line(tmp_path: Path) -> None:
+    make_model().save(tmp_path)
+    path = tmp_path / "reward_model.json"
+    path.write_text(path.read_text().replace('"hidden_size": 16', '"hidden_size": 32'))
+    with pytest.raises(JudgeError, match="does not fit") as caught:
+        RewardModel.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ['{"hidden_size": 16', "[]", "{}", '{"hidden_size": "wide"}'])
+def test_a_broken_config_is_named(tmp_path: Path, content: str) -> None:
+    make_model().save(tmp_path)
+    (tmp_path / "reward_model.json").write_text(content)
+    with pytest.raises((DataError, JudgeError), match=r"reward_model\.json"):
+        RewardModel.load(tmp_path)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"reward_model\.json: no such file"):
+        RewardModel.load(tmp_path)
+    make_model().save(tmp_path)
+    (tmp_path / "reward_model.safetensors").unlink()
+    with pytest.raises(JudgeError, match=r"reward_model\.safetensors"):
+        RewardModel.load(tmp_path)
+
+
+# -- what it is taught ------------------------------------------------------------------------------------------------
+
+
+def toy_preferences(per_style: int, seed: int) -> PreferenceSet:
+    """Style is in the features and kind is in the first codebook; the score is WORTH[style][kind]."""
+    rng = np.random.default_rng(seed)
+    questions, styles, answers = [], [], []
+    for number in range(per_style * len(STYLES)):
+        style, steps = number % len(STYLES), int(rng.integers(3, 8))
+        features = rng.normal(scale=0.3, size=(steps, FEATURES)) + 2 * np.eye(FEATURES)[style]
+        questions.append(HeardQuestion(make_codes(steps, rng), features.astype(np.float32)))
+        styles.append(STYLES[style])
+        for kind in range(3):
+            codes = make_codes(int(rng.integers(4, 9)), rng)
+            codes[:, 0] = rng.integers(2 * kind, 2 * kind + 2, size=len(codes))
+            answers.append(ScoredAnswer(number, codes, {s: float(WORTH[i][kind]) for i, s in enumerate(STYLES)}))
+    degenerate = tuple(np.full((6, 2), value) for value in ([7, 5], [6, 5]))
+    return PreferenceSet(tuple(questions), tuple(styles), tuple(answers), degenerate)
+
+
+@pytest.fixture(scope="module")
+def taught() -> RewardModel:
+    config = DistillConfig(steps=130, batch_size=48, learning_rate=3e-3, hidden_size=32, layers=2)
+    losses: list[float] = []
+    model = train_reward_model(toy_preferences(12, seed=0), SIZES, config, 0, lambda _, loss: losses.append(loss))
+    assert len(losses) == 130
+    assert losses[-1] < 0.5 * losses[0]
+    return model
+
+
+def test_it_learns_scores_that_depend_on_question_and_answer(taught: RewardModel) -> None:
+    held_out = toy_preferences(8, seed=1)
+    judged = [a.scores[held_out.styles[a.question]] for a in held_out.answers]
+    predicted = taught.score([held_out.questions[a.question] for a in held_out.answers], [a.codes for a in held_out.answers])
+    found = agreement(predicted, judged)
+    assert found["pearson"] > 0.9
+    # The best that a model could do which does not listen to the question: the mean worth of each kind of answer.
+    deaf = agreement([float(np.mean(WORTH, axis=0)[n % 3]) for n in range(len(judged))], judged)
+    assert abs(deaf["pearson"]) < 0.4
+
+
+def test_it_learns_that_degenerate_answers_are_worth_1(taught: RewardModel) -> None:
+    held_out = toy_preferences(4, seed=2)
+    scores = taught.score(held_out.questions, [held_out.degenerate[n % 2] for n in range(len(held_out.questions))])
+    assert max(scores) < 1.5
+
+
+def test_training_depends_on_its_seed_alone() -> None:
+    config = DistillConfig(steps=3, batch_size=8, hidden_size=16, layers=1)
+    data = toy_preferences(2, seed=0)
+    pair = data.questions[:1], [data.answers[0].codes]
+    runs = [train_reward_model(data, SIZES, config, seed, lambda *_: None).score(*pair) for seed in (5, 5, 6)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+def marked_preferences(missing: bool = False) -> PreferenceSet:
+    """Codes that tell who is who: question q is all q, answer a is all 4 + a, degenerate answers are 7."""
+    questions = tuple(HeardQuestion(np.full((3, 2), q), np.zeros((3, FEATURES), dtype=np.float32)) for q in range(3))
+    scores = [{s: float(WORTH[i][kind]) for i, s in enumerate(STYLES)} for kind in range(3)]
+    if missing:
+        # Answer 0 was not scored for its own question, nor answer 1 for the third one.
+        del scores[0]["happy"], scores[1]["angry"]
+    answers = tuple(ScoredAnswer(a, np.full((4, 2), 4 + a), scores[a]) for a in range(3))
+    return PreferenceSet(questions, STYLES, answers, (np.full((5, 2), 7), np.zeros((0, 2), dtype=np.int64)))
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["all scored", "two not scored"])
+def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> None:
+    rng = np.random.default_rng(0)
+    preferences = marked_preferences(missing)
+    kinds: Counter[str] = Counter()
+    crossed: Counter[tuple[int, int]] = Counter()
+    for _ in range(20):
+        questions, answers, classes = draw_batch(preferences, 64, rng)
+        assert len(questions) == len(answers) == len(classes) == 64
+        for place, (question, answer, found) in enumerate(zip(questions, answers, classes, strict=True)):
+            q, a = int(question.codes[0, 0]), int(answer[0, 0]) - 4
+            if place < 32:
+                kinds["own"] += 1
+                assert q == a
+            elif place < 56:
+                crossed[q, a] += 1
+            else:
+                kinds["degenerate"] += 1
+                assert a == 3
+            assert found == (0 if a == 3 else WORTH[q][a] - 1)
+    assert kinds == {"own": 640, "degenerate": 160}
+    # An answer without a score for its own question is not crossed either.
+    assert len(crossed) == (5 if missing else 9)
+    assert preferences.own_pairs() == [(q, q) for q in range(1 if missing else 0, 3)]
+
+
+def test_without_degenerate_answers_their_share_is_crossed() -> None:
+    whole = marked_preferences()
+    preferences = PreferenceSet(whole.questions, whole.styles, whole.answers, ())
+    _, answers, _ = draw_batch(preferences, 64, np.random.default_rng(0))
+    assert {int(answer[0, 0]) - 4 for answer in answers} == {0, 1, 2}
+
+
+def test_questions_are_blurred_but_not_changed_in_the_set() -> None:
+    preferences = marked_preferences()
+    questions, _, _ = draw_batch(preferences, 64, np.random.default_rng(0))
+    shifts = np.stack([question.features[0] for question in questions])
+    assert shifts.std() == pytest.approx(0.3, abs=0.05)
+    assert all((question.features == question.features[0]).all() for question in questions)
+    assert all((question.features == 0).all() for question in preferences.questions)
+
+
+# -- agreement --------------------------------------------------------------------------------------------------------
+
+
+def test_agreement_by_hand() -> None:
+    """Deviations (-1, 0, 1) x2 and (-2, 1, 1): Pearson 3 / sqrt(2 * 6), and ranks (1, 2, 3) with (1, 2.5, 2.5)."""
+    found = agreement([1.0, 2.0, 3.0], [1.0, 4.0, 4.0])
+    assert found["n"] == 3
+    assert found["pearson"] == pytest.approx(3 / 12**0.5)
+    assert found["spearman"] == pytest.approx(1.5 / (2 * 1.5) ** 0.5)
+    assert found["mean_absolute_error"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "judged", "error"),
+    [
+        ([2.0, 2.0, 2.0], [1.0, 3.0, 5.0], 5 / 3),
+        ([1.0, 3.0, 5.0], [2.0, 2.0, 2.0], 5 / 3),
+        ([1.0, 2.0], [1.0, 3.0], 0.5),
+        ([], [], None),
+    ],
+    ids=["prediction constant", "judge constant", "two answers", "no answer"],
+)
+def test_agreement_is_none_where_there_is_none(predicted: list[float], judged: list[float], error: float | None) -> None:
+    found = agreement(predicted, judged)
+    assert (found["pearson"], found["spearman"], found["n"]) == (None, None, len(judged))
+    assert found["mean_absolute_error"] == (None if error is None else pytest.approx(error))

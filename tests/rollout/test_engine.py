@@ -1,0 +1,91 @@
+"""Seeds of answers, and whether codes, texts and waves of native rollouts agree with their blocks.
+
+Not covered: the sampler's distribution (tests/policy/test_conformance.py), and rollouts in other processes
+(tests/integration/test_ray_actors.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny import small_config, small_model, small_policy, small_prompt, small_rollouts
+
+from paras2s.policy.interface import Sampling
+from paras2s.records import Rollout
+from paras2s.rollout.engine import NativeEngine, answer_seeds
+
+STEPS, GROUP = 9, 5
+
+
+def test_seeds_are_the_same_every_time_and_have_the_shape_asked_for() -> None:
+    seeds = answer_seeds(3, 7, [40, 2, 9], 4)
+    assert seeds == answer_seeds(3, 7, [40, 2, 9], 4)
+    assert [len(row) for row in seeds] == [4, 4, 4]
+    assert all(type(value) is int for row in seeds for value in row)
+
+
+def test_no_seed_comes_twice_in_a_run() -> None:
+    seeds = [seed for step in range(60) for row in answer_seeds(0, step, range(12), 8) for seed in row]
+    assert len(set(seeds)) == 60 * 12 * 8
+
+
+def test_another_run_has_other_seeds() -> None:
+    one, other = ({s for row in answer_seeds(run, 1 - run, range(6), 8) for s in row} for run in (0, 1))
+    assert not one & other
+
+
+@pytest.fixture(scope="module")
+def rollouts() -> list[Rollout]:
+    config = small_config()
+    policy = small_policy(small_model(config))
+    return small_rollouts(policy, [small_prompt(config, 1, 4, seed) for seed in range(4)], GROUP, STEPS, 0)
+
+
+def test_fields_belong_together(rollouts: list[Rollout]) -> None:
+    config = small_config()
+    assert [rollout.query_id for rollout in rollouts] == ["q0", "q1", "q2", "q3"]
+    assert [list(rollout.seeds) for rollout in rollouts] == answer_seeds(5, 0, range(4), GROUP)
+    for rollout in rollouts:
+        block = rollout.blocks[0]
+        assert rollout.size == GROUP
+        assert {len(part) for part in (rollout.codes, rollout.texts, rollout.waves, rollout.finish_reason)} == {GROUP}
+        assert block.tokens.shape == block.sampled.shape == block.behaviour_logp.shape == (GROUP, *block.tokens.shape[1:])
+        assert (block.behaviour_logp[~block.sampled] == 0).all()
+        assert (block.behaviour_logp[block.sampled] < 0).all()
+        for codes, wave, text, reason, sampled in zip(
+            rollout.codes, rollout.waves, rollout.texts, rollout.finish_reason, block.sampled, strict=True
+        ):
+            ended = reason == "eos"
+            # The end of an answer is sampled in the first audio slot and is no code.
+            assert len(codes) == sampled[:, 1].sum() - ended
+            assert len(codes) == sampled[:, 2].sum()
+            assert codes.shape[1] == config.num_codebooks
+            assert (codes >= 0).all()
+            assert (codes < np.array(config.codebook_sizes)).all()
+            assert len(wave) == 640 * len(codes)
+            assert wave.dtype == np.float32
+            assert len(text.split()) in (sampled[:, 0].sum(), sampled[:, 0].sum() - 1)
+
+
+def test_both_ends_are_seen(rollouts: list[Rollout]) -> None:
+    """The fixture would test less if every answer ended alike."""
+    assert {reason for rollout in rollouts for reason in rollout.finish_reason} == {"eos", "length"}
+
+
+def test_waves_can_be_left_out_and_the_version_is_written() -> None:
+    config = small_config()
+    engine = NativeEngine(small_policy(small_model(config)))
+    engine.version = 17
+    rollout = engine.generate(["q"], [small_prompt(config, 1, 4, 0)], 2, Sampling(max_steps=5), [[1, 2]], False)[0]
+    assert [len(wave) for wave in rollout.waves] == [0, 0]
+    assert rollout.policy_version == 17
+    assert rollout.sample_rate_hz == 8_000
+
+
+def test_an_answer_depends_on_its_own_seed_alone() -> None:
+    config = small_config()
+    policy, prompt = small_policy(small_model(config)), small_prompt(config, 1, 4, 0)
+    many = NativeEngine(policy).generate(["q"], [prompt], 3, Sampling(max_steps=6), [[5, 6, 7]])[0]
+    alone = NativeEngine(policy).generate(["q"], [prompt], 1, Sampling(max_steps=6), [[6]])[0]
+    np.testing.assert_array_equal(many.codes[1], alone.codes[0])
+    assert many.texts[1] == alone.texts[0]

@@ -1,0 +1,151 @@
+"""Settings: every shipped file parses, unknown keys and bad values are named, overrides, round trip, no torch.
+
+Not covered: whether a setting has the effect its description says; the tests of each stage show that.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from paras2s.config import AlignConfig, RunConfig, dump_config, load_config, parse_config
+from paras2s.errors import ConfigError
+from paras2s.stages.demo import preset_path, with_run_dir
+
+SHIPPED = sorted(Path(str(resources.files("paras2s"))).glob("configs/**/*.yaml"))
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_there_are_shipped_configs() -> None:
+    assert len(SHIPPED) >= 3
+    assert {"demo", "ci", "full"} <= {path.stem for path in SHIPPED}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_config_parses_and_is_named_like_its_file(path: Path) -> None:
+    config = load_config(path)
+    assert config.name == path.stem
+    assert config.run_dir == Path("runs") / path.stem
+    assert preset_path(path.stem) == path
+
+
+def test_the_demo_is_the_defaults() -> None:
+    assert load_config(preset_path("demo")) == RunConfig()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_dumped_config_loads_as_itself(path: Path, tmp_path: Path) -> None:
+    config = load_config(path)
+    text = dump_config(config)
+    again = load_config(write(tmp_path, text))
+    assert again == config
+    assert dump_config(again) == text
+
+
+def test_a_dump_holds_every_key() -> None:
+    text = dump_config(RunConfig())
+    assert [key for key in AlignConfig.model_fields if f"  {key}:" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("surprise: 1", r"run\.yaml: surprise: unknown key"),
+        ("align: {stpes: 3}", r"run\.yaml: align\.stpes: unknown key"),
+        ("align: {steps: many}", r"run\.yaml: align\.steps: .*\(got 'many'\)"),
+        ("align: {steps: 0}", r"run\.yaml: align\.steps: .*greater than or equal to 1 \(got 0\)"),
+        ("align: {loss_type: ppo}", r"run\.yaml: align\.loss_type: .*'dr_grpo'.*\(got 'ppo'\)"),
+        ("align: 3", r"run\.yaml: align: "),
+        ("[1, 2]", r"run\.yaml: expected a mapping of sections, got list"),
+        ("just words", r"run\.yaml: expected a mapping of sections, got str"),
+        ("align: {steps: 3", r"run\.yaml: not valid YAML"),
+        ("align:\n\t- steps", r"run\.yaml: not valid YAML"),
+    ],
+)
+def test_a_wrong_config_is_named_in_one_line(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
+        load_config(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_every_wrong_key_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "surprise: 1\nalign: {steps: 0}"))
+    assert "surprise" in str(caught.value)
+    assert "align.steps" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_text_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such config"):
+        load_config(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(ConfigError, match=r"binary\.yaml"):
+        load_config(tmp_path / "binary.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(ConfigError, match=r"folder\.yaml"):
+        load_config(tmp_path / "folder.yaml")
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "# nothing\n")) == RunConfig()
+
+
+def test_overrides_are_laid_over_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: mine\nalign: {steps: 7, group_size: 3}")
+    config = load_config(path, {"align.steps": 9, "bench.answers_per_query": 5, "seed": 4})
+    assert (config.align.steps, config.align.group_size, config.bench.answers_per_query) == (9, 3, 5)
+    assert (config.seed, config.name) == (4, "mine")
+    assert load_config(path).align.steps == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "named"),
+    [
+        ("", {"align.stpes": 3}, r"align\.stpes: unknown key"),
+        ("", {"alien.steps": 3}, "alien: unknown key"),
+        ("seed: 3", {"seed.deep": 3}, r"seed\.deep: 'seed' is a value, not a section"),
+        ("[1]", {"align.steps": 3}, "expected a mapping of sections, got list"),
+        ("align:", {"align.steps": 3}, "align"),
+    ],
+)
+def test_a_wrong_override_is_named(tmp_path: Path, text: str, overrides: dict[str, int], named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
+        load_config(write(tmp_path, text), overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_configs_are_frozen() -> None:
+    config = parse_config({}, "here")
+    with pytest.raises(ValueError, match="frozen"):
+        config.align.steps = 3  # type: ignore[misc]
+
+
+def test_another_seed_has_a_folder_of_its_own() -> None:
+    config = RunConfig()
+    assert with_run_dir(config, None, None) == config
+    assert with_run_dir(config, None, 2).run_dir == Path("runs/demo-seed2")
+    assert with_run_dir(config, None, 2).seed == 2
+    assert with_run_dir(config, Path("x"), 2).run_dir == Path("x")
+
+
+@pytest.mark.parametrize("name", ["", "nonsense", "demo.yml"])
+def test_an_unknown_preset_says_which_there_are(name: str) -> None:
+    with pytest.raises(ConfigError, match="there are ci, demo, full"):
+        preset_path(name)
+
+
+def test_settings_and_commands_import_nothing_heavy() -> None:
+    heavy = ("torch", "ray", "transformers", "numpy")
+    code = f"import sys, paras2s.config, paras2s.cli; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
