@@ -232,8 +232,15 @@ def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     # Bars of other libraries, their telemetry and their attempts at a hub say nothing to our users.
-    for name, value in (("HF_HUB_OFFLINE", "1"), ("TRANSFORMERS_VERBOSITY", "error"), ("HF_HUB_DISABLE_PROGRESS_BARS", "1"),
-                        ("RAY_USAGE_STATS_ENABLED", "0"), ("PYTHONWARNINGS", "ignore"), ("TOKENIZERS_PARALLELISM", "false")):  # fmt: skip
+    quiet = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONWARNINGS": "ignore",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+    for name, value in quiet.items():
         os.environ.setdefault(name, value)
     import warnings
 

@@ -40,7 +40,7 @@ def _band_levels(samples: np.ndarray) -> np.ndarray:
     padded = np.pad(samples, (size // 2, size))
     frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
     power = np.abs(np.fft.rfft(frames * np.hanning(size), axis=1)) ** 2
-    return 10 * np.log10(power @ _mel_weights().T + 1e-8)
+    return np.asarray(10 * np.log10(power @ _mel_weights().T + 1e-8))
 
 
 def describe(clip: Clip) -> tuple[np.ndarray, np.ndarray]:

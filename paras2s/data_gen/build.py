@@ -6,6 +6,7 @@ by hand under those rules), and the human check.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paras2s.acoustics.asr import VERSION as ASR_VERSION
 from paras2s.acoustics.asr import transcribe, word_error_rate
 from paras2s.audio import read_clip
 from paras2s.config import DataConfig
@@ -23,6 +25,7 @@ from paras2s.data_gen.speech import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES, S
 from paras2s.parallel import map_chunks
 from paras2s.records import Candidate, Demonstration, Query, Role
 from paras2s.reward.tone import ToneClassifier
+from paras2s.storage import read_json, write_json
 
 Progress = Callable[[str, int, int], None]
 # Adults of both sexes say everything but the child's lines.
@@ -183,7 +186,7 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     test_voices = {speaker.name for voices in SPEAKERS["test"].values() for speaker in voices}
     user_tone = _fit_tone(user, user_labels, user_speakers, test_voices)
     agent_tone = _fit_tone(agent, agent_labels, agent_speakers, {speaker.name for speaker in _TONE_HELD_OUT})
-    heard = _hear(queries, progress)
+    heard = _hear(queries, cache, progress)
     candidates = [
         judge_candidate(plan, words, one.percept.utterance, user_tone, config)
         for plan, one, words in zip(plans, queries, heard, strict=True)
@@ -197,7 +200,7 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     rows_of_queries += [_as_query(replace(c, role="rl"), one) for c, one in whole if c.role == "preference"]
     clips = {_query_clip(c): one for c, one in whole}
     clips |= {_query_clip(replace(c, role="rl")): one for c, one in whole if c.role == "preference"}
-    clips |= _best_takes(answer_takes, answers, agent_tone, progress)
+    clips |= _best_takes(answer_takes, answers, agent_tone, cache, progress)
     return save_dataset(
         folder,
         queries=rows_of_queries,
@@ -210,14 +213,23 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     )
 
 
-def _hear(queries: Sequence[Rendered], progress: Progress) -> list[str]:
+def _hear(queries: Sequence[Rendered], cache: Path, progress: Progress) -> list[str]:
     """Transcripts, by as many recognisers as there are cores: Whisper tiny gains nothing from a second thread."""
     wavs = [one.wav for one in queries]
-    return map_chunks(_hear_chunk, wavs, 40, lambda done, total: progress("words", done, total))
+    return map_chunks(functools.partial(_hear_chunk, cache), wavs, 40, lambda done, total: progress("words", done, total))
 
 
-def _hear_chunk(wavs: Sequence[bytes]) -> list[str]:
-    return [transcript.text for transcript in transcribe([read_clip(wav) for wav in wavs], threads=1)]
+def _hear_chunk(cache: Path, wavs: Sequence[bytes]) -> list[str]:
+    # A clip's transcript may hang on its neighbours in the window, so what is kept is the chunk, not the clip.
+    shaped = hashlib.sha256(ASR_VERSION.encode())
+    for wav in wavs:
+        shaped.update(hashlib.sha256(wav).digest())
+    kept = cache / "heard" / f"{shaped.hexdigest()[:32]}.json"
+    if kept.is_file():
+        return [str(text) for text in read_json(kept)]
+    heard = [transcript.text for transcript in transcribe([read_clip(wav) for wav in wavs], threads=1)]
+    write_json(kept, heard)
+    return heard
 
 
 def _whole_test_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -232,10 +244,10 @@ def _whole_test_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _best_takes(
-    takes: Sequence[Take], rendered: Sequence[Rendered], tone: ToneClassifier, progress: Progress
+    takes: Sequence[Take], rendered: Sequence[Rendered], tone: ToneClassifier, cache: Path, progress: Progress
 ) -> dict[str, Rendered]:
     """Of each answer's takes the one with the fewest word errors, then the clearest tone (ParaS2S, section 4.1)."""
-    heard = _hear(rendered, progress)
+    heard = _hear(rendered, cache, progress)
     tone_of = {text: family.tone for family in load_families().values() for text in family.answers}
     best: dict[str, tuple[float, Rendered]] = {}
     for take, one, words in zip(takes, rendered, heard, strict=True):
