@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -13,6 +15,17 @@ from paras2s.errors import DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def _watch_parent(parent: int) -> None:
+    """A worker whose parent was killed would wait for work for ever, and keep a core and its memory."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def map_chunks(
@@ -32,7 +45,8 @@ def map_chunks(
     results: dict[int, list[Result]] = {}
     done = 0
     workers = min(os.cpu_count() or 1, len(chunks))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_watch_parent, initargs=(os.getpid(),)) as pool:
         futures = {pool.submit(work, part): number for number, part in enumerate(chunks)}
         for future in as_completed(futures):
             try:

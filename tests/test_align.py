@@ -1,13 +1,17 @@
-"""The driver's two decisions: which prompts a step asks, and how work is shared out.
+"""The driver's decisions: which prompts a step asks, how work is shared out, and the mean of a look at held-out queries.
 
 Not covered: the loop itself, which needs Ray (tests/integration/test_ray_actors.py covers its actors).
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from paras2s.align import pick_queries, split
+from paras2s.align import evaluate, pick_queries, split
+from paras2s.policy.interface import Sampling
+from paras2s.records import Reward, Unscored
 
 
 @pytest.mark.parametrize(("per_step", "available"), [(4, 12), (5, 12), (12, 12), (7, 3), (1, 5), (30, 8)])
@@ -59,3 +63,11 @@ def test_shares_are_even_and_whole_for_any_numbers() -> None:
             assert len(sizes) == min(workers, count)
             assert max(sizes) - min(sizes) <= 1
             assert min(sizes) >= 1
+
+
+@pytest.mark.parametrize(("values", "expected"), [([1.0, None, 4.0], 2.5), ([None, None], None)])
+def test_a_look_at_held_out_queries_is_the_mean_of_what_was_scored(values: list[float | None], expected: float | None) -> None:
+    """A reward model that scored nothing gives no number, which the log can hold and a NaN it could not."""
+    rewards = [[Unscored("rubric", "silent") if value is None else Reward(value, {})] for value in values]
+    actors = SimpleNamespace(ask=lambda *_: ([], rewards))
+    assert evaluate(actors, 1, [None] * len(values), Sampling(), 0) == expected  # type: ignore[arg-type, list-item]

@@ -3,6 +3,7 @@
 Not covered: accents, noise, languages other than English, and clips longer than one window.
 """
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -20,20 +21,21 @@ FIRST_5_S = {
 
 
 @pytest.mark.parametrize(
-    ("durations_s", "expected"),
-    [
-        ([], []),
-        ([3.0], [[0]]),
-        ([4.0, 4.0], [[0, 1]]),
-        ([4.0, 4.0, 4.0], [[0, 1], [2]]),
-        ([1.0, 8.0, 2.0], [[1], [2, 0]]),
-        ([20.0, 1.0], [[0], [1]]),
-        ([9.0, 9.0], [[0], [1]]),
-    ],
-    ids=["none", "one", "two fill it", "third overflows", "longest first", "too long stands alone", "exact fit"],
+    ("durations_s", "windows"),
+    [([], 0), ([3.0], 1), ([4.0, 4.0], 1), ([4.0, 4.0, 4.0], 2), ([20.0, 1.0], 2), ([9.0, 9.0], 2)],
+    ids=["none", "one", "two fill it", "third overflows", "too long stands alone", "exact fit"],
 )
-def test_pack_is_first_fit_by_length(durations_s: list[float], expected: list[list[int]]) -> None:
-    assert pack(durations_s, window_s=10.0, gap_s=1.0) == expected
+def test_pack_fills_windows(durations_s: list[float], windows: int) -> None:
+    found = pack(durations_s, window_s=10.0, gap_s=1.0)
+    assert len(found) == windows
+    assert sorted(index for window in found for index in window) == list(range(len(durations_s)))
+
+
+def test_pack_keeps_neighbours_apart() -> None:
+    windows = pack([2.0] * 60)
+    following = [after - before for window in windows for before, after in itertools.pairwise(window)]
+    assert len(following) > 40
+    assert sum(step == 1 for step in following) <= 3
 
 
 def test_pack_places_every_clip_once_and_within_the_window() -> None:

@@ -210,6 +210,14 @@ def test_too_many_unscored_answers_stop_the_run(missing: int, stops: bool) -> No
     assert_same_weights(learner, start)
 
 
+def test_a_step_without_any_score_stops_the_run_whatever_the_share() -> None:
+    """Its mean reward would be no number."""
+    learner, prompts = make_learner(max_unscored_share=1.0), make_prompts(1)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    with pytest.raises(PolicyError, match="4 of 4 answers are unscored"):
+        learner.step(prompts, rollouts, [[SILENT] * GROUP])
+
+
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
