@@ -108,11 +108,13 @@ def main() -> None:
             if turn:
                 seconds[name].append(taken)
     count = PROMPTS * GROUP * NEW_TOKENS
+    medians = {}
     for name, taken in seconds.items():
         rates = [count / one for one in taken]
+        medians[name] = float(np.median(rates))
         spread = f"{min(rates):.0f} to {max(rates):.0f}"
-        print(f"{name:12s} {np.median(rates):7.0f} tokens/s, median of {repeats} ({spread})")
-    print(f"ours / transformers: {np.median(seconds['transformers']) / np.median(seconds['ours']):.2f} times the tokens/s")
+        print(f"{name:12s} {medians[name]:7.0f} tokens/s, median of {repeats} ({spread})")
+    print(f"ours / transformers: {medians['ours'] / medians['transformers']:.2f} times the tokens/s")
 
 
 if __name__ == "__main__":

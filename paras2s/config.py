@@ -62,13 +62,13 @@ class WarmupConfig(Section):
 class DistillConfig(Section):
     """Preference set and reward model."""
 
-    answers_per_query: int = Field(6, ge=2, description="K sampled answers a query")
+    answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
     temperature: float = 1.2
-    steps: int = 300
-    batch_size: int = 64
-    learning_rate: float = 6e-4
+    steps: int = 240
+    batch_size: int = 48
+    learning_rate: float = 2e-3
     hidden_size: int = 128
-    layers: int = 3
+    layers: int = 2
 
 
 class AlignConfig(Section):

@@ -13,9 +13,9 @@ import numpy as np
 from paras2s.audio import Clip
 
 WINDOW_S = 29.0
-GAP_S = 1.0
+GAP_S = 0.6
 RATE_HZ = 16_000
-VERSION = "whisper-tiny-int8/packed-2"
+VERSION = "whisper-tiny-int8/packed-3"
 
 
 @dataclass(frozen=True)

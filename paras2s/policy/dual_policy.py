@@ -292,27 +292,37 @@ def _lora_layers(model: DualStreamLM) -> list[Any]:
 def teacher_forced(model: DualStreamLM, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:
     """Differentiable log-probs [N, T, S] of the blocks' tokens, 0 where `sampled` is False.
 
-    Sequences are padded on the right, so causal attention needs no mask; heads run only where something was sampled.
+    Answers to one prompt lie behind it in one row, unseen by each other, so that it is read once; heads run only where
+    something was sampled.
     """
     config = model.dual_config
-    sizes = [block.tokens.shape[0] for block in blocks]
     steps = max(block.tokens.shape[1] for block in blocks)
-    repeat = torch.arange(len(prompts)).repeat_interleave(torch.tensor(sizes))
-    audio, text, features, continuous, lengths = (part[repeat] for part in pad_prompts(config, prompts, left=False))
     tokens, sampled = _stack_blocks(config, blocks, steps)
-    rows = len(tokens)
-    length = int(lengths.max()) + steps - 1
-    audio = torch.nn.functional.pad(audio, (0, 0, 0, length - audio.shape[1]), value=config.pad_id)
-    text = torch.nn.functional.pad(text, (0, length - text.shape[1]), value=config.pad_id)
-    features = torch.nn.functional.pad(features, (0, 0, 0, length - features.shape[1]))
-    continuous = torch.nn.functional.pad(continuous, (0, length - continuous.shape[1]))
-    # Step i of an answer sits at P + i and is predicted at P - 1 + i.
-    fed = lengths[:, None] + torch.arange(steps - 1)[None]
-    row = torch.arange(rows)[:, None]
-    audio[row, fed], text[row, fed] = tokens[:, :-1, 1:], tokens[:, :-1, 0]
-    positions = torch.arange(length)[None].expand(rows, length)
-    text_state, audio_state = model.hidden(model.embed(audio, text, features, continuous), positions)
-    predicted = lengths[:, None] - 1 + torch.arange(steps)[None]
+    audio, text, features, continuous, lengths = pad_prompts(config, prompts, left=False)
+    prompt_of_row, row, start = _share_rows([block.tokens.shape[0] for block in blocks], sampled, text.shape[1])
+    read = model.embed(audio, text, features, continuous)[prompt_of_row]
+    lengths, longest = lengths[prompt_of_row], text.shape[1]
+    count = _fed_steps(sampled)
+    # Step i of an answer sits at P + i and is predicted at P - 1 + i; the last one is predicted but never fed.
+    answer, step = (torch.arange(steps) < count[:, None]).nonzero(as_tuple=True)
+    place = (row[answer], start[answer] + step)
+    shape = (len(lengths), int((start + count).max()))
+    fed = torch.full((*shape, tokens.shape[2]), config.pad_id)
+    fed[place] = tokens[answer, step]
+    fed = fed[:, longest:]
+    x = torch.cat([read, model.embed(fed[..., 1:], fed[..., 0], None, None)], 1)
+    positions = torch.arange(shape[1]).repeat(shape[0], 1)
+    positions[place] = lengths[row[answer]] + step
+    # 0 for the prompt, another number for each answer, -1 behind them.
+    part = torch.zeros(shape, dtype=torch.long)
+    part[:, longest:] = -1
+    part[place] = answer + 1
+    of_prompt = (part == 0) & (torch.arange(shape[1]) < lengths[:, None])
+    mask = ((part[:, :, None] == part[:, None]) | of_prompt[:, None]).tril()
+    text_state, audio_state = model.hidden(x, positions, mask[:, None])
+    predicted = (start[:, None] + torch.arange(-1, steps - 1)).clamp(max=shape[1] - 1)
+    predicted[:, 0] = lengths[row] - 1
+    row = row[:, None]
     logp = torch.zeros(tokens.shape, dtype=text_state.dtype)
     here = sampled[..., 0]
     logits = model.text_logits(text_state[row, predicted][here]) / sampling.text_temperature
@@ -329,6 +339,30 @@ def teacher_forced(model: DualStreamLM, prompts: Sequence[Prompt], blocks: Seque
         scored = torch.log_softmax(logits[inside] / sampling.audio_temperature, -1).gather(1, wanted[:, None])
         logp = logp.masked_scatter(_only_slot(sampled, slot), scored)
     return logp
+
+
+def _fed_steps(sampled: Tensor) -> Tensor:
+    """How many steps of each answer are read [N]: all before the last sampled one."""
+    steps = torch.arange(sampled.shape[1])
+    return (sampled.any(2) * steps).amax(1)
+
+
+def _share_rows(sizes: Sequence[int], sampled: Tensor, longest: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Which prompt [R] each row reads; row [N] of each answer, and where in it the answer starts [N].
+
+    At most 8 answers share a row: attention over a row grows with its square.
+    """
+    prompts, rows, starts = [], [], []
+    counts = iter(_fed_steps(sampled).tolist())
+    for prompt, size in enumerate(sizes):
+        for answer in range(size):
+            if answer % 8 == 0:
+                prompts.append(prompt)
+                start = longest
+            rows.append(len(prompts) - 1)
+            starts.append(start)
+            start += next(counts)
+    return torch.tensor(prompts), torch.tensor(rows), torch.tensor(starts)
 
 
 def _only_slot(sampled: Tensor, slot: int) -> Tensor:

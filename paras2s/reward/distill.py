@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from paras2s.config import DistillConfig
+from paras2s.errors import JudgeError
 from paras2s.reward.model import HeardQuestion, RewardModel, RewardModelConfig
 
 
@@ -38,40 +39,67 @@ class PreferenceSet:
         return [(a.question, row) for row, a in enumerate(self.answers) if self.styles[a.question] in a.scores]
 
 
-def draw_batch(
-    preferences: PreferenceSet, size: int, rng: np.random.Generator
-) -> tuple[list[HeardQuestion], list[np.ndarray], list[int]]:
-    """Questions, answer codes and classes 0..4: a half as sampled, three eighths crossed, an eighth degenerate.
+@dataclass(frozen=True)
+class Batch:
+    """N pairs: questions, answer codes, the judge's class 0..4 [N], the question's style [N], and for every style the
+    class the judge gave the answer [N, Y], -1 where it gave none.
+    """
+
+    questions: list[HeardQuestion]
+    answers: list[np.ndarray]
+    classes: torch.Tensor
+    styles: torch.Tensor
+    worth: torch.Tensor
+
+
+def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng: np.random.Generator) -> Batch:
+    """A half as sampled, three eighths crossed, an eighth degenerate; in three of four batches the question has no codes.
 
     A crossed pair gives an answer to another question than it was sampled for. The judge has scored it for that
     question's style as well, so it costs nothing, and only listening to the question can tell such pairs apart.
+
+    Raises:
+        JudgeError: the judge scored none of the answers.
     """
     own = preferences.own_pairs()
-    questions: list[HeardQuestion] = []
-    answers: list[np.ndarray] = []
-    classes: list[int] = []
-    while len(classes) < size:
-        part = len(classes) / size
+    if not own:
+        raise JudgeError("the judge scored none of the sampled answers, so there is nothing to learn from")
+    pairs: list[tuple[int, np.ndarray, dict[str, float]]] = []
+    while len(pairs) < size:
+        part = len(pairs) / size
         question, row = own[int(rng.integers(len(own)))]
-        codes = preferences.answers[row].codes
-        score: float | None = preferences.answers[row].scores[preferences.styles[question]]
+        codes, scores = preferences.answers[row].codes, preferences.answers[row].scores
         if part >= 0.875 and preferences.degenerate:
-            codes, score = preferences.degenerate[int(rng.integers(len(preferences.degenerate)))], 1.0
+            codes = preferences.degenerate[int(rng.integers(len(preferences.degenerate)))]
+            scores = dict.fromkeys(names, 1.0)
         elif part >= 0.5:
             question = int(rng.integers(len(preferences.questions)))
-            score = preferences.answers[row].scores.get(preferences.styles[question])
-        if score is not None and len(codes):
-            questions.append(_blur(preferences.questions[question], rng))
-            answers.append(codes)
-            classes.append(round(score) - 1)
-    return questions, answers, classes
+        if preferences.styles[question] in scores and len(codes):
+            pairs.append((question, codes, scores))
+    hide = rng.random() < 0.75
+    styles = [preferences.styles[question] for question, _, _ in pairs]
+    return Batch(
+        [_blur(preferences.questions[question], hide, rng) for question, _, _ in pairs],
+        [codes for _, codes, _ in pairs],
+        torch.tensor([round(scores[style]) - 1 for style, (_, _, scores) in zip(styles, pairs, strict=True)]),
+        torch.tensor([names.index(style) for style in styles]),
+        torch.tensor([[round(scores[name]) - 1 if name in scores else -1 for name in names] for _, _, scores in pairs]),
+    )
 
 
-def _blur(question: HeardQuestion, rng: np.random.Generator) -> HeardQuestion:
-    """Few questions are known by heart soon: shake the features, and now and then withhold the codes' order."""
+def _blur(question: HeardQuestion, hide_codes: bool, rng: np.random.Generator) -> HeardQuestion:
+    """A few hundred questions are soon known by their codes and exact features; what must be learned is to listen."""
     noise = rng.standard_normal((1, question.features.shape[1])).astype(np.float32)
-    codes = question.codes[rng.permutation(len(question.codes))] if rng.random() < 0.5 else question.codes
-    return HeardQuestion(codes, question.features + 0.3 * noise)
+    return HeardQuestion(question.codes[:0] if hide_codes else question.codes, question.features + 0.4 * noise)
+
+
+def batch_loss(model: RewardModel, batch: Batch) -> torch.Tensor:
+    """Cross entropy of the score, plus that of its two parts: the style heard, and the answer's worth to every style."""
+    style, worth = model.hear_style(batch.questions), model.worth(batch.answers)
+    score = (style[..., None] + worth).logsumexp(1)
+    parts = torch.nn.functional.nll_loss(style, batch.styles)
+    parts = parts + torch.nn.functional.nll_loss(worth.flatten(0, 1), batch.worth.flatten(), ignore_index=-1)
+    return torch.nn.functional.nll_loss(score, batch.classes) + parts
 
 
 def train_reward_model(
@@ -81,11 +109,12 @@ def train_reward_model(
     seed: int,
     on_step: Callable[[int, float], None],
 ) -> RewardModel:
-    """Cross entropy on the judge's score, AdamW, cosine schedule."""
+    """AdamW on `batch_loss`, one cycle."""
     torch.manual_seed(seed)
     sizes = RewardModelConfig(
         codebook_sizes=codebook_sizes,
         feature_dim=preferences.questions[0].features.shape[1],
+        styles=tuple(sorted(set(preferences.styles))),
         hidden_size=config.hidden_size,
         layers=config.layers,
     )
@@ -95,8 +124,7 @@ def train_reward_model(
     rng = np.random.default_rng([seed, 7])
     model.train()
     for step in range(config.steps):
-        questions, answers, classes = draw_batch(preferences, config.batch_size, rng)
-        loss = torch.nn.functional.cross_entropy(model(questions, answers), torch.tensor(classes))
+        loss = batch_loss(model, draw_batch(preferences, sizes.styles, config.batch_size, rng))
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,8 +1,11 @@
 """`RewardModel`: a small transformer over a question's and an answer's codec tokens with a five-way score.
 
-Distilled from a judge by cross entropy on its score (ParaS2S, section 4.2), scoring by the expected value. Beside the
-codes it is given the question's continuous features, as the policy is; of the answer it hears the codes alone.
-Alphabet: N pairs, T steps, K codebooks, F features.
+Distilled from a judge by cross entropy on its score (ParaS2S, section 4.2), scoring by the expected value. It hears the
+question and says which style it was spoken in, hears the answer and says what it would be worth to each style, and
+mixes: P(score | question, answer) = sum over styles of P(style | question) P(score | style, answer). Learned as one black
+box from a few hundred questions, the same network found neither part.
+Beside the codes it is given the question's continuous features, as the policy is; of the answer it hears the codes alone.
+Alphabet: N pairs, T steps, K codebooks, F features, Y styles.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class RewardModelConfig(BaseModel):
 
     codebook_sizes: tuple[int, ...]
     feature_dim: int
+    styles: tuple[str, ...]
     hidden_size: int
     layers: int
 
@@ -55,29 +59,41 @@ class RewardModel(nn.Module):
         self.register_buffer("offsets", torch.tensor([0, *np.cumsum(config.codebook_sizes)[:-1].tolist()]), persistent=False)
         self.codes = nn.Embedding(sum(config.codebook_sizes), width)
         self.features = nn.Sequential(nn.Linear(config.feature_dim, width), nn.GELU(), nn.Linear(width, width))
-        # 0: the score's own place, 1: question, 2: answer.
-        self.kind = nn.Embedding(3, width)
+        self.start = nn.Parameter(torch.zeros(width))
         self.place = nn.Embedding(MAX_STEPS, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 3 * width, 0.1, "gelu", batch_first=True, norm_first=True)
+        # Without dropout: drawing its masks would take longer than everything else on a CPU.
+        layer = nn.TransformerEncoderLayer(width, 4, 3 * width, 0.0, "gelu", batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 5))
+        self.style_head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, len(config.styles)))
+        self.score_head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 5 * len(config.styles)))
         nn.init.normal_(self.codes.weight, std=0.3)
         nn.init.normal_(self.place.weight, std=0.1)
 
+    def hear_style(self, questions: Sequence[HeardQuestion]) -> Tensor:
+        """Log-probs [N, Y] of the style each question was spoken in; a question may come without its codes."""
+        # One place for the features' mean: step by step they would tell which clip it is, and be learned by heart.
+        means = torch.from_numpy(np.stack([question.features.mean(0) for question in questions]))
+        heard = self._encode(self.features(means)[:, None], [question.codes for question in questions])
+        return self.style_head(heard).log_softmax(-1)
+
+    def worth(self, answers: Sequence[np.ndarray]) -> Tensor:
+        """Log-probs [N, Y, 5] of what each answer would score with each style; answers have at least one step."""
+        start = self.start.expand(len(answers), 1, -1)
+        scores = self.score_head(self._encode(start, answers))
+        return scores.view(len(answers), len(self.config.styles), 5).log_softmax(-1)
+
     def forward(self, questions: Sequence[HeardQuestion], answers: Sequence[np.ndarray]) -> Tensor:
-        """Logits [N, 5] over the scores 1 to 5; answers are codes [T, K], at least one step long."""
-        q_codes, q_mask = self._embed_codes([question.codes for question in questions])
-        features = np.zeros((*q_mask.shape, self.config.feature_dim), dtype=np.float32)
-        for row, question in enumerate(questions):
-            held = question.features[: q_mask.shape[1]]
-            features[row, : len(held)] = held
-        question = q_codes + self.features(torch.from_numpy(features))
-        answer, a_mask = self._embed_codes(answers)
-        rows = len(questions)
-        start = self.kind.weight[0].expand(rows, 1, -1)
-        x = torch.cat([start, question + self.kind.weight[1], answer + self.kind.weight[2]], 1)
-        mask = torch.cat([torch.ones(rows, 1, dtype=torch.bool), q_mask, a_mask], 1)
-        return self.head(self.encoder(x, src_key_padding_mask=~mask)[:, 0])
+        """Log-probs [N, 5] over the scores 1 to 5."""
+        return (self.hear_style(questions)[..., None] + self.worth(answers)).logsumexp(1)
+
+    def _encode(self, start: Tensor, codes: Sequence[np.ndarray]) -> Tensor:
+        """State of the first place [N, width], after it has looked at the codes."""
+        embedded, mask = self._embed_codes(codes)
+        mask = torch.cat([torch.ones(len(codes), 1, dtype=torch.bool), mask], 1)
+        # The mean beside the sequence: it is learned at once, and the order soon after.
+        mean = (embedded * mask[:, 1:, None]).sum(1, keepdim=True) / mask[:, 1:, None].sum(1, keepdim=True).clamp(min=1)
+        x = torch.cat([start + mean, embedded + self.place.weight[: embedded.shape[1]]], 1)
+        return self.encoder(x, src_key_padding_mask=~mask)[:, 0]
 
     def _embed_codes(self, codes: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
         longest = min(MAX_STEPS, max(len(one) for one in codes))
@@ -85,8 +101,7 @@ class RewardModel(nn.Module):
         mask = np.zeros((len(codes), longest), dtype=bool)
         for row, one in enumerate(codes):
             ids[row, : len(one)], mask[row, : len(one)] = one[:longest], True
-        embedded = self.codes(torch.from_numpy(ids) + self.offsets).sum(2)
-        return embedded + self.place.weight[:longest], torch.from_numpy(mask)
+        return self.codes(torch.from_numpy(ids) + self.offsets).sum(2), torch.from_numpy(mask)
 
     @torch.inference_mode()
     def score(self, questions: Sequence[HeardQuestion], answers: Sequence[np.ndarray]) -> list[float]:
@@ -96,7 +111,7 @@ class RewardModel(nn.Module):
         spoken = [row for row, answer in enumerate(answers) if len(answer)]
         if spoken:
             logits = self([questions[row] for row in spoken], [answers[row] for row in spoken])
-            for row, value in zip(spoken, (logits.softmax(-1) @ SCORES).tolist(), strict=True):
+            for row, value in zip(spoken, (logits.exp() @ SCORES).tolist(), strict=True):
                 found[row] = value
         return found
 

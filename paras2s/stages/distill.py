@@ -88,8 +88,10 @@ def probe(
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """What judge and reward model make of degenerate answers to held-out questions, by kind: their highest scores."""
     table = {}
-    for kind, clips in degenerate_answers(dataset, policy, 8, seed=1000).items():
-        blueprints = measure_answers(clips, dataset.agent_tone)
+    by_kind = degenerate_answers(dataset, policy, 8, seed=1000)
+    measured = iter(measure_answers([clip for clips in by_kind.values() for clip in clips], dataset.agent_tone))
+    for kind, clips in by_kind.items():
+        blueprints = [next(measured) for _ in clips]
         verdicts = [judge.judge(Question("", queries[n % len(queries)].style or ""), b) for n, b in enumerate(blueprints)]
         scores = [verdict.score for verdict in verdicts if isinstance(verdict, Verdict)]
         heard = [question_of(prompts[n % len(prompts)]) for n in range(len(clips))]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,8 +119,11 @@ class Run:
             return None
 
     def log_step(self, row: dict[str, Any]) -> None:
-        """Add one step to metrics.jsonl."""
+        """Add one step to metrics.jsonl, and to Weights & Biases where a key is set."""
         append_jsonl(self.metrics_path, row)
+        if os.environ.get("WANDB_API_KEY"):
+            wandb = _wandb(self.config.name, str(self.folder))
+            wandb.log({key: value for key, value in row.items() if value is not None}, step=row["step"])
 
     def metrics(self) -> list[dict[str, Any]]:
         """All steps logged."""
@@ -128,6 +133,16 @@ class Run:
         """Forget logged steps that are about to be done again."""
         if self.metrics_path.is_file():
             write_jsonl(self.metrics_path, [row for row in self.metrics() if row["step"] < step])
+
+
+@functools.lru_cache(maxsize=1)
+def _wandb(name: str, folder: str) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError("WANDB_API_KEY is set but wandb is not installed: pip install 'paras2s[wandb]', or unset it") from error
+    wandb.init(project="paras2s", name=name, dir=folder, mode="online", resume="allow")
+    return wandb
 
 
 class Bar:

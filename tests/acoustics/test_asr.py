@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paras2s.acoustics.asr import Transcript, normalise_words, pack, transcribe, word_error_rate
+from paras2s.acoustics.asr import GAP_S, Transcript, normalise_words, pack, transcribe, word_error_rate
 from paras2s.audio import Clip, read_clip
 
 LIBRISPEECH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "librispeech"
@@ -42,7 +42,7 @@ def test_pack_places_every_clip_once_and_within_the_window() -> None:
     durations_s = [0.3 * (i % 17) + 0.5 for i in range(100)]
     windows = pack(durations_s)
     assert sorted(index for window in windows for index in window) == list(range(100))
-    assert max(sum(durations_s[i] + 1.0 for i in window) for window in windows) <= 29.0
+    assert max(sum(durations_s[i] + GAP_S for i in window) for window in windows) <= 29.0
 
 
 @pytest.mark.parametrize(
