@@ -140,7 +140,7 @@ def _wandb(name: str, folder: str) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ConfigError("WANDB_API_KEY is set but wandb is not installed: pip install 'paras2s[wandb]', or unset it") from error
+        raise ConfigError("WANDB_API_KEY is set but wandb is missing: pip install 'paras2s[wandb]', or unset it") from error
     wandb.init(project="paras2s", name=name, dir=folder, mode="online", resume="allow")
     return wandb
 

@@ -25,7 +25,8 @@ WORTH = ((5, 1, 2), (1, 5, 3), (3, 2, 5))
 
 def make_model(seed: int = 0) -> RewardModel:
     torch.manual_seed(seed)
-    return RewardModel(RewardModelConfig(codebook_sizes=SIZES, feature_dim=FEATURES, hidden_size=16, layers=2))
+    sizes = RewardModelConfig(codebook_sizes=SIZES, feature_dim=FEATURES, styles=STYLES, hidden_size=16, layers=2)
+    return RewardModel(sizes)
 
 
 def make_codes(steps: int, rng: np.random.Generator) -> np.ndarray:
@@ -179,8 +180,8 @@ def test_training_depends_on_its_seed_alone() -> None:
 
 
 def marked_preferences(missing: bool = False) -> PreferenceSet:
-    """Codes that tell who is who: question q is all q, answer a is all 4 + a, degenerate answers are 7."""
-    questions = tuple(HeardQuestion(np.full((3, 2), q), np.zeros((3, FEATURES), dtype=np.float32)) for q in range(3))
+    """Who is who: question q has codes q and features 10 q, answer a has codes 4 + a, degenerate answers have 7."""
+    questions = tuple(HeardQuestion(np.full((3, 2), q), np.full((3, FEATURES), 10.0 * q, np.float32)) for q in range(3))
     scores = [{s: float(WORTH[i][kind]) for i, s in enumerate(STYLES)} for kind in range(3)]
     if missing:
         # Answer 0 was not scored for its own question, nor answer 1 for the third one.
@@ -195,11 +196,22 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
     preferences = marked_preferences(missing)
     kinds: Counter[str] = Counter()
     crossed: Counter[tuple[int, int]] = Counter()
+    hidden = 0
     for _ in range(20):
-        questions, answers, classes = draw_batch(preferences, 64, rng)
-        assert len(questions) == len(answers) == len(classes) == 64
-        for place, (question, answer, found) in enumerate(zip(questions, answers, classes, strict=True)):
-            q, a = int(question.codes[0, 0]), int(answer[0, 0]) - 4
+        batch = draw_batch(preferences, STYLES, 64, rng)
+        assert len(batch.questions) == len(batch.answers) == len(batch.classes) == 64
+        hidden += len(batch.questions[0].codes) == 0
+        assert len({len(question.codes) for question in batch.questions}) == 1
+        pairs = zip(batch.questions, batch.answers, batch.classes.tolist(), strict=True)
+        for place, (question, answer, found) in enumerate(pairs):
+            q, a = round(float(question.features.mean()) / 10), int(answer[0, 0]) - 4
+            assert batch.styles[place] == q
+            scored = (
+                [-1 if STYLES[i] not in preferences.answers[a].scores else WORTH[i][a] - 1 for i in range(3)]
+                if a < 3
+                else [0] * 3
+            )
+            assert batch.worth[place].tolist() == scored
             if place < 32:
                 kinds["own"] += 1
                 assert q == a
@@ -210,6 +222,7 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
                 assert a == 3
             assert found == (0 if a == 3 else WORTH[q][a] - 1)
     assert kinds == {"own": 640, "degenerate": 160}
+    assert 10 <= hidden <= 19
     # An answer without a score for its own question is not crossed either.
     assert len(crossed) == (5 if missing else 9)
     assert preferences.own_pairs() == [(q, q) for q in range(1 if missing else 0, 3)]
@@ -218,17 +231,34 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
 def test_without_degenerate_answers_their_share_is_crossed() -> None:
     whole = marked_preferences()
     preferences = PreferenceSet(whole.questions, whole.styles, whole.answers, ())
-    _, answers, _ = draw_batch(preferences, 64, np.random.default_rng(0))
-    assert {int(answer[0, 0]) - 4 for answer in answers} == {0, 1, 2}
+    batch = draw_batch(preferences, STYLES, 64, np.random.default_rng(0))
+    assert {int(answer[0, 0]) - 4 for answer in batch.answers} == {0, 1, 2}
+
+
+def test_nothing_scored_is_an_error() -> None:
+    whole = marked_preferences()
+    unscored = tuple(ScoredAnswer(answer.question, answer.codes, {}) for answer in whole.answers)
+    with pytest.raises(JudgeError, match="scored none"):
+        draw_batch(PreferenceSet(whole.questions, whole.styles, unscored, ()), STYLES, 8, np.random.default_rng(0))
+
+
+def test_scores_mix_what_an_answer_is_worth_over_the_styles_heard() -> None:
+    rng = np.random.default_rng(5)
+    questions, answers = [make_question(4, rng) for _ in range(3)], [make_codes(5, rng) for _ in range(3)]
+    model = make_model()
+    style, worth = model.hear_style(questions).exp(), model.worth(answers).exp()
+    mixed = torch.einsum("ny,nyc->nc", style, worth)
+    torch.testing.assert_close(model(questions, answers).exp(), mixed)
+    torch.testing.assert_close(mixed.sum(1), torch.ones(3))
 
 
 def test_questions_are_blurred_but_not_changed_in_the_set() -> None:
     preferences = marked_preferences()
-    questions, _, _ = draw_batch(preferences, 64, np.random.default_rng(0))
-    shifts = np.stack([question.features[0] for question in questions])
-    assert shifts.std() == pytest.approx(0.3, abs=0.05)
+    questions = draw_batch(preferences, STYLES, 64, np.random.default_rng(0)).questions
+    shifts = np.stack([question.features[0] - 10 * round(float(question.features.mean()) / 10) for question in questions])
+    assert shifts.std() == pytest.approx(0.4, abs=0.06)
     assert all((question.features == question.features[0]).all() for question in questions)
-    assert all((question.features == 0).all() for question in preferences.questions)
+    assert [float(question.features.max()) for question in preferences.questions] == [0.0, 10.0, 20.0]
 
 
 # -- agreement --------------------------------------------------------------------------------------------------------
