@@ -74,11 +74,12 @@ class DistillConfig(Section):
 class AlignConfig(Section):
     """GRPO (ParaS2S, section 4.3 and appendix D)."""
 
-    steps: int = Field(40, ge=1)
-    queries_per_step: int = Field(12, ge=1)
+    steps: int = Field(50, ge=1)
+    queries_per_step: int = Field(16, ge=1)
     group_size: int = Field(8, ge=2)
-    learning_rate: float = 1.5e-4
+    learning_rate: float = 1e-4
     temperature: float = Field(1.0, gt=0)
+    scale_rewards: Literal["group", "none"] = Field("none", description="group: by its std, the paper; none: see the code")
     loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo"] = "grpo"
     ratio_level: Literal["token", "step", "sequence"] = Field("step", description="step: ParaS2S's joint ratio")
     average: Literal["joint", "per_stream"] = Field("per_stream", description="joint: the paper; per_stream: apart")
@@ -88,7 +89,7 @@ class AlignConfig(Section):
     clip_high: float = Field(0.2, ge=0)
     ratio_cap: float | None = Field(None, description="two-sided clipping: the free ratio is held below it")
     importance_cap: float | None = Field(None, description="weigh by exp(learner - sampler log-prob), at most this")
-    kl_weight: float = Field(0.02, ge=0, description="beta; 0.2 in the paper, whose model has more to lose")
+    kl_weight: float = Field(0.04, ge=0, description="beta; 0.2 in the paper, whose model has more to lose")
     kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each entry added up, or k3 of the joint log-prob")
     kl_bias_correction: bool = False
     max_grad_norm: float = Field(1.0, gt=0)

@@ -103,7 +103,7 @@ class Learner:
             PolicyError: too many answers are unscored, or loss or gradient is not finite; nothing was changed.
         """
         values = [[r.value if isinstance(r, Reward) else None for r in group] for group in rewards]
-        advantages = group_advantages(values)
+        advantages = group_advantages(values, self.config.scale_rewards)
         asked = sum(map(len, values))
         if advantages.unscored > self.config.max_unscored_share * asked or advantages.unscored == asked:
             reason = next((r.reason for group in rewards for r in group if isinstance(r, Unscored)), "a lone answer")

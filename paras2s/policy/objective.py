@@ -184,8 +184,10 @@ class Advantages:
     unscored: int
 
 
-def group_advantages(rewards: Sequence[Sequence[float | None]]) -> Advantages:
-    """(r - mean) / (std + 1e-4) within each group, unbiased std, over the answers that have a reward.
+def group_advantages(rewards: Sequence[Sequence[float | None]], scale: Literal["group", "none"] = "group") -> Advantages:
+    """(r - mean) / (std + 1e-4) within each group, unbiased std, over the answers that have a reward; or r - mean alone.
+
+    A reward model never gives eight equal scores, so "group" blows its noise up to full size where all answers are good.
 
     A flat group gets advantage 0 and is counted; an unscored answer gets none at all, which is not the same.
     """
@@ -202,6 +204,7 @@ def group_advantages(rewards: Sequence[Sequence[float | None]]) -> Advantages:
             values += [None if reward is None else 0.0 for reward in group]
             flat += 1
             continue
-        mean, std = scored.mean().item(), scored.std().item()
-        values += [None if reward is None else (reward - mean) / (std + 1e-4) for reward in group]
+        mean = scored.mean().item()
+        spread = scored.std().item() + 1e-4 if scale == "group" else 1.0
+        values += [None if reward is None else (reward - mean) / spread for reward in group]
     return Advantages(tuple(values), flat, missing)

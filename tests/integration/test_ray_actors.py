@@ -56,7 +56,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         parameter.data += 0.1 * torch.randn_like(parameter)
     listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
     DualStreamPolicy(model, WordPieces(LETTERS), Codec2Pairs(), listener).save(root / "sft")
-    sizes = RewardModelConfig(codebook_sizes=CONFIG.codebook_sizes, feature_dim=3, styles=("happy", "sad"), hidden_size=16, layers=1)
+    sizes = RewardModelConfig(
+        codebook_sizes=CONFIG.codebook_sizes, feature_dim=3, styles=("happy", "sad"), hidden_size=16, layers=1
+    )
     RewardModel(sizes).save(root / "reward")
     return root
 

@@ -314,3 +314,9 @@ def test_agrees_with_trl(settings: dict[str, Any], kl_weight: float) -> None:
             assert ours.kl == pytest.approx(logged["kl"][0], abs=1e-6)
         if objective.loss_type != "cispo" and objective.ratio_cap is None and objective.ratio_level == "token":
             assert ours.clipped_share == pytest.approx(logged["clip_ratio/region_mean"][0], abs=1e-6)
+
+
+def test_unscaled_advantages_are_differences_from_the_mean() -> None:
+    found = group_advantages([[1.0, 4.0, None, 4.0], [2.0, 2.0]], scale="none")
+    assert found.values == (pytest.approx(-2.0), pytest.approx(1.0), None, pytest.approx(1.0), 0.0, 0.0)
+    assert (found.zero_spread, found.unscored) == (1, 1)
