@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from paras2s.audio import Clip
 from paras2s.data_gen.corpus import load_families, load_words_only
 from paras2s.data_gen.render import Take, render
 from paras2s.data_gen.speech import AGENT, AGENT_TONES
-from paras2s.language import embed_sentences
 from paras2s.records import Query
 
 
@@ -26,19 +23,19 @@ class SpokenAnswer:
     clip: Clip
 
 
-def words_only(queries: Sequence[Query], known: Sequence[Query], answers_per_query: int, cache: Path) -> list[SpokenAnswer]:
-    """The cascade: recogniser, a text reply, neutral speech. Both styles of a contrast sound alike to it.
+def words_only(queries: Sequence[Query], answers_per_query: int, cache: Path) -> list[SpokenAnswer]:
+    """The cascade: words in, a text reply, neutral speech out. Both styles of a contrast sound alike to it.
 
-    Which kind of remark it is answering it takes from the most similar demonstrated query, by the words heard.
+    It stands for a language model that reads the words perfectly, so it is told what kind of remark it answers (category),
+    which the words give away; of the style it learns nothing.
     """
-    similarity = embed_sentences([query.heard for query in queries]) @ embed_sentences([q.heard for q in known]).T
     replies = load_words_only()
-    texts = []
-    for query, row in zip(queries, similarity, strict=True):
-        category = known[int(np.argmax(row))].category
-        assert category is not None
-        texts.append([(query, replies[category][n % len(replies[category])]) for n in range(answers_per_query)])
-    return _speak([(query, n, text, "neutral") for rows in texts for n, (query, text) in enumerate(rows)], cache)
+    rows = []
+    for query in queries:
+        assert query.category is not None
+        options = replies[query.category]
+        rows += [(query, n, options[n % len(options)], "neutral") for n in range(answers_per_query)]
+    return _speak(rows, cache)
 
 
 def topline(queries: Sequence[Query], answers_per_query: int, cache: Path) -> list[SpokenAnswer]:

@@ -121,8 +121,7 @@ def run_bench(run: Run, dataset: Dataset, model: RewardModel) -> dict[str, list[
                 found[system] = load_rows(path)
                 continue
             if system == "words_only":
-                known = dataset.of_role("demonstration")
-                answers = words_only(queries, known, config.answers_per_query, cache)
+                answers = words_only(queries, config.answers_per_query, cache)
             elif system == "topline":
                 answers = topline(queries, config.answers_per_query, cache)
             else:
