@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from paras2s.stages.run import Run
 from paras2s.storage import write_json
 
 BATCH_QUERIES = 32
+SYSTEMS = ("words_only", "sft", "aligned", "topline")
 
 
 def policy_answers(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> list[SpokenAnswer]:
@@ -113,24 +115,21 @@ def run_bench(run: Run, dataset: Dataset, model: RewardModel) -> dict[str, list[
     torch.set_num_threads(os.cpu_count() or 1)
     config, cache, judge = run.config.bench, run.config.cache_dir, RubricJudge()
     queries, codec = dataset.of_role("test"), Codec2Pairs()
-    found: dict[str, list[AnswerRow]] = {}
-    with run.stage("bench"):
-        for system in ("words_only", "sft", "aligned", "topline"):
-            path = run.folder / "bench" / f"{system}.jsonl"
-            if path.is_file():
-                found[system] = load_rows(path)
-                continue
+    paths = {system: run.folder / "bench" / f"{system}.jsonl" for system in SYSTEMS}
+    found = {system: load_rows(path) for system, path in paths.items() if path.is_file()}
+    folders = {"sft": run.sft_dir, "aligned": run.aligned_dir}
+    missing = [s for s in SYSTEMS if s not in found and (s not in folders or (folders[s] / "policy.json").is_file())]
+    with run.stage("bench") if missing else contextlib.nullcontext():
+        for system in missing:
             if system == "words_only":
                 answers = words_only(queries, config.answers_per_query, cache)
             elif system == "topline":
                 answers = topline(queries, config.answers_per_query, cache)
             else:
-                folder = run.sft_dir if system == "sft" else run.aligned_dir
-                if not (folder / "policy.json").is_file():
-                    continue
-                answers = policy_answers(run, dataset, DualStreamPolicy.load(folder, codec))
+                answers = policy_answers(run, dataset, DualStreamPolicy.load(folders[system], codec))
             found[system] = judge_answers(run, dataset, system, answers, model, judge)
-            save_rows(path, found[system])
+            save_rows(paths[system], found[system])
+    found = {system: found[system] for system in SYSTEMS if system in found}
     write_json(run.folder / "bench" / "summary.json", summary(found))
     return found
 
