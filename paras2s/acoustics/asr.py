@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from paras2s.audio import Clip
 WINDOW_S = 29.0
 GAP_S = 0.6
 RATE_HZ = 16_000
-VERSION = "whisper-tiny-int8/packed-3"
+VERSION = "whisper-tiny-int8/packed-4"
 
 
 @dataclass(frozen=True)
@@ -94,22 +95,40 @@ def transcribe(clips: Sequence[Clip], threads: int = 2) -> list[Transcript]:
     resampled = [clip.at(RATE_HZ) for clip in clips]
     found: list[list[Word]] = [[] for _ in clips]
     for window in pack([clip.duration_s for clip in resampled]):
-        pieces, starts_s, position_s = [], [], 0.0
-        for index in window:
-            starts_s.append(position_s)
-            samples = resampled[index].samples
-            peak = float(np.abs(samples).max(initial=0.0))
-            # Quiet answers in a shared window would otherwise be passed over as silence.
-            pieces.append(samples * (0.5 / peak) if peak > 1e-4 else samples)
-            pieces.append(np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32))
-            position_s += resampled[index].duration_s + GAP_S
-        for word in _recognise(np.concatenate(pieces), threads):
-            middle_s = (word.start_s + word.end_s) / 2
-            slot = int(np.searchsorted(starts_s, middle_s, side="right")) - 1
-            offset_s = starts_s[slot]
-            moved = Word(word.text, word.start_s - offset_s, word.end_s - offset_s, word.probability)
-            found[window[slot]].append(moved)
+        words = _recognise_window([resampled[index] for index in window], threads)
+        # One clip of a looped word makes Whisper repeat itself through its neighbours; then each is heard alone, and so
+        # is a clip that got no word at all.
+        runaway = repeats(" ".join(word.text for group in words for word in group))
+        for index, group in zip(window, words, strict=True):
+            alone = len(window) > 1 and (runaway or not group)
+            found[index] = _recognise_window([resampled[index]], threads)[0] if alone else group
     return [Transcript(tuple(words)) for words in found]
+
+
+def repeats(text: str, limit: float = 2.4) -> bool:
+    """Whether a transcript runs in circles: it compresses more than `limit` times, Whisper's own threshold."""
+    data = text.encode()
+    return len(data) > limit * len(zlib.compress(data))
+
+
+def _recognise_window(clips: Sequence[Clip], threads: int) -> list[list[Word]]:
+    """Words of clips that share a window, with times in their own clip."""
+    pieces, starts_s, position_s = [], [], 0.0
+    for clip in clips:
+        starts_s.append(position_s)
+        peak = float(np.abs(clip.samples).max(initial=0.0))
+        # Quiet answers in a shared window would otherwise be passed over as silence.
+        pieces.append(clip.samples * (0.5 / peak) if peak > 1e-4 else clip.samples)
+        pieces.append(np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32))
+        position_s += clip.duration_s + GAP_S
+    found: list[list[Word]] = [[] for _ in clips]
+    for word in _recognise(np.concatenate(pieces), threads):
+        middle_s = (word.start_s + word.end_s) / 2
+        slot = int(np.searchsorted(starts_s, middle_s, side="right")) - 1
+        # Whisper may let a word begin or end in the gap beside its clip.
+        start_s, end_s = np.clip([word.start_s - starts_s[slot], word.end_s - starts_s[slot]], 0.0, clips[slot].duration_s)
+        found[slot].append(Word(word.text, float(start_s), float(end_s), word.probability))
+    return found
 
 
 def _recognise(samples: np.ndarray, threads: int) -> list[Word]:

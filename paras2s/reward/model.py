@@ -72,7 +72,7 @@ class RewardModel(nn.Module):
     def hear_style(self, questions: Sequence[HeardQuestion]) -> Tensor:
         """Log-probs [N, Y] of the style each question was spoken in; a question may come without its codes."""
         # One place for the features' mean: step by step they would tell which clip it is, and be learned by heart.
-        means = torch.from_numpy(np.stack([question.features.mean(0) for question in questions]))
+        means = torch.from_numpy(np.stack([question.features.mean(0) for question in questions]).astype(np.float32))
         heard = self._encode(self.features(means)[:, None], [question.codes for question in questions])
         return self.style_head(heard).log_softmax(-1)
 
