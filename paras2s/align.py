@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from paras2s.records import Query, Reward
 from paras2s.rollout import actors as ray_actors
 from paras2s.rollout.engine import answer_seeds
 from paras2s.stages.run import Run
+
+Blur = Callable[[Prompt, np.random.Generator], Prompt]
 
 
 def pick_queries(step: int, per_step: int, available: int, seed: int) -> list[int]:
@@ -63,13 +65,16 @@ class Actors:
         self.weights = self.learner.weights.remote()
 
     def ask(
-        self, version: int, ids: Sequence[str], prompts: Sequence[Prompt], group: int, sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
+        self, version: int, ids: Sequence[str], heard: Sequence[Prompt], prompts: Sequence[Prompt], group: int,
+        sampling: Sampling, seeds: Sequence[Sequence[int]],
     ) -> tuple[list[Any], list[Any]]:  # fmt: skip
-        """Rollouts [B] and rewards [B][G] of queries, spread over the workers."""
+        """Rollouts [B] and rewards [B][G] of queries, spread over the workers.
+
+        The policy answers what it heard; the reward is for the question as it was.
+        """
         shares = split(len(ids), len(self.rollout))
         parts = [
-            worker.generate.remote(self.weights, version, ids[s], prompts[s], group, sampling, seeds[s])
+            worker.generate.remote(self.weights, version, ids[s], heard[s], group, sampling, seeds[s])
             for worker, s in zip(self.rollout, shares, strict=False)
         ]
         rollouts = [rollout for part in ray.get(parts) for rollout in part]
@@ -78,8 +83,12 @@ class Actors:
         return rollouts, [row for part in ray.get(scores) for row in part]
 
 
-def align(run: Run, queries: Sequence[Query], prompts: Sequence[Prompt], held_out: Sequence[Prompt], resume: bool) -> None:
+def align(
+    run: Run, queries: Sequence[Query], prompts: Sequence[Prompt], validation: Sequence[Prompt], blur: Blur, resume: bool
+) -> None:
     """Move the SFT policy toward its better answers; leaves the aligned policy in the run folder.
+
+    `blur` is what happens to a question on its way to the policy's ears (see `policy.augment`).
 
     Raises:
         PolicyError: too many unscored answers, a loss that is not finite, or an actor that could not be kept alive.
@@ -96,12 +105,14 @@ def align(run: Run, queries: Sequence[Query], prompts: Sequence[Prompt], held_ou
                 started = time.perf_counter()
                 rows = pick_queries(step, config.queries_per_step, len(queries), seed)
                 ids, asked = [queries[row].id for row in rows], [prompts[row] for row in rows]
+                rng = np.random.default_rng([seed, 5, step])
+                heard = [blur(prompt, rng) for prompt in asked]
                 seeds = answer_seeds(seed, step, rows, config.group_size)
-                rollouts, rewards = actors.ask(step, ids, asked, config.group_size, sampling, seeds)
-                metrics = ray.get(actors.learner.step.remote(asked, rollouts, rewards))
+                rollouts, rewards = actors.ask(step, ids, heard, asked, config.group_size, sampling, seeds)
+                metrics = ray.get(actors.learner.step.remote(heard, rollouts, rewards))
                 actors.sync()
                 if step % config.evaluate_every == 0 or step + 1 == config.steps:
-                    metrics["held_out_reward"] = evaluate(actors, step + 1, held_out, sampling, seed)
+                    metrics["validation_reward"] = evaluate(actors, step + 1, validation, sampling, seed)
                 metrics["seconds"] = time.perf_counter() - started
                 run.log_step(metrics)
                 bar.at(step + 1, config.steps, f"reward {metrics['reward_mean']:.2f} KL {metrics.get('kl', 0):.3f}")
@@ -114,13 +125,13 @@ def align(run: Run, queries: Sequence[Query], prompts: Sequence[Prompt], held_ou
             raise PolicyError(f"an actor died and could not be started again ({error}); run with --resume") from error
 
 
-def evaluate(actors: Actors, version: int, held_out: Sequence[Prompt], sampling: Sampling, seed: int) -> float | None:
-    """Mean reward of one answer to each held-out query, by the reward model: for the curve, not for the table.
+def evaluate(actors: Actors, version: int, validation: Sequence[Prompt], sampling: Sampling, seed: int) -> float | None:
+    """Mean reward of one answer to each validation query, by the reward model: for the curve, not for the table.
 
     None if no answer was scored.
     """
-    seeds = answer_seeds(seed, 3_000_000, range(len(held_out)), 1)
-    ids = [f"held-out {number}" for number in range(len(held_out))]
-    _, rewards = actors.ask(version, ids, held_out, 1, sampling, seeds)
+    seeds = answer_seeds(seed, 3_000_000, range(len(validation)), 1)
+    ids = [f"validation {number}" for number in range(len(validation))]
+    _, rewards = actors.ask(version, ids, validation, validation, 1, sampling, seeds)
     scored = [reward.value for row in rewards for reward in row if isinstance(reward, Reward)]
     return float(np.mean(scored)) if scored else None

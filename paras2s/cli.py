@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,13 @@ Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Seed = Annotated[int | None, typer.Option(help="Another seed; the run gets a folder of its own.")]
 RunDir = Annotated[Path | None, typer.Option(help="Another run folder.")]
+
+
+class HeldOut(StrEnum):
+    """The queries that nothing is trained on."""
+
+    validation = "validation"
+    test = "test"
 
 
 def _open(config: Path, overrides: list[str] | None, seed: int | None, run_dir: Path | None, quiet: bool) -> Any:
@@ -128,23 +136,27 @@ def align(
     resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
 ) -> None:
     """Move the SFT policy toward its better answers by GRPO."""
-    from paras2s.align import align as run_align
     from paras2s.data_gen.manifest import load_dataset
     from paras2s.policy.codec import Codec2Pairs
     from paras2s.policy.dual_policy import DualStreamPolicy
-    from paras2s.stages.prompts import prepare_prompts
+    from paras2s.stages.align import run_align
 
     run = _open(config, set_, seed, run_dir, False)
     run.open()
-    dataset = load_dataset(run.data_dir)
-    policy = DualStreamPolicy.load(run.sft_dir, Codec2Pairs())
-    queries = dataset.of_role("rl")
-    held_out = prepare_prompts(policy, dataset, dataset.of_role("test"))
-    run_align(run, queries, prepare_prompts(policy, dataset, queries), held_out, resume)
+    run_align(run, load_dataset(run.data_dir), DualStreamPolicy.load(run.sft_dir, Codec2Pairs()), resume)
 
 
 @app.command()
-def bench(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
+def bench(
+    config: Config,
+    set_: Set = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    as_json: Json = False,
+    on: Annotated[HeldOut, typer.Option(help="validation: for choosing settings. test: for the figure, asked once.")] = (
+        HeldOut.test
+    ),
+) -> None:
     """Score every system on the held-out queries, with standard errors."""
     from paras2s.data_gen.manifest import load_dataset
     from paras2s.reward.model import RewardModel
@@ -152,7 +164,7 @@ def bench(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir =
 
     run = _open(config, set_, seed, run_dir, as_json)
     run.open()
-    systems = run_bench(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir))
+    systems = run_bench(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir), on.value)
     describe_bench(run, systems)
     if as_json:
         _print(summary(systems))

@@ -20,9 +20,10 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Scripts, speech, filters and splits. Counts are contrasts (two styles each) per category."""
 
-    demonstration_contrasts: int = Field(16, ge=1, description="a category; 16 x 4 = 64 contrasts to demonstrate")
-    rl_contrasts: int = Field(64, ge=1, description="a category, none of them demonstrated; prompts without labels")
+    demonstration_contrasts: int = Field(20, ge=1, description="a category; 20 x 4 = 80 contrasts to demonstrate")
+    rl_contrasts: int = Field(48, ge=1, description="a category, none of them demonstrated; prompts without labels")
     preference_contrasts: int = Field(40, ge=1, description="of the RL contrasts, keep their labels for the reward model")
+    validation_contrasts: int = Field(8, ge=1, description="a category, from topics and speakers kept for choosing settings")
     test_contrasts: int = Field(12, ge=1, description="a category, from topics and speakers never trained on")
     demonstration_speakers: int = Field(2, ge=1, le=3, description="voices that speak each demonstration query")
     answers_per_query: int = Field(2, ge=1, le=4, description="good answers demonstrated for each (query, style)")
@@ -45,16 +46,25 @@ class PolicyConfig(Section):
     max_answer_steps: int = Field(52, description="4.2 s at 12.5 steps a second")
 
 
+class AugmentConfig(Section):
+    """How a question is blurred before the policy hears it, so that it learns to listen and not which clip it is."""
+
+    words_dropped: float = Field(0.4, ge=0, le=1, description="share of prompts whose words are hidden")
+    text_dropped: float = Field(0.0, ge=0, le=1, description="of the rest, share that keep the sentence's meaning alone")
+    codes_dropped: float = Field(0.5, ge=0, le=1, description="share of prompts whose codes are hidden")
+    prosody_noise: float = Field(0.3, ge=0, description="blur of the prosody features, in standard deviations")
+    words_noise: float = Field(0.8, ge=0, description="blur of the sentence embedding, in its own standard deviations")
+
+
 class WarmupConfig(Section):
     """Supervised warm-up on both streams."""
 
+    demonstration_contrasts: int = Field(8, ge=1, description="a category: how many of the demonstrated ones are learned from")
     steps: int = Field(260, ge=1)
     batch_size: int = Field(24, ge=1)
     learning_rate: float = 1.5e-3
     weight_decay: float = 0.05
-    words_dropped: float = Field(0.4, ge=0, le=1, description="share of prompts whose words are hidden")
-    codes_dropped: float = Field(0.5, ge=0, le=1, description="share of prompts whose codes are hidden")
-    prosody_noise: float = Field(0.3, ge=0, description="blur of the prosody features, in standard deviations")
+    augment: AugmentConfig = AugmentConfig()
     text_weight: float = Field(1.0, description="of the text loss beside the audio loss")
     first_token_weight: float = Field(4.0, description="of the first text token, which picks the answer")
 
@@ -74,10 +84,14 @@ class DistillConfig(Section):
 class AlignConfig(Section):
     """GRPO (ParaS2S, section 4.3 and appendix D)."""
 
-    steps: int = Field(50, ge=1)
-    queries_per_step: int = Field(16, ge=1)
+    steps: int = Field(100, ge=1)
+    queries_per_step: int = Field(32, ge=1, description="asked and rewarded in a step")
+    learned_queries: int = Field(16, ge=1, description="of these, how many are learned from: those whose rewards differ most")
     group_size: int = Field(8, ge=2)
-    learning_rate: float = 1e-4
+    learning_rate: float = Field(1e-4, description="after its rise; it falls to a tenth over the run")
+    hearing_learning_rate: float = Field(1e-3, description="of the adaptor that hears; who speaks must not change as fast")
+    augment: AugmentConfig = AugmentConfig(words_dropped=0.1, text_dropped=0.7, codes_dropped=0.75, words_noise=2.5)
+    warmup_steps: int = Field(10, ge=1, description="over which the learning rate rises: Adam's first steps are its wildest")
     temperature: float = Field(1.0, gt=0)
     scale_rewards: Literal["group", "none"] = Field("none", description="group: by its std, the paper; none: see the code")
     loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo"] = "grpo"
@@ -89,14 +103,14 @@ class AlignConfig(Section):
     clip_high: float = Field(0.2, ge=0)
     ratio_cap: float | None = Field(None, description="two-sided clipping: the free ratio is held below it")
     importance_cap: float | None = Field(None, description="weigh by exp(learner - sampler log-prob), at most this")
-    kl_weight: float = Field(0.04, ge=0, description="beta; 0.2 in the paper, whose model has more to lose")
+    kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
     kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each entry added up, or k3 of the joint log-prob")
     kl_bias_correction: bool = False
     max_grad_norm: float = Field(1.0, gt=0)
     rollout_workers: int = Field(1, ge=1)
     reward_workers: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
-    evaluate_every: int = Field(10, ge=1, description="steps between looks at the held-out queries, by the reward model")
+    evaluate_every: int = Field(10, ge=1, description="steps between looks at the validation queries, by the reward model")
     max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")
     ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
 

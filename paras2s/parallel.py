@@ -17,6 +17,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def cores() -> int:
+    """How many cores this process may use: fewer than the machine has, under `taskset` or in a container."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _watch_parent(parent: int) -> None:
     """A worker whose parent was killed would wait for work for ever, and keep a core and its memory."""
 
@@ -44,7 +49,7 @@ def map_chunks(
         return []
     results: dict[int, list[Result]] = {}
     done = 0
-    workers = min(os.cpu_count() or 1, len(chunks))
+    workers = min(cores(), len(chunks))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_watch_parent, initargs=(os.getpid(),)) as pool:
         futures = {pool.submit(work, part): number for number, part in enumerate(chunks)}

@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 
 Category = Literal["emotion", "sarcasm", "age", "gender"]
 CATEGORIES: tuple[Category, ...] = ("emotion", "sarcasm", "age", "gender")
-Role = Literal["demonstration", "preference", "rl", "test"]
+Role = Literal["demonstration", "preference", "rl", "validation", "test"]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from paras2s.records import Candidate, Demonstration, Query, Role
 from paras2s.reward.tone import ToneClassifier
 from paras2s.storage import read_json, write_json
 
+HELD_OUT: tuple[Role, ...] = ("validation", "test")
 Progress = Callable[[str, int, int], None]
 # Adults of both sexes say everything but the child's lines.
 _KIND_OF_STYLE = {"child": "child", "male": "male", "female": "female"}
@@ -58,7 +59,7 @@ def plan_queries(roles: dict[Role, list[Contrast]], config: DataConfig, seed: in
     """Which voice says each contrast. Both styles of an emotion or of sarcasm come from one voice."""
     plans = []
     for role, contrasts in roles.items():
-        voices = SPEAKERS["test" if role == "test" else "train"]
+        voices = SPEAKERS[role if role in SPEAKERS else "train"]
         repeats = config.demonstration_speakers if role == "demonstration" else 1
         for contrast in contrasts:
             rng = np.random.default_rng([seed, _seed_of(contrast.id)])
@@ -193,7 +194,7 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     ]
     rows = [(candidate, one.percept.utterance) for candidate, one in zip(candidates, queries, strict=True)]
     contrasts = [contrast for group in roles.values() for contrast in group]
-    kept = _whole_test_contrasts(candidates)
+    kept = _whole_held_out_contrasts(candidates)
     whole = [(c, one) for c, one in zip(kept, queries, strict=True) if c.rejected is None]
     rows_of_queries = [_as_query(c, one) for c, one in whole]
     # The labelled preference queries are prompts for RL too, like any other: without their labels.
@@ -232,12 +233,12 @@ def _hear_chunk(cache: Path, wavs: Sequence[bytes]) -> list[str]:
     return heard
 
 
-def _whole_test_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """A test contrast is only worth asking whole: where one style was rejected, so is the other, with that reason."""
-    broken = {c.contrast_id for c in candidates if c.role == "test" and c.rejected is not None}
+def _whole_held_out_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """A held-out contrast is only worth asking whole: where one style was rejected, so is the other, with that reason."""
+    broken = {c.contrast_id for c in candidates if c.role in HELD_OUT and c.rejected is not None}
     return [
         replace(c, rejected="the contrast's other style was rejected")
-        if c.role == "test" and c.rejected is None and c.contrast_id in broken
+        if c.role in HELD_OUT and c.rejected is None and c.contrast_id in broken
         else c
         for c in candidates
     ]

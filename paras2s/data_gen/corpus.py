@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -23,6 +24,13 @@ TEST_TOPICS: dict[Category, frozenset[str]] = {
     "sarcasm": frozenset({"food", "entertainment", "sleep", "childhood"}),
     "age": frozenset({"privacy", "vehicles"}),
     "gender": frozenset({"ceremony", "sports"}),
+}
+# Topics on which settings are chosen, so that the test is asked once.
+VALIDATION_TOPICS: dict[Category, frozenset[str]] = {
+    "emotion": frozenset({"culture", "news"}),
+    "sarcasm": frozenset({"culture", "news"}),
+    "age": frozenset({"money"}),
+    "gender": frozenset({"fragrance"}),
 }
 
 
@@ -93,8 +101,23 @@ def load_calibration() -> tuple[str, ...]:
     return tuple(_read("calibration.yaml")["sentences"])
 
 
+def take_balanced(contrasts: list[Contrast], count: int) -> list[Contrast]:
+    """Take `count` contrasts out of the list: always the first of those whose styles have been taken least.
+
+    A plain draw of a dozen left some emotion without a single demonstration, and no policy finds an answer it never gives.
+    """
+    taken: Counter[str] = Counter()
+    found = []
+    for _ in range(count):
+        best = min(contrasts, key=lambda one: sorted(taken[style] for style in one.styles))
+        contrasts.remove(best)
+        taken.update(best.styles)
+        found.append(best)
+    return found
+
+
 def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
-    """Deal contrasts to roles, equally many a category; a test topic has the test role only.
+    """Deal contrasts to roles, equally many a category; a topic kept for a test or for validation has that role only.
 
     "preference" and "rl" together are the RL prompts; "rl" are those of which no labelled copy is kept.
 
@@ -104,20 +127,25 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
     if config.preference_contrasts > config.rl_contrasts:
         raise ConfigError("data.preference_contrasts: must not be more than data.rl_contrasts, whose clips they share")
     wanted = config.demonstration_contrasts, config.rl_contrasts
-    roles: dict[Role, list[Contrast]] = {"demonstration": [], "preference": [], "rl": [], "test": []}
+    roles: dict[Role, list[Contrast]] = {"demonstration": [], "preference": [], "rl": [], "validation": [], "test": []}
     for category in CATEGORIES:
         rng = np.random.default_rng([seed, CATEGORIES.index(category)])
         own = [contrast for contrast in contrasts if contrast.category == category]
-        train = _shuffled([c for c in own if c.topic not in TEST_TOPICS[category]], rng)
+        kept = TEST_TOPICS[category] | VALIDATION_TOPICS[category]
+        train = _shuffled([c for c in own if c.topic not in kept], rng)
         test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
-        if sum(wanted) > len(train) or config.test_contrasts > len(test):
+        validation = _shuffled([c for c in own if c.topic in VALIDATION_TOPICS[category]], rng)
+        asked = (sum(wanted), config.validation_contrasts, config.test_contrasts)
+        there = (len(train), len(validation), len(test))
+        if any(a > b for a, b in zip(asked, there, strict=True)):
             raise ConfigError(
-                f"data: {category} has {len(train)} training and {len(test)} test scripts, "
-                f"{sum(wanted)} and {config.test_contrasts} are asked for; lower data.*_contrasts"
+                f"data: {category} has {there[0]} training, {there[1]} validation and {there[2]} test scripts, "
+                f"{asked[0]}, {asked[1]} and {asked[2]} are asked for; lower data.*_contrasts"
             )
-        roles["test"] += test[: config.test_contrasts]
-        roles["demonstration"] += train[: wanted[0]]
-        prompts = train[wanted[0] : sum(wanted)]
+        roles["test"] += take_balanced(test, config.test_contrasts)
+        roles["validation"] += take_balanced(validation, config.validation_contrasts)
+        roles["demonstration"] += take_balanced(train, config.demonstration_contrasts)
+        prompts = take_balanced(train, config.rl_contrasts)
         roles["preference"] += prompts[: config.preference_contrasts]
         roles["rl"] += prompts[config.preference_contrasts :]
     return roles

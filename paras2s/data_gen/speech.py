@@ -85,6 +85,11 @@ SPEAKERS: dict[str, dict[str, tuple[Speaker, ...]]] = {
         "female": (Speaker("f1", 1.60, 1.14), Speaker("f2", 1.72, 1.18), Speaker("f3", 1.82, 1.15)),
         "child": (Speaker("c1", 2.20, 1.30), Speaker("c2", 2.34, 1.34), Speaker("c3", 2.46, 1.31)),
     },
+    "validation": {
+        "male": (Speaker("m6", 1.01, 0.99), Speaker("m7", 1.12, 1.015)),
+        "female": (Speaker("f6", 1.63, 1.15), Speaker("f7", 1.79, 1.17)),
+        "child": (Speaker("c6", 2.24, 1.31), Speaker("c7", 2.43, 1.335)),
+    },
     "test": {
         "male": (Speaker("m4", 0.99, 1.0), Speaker("m5", 1.09, 1.01)),
         "female": (Speaker("f4", 1.66, 1.16), Speaker("f5", 1.77, 1.165)),

@@ -20,6 +20,7 @@ from paras2s.policy.codec import Codec
 from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
 from paras2s.policy.interface import Generation, PolicySpec, Prompt, Sampling, SlotSpec
 from paras2s.policy.listener import FEATURE_DIM, Listener
+from paras2s.policy.memory import AnswerMemory, PromptMemory
 from paras2s.policy.perception import Percept, perceive
 from paras2s.policy.sampler import pad_prompts, sample, slot_names
 from paras2s.records import Block
@@ -289,49 +290,68 @@ def _lora_layers(model: DualStreamLM) -> list[Any]:
     return [module for module in model.modules() if hasattr(module, "lora_A")]
 
 
+# Answers scored at once: enough for fast products, few enough that neighbours of like length waste little padding.
+ROWS_AT_ONCE = 32
+
+
 def teacher_forced(model: DualStreamLM, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:
     """Differentiable log-probs [N, T, S] of the blocks' tokens, 0 where `sampled` is False.
 
-    Answers to one prompt lie behind it in one row, unseen by each other, so that it is read once; heads run only where
-    something was sampled.
+    A prompt is read once for all its answers; answers go through by length, and the text branch no further than the
+    longest text; heads run only where something was sampled.
     """
     config = model.dual_config
     steps = max(block.tokens.shape[1] for block in blocks)
     tokens, sampled = _stack_blocks(config, blocks, steps)
-    audio, text, features, continuous, lengths = pad_prompts(config, prompts, left=False)
-    prompt_of_row, row, start = _share_rows([block.tokens.shape[0] for block in blocks], sampled, text.shape[1])
-    read = model.embed(audio, text, features, continuous)[prompt_of_row]
-    lengths, longest = lengths[prompt_of_row], text.shape[1]
-    count = _fed_steps(sampled)
-    # Step i of an answer sits at P + i and is predicted at P - 1 + i; the last one is predicted but never fed.
-    answer, step = (torch.arange(steps) < count[:, None]).nonzero(as_tuple=True)
-    place = (row[answer], start[answer] + step)
-    shape = (len(lengths), int((start + count).max()))
-    fed = torch.full((*shape, tokens.shape[2]), config.pad_id)
-    fed[place] = tokens[answer, step]
-    fed = fed[:, longest:]
-    x = torch.cat([read, model.embed(fed[..., 1:], fed[..., 0], None, None)], 1)
-    positions = torch.arange(shape[1]).repeat(shape[0], 1)
-    positions[place] = lengths[row[answer]] + step
-    # 0 for the prompt, another number for each answer, -1 behind them.
-    part = torch.zeros(shape, dtype=torch.long)
-    part[:, longest:] = -1
-    part[place] = answer + 1
-    of_prompt = (part == 0) & (torch.arange(shape[1]) < lengths[:, None])
-    mask = ((part[:, :, None] == part[:, None]) | of_prompt[:, None]).tril()
-    text_state, audio_state = model.hidden(x, positions, mask[:, None])
-    predicted = (start[:, None] + torch.arange(-1, steps - 1)).clamp(max=shape[1] - 1)
-    predicted[:, 0] = lengths[row] - 1
-    row = row[:, None]
-    logp = torch.zeros(tokens.shape, dtype=text_state.dtype)
+    audio, text, features, continuous, lengths = pad_prompts(config, prompts)
+    read = PromptMemory(lengths)
+    x = model.embed(audio, text, features, continuous)
+    states = model.hidden(x, torch.arange(text.shape[1]).expand(text.shape), read)
+    prompt_of = torch.repeat_interleave(torch.tensor([block.tokens.shape[0] for block in blocks]))
+    ends = [None if state is None else state[torch.arange(len(prompts)), lengths - 1] for state in states]
+    counts = _fed_steps(sampled)
+    logp = torch.zeros(tokens.shape, dtype=x.dtype)
+    for rows in torch.split(counts.argsort(descending=True), ROWS_AT_ONCE):
+        part = _score_rows(model, read, ends, prompt_of[rows], tokens[rows], sampled[rows], int(counts[rows].max()), sampling)
+        logp = logp.index_copy(0, rows, part)
+    return logp
+
+
+def _score_rows(
+    model: DualStreamLM,
+    read: PromptMemory,
+    ends: Sequence[Tensor | None],
+    prompt_of: Tensor,
+    tokens: Tensor,
+    sampled: Tensor,
+    count: int,
+    sampling: Sampling,
+) -> Tensor:
+    """Log-probs [n, T, S] of answers [n, T, S] behind their prompts; `ends` are the states that predict step 0.
+
+    Step i sits `i` behind its prompt and is predicted one before; the last sampled one is predicted but never fed.
+    """
+    config = model.dual_config
+    fed = tokens[:, :count]
+    positions = read.lengths[prompt_of][:, None] + torch.arange(count)
+    text_count = int(_fed_steps(sampled[..., :1]).max())
+    memory = AnswerMemory(read, prompt_of, count)
+    x = model.embed(fed[..., 1:], fed[..., 0], None, None)
+    states = model.hidden(x, positions, memory, text_steps=text_count)
+    text_state, audio_state = (
+        None if end is None or state is None else torch.cat([end[prompt_of][:, None], state], 1)
+        for end, state in zip(ends, states, strict=True)
+    )
+    assert text_state is not None
+    logp = torch.zeros(tokens.shape, dtype=x.dtype)
     here = sampled[..., 0]
-    logits = model.text_logits(text_state[row, predicted][here]) / sampling.text_temperature
+    logits = model.text_logits(text_state[here[:, : text_count + 1]]) / sampling.text_temperature
     wanted = tokens[..., 0][here] - config.text_range[0]
     logp = logp.masked_scatter(_only_slot(sampled, 0), torch.log_softmax(logits, -1).gather(1, wanted[:, None]))
     if audio_state is None:
         return logp
     here = sampled[..., 1]
-    slot_logits = model.audio_logits(audio_state[row, predicted][here])
+    slot_logits = model.audio_logits(audio_state[here[:, : count + 1]])
     for slot, logits in enumerate(slot_logits, 1):
         # The end step samples the first audio slot only.
         inside = sampled[..., slot][here]
@@ -345,24 +365,6 @@ def _fed_steps(sampled: Tensor) -> Tensor:
     """How many steps of each answer are read [N]: all before the last sampled one."""
     steps = torch.arange(sampled.shape[1])
     return (sampled.any(2) * steps).amax(1)
-
-
-def _share_rows(sizes: Sequence[int], sampled: Tensor, longest: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Which prompt [R] each row reads; row [N] of each answer, and where in it the answer starts [N].
-
-    At most 8 answers share a row: attention over a row grows with its square.
-    """
-    prompts, rows, starts = [], [], []
-    counts = iter(_fed_steps(sampled).tolist())
-    for prompt, size in enumerate(sizes):
-        for answer in range(size):
-            if answer % 8 == 0:
-                prompts.append(prompt)
-                start = longest
-            rows.append(len(prompts) - 1)
-            starts.append(start)
-            start += next(counts)
-    return torch.tensor(prompts), torch.tensor(rows), torch.tensor(starts)
 
 
 def _only_slot(sampled: Tensor, slot: int) -> Tensor:

@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as fn
 
+from paras2s.policy.memory import Memory
+
 
 class DualStreamConfig(BaseModel):
     """Sizes and ids. Text and special ids are below `text_vocab`; codebook k starts at `codebook_offsets[k]`."""
@@ -129,27 +131,6 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sin
 
 
-class KVCache:
-    """Preallocated keys and values: `capacity` positions for every layer, shared prefill and branches included."""
-
-    def __init__(self, layers: int, rows: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> None:
-        shape = (layers, rows, heads, capacity, head_dim)
-        self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.values = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.length = 0
-
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write [B, H, n, D] behind `length` and return everything so far; the caller advances `length` once a step."""
-        stop = self.length + keys.shape[2]
-        self.keys[layer, :, :, self.length : stop] = keys
-        self.values[layer, :, :, self.length : stop] = values
-        return self.keys[layer, :, :, :stop], self.values[layer, :, :, :stop]
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; repeats them where an index repeats (the shared prefill of a group)."""
-        self.keys, self.values = self.keys.index_select(1, rows), self.values.index_select(1, rows)
-
-
 class Attention(nn.Module):
     """Grouped-query attention with rotary positions; q, k, v with bias, o without (Qwen2)."""
 
@@ -162,19 +143,18 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
-        """[B, L, d] to [B, L, d]; `mask` [B, 1, L, all] is True where a key may be seen, None means causal."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, layer: int) -> Tensor:
+        """[B, L, d] to [B, L, d]; causal over x alone without a memory."""
         rows, length, _ = x.shape
         q = self.q_proj(x).view(rows, length, self.heads, self.head_dim).transpose(1, 2)
         k = self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
         v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-        if cache is not None:
-            k, v = cache.append(layer, k, v)
-        seen = fn.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.heads != self.kv_heads
-        )
-        return self.o_proj(seen.transpose(1, 2).reshape(rows, length, -1))
+        if memory is None:
+            seen = fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        else:
+            seen = memory.attend(layer, q, k, v)
+        return self.o_proj(seen.transpose(1, 2).reshape(rows, length, self.heads * self.head_dim))
 
 
 class FeedForward(nn.Module):
@@ -201,9 +181,9 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, layer: int) -> Tensor:
         """[B, L, d] to [B, L, d]."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, cache, layer)
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, memory, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -277,24 +257,27 @@ class DualStreamLM(nn.Module):
         return x + self.model.embed_tokens(text_ids)
 
     def hidden(
-        self, x: Tensor, positions: Tensor, mask: Tensor | None = None, cache: KVCache | None = None
+        self, x: Tensor, positions: Tensor, memory: Memory | None = None, text_steps: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Normed states of both branches, each [B, L, d]; the second is None where there is no audio branch."""
+        """Normed states of both branches, [B, L, d] each; the second is None where there is no audio branch.
+
+        The text branch goes no further than `text_steps` positions: behind the end of the text nothing asks for it.
+        """
         config = self.dual_config
         cos, sin = rotary(positions, config.hidden_size // config.num_heads, config.rope_theta, x.dtype)
-        tapped = x
-        for number, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, mask, cache, number)
-            if number == config.tap_layer:
-                tapped = x
+        for number in range(config.tap_layer + 1):
+            x = self.model.layers[number](x, cos, sin, memory, number)
         audio = None
         if config.num_codebooks:
-            audio = tapped
-            for number, layer in enumerate(self.model.mimo_layers):
-                audio = layer(audio, cos, sin, mask, cache, config.num_layers + number)
+            audio = x
+            for number, layer in enumerate(self.model.mimo_layers, config.num_layers):
+                audio = layer(audio, cos, sin, memory, number)
             audio = self.model.mimo_norm(audio)
-        if cache is not None:
-            cache.length += positions.shape[1]
+        if text_steps is not None and text_steps < x.shape[1]:
+            x, cos, sin = x[:, :text_steps], cos[:, :, :text_steps], sin[:, :, :text_steps]
+        if x.shape[1]:
+            for number in range(config.tap_layer + 1, config.num_layers):
+                x = self.model.layers[number](x, cos, sin, memory, number)
         return self.model.norm(x), audio
 
     def text_logits(self, text_hidden: Tensor) -> Tensor:
@@ -308,10 +291,3 @@ class DualStreamLM(nn.Module):
         first, last = ranges[0][0], ranges[-1][1]
         joint = fn.linear(audio_hidden, self.mimo_output.weight[first:last])
         return [joint[..., start - first : stop - first] for start, stop in ranges]
-
-    def new_cache(self, rows: int, capacity: int) -> KVCache:
-        """An empty cache for `rows` sequences of up to `capacity` positions."""
-        config = self.dual_config
-        layers = config.num_layers + (config.branch_layers if config.num_codebooks else 0)
-        head_dim = config.hidden_size // config.num_heads
-        return KVCache(layers, rows, config.num_kv_heads, capacity, head_dim, self.lm_head.weight)

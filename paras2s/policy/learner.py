@@ -69,6 +69,24 @@ def parity(batch: LogProbBatch) -> dict[str, float | None]:
     return found
 
 
+def widest_groups(advantages: Sequence[Sequence[float | None]], count: int) -> list[int]:
+    """The `count` groups whose advantages differ most, in their order; the rest would move nothing (DAPO, section 3.2).
+
+    A group without two advantages has nothing to say and is never among them.
+    """
+    spread = {}
+    for number, group in enumerate(advantages):
+        known = [value for value in group if value is not None]
+        if len(known) > 1:
+            spread[number] = float(np.std(known))
+    return sorted(sorted(spread, key=lambda number: -spread[number])[:count])
+
+
+def schedule(config: AlignConfig, step: int) -> float:
+    """Factor on the learning rates: rises over `warmup_steps`, and falls linearly to a tenth at the end of the run."""
+    return min(1.0, (step + 1) / config.warmup_steps) * (1 - 0.9 * step / config.steps)
+
+
 class Learner:
     """Holds the policy under training, its frozen reference, and the optimiser."""
 
@@ -90,8 +108,12 @@ class Learner:
             max_steps=max_steps,
         )
         self.sampling = Sampling(config.temperature, config.temperature, max_steps)
-        trainable = [p for p in policy.model.parameters() if p.requires_grad]
-        self.optimiser = torch.optim.AdamW(trainable, lr=config.learning_rate, weight_decay=0.0, betas=(0.9, 0.99))
+        trainable = [(name, p) for name, p in policy.model.named_parameters() if p.requires_grad]
+        hearing = [p for name, p in trainable if "vq_adaptor" in name]
+        speaking = [p for name, p in trainable if "vq_adaptor" not in name]
+        groups = [{"params": speaking, "peak": config.learning_rate}]
+        groups += [{"params": hearing, "peak": config.hearing_learning_rate}] if hearing else []
+        self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
         self.next_step = 0
 
     def step(
@@ -137,15 +159,13 @@ class Learner:
         advantages: Sequence[float | None],
         metrics: dict[str, float | int | None],
     ) -> ObjectiveResult | None:
-        kept_prompts, blocks, kept_advantages, place = [], [], [], 0
-        for prompt, rollout in zip(prompts, rollouts, strict=True):
-            group = advantages[place : place + rollout.size]
-            place += rollout.size
-            keep = [value is not None for value in group]
-            if any(keep):
-                kept_prompts.append(prompt)
-                blocks.append(select_answers(rollout.blocks[0], keep))
-                kept_advantages += [value for value in group if value is not None]
+        ends = np.cumsum([rollout.size for rollout in rollouts])
+        groups = [advantages[end - rollout.size : end] for end, rollout in zip(ends, rollouts, strict=True)]
+        kept_prompts, blocks, kept_advantages = [], [], []
+        for number in widest_groups(groups, self.config.learned_queries):
+            kept_prompts.append(prompts[number])
+            blocks.append(select_answers(rollouts[number].blocks[0], [value is not None for value in groups[number]]))
+            kept_advantages += [value for value in groups[number] if value is not None]
         if not blocks:
             return None
         self.policy.model.train()
@@ -167,6 +187,8 @@ class Learner:
         if not torch.isfinite(norm):
             raise PolicyError(f"step {self.next_step}: the gradient's norm is {norm.item()}; lower align.learning_rate")
         metrics["grad_norm"] = float(norm)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["peak"] * schedule(self.config, self.next_step)
         self.optimiser.step()
         return result
 

@@ -21,6 +21,8 @@ FEATURE_DIM = STEP_DIM + UTTERANCE_DIM + SENTENCE_DIM
 # Unit sentence vectors have entries near 0.05. At this scale their 384 numbers weigh about as much together as the 51 of
 # prosody; at unit variance they would drown how it is said in what is said.
 WORDS_SCALE = float(np.sqrt(STEP_DIM + UTTERANCE_DIM))
+# Standard deviation of one number of a sentence's embedding at that scale.
+WORDS_SPREAD = WORDS_SCALE / float(np.sqrt(SENTENCE_DIM))
 
 
 @dataclass(frozen=True)

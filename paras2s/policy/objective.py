@@ -172,7 +172,7 @@ def grpo_loss(
 def _stream_kl(batch: LogProbBatch, stream: int) -> float:
     """Mean k3 a token of one stream, in nats."""
     mask = batch.mask * (batch.stream_id == stream)
-    return float((k3(batch.ref_logp, batch.logp) * mask).sum() / mask.sum().clamp(min=1))
+    return float((k3(batch.ref_logp, batch.logp.detach()) * mask).sum() / mask.sum().clamp(min=1))
 
 
 @dataclass(frozen=True)

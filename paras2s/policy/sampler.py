@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from paras2s.errors import PolicyError
-from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM, KVCache
+from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
 from paras2s.policy.interface import Generation, Prompt, Sampling
+from paras2s.policy.memory import PromptMemory, StepMemory
 from paras2s.records import Block
 
 
@@ -24,15 +25,15 @@ def slot_names(config: DualStreamConfig) -> tuple[str, ...]:
     return ("text", *(f"audio{k}" for k in range(config.num_codebooks)))
 
 
-def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], left: bool) -> tuple[Tensor, ...]:
-    """audio_ids [B, L, K], text_ids [B, L], features [B, L, F], continuous [B, L], lengths [B]; padding has zero embedding."""
+def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt]) -> tuple[Tensor, ...]:
+    """audio_ids [B, L, K], text_ids [B, L], features [B, L, F], continuous [B, L], lengths [B]; padded on the right."""
     longest = max(prompt.length for prompt in prompts)
     audio = np.full((len(prompts), longest, config.num_codebooks), config.pad_id, dtype=np.int64)
     text = np.full((len(prompts), longest), config.pad_id, dtype=np.int64)
     features = np.zeros((len(prompts), longest, max(config.continuous_dim, 1)), dtype=np.float64)
     continuous = np.zeros((len(prompts), longest), dtype=bool)
     for row, prompt in enumerate(prompts):
-        place = slice(longest - prompt.length, longest) if left else slice(0, prompt.length)
+        place = slice(0, prompt.length)
         audio[row, place], text[row, place] = prompt.audio_ids, prompt.text_ids
         if prompt.features is not None and config.continuous_dim:
             features[row, place], continuous[row, place] = prompt.features, prompt.continuous
@@ -70,7 +71,7 @@ def sample(
     config, dtype = model.dual_config, model.lm_head.weight.dtype
     rows, slots = len(prompts) * group_size, 1 + config.num_codebooks
     uniforms = _uniforms(seeds, sampling.max_steps, slots).to(dtype)
-    text_hidden, audio_hidden, cache, visible, positions = _prefill(model, prompts, group_size, sampling.max_steps)
+    text_hidden, audio_hidden, memory, positions = _prefill(model, prompts, group_size, sampling.max_steps)
     all_tokens = torch.full((rows, sampling.max_steps, slots), config.pad_id)
     all_sampled = torch.zeros(rows, sampling.max_steps, slots, dtype=torch.bool)
     all_logp = torch.zeros(rows, sampling.max_steps, slots, dtype=dtype)
@@ -87,15 +88,15 @@ def sample(
         ended_row[active] = done
         if done.all() or step == sampling.max_steps - 1:
             break
-        # Ended answers leave in bulk: compacting the cache costs more than a few idle rows.
-        if 4 * int(done.sum()) >= len(active):
+        # Ended answers leave in bulk: moving the memory costs more than a few idle rows.
+        if 8 * int(done.sum()) >= len(active):
             keep = (~done).nonzero()[:, 0]
-            cache.select(keep)
-            active, text_done, tokens = active[keep], text_done[keep], tokens[keep]
-            visible, positions, done = visible[keep], positions[keep], done[keep]
+            memory.select(keep)
+            active, text_done, tokens, positions, done = (x[keep] for x in (active, text_done, tokens, positions, done))
         x = model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
-        text_state, audio_state = model.hidden(x, positions[:, None], visible[:, None, None, : cache.length + 1], cache)
-        text_hidden, audio_hidden = text_state[:, -1], None if audio_state is None else audio_state[:, -1]
+        text_state, audio_state = model.hidden(x, positions[:, None], memory, text_steps=int(not text_done.all()))
+        memory.length += 1
+        text_hidden, audio_hidden = text_state[:, -1:], None if audio_state is None else audio_state[:, -1]
         positions = positions + 1
     return _pack(config, (all_tokens, all_sampled, all_logp, ended_row), group_size, seeds)
 
@@ -108,24 +109,16 @@ def _uniforms(seeds: Sequence[Sequence[int]], steps: int, slots: int) -> Tensor:
 
 def _prefill(
     model: DualStreamLM, prompts: Sequence[Prompt], group_size: int, max_steps: int
-) -> tuple[Tensor, Tensor | None, KVCache, Tensor, Tensor]:
-    """Read each prompt once, then repeat its cache G times; `visible` [N, capacity] hides the left padding."""
-    config = model.dual_config
-    audio, text, features, continuous, lengths = pad_prompts(config, prompts, left=True)
-    longest = text.shape[1]
-    cache = model.new_cache(len(prompts), longest + max_steps)
-    padding = longest - lengths
-    positions = (torch.arange(longest)[None] - padding[:, None]).clamp(min=0)
-    visible = torch.arange(longest + max_steps)[None] >= padding[:, None]
-    causal = torch.ones(longest, longest, dtype=torch.bool).tril()
-    # A padded query sees itself, so that no softmax is over nothing.
-    mask = (causal[None] & visible[:, None, :longest]) | torch.eye(longest, dtype=torch.bool)[None]
+) -> tuple[Tensor, Tensor | None, StepMemory, Tensor]:
+    """Read each prompt once: the states of its last position, [N, ...] for all answers, what to remember, positions [N]."""
+    audio, text, features, continuous, lengths = pad_prompts(model.dual_config, prompts)
+    read = PromptMemory(lengths)
     x = model.embed(audio, text, features, continuous)
-    text_state, audio_state = model.hidden(x, positions, mask[:, None], cache)
-    repeat = torch.arange(len(prompts)).repeat_interleave(group_size)
-    cache.select(repeat)
-    audio_hidden = None if audio_state is None else audio_state[repeat, -1]
-    return text_state[repeat, -1], audio_hidden, cache, visible[repeat], lengths[repeat]
+    text_state, audio_state = model.hidden(x, torch.arange(text.shape[1]).expand(text.shape), read)
+    row = torch.arange(len(prompts)).repeat_interleave(group_size)
+    last = lengths[row] - 1
+    audio_hidden = None if audio_state is None else audio_state[row, last]
+    return text_state[row, last][:, None], audio_hidden, StepMemory(read, group_size, max_steps), lengths[row]
 
 
 def _draw(
@@ -137,15 +130,17 @@ def _draw(
     uniform: Tensor,
     sampling: Sampling,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, sampled mask and log-probs [N, S] of one step; `uniform` is [N, S]."""
+    """Tokens, sampled mask and log-probs [N, S] of one step; `uniform` is [N, S]; `text_hidden` is [N, 0, d] behind texts."""
     config = model.dual_config
     rows, slots = uniform.shape
     tokens = torch.full((rows, slots), config.pad_id)
     sampled = torch.zeros(rows, slots, dtype=torch.bool)
     logp = torch.zeros_like(uniform)
-    index, logp[:, 0] = pick(model.text_logits(text_hidden), sampling.text_temperature, uniform[:, 0])
-    tokens[:, 0] = torch.where(text_done, config.blank_id, index + config.text_range[0])
-    sampled[:, 0] = ~text_done
+    tokens[:, 0] = config.blank_id
+    if text_hidden.shape[1]:
+        index, logp[:, 0] = pick(model.text_logits(text_hidden[:, 0]), sampling.text_temperature, uniform[:, 0])
+        tokens[:, 0] = torch.where(text_done, config.blank_id, index + config.text_range[0])
+        sampled[:, 0] = ~text_done
     if audio_hidden is None:
         return tokens, sampled, logp
     if step < config.audio_delay_steps:

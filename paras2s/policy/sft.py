@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from paras2s.config import WarmupConfig
+from paras2s.policy.augment import augment
 from paras2s.policy.checkpoint import restore_training, save_training
 from paras2s.policy.dual_policy import DualStreamPolicy, teacher_forced
-from paras2s.policy.dual_stream import DualStreamConfig
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.records import Block
 
@@ -31,27 +31,6 @@ def schedule(step: int, steps: int, warm: int = 20) -> float:
     if step < warm:
         return (step + 1) / warm
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
-
-
-def augment(prompt: Prompt, config: WarmupConfig, policy_config: DualStreamConfig, rng: np.random.Generator) -> Prompt:
-    """Hide the words or the codes of a prompt at random, and blur its prosody.
-
-    Few demonstrations are memorised by their words and codes at once; what generalises is hearing.
-    """
-    text, held, audio = prompt.text_ids, prompt.features, prompt.audio_ids
-    no_words, no_codes = rng.random() < config.words_dropped, rng.random() < config.codes_dropped
-    if no_words:
-        text = np.full_like(text, policy_config.blank_id)
-    if no_codes:
-        audio = np.where(prompt.continuous[:, None], policy_config.pad_id, audio)
-    if held is not None:
-        held, prosody = held.copy(), held.shape[1] - prompt.words_dim
-        # One draw an utterance: noise that differed from step to step would average out.
-        held[:, :prosody] += config.prosody_noise * rng.standard_normal(prosody).astype(held.dtype)
-        if no_words:
-            held[:, prosody:] = 0
-        held *= prompt.continuous[:, None]
-    return replace(prompt, text_ids=text, features=held, audio_ids=audio)
 
 
 def stream_losses(policy: DualStreamPolicy, batch: Sequence[Example], first_token_weight: float) -> torch.Tensor:
@@ -75,7 +54,7 @@ class Warmup:
         decayed = [p for p in policy.model.parameters() if p.ndim >= 2]
         plain = [p for p in policy.model.parameters() if p.ndim < 2]
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self.optimiser = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
+        self.optimiser = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
 
     def batch(self, step: int) -> list[Example]:
         """Demonstrations of a step, each augmented anew."""
@@ -88,7 +67,7 @@ class Warmup:
         rng = np.random.default_rng([self.seed, 2, step])
         model = self.policy.model.dual_config
         picked = [self.examples[int(row)] for row in rows]
-        return [replace(one, prompt=augment(one.prompt, self.config, model, rng)) for one in picked]
+        return [replace(one, prompt=augment(one.prompt, self.config.augment, model, rng)) for one in picked]
 
     def step(self, number: int) -> dict[str, float]:
         """One update; returns the losses in nats a token."""

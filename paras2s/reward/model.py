@@ -28,10 +28,11 @@ MAX_STEPS = 160
 
 @dataclass(frozen=True)
 class HeardQuestion:
-    """A question as the reward model hears it: codes [T, K] and features [T, F]."""
+    """A question as the reward model hears it: codes [T, K] and features [T, F], the last `words_dim` of them of its words."""
 
     codes: np.ndarray
     features: np.ndarray
+    words_dim: int = 0
 
 
 class RewardModelConfig(BaseModel):

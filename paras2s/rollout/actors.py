@@ -17,6 +17,7 @@ import ray
 import torch
 
 from paras2s.config import AlignConfig
+from paras2s.parallel import cores
 from paras2s.policy.codec import Codec2Pairs
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Prompt, Sampling
@@ -36,7 +37,7 @@ def start_ray(address: str | None) -> None:
     else:
         # Actors take turns on the cores, so more of them than cores is no harm.
         ray.init(
-            num_cpus=max(4, os.cpu_count() or 1),
+            num_cpus=max(4, cores()),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -46,7 +47,7 @@ def start_ray(address: str | None) -> None:
 
 def threads_for(workers: int) -> int:
     """Cores a worker may use when `workers` of them run at once."""
-    return max(1, (os.cpu_count() or 1) // workers)
+    return max(1, cores() // workers)
 
 
 @ray.remote(max_restarts=3, max_task_retries=3)
@@ -106,7 +107,7 @@ def question_of(prompt: Prompt) -> HeardQuestion:
     """The part of a prompt that the reward model hears: codes from 0, and features."""
     assert prompt.features is not None
     speech = prompt.continuous
-    return HeardQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech])
+    return HeardQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech], prompt.words_dim)
 
 
 @ray.remote

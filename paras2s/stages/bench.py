@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -16,10 +15,11 @@ from paras2s.bench.rows import AnswerRow, load_rows, save_rows
 from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.bench.systems import SpokenAnswer, topline, words_only
 from paras2s.data_gen.manifest import Dataset
+from paras2s.parallel import cores
 from paras2s.policy.codec import Codec2Pairs
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Sampling
-from paras2s.records import Blueprint, Measured, Unscored
+from paras2s.records import Blueprint, Measured, Query, Unscored
 from paras2s.reward.judges.measure import measure_answers
 from paras2s.reward.judges.rubric import RESPONSE, TONE_PREFIX, Question, RubricJudge
 from paras2s.reward.model import RewardModel
@@ -29,13 +29,14 @@ from paras2s.stages.prompts import prepare_prompts
 from paras2s.stages.run import Run
 from paras2s.storage import write_json
 
+HeldOut = Literal["validation", "test"]
 BATCH_QUERIES = 32
 SYSTEMS = ("words_only", "sft", "aligned", "topline")
 
 
-def policy_answers(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> list[SpokenAnswer]:
-    """Answers of a policy to the held-out queries; every policy gets the same seeds."""
-    config, queries = run.config.bench, dataset.of_role("test")
+def policy_answers(run: Run, dataset: Dataset, queries: Sequence[Query], policy: DualStreamPolicy) -> list[SpokenAnswer]:
+    """Answers of a policy to held-out queries; every policy gets the same seeds."""
+    config = run.config.bench
     prompts = prepare_prompts(policy, dataset, queries)
     engine = NativeEngine(policy)
     sampling = Sampling(config.temperature, config.temperature, run.config.policy.max_answer_steps)
@@ -52,11 +53,17 @@ def policy_answers(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> list
 
 
 def judge_answers(
-    run: Run, dataset: Dataset, system: str, answers: Sequence[SpokenAnswer], model: RewardModel, judge: RubricJudge
+    run: Run,
+    dataset: Dataset,
+    samples: Path,
+    system: str,
+    answers: Sequence[SpokenAnswer],
+    model: RewardModel,
+    judge: RubricJudge,
 ) -> list[AnswerRow]:
     """Rows of one system: written clips, transcripts, verdicts, and the reward model's opinion."""
     policy = DualStreamPolicy.load(run.sft_dir, Codec2Pairs())
-    queries = dataset.of_role("test")
+    queries = list({answer.query.id: answer.query for answer in answers}.values())
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
     with run.bar(f"judging {system}", len(answers)) as bar:
         blueprints = measure_answers([answer.clip for answer in answers], dataset.agent_tone, bar.at)
@@ -64,7 +71,7 @@ def judge_answers(
     scores = model.score([question_of(prompts[answer.query.id]) for answer in answers], codes)
     rows = []
     for answer, blueprint, model_score in zip(answers, blueprints, scores, strict=True):
-        relative = Path("samples") / system / f"{answer.query.id}-{answer.index}.wav"
+        relative = samples / system / f"{answer.query.id}-{answer.index}.wav"
         write_clip(run.folder / relative, answer.clip)
         rows.append(_row(system, answer, blueprint, judge, relative, model_score))
     return rows
@@ -110,12 +117,14 @@ def _row(
     )
 
 
-def run_bench(run: Run, dataset: Dataset, model: RewardModel) -> dict[str, list[AnswerRow]]:
-    """All systems that can be benched by now: the cascade, the topline, the SFT policy and, if made, the aligned one."""
-    torch.set_num_threads(os.cpu_count() or 1)
+def run_bench(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut) -> dict[str, list[AnswerRow]]:
+    """All systems that can be benched by now, on the queries of one role; the aligned policy where it is made already."""
+    torch.set_num_threads(cores())
     config, cache, judge = run.config.bench, run.config.cache_dir, RubricJudge()
-    queries, codec = dataset.of_role("test"), Codec2Pairs()
-    paths = {system: run.folder / "bench" / f"{system}.jsonl" for system in SYSTEMS}
+    queries, codec = dataset.of_role(role), Codec2Pairs()
+    folder = run.folder / ("bench" if role == "test" else f"bench-{role}")
+    samples = Path("samples") if role == "test" else Path(f"samples-{role}")
+    paths = {system: folder / f"{system}.jsonl" for system in SYSTEMS}
     found = {system: load_rows(path) for system, path in paths.items() if path.is_file()}
     folders = {"sft": run.sft_dir, "aligned": run.aligned_dir}
     missing = [s for s in SYSTEMS if s not in found and (s not in folders or (folders[s] / "policy.json").is_file())]
@@ -126,11 +135,11 @@ def run_bench(run: Run, dataset: Dataset, model: RewardModel) -> dict[str, list[
             elif system == "topline":
                 answers = topline(queries, config.answers_per_query, cache)
             else:
-                answers = policy_answers(run, dataset, DualStreamPolicy.load(folders[system], codec))
-            found[system] = judge_answers(run, dataset, system, answers, model, judge)
+                answers = policy_answers(run, dataset, queries, DualStreamPolicy.load(folders[system], codec))
+            found[system] = judge_answers(run, dataset, samples, system, answers, model, judge)
             save_rows(paths[system], found[system])
     found = {system: found[system] for system in SYSTEMS if system in found}
-    write_json(run.folder / "bench" / "summary.json", summary(found))
+    write_json(folder / "summary.json", summary(found))
     return found
 
 

@@ -54,11 +54,10 @@ def _shares(timings: dict[str, float]) -> str:
 
 def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     """All stages; a stage whose output is whole is not run again. Returns the summary."""
-    from paras2s.align import align
+    from paras2s.stages.align import run_align
     from paras2s.stages.bench import describe_bench, run_bench, summary
     from paras2s.stages.data import run_data
     from paras2s.stages.distill import run_distill
-    from paras2s.stages.prompts import prepare_prompts
     from paras2s.stages.warmup import run_warmup
 
     started = time.perf_counter()
@@ -67,11 +66,8 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     dataset = run_data(run)
     policy = run_warmup(run, dataset)
     model = run_distill(run, dataset, policy)
-    if not (run.aligned_dir / "trainer.json").is_file():
-        queries = dataset.of_role("rl")
-        held_out = prepare_prompts(policy, dataset, dataset.of_role("test"))
-        align(run, queries, prepare_prompts(policy, dataset, queries), held_out, resume)
-    systems = run_bench(run, dataset, model)
+    run_align(run, dataset, policy, resume)
+    systems = run_bench(run, dataset, model, "test")
     describe_bench(run, systems)
     peak_gib = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 2**20
     wall_s = time.perf_counter() - started

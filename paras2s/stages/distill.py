@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from paras2s.audio import Clip
 from paras2s.data_gen.manifest import Dataset
 from paras2s.data_gen.speech import USER_STYLES
+from paras2s.parallel import cores
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.records import Blueprint, Query, Rollout, Verdict
@@ -111,17 +111,20 @@ def run_distill(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> RewardM
     if (run.reward_dir / "agreement.json").is_file():
         run.say("  the reward model is there already")
         return RewardModel.load(run.reward_dir)
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(cores())
     config, judge = run.config.distill, RubricJudge()
     with run.stage("distill"):
         queries, held_out = dataset.of_role("preference"), dataset.of_role("test")
         prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
+        # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
+        demonstrated = dataset.of_role("demonstration")
+        more_prompts = prepare_prompts(policy, dataset, demonstrated)
         rollouts = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
         answers, judge_per_s = judge_rollouts(run, dataset, judge, rollouts)
         degenerate = degenerate_answers(dataset, policy, DEGENERATE_OF_EACH, seed=run.config.seed)
         preferences = PreferenceSet(
-            questions=tuple(question_of(prompt) for prompt in prompts),
-            styles=tuple(query.style or "" for query in queries),
+            questions=tuple(question_of(prompt) for prompt in (*prompts, *more_prompts)),
+            styles=tuple(query.style or "" for query in (*queries, *demonstrated)),
             answers=tuple(answers),
             degenerate=tuple(policy.codec.encode(clip) for clips in degenerate.values() for clip in clips),
         )

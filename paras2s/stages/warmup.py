@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from paras2s.data_gen.manifest import Dataset
 from paras2s.errors import DataError
+from paras2s.parallel import cores
 from paras2s.policy.checkpoint import latest_checkpoint
 from paras2s.policy.codec import Codec2Pairs
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.listener import Listener
 from paras2s.policy.sft import Example, Warmup
+from paras2s.records import Category, Query
 from paras2s.stages.prompts import prepare_prompts
 from paras2s.stages.run import Run
 from paras2s.storage import append_jsonl
@@ -21,13 +24,23 @@ from paras2s.storage import append_jsonl
 CHECKPOINT_EVERY = 100
 
 
-def make_examples(policy: DualStreamPolicy, dataset: Dataset) -> list[Example]:
-    """Demonstrations as prompts and targets.
+def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
+    """Queries of the first `count` contrasts of each category; the manifest's order spreads the styles over them."""
+    seen: dict[Category | None, list[str]] = defaultdict(list)
+    for query in queries:
+        if query.contrast_id not in seen[query.category]:
+            seen[query.category].append(query.contrast_id)
+    return [query for query in queries if query.contrast_id in seen[query.category][:count]]
+
+
+def make_examples(policy: DualStreamPolicy, dataset: Dataset, contrasts: int) -> list[Example]:
+    """Demonstrations of `contrasts` of each category as prompts and targets.
 
     Raises:
         DataError: there is none, or one answers a query that is not in the manifest.
     """
     queries = dataset.of_role("demonstration")
+    learned = {query.id for query in first_contrasts(queries, contrasts)}
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
     unknown = [one.query_id for one in dataset.demonstrations if one.query_id not in prompts]
     if unknown or not dataset.demonstrations:
@@ -36,7 +49,8 @@ def make_examples(policy: DualStreamPolicy, dataset: Dataset) -> list[Example]:
         (one.clip, one.text): policy.target_block(dataset.percept(one.clip, policy.codec).codes, policy.pieces.encode(one.text))
         for one in dataset.demonstrations
     }
-    return [Example(prompts[one.query_id], targets[one.clip, one.text]) for one in dataset.demonstrations]
+    chosen = [one for one in dataset.demonstrations if one.query_id in learned]
+    return [Example(prompts[one.query_id], targets[one.clip, one.text]) for one in chosen]
 
 
 def run_warmup(run: Run, dataset: Dataset) -> DualStreamPolicy:
@@ -45,12 +59,12 @@ def run_warmup(run: Run, dataset: Dataset) -> DualStreamPolicy:
     if (run.sft_dir / "policy.json").is_file():
         run.say("  the SFT policy is there already")
         return DualStreamPolicy.load(run.sft_dir, codec)
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(cores())
     config, seed = run.config.warmup, run.config.seed
     utterances = [dataset.percept(query.clip, codec).utterance for query in dataset.of_role("demonstration")]
     policy = DualStreamPolicy.create(run.config.policy, codec, Listener.fit(np.stack(utterances)), seed)
     with run.stage("warmup"), run.bar("warm-up steps", config.steps) as bar:
-        warmup = Warmup(policy, make_examples(policy, dataset), config, seed)
+        warmup = Warmup(policy, make_examples(policy, dataset, config.demonstration_contrasts), config, seed)
         checkpoints = run.folder / "checkpoints" / "sft"
         found = latest_checkpoint(checkpoints)
         first = warmup.restore(found) if found else 0

@@ -14,12 +14,14 @@ from paras2s.config import DataConfig
 from paras2s.data_gen import corpus
 from paras2s.data_gen.corpus import (
     TEST_TOPICS,
+    VALIDATION_TOPICS,
     Contrast,
     assign_roles,
     load_calibration,
     load_contrasts,
     load_families,
     load_words_only,
+    take_balanced,
 )
 from paras2s.data_gen.speech import AGENT_TONES, USER_STYLES
 from paras2s.errors import ConfigError, DataError
@@ -36,19 +38,24 @@ def test_there_are_enough_contrasts() -> None:
     train = [contrast for role in ("demonstration", "preference", "rl") for contrast in ROLES[role]]
     assert len(train) >= 60
     assert len(ROLES["test"]) >= 24
+    assert len(ROLES["demonstration"]) >= 60
     for category in CATEGORIES:
-        assert sum(contrast.category == category for contrast in train) == 80
+        assert sum(contrast.category == category for contrast in train) == 68
+        assert sum(contrast.category == category for contrast in ROLES["validation"]) == 8
         assert sum(contrast.category == category for contrast in ROLES["test"]) == 12
 
 
+@pytest.mark.parametrize(("role", "topics_of"), [("test", TEST_TOPICS), ("validation", VALIDATION_TOPICS)])
+def test_held_out_topics_are_nobody_elses_in_their_category(role: str, topics_of: dict[str, frozenset[str]]) -> None:
+    held_out = {(contrast.category, contrast.topic) for contrast in ROLES[role]}
+    others = {(c.category, c.topic) for name, contrasts in ROLES.items() if name != role for c in contrasts}
+    assert held_out == {(category, topic) for category, topics in topics_of.items() for topic in topics}
+    assert not held_out & others
+
+
 def test_topics_of_the_test_are_nobody_elses_in_any_category() -> None:
-    test = {contrast.topic for contrast in ROLES["test"]}
-    others = {contrast.topic for role in ("demonstration", "preference", "rl") for contrast in ROLES[role]}
-    assert test
-    assert not test & others
-    assert not {t for topics in TEST_TOPICS.values() for t in topics} & {
-        c.topic for c in load_contrasts() if c.topic not in TEST_TOPICS[c.category]
-    }
+    test = {topic for topics in TEST_TOPICS.values() for topic in topics}
+    assert not test & {c.topic for c in load_contrasts() if c.topic not in TEST_TOPICS[c.category]}
 
 
 def test_scripts_have_one_role() -> None:
@@ -83,11 +90,24 @@ def test_every_style_has_answers_in_a_known_tone() -> None:
     assert load_words_only().keys() == set(CATEGORIES)
 
 
-def test_every_style_is_demonstrated_and_tested() -> None:
-    for role in ("demonstration", "preference", "test"):
-        seen = Counter(style for contrast in ROLES[role] for style in contrast.styles)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_style_is_demonstrated_and_tested(seed: int) -> None:
+    roles = assign_roles(load_contrasts(), DataConfig(), seed)
+    first = [c for n, c in enumerate(roles["demonstration"]) if n % DataConfig().demonstration_contrasts < 8]
+    for role, contrasts in ((role, roles[role]) for role in ("demonstration", "preference", "test")):
+        seen = Counter(style for contrast in contrasts for style in contrast.styles)
         assert seen.keys() == USER_STYLES.keys(), role
         assert min(seen.values()) >= 2
+    assert {style for contrast in first for style in contrast.styles} == USER_STYLES.keys()
+
+
+def test_balanced_by_hand() -> None:
+    """After happy/sad the next is the pair of two new styles; then sad/happy and happy/fear are equal: the earlier one."""
+    pairs = [("happy", "sad"), ("sad", "happy"), ("happy", "fear"), ("angry", "fear")]
+    contrasts = [Contrast(str(n), "emotion", "food", str(n), styles) for n, styles in enumerate(pairs)]
+    left = list(contrasts)
+    assert take_balanced(left, 3) == [contrasts[0], contrasts[3], contrasts[1]]
+    assert left == [contrasts[2]]
 
 
 def test_roles_depend_on_the_seed_alone() -> None:
@@ -99,18 +119,21 @@ def test_roles_depend_on_the_seed_alone() -> None:
 
 
 def test_counts_by_hand() -> None:
-    config = DataConfig(demonstration_contrasts=2, rl_contrasts=5, preference_contrasts=3, test_contrasts=1)
+    config = DataConfig(
+        demonstration_contrasts=2, rl_contrasts=5, preference_contrasts=3, validation_contrasts=2, test_contrasts=1
+    )
     roles = assign_roles(load_contrasts(), config, seed=3)
     found = {role: len(contrasts) for role, contrasts in roles.items()}
-    assert found == {"demonstration": 8, "preference": 12, "rl": 8, "test": 4}
+    assert found == {"demonstration": 8, "preference": 12, "rl": 8, "validation": 8, "test": 4}
 
 
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"rl_contrasts": 65}, r"80 training and 20 test scripts, 81 and 12 are asked for; lower data\.\*_contrasts"),
-        ({"test_contrasts": 21}, "80 and 21 are asked for"),
-        ({"preference_contrasts": 65}, r"data\.preference_contrasts: must not be more than data\.rl_contrasts"),
+        ({"rl_contrasts": 51}, r"70 training, 10 validation and 20 test scripts, 71, 8 and 12 are asked for; lower data\.\*"),
+        ({"test_contrasts": 21}, "68, 8 and 21 are asked for"),
+        ({"validation_contrasts": 11}, "68, 11 and 12 are asked for"),
+        ({"preference_contrasts": 49}, r"data\.preference_contrasts: must not be more than data\.rl_contrasts"),
     ],
 )
 def test_asking_for_too_much_is_refused(values: dict[str, int], complaint: str) -> None:

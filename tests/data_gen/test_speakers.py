@@ -1,4 +1,4 @@
-"""Voices: who speaks in training, who in the test, and which voice says which style.
+"""Voices: who speaks in training, who in validation and test, and which voice says which style.
 
 Not covered: whether the voices sound like men, women and children; the hearing check of a run says how well they differ.
 """
@@ -24,22 +24,23 @@ def voices(split: str) -> list[Speaker]:
 
 
 def test_speakers_of_the_test_are_nobody_else() -> None:
-    everyone = [*voices("train"), *voices("test"), AGENT]
+    everyone = [*voices("train"), *voices("validation"), *voices("test"), AGENT]
     assert len({speaker.name for speaker in everyone}) == len(everyone)
     assert len({(speaker.f0_factor, speaker.formant_warp) for speaker in everyone}) == len(everyone)
 
 
-def test_a_test_voice_lies_within_the_range_of_its_kind() -> None:
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_held_out_voice_lies_within_the_range_of_its_kind(split: str) -> None:
     """New voices, but no new kinds of voices."""
-    for kind, group in SPEAKERS["test"].items():
+    for kind, group in SPEAKERS[split].items():
         pitches = [speaker.f0_factor for speaker in SPEAKERS["train"][kind]]
         assert all(min(pitches) < speaker.f0_factor < max(pitches) for speaker in group)
 
 
-def test_test_queries_are_spoken_by_test_voices_only() -> None:
-    test_names, train_names = ({speaker.name for speaker in voices(split)} for split in ("test", "train"))
+def test_held_out_queries_are_spoken_by_voices_of_their_own() -> None:
+    names = {split: {speaker.name for speaker in voices(split)} for split in ("train", "validation", "test")}
     for plan in PLANS:
-        assert plan.take.speaker.name in (test_names if plan.role == "test" else train_names)
+        assert plan.take.speaker.name in names[plan.role if plan.role in names else "train"]
 
 
 def test_every_contrast_is_planned_in_both_styles() -> None:

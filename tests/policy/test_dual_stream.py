@@ -24,7 +24,7 @@ def golden_block() -> Block:
 
 def test_golden_logits_of_both_heads() -> None:
     model = golden_model()
-    audio, text, features, continuous, _ = pad_prompts(model.dual_config, [golden_prompt()], left=False)
+    audio, text, features, continuous, _ = pad_prompts(model.dual_config, [golden_prompt()])
     states = model.hidden(model.embed(audio, text, features, continuous), torch.arange(9)[None])
     expected_audio = [-0.8532993898226, -1.6548971465289, -1.2800061200282, 0.0048585841769]
     expected_text = [-1.6844172882560, -0.8216586085228, 0.6252282985024, 1.6276319446346]

@@ -18,7 +18,7 @@ from tiny import small_config, small_model, small_policy, small_prompt, small_ro
 from paras2s.config import AlignConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.interface import Prompt
-from paras2s.policy.learner import Learner, flatten, parity, select_answers
+from paras2s.policy.learner import Learner, flatten, parity, schedule, select_answers, widest_groups
 from paras2s.policy.objective import AUDIO, TEXT
 from paras2s.records import Block, Reward, Rollout, Unscored
 
@@ -92,6 +92,45 @@ def test_restoring_keeps_the_reference(tmp_path: Path) -> None:
         held = second.weights()
     assert all(np.array_equal(start[name], held[name]) for name in start)
     assert advance(second, prompts, 1)[0]["kl"] > 1e-4
+
+
+# -- decisions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("advantages", "count", "expected"),
+    [
+        ([[0.0, 0.0], [-2.0, 2.0], [-1.0, 1.0]], 2, [1, 2]),
+        ([[-2.0, 2.0], [0.0, 0.0], [-1.0, 1.0]], 2, [0, 2]),
+        ([[0.0, 0.0], [-1.0, 1.0]], 5, [0, 1]),
+        ([[None, 3.0], [None, None], [-1.0, None, 1.0]], 3, [2]),
+        ([[-1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]], 1, [0]),
+        ([], 4, []),
+    ],
+    ids=["widest", "in their order", "all there are", "unscored", "ties go to the first", "none"],
+)
+def test_the_groups_that_differ_most_are_learned_from(
+    advantages: list[list[float | None]], count: int, expected: list[int]
+) -> None:
+    assert widest_groups(advantages, count) == expected
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, 0.1), (4, 0.5 * 0.964), (9, 0.919), (50, 0.55), (99, 0.109)])
+def test_learning_rate_by_hand(step: int, expected: float) -> None:
+    config = AlignConfig(warmup_steps=10, steps=100)
+    assert schedule(config, step) == pytest.approx(expected)
+
+
+def test_groups_that_are_left_out_move_nothing() -> None:
+    """Two queries asked and one learned from: the same weights as from that one alone, but both rewards in the log."""
+    prompts = make_prompts(2)
+    both, alone = make_learner(learned_queries=1), make_learner()
+    rollouts = small_rollouts(both.policy, prompts, GROUP, STEPS, 0)
+    rewards = [[reward(3.0), reward(3.1), reward(3.0), reward(3.0)], [reward(1.0), reward(2.0), reward(5.0), reward(1.0)]]
+    metrics = both.step(prompts, rollouts, rewards)
+    alone.step(prompts[1:], rollouts[1:], rewards[1:])
+    assert metrics["reward_mean"] == pytest.approx((12.1 + 9.0) / 8)
+    assert_same_weights(both, alone)
 
 
 # -- one step ---------------------------------------------------------------------------------------------------------

@@ -13,13 +13,15 @@ import pytest
 import torch
 from tiny import small_config, small_model, small_policy, small_prompt
 
-from paras2s.config import WarmupConfig
+from paras2s.config import AugmentConfig, WarmupConfig
 from paras2s.errors import PolicyError
+from paras2s.policy.augment import augment
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Prompt
-from paras2s.policy.sft import Example, Warmup, augment, schedule, stream_losses
+from paras2s.policy.listener import WORDS_SPREAD
+from paras2s.policy.sft import Example, Warmup, schedule, stream_losses
 
-STILL = {"words_dropped": 0.0, "codes_dropped": 0.0, "prosody_noise": 0.0}
+STILL = {"words_dropped": 0.0, "codes_dropped": 0.0, "prosody_noise": 0.0, "words_noise": 0.0}
 
 
 def examples(policy: DualStreamPolicy, count: int) -> list[Example]:
@@ -112,7 +114,7 @@ def augmented(**settings: Any) -> tuple[Prompt, Prompt]:
     config = small_config()
     prompt = replace(small_prompt(config, 2, 3, seed=5), words_dim=1)
     held = {name: np.array(getattr(prompt, name)) for name in ("audio_ids", "text_ids", "features", "continuous")}
-    after = augment(prompt, WarmupConfig(**{**STILL, **settings}), config, np.random.default_rng(3))
+    after = augment(prompt, AugmentConfig(**{**STILL, **settings}), config, np.random.default_rng(3))
     for name, value in held.items():
         np.testing.assert_array_equal(getattr(prompt, name), value, err_msg="the prompt itself must stay as it is")
     np.testing.assert_array_equal(after.continuous, prompt.continuous)
@@ -131,6 +133,23 @@ def test_hidden_words_leave_text_and_features() -> None:
     assert not after.features[:, -1].any()
     np.testing.assert_array_equal(after.features[:, :-1], prompt.features[:, :-1])
     np.testing.assert_array_equal(after.audio_ids, prompt.audio_ids)
+
+
+def test_dropped_text_leaves_the_sentences_meaning() -> None:
+    prompt, after = augmented(text_dropped=1.0)
+    assert (after.text_ids == small_config().blank_id).all()
+    np.testing.assert_array_equal(after.features, prompt.features)
+    np.testing.assert_array_equal(after.audio_ids, prompt.audio_ids)
+
+
+def test_words_are_blurred_by_one_draw_a_prompt_and_nothing_else_is() -> None:
+    prompt, after = augmented(words_noise=1.0)
+    moved = (after.features - prompt.features)[prompt.continuous]
+    assert (moved[:, :-1] == 0).all()
+    assert len(set(moved[:, -1].round(5))) == 1
+    assert 0 < abs(moved[0, -1]) < 5 * WORDS_SPREAD
+    np.testing.assert_array_equal(after.features[~prompt.continuous], prompt.features[~prompt.continuous])
+    np.testing.assert_array_equal(after.text_ids, prompt.text_ids)
 
 
 def test_hidden_codes_leave_the_layout() -> None:
@@ -153,7 +172,7 @@ def test_blur_moves_the_prosody_of_all_steps_alike() -> None:
 def test_augment_hides_the_share_it_was_asked_to() -> None:
     config, rng = small_config(), np.random.default_rng(0)
     prompt = replace(small_prompt(config, 1, 2, seed=0), words_dim=1)
-    settings = WarmupConfig(words_dropped=0.4, codes_dropped=0.1, prosody_noise=0.0)
+    settings = AugmentConfig(words_dropped=0.4, codes_dropped=0.1, prosody_noise=0.0, words_noise=0.0)
     made = [augment(prompt, settings, config, rng) for _ in range(1000)]
     words = np.mean([(one.text_ids == config.blank_id).all() for one in made])
     codes = np.mean([(one.audio_ids[one.continuous] == config.pad_id).all() for one in made])
@@ -192,7 +211,7 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
 def test_every_example_is_seen_once_an_epoch(batch_size: int) -> None:
     policy = small_policy(small_model(small_config()))
     rows = examples(policy, 7)
-    warmup = Warmup(policy, rows, WarmupConfig(batch_size=batch_size, **STILL), seed=1)
+    warmup = Warmup(policy, rows, WarmupConfig(batch_size=batch_size, augment=AugmentConfig(**STILL)), seed=1)
     seen = [id(example.target) for step in range(14) for example in warmup.batch(step)]
     assert len(seen) == 14 * batch_size
     for epoch in range(2 * batch_size):
@@ -202,7 +221,7 @@ def test_every_example_is_seen_once_an_epoch(batch_size: int) -> None:
 def test_four_examples_are_learnt() -> None:
     policy = small_policy(small_model(small_config(), seed=1))
     policy.model.initialise(seed=1)
-    config = WarmupConfig(steps=60, batch_size=4, learning_rate=2e-2, weight_decay=0.0, **STILL)
+    config = WarmupConfig(steps=60, batch_size=4, learning_rate=2e-2, weight_decay=0.0, augment=AugmentConfig(**STILL))
     warmup = Warmup(policy, examples(policy, 4), config, seed=0)
     losses = [warmup.step(number) for number in range(60)]
     for stream in ("loss_text", "loss_audio"):

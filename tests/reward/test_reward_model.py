@@ -14,7 +14,15 @@ import torch
 
 from paras2s.config import DistillConfig
 from paras2s.errors import DataError, JudgeError
-from paras2s.reward.distill import PreferenceSet, ScoredAnswer, agreement, draw_batch, train_reward_model
+from paras2s.reward.distill import (
+    PROSODY_BLUR,
+    WORDS_BLUR,
+    PreferenceSet,
+    ScoredAnswer,
+    agreement,
+    draw_batch,
+    train_reward_model,
+)
 from paras2s.reward.model import MAX_STEPS, HeardQuestion, RewardModel, RewardModelConfig
 
 SIZES, FEATURES = (8, 6), 3
@@ -179,6 +187,18 @@ def test_training_depends_on_its_seed_alone() -> None:
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
+def test_prosody_and_words_are_blurred_each_by_its_own_size() -> None:
+    """Questions of 2000 numbers, half of them words; the same draw for every step."""
+    question = HeardQuestion(np.zeros((3, 2), dtype=np.int64), np.zeros((3, 2000), np.float32), words_dim=1000)
+    answer = ScoredAnswer(0, np.full((4, 2), 1), {"happy": 3.0})
+    batch = draw_batch(PreferenceSet((question,), ("happy",), (answer,), ()), STYLES, 4, np.random.default_rng(0))
+    for blurred in batch.questions:
+        assert (blurred.features == blurred.features[0]).all()
+        assert np.std(blurred.features[0, :1000]) == pytest.approx(PROSODY_BLUR, rel=0.1)
+        assert np.std(blurred.features[0, 1000:]) == pytest.approx(WORDS_BLUR, rel=0.1)
+    assert batch.questions[0].features[0, 0] != batch.questions[1].features[0, 0]
+
+
 def marked_preferences(missing: bool = False) -> PreferenceSet:
     """Who is who: question q has codes q and features 10 q, answer a has codes 4 + a, degenerate answers have 7."""
     questions = tuple(HeardQuestion(np.full((3, 2), q), np.full((3, FEATURES), 10.0 * q, np.float32)) for q in range(3))
@@ -256,7 +276,7 @@ def test_questions_are_blurred_but_not_changed_in_the_set() -> None:
     preferences = marked_preferences()
     questions = draw_batch(preferences, STYLES, 64, np.random.default_rng(0)).questions
     shifts = np.stack([question.features[0] - 10 * round(float(question.features.mean()) / 10) for question in questions])
-    assert shifts.std() == pytest.approx(0.4, abs=0.06)
+    assert shifts.std() == pytest.approx(PROSODY_BLUR, abs=0.06)
     assert all((question.features == question.features[0]).all() for question in questions)
     assert [float(question.features.max()) for question in preferences.questions] == [0.0, 10.0, 20.0]
 
