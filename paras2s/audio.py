@@ -79,6 +79,9 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None) -> 
     return clip if sample_rate_hz is None else clip.at(sample_rate_hz)
 
 
+BLOCK_SAMPLES = 65_536
+
+
 def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
     """The clip as bytes of a file: 16-bit WAV or FLAC, or OGG (Vorbis). Peaks over 1 are scaled down, never wrapped."""
     import soundfile
@@ -87,7 +90,10 @@ def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
     samples = clip.samples / peak if peak > 1.0 else clip.samples
     buffer = io.BytesIO()
     subtype = "VORBIS" if format == "OGG" else "PCM_16"
-    soundfile.write(buffer, samples, clip.sample_rate_hz, format=format, subtype=subtype)
+    with soundfile.SoundFile(buffer, "w", clip.sample_rate_hz, 1, subtype, format=format) as file:
+        # In blocks: libsndfile's Vorbis encoder crashes the process where it gets more than about a minute at once.
+        for start in range(0, len(samples), BLOCK_SAMPLES):
+            file.write(samples[start : start + BLOCK_SAMPLES])
     return buffer.getvalue()
 
 

@@ -105,3 +105,12 @@ def test_peaks_over_full_scale_are_scaled_not_wrapped(tmp_path: Path) -> None:
     write_clip(path, Clip(tone(level=2.0), 16_000))
     back = read_clip(path)
     np.testing.assert_allclose(back.samples, tone(level=1.0), atol=1e-3)
+
+
+@pytest.mark.parametrize("format", ["WAV", "FLAC", "OGG"])
+def test_a_long_clip_can_be_encoded(format: str) -> None:
+    """In one write, libsndfile's Vorbis encoder ended the whole process."""
+    samples = np.tile(tone(), 100 * 16_000 // len(tone()))
+    again = read_clip(encode_clip(Clip(samples, 16_000), format))
+    assert again.sample_rate_hz == 16_000
+    assert len(again.samples) == len(samples)
