@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 from typing import Any
 
 from paras2s.acoustics.assets import ASSETS, asset_path
 from paras2s.errors import AssetError
+from paras2s.parallel import cores
 
 # Package -> what stops without it.
 PACKAGES = {
@@ -41,7 +41,7 @@ def examine() -> dict[str, Any]:
             parts.append({"part": name, "ok": False, "is": str(error), "switches_off": asset.switches_off})
     disk_gib = shutil.disk_usage(".").free / 2**30
     parts.append({"part": "disk", "ok": disk_gib > 1, "is": f"{disk_gib:.0f} GiB free", "switches_off": "runs of any kind"})
-    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "platform": platform.platform()}
+    machine = {"python": platform.python_version(), "cores": cores(), "platform": platform.platform()}
     return {"machine": machine, "parts": parts}
 
 

@@ -80,13 +80,18 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
 
 def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> Path:
     """Write report.html."""
+    from paras2s.stages.warmup import first_contrasts
+
     agreed = read_json(run.reward_dir / "agreement.json")
+    shown = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
+    shown_ids = {query.id for query in shown}
+    demonstrations = sum(one.query_id in shown_ids for one in dataset.demonstrations)
     timings, metrics = run.timings(), run.metrics()
     pearson = agreed["held_out"]["pearson"]
     facts = [
         ("preset, seed", f"{run.config.name}, {run.config.seed}"),
         ("queries", f"{len(dataset.of_role('rl'))} RL prompts, {len(dataset.of_role('test'))} held out"),
-        ("demonstrations", f"{len(dataset.demonstrations)} of {len(dataset.of_role('demonstration'))} queries"),
+        ("demonstrations", f"{demonstrations} of {len(shown)} queries"),
         ("hearing check", f"{dataset.hearing['accuracy']:.3f} (chance 0.5)"),
         ("agent's tone classifier", f"{dataset.agent_tone.report['accuracy']:.3f} on held-out speakers"),
         ("reward model", f"Pearson {'-' if pearson is None else format(pearson, '.3f')} with the judge, held out"),
@@ -102,7 +107,7 @@ def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> P
     write_report(
         path,
         title="paras2s: hearing how it is said",
-        subtitle=f"{run.config.align.steps} GRPO steps from {len(dataset.demonstrations)} demonstrations",
+        subtitle=f"{run.config.align.steps} GRPO steps from {demonstrations} demonstrations",
         facts=facts,
         systems=systems,
         metrics=metrics,
