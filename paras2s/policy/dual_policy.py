@@ -63,6 +63,7 @@ class DualStreamPolicy:
             continuous_audio_input=config.continuous_dim > 0,
             joint_step=True,
             lora_targets=LORA_TARGETS,
+            hearing_parameters=r"model\.vq_adaptor\..*",
         )
 
     @classmethod

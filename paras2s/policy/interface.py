@@ -27,7 +27,11 @@ class SlotSpec:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What is fixed about a policy. `joint_step`: several slots are sampled from one history."""
+    """What is fixed about a policy.
+
+    `joint_step`: several slots are sampled from one history. `lora_targets` and `hearing_parameters` are patterns of
+    names: modules that LoRA goes on, and parameters that take the question in and say nothing.
+    """
 
     slots: tuple[SlotSpec, ...]
     step_rate_hz: float
@@ -39,6 +43,7 @@ class PolicySpec:
     continuous_audio_input: bool
     joint_step: bool
     lora_targets: str
+    hearing_parameters: str
 
 
 @dataclass(frozen=True)

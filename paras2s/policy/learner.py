@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def parity(batch: LogProbBatch) -> dict[str, float | None]:
 
 
 def widest_groups(advantages: Sequence[Sequence[float | None]], count: int) -> list[int]:
-    """The `count` groups whose advantages differ most, in their order; the rest would move nothing (DAPO, section 3.2).
+    """The `count` groups whose advantages differ most, in their order; the rest would move little (after DAPO, section 3.2).
 
     A group without two advantages has nothing to say and is never among them.
     """
@@ -109,8 +110,9 @@ class Learner:
         )
         self.sampling = Sampling(config.temperature, config.temperature, max_steps)
         trainable = [(name, p) for name, p in policy.model.named_parameters() if p.requires_grad]
-        hearing = [p for name, p in trainable if "vq_adaptor" in name]
-        speaking = [p for name, p in trainable if "vq_adaptor" not in name]
+        hears = re.compile(policy.spec.hearing_parameters)
+        hearing = [p for name, p in trainable if hears.fullmatch(name)]
+        speaking = [p for name, p in trainable if not hears.fullmatch(name)]
         groups = [{"params": speaking, "peak": config.learning_rate}]
         groups += [{"params": hearing, "peak": config.hearing_learning_rate}] if hearing else []
         self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99), fused=True)

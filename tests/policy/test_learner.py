@@ -121,6 +121,18 @@ def test_learning_rate_by_hand(step: int, expected: float) -> None:
     assert schedule(config, step) == pytest.approx(expected)
 
 
+def test_what_hears_has_a_learning_rate_of_its_own() -> None:
+    """One step of Adam moves every number by about its learning rate."""
+    learner = make_learner(learning_rate=1e-3, hearing_learning_rate=1e-1, warmup_steps=1)
+    before = learner.weights()
+    advance(learner, make_prompts(), 1)
+    moved = {name: float(np.abs(value - before[name]).max()) for name, value in learner.weights().items()}
+    hearing = {name for name in moved if "vq_adaptor" in name}
+    assert hearing
+    assert max(moved[name] for name in hearing) == pytest.approx(1e-1, rel=0.05)
+    assert max(moved[name] for name in moved.keys() - hearing) == pytest.approx(1e-3, rel=0.05)
+
+
 def test_groups_that_are_left_out_move_nothing() -> None:
     """Two queries asked and one learned from: the same weights as from that one alone, but both rewards in the log."""
     prompts = make_prompts(2)
