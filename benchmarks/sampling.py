@@ -82,6 +82,14 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def products_s(work: Callable[[], object]) -> float:
+    """Seconds that the matrix products of one call take by themselves: what no sampler in this precision can save."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        work()
+    rows = profile.key_averages()
+    return sum(row.self_cpu_time_total for row in rows if row.key in ("aten::mm", "aten::addmm")) / 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
@@ -115,6 +123,9 @@ def main() -> None:
         spread = f"{min(rates):.0f} to {max(rates):.0f}"
         print(f"{name:12s} {medians[name]:7.0f} tokens/s, median of {repeats} ({spread})")
     print(f"ours / transformers: {medians['ours'] / medians['transformers']:.2f} times the tokens/s")
+    floor_s = products_s(lambda: sample_ours(ours, ids, 1))
+    print(f"products with the weights alone: {floor_s:.2f} s of our {count / medians['ours']:.2f} s, so that")
+    print(f"  a sampler that did nothing else would be {count / floor_s / medians['transformers']:.2f} times as fast")
 
 
 if __name__ == "__main__":

@@ -173,8 +173,8 @@ def bench(
 @app.command()
 def blueprint(
     clips: Annotated[list[Path], typer.Argument(help="Audio files of any format.")],
-    extractors: Annotated[str, typer.Option(help="Comma-separated: words, pitch, loudness, ending, quality, tone.")] = (
-        "words,pitch,loudness,ending,quality"
+    extractors: Annotated[str, typer.Option(help="Comma-separated; beside the default there is tone.")] = (
+        "words,pitch,voicing,loudness,ending,quality"
     ),
     tone: Annotated[Path | None, typer.Option(help="A fitted tone classifier (tone_agent.json), for 'tone'.")] = None,
 ) -> None:

@@ -240,6 +240,18 @@ def test_tone_scores_are_the_classifiers() -> None:
 
 
 @needs_speech
+def test_a_voice_is_told_from_clicks_and_noise() -> None:
+    """Whisper hears "thank you" in a train of clicks, so a judge must be able to ask whether anybody speaks."""
+    key = f"{PROPERTIES}.voiced_share"
+    clicks = np.zeros(24_000, dtype=np.float32)
+    clicks[::2_000] = 0.8
+    noise = 0.1 * np.random.default_rng(0).standard_normal(24_000).astype(np.float32)
+    assert build_one(voice(150.0), "voicing").value(key) > 0.8
+    assert build_one(Clip(clicks, 16_000), "voicing").value(key) < 0.05
+    assert build_one(Clip(noise, 16_000), "voicing").value(key) < 0.05
+    assert "silent" in build_one(SILENCE, "voicing").why_absent(key)
+
+
 def test_half_the_amplitude_is_6_lu_less_and_the_same_pitch() -> None:
     clip = speech("0001")
     loud, quiet = build_blueprints([clip, Clip(clip.samples / 2, clip.sample_rate_hz)], [LoudnessExtractor(), PitchExtractor()])

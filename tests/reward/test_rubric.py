@@ -21,7 +21,7 @@ from paras2s.errors import ConfigError
 from paras2s.records import Absent, Blueprint, Measured, Unscored, Verdict
 from paras2s.reward.degenerate import KINDS, degenerate_clip
 from paras2s.reward.judges.measure import measure_answers
-from paras2s.reward.judges.rubric import RATE, RESPONSE, TAIL, TONE_PREFIX, Question, RubricJudge, repeated_share
+from paras2s.reward.judges.rubric import RATE, RESPONSE, TAIL, TONE_PREFIX, VOICED, Question, RubricJudge, repeated_share
 from paras2s.reward.tone import ToneClassifier
 
 SHIPPED = Path(rubric_module.__file__).with_name("rubric.yaml")
@@ -35,10 +35,11 @@ def judge() -> RubricJudge:
     return RubricJudge()
 
 
-def spoken(text: str, tone: str = "neutral", rate: float = 3.5, tail_db: float = -30.0) -> Blueprint:
+def spoken(text: str, tone: str = "neutral", rate: float = 3.5, tail_db: float = -30.0, voiced: float = 0.4) -> Blueprint:
     """What the extractors would say of a clear answer in one tone."""
     tones = {f"{TONE_PREFIX}{name}": Measured(float(name == tone), "probability") for name in AGENT_TONES}
-    return Blueprint({RESPONSE: Measured(text), RATE: Measured(rate), TAIL: Measured(tail_db), **tones})
+    delivery = {RATE: Measured(rate), TAIL: Measured(tail_db), VOICED: Measured(voiced)}
+    return Blueprint({RESPONSE: Measured(text), **delivery, **tones})
 
 
 def without(blueprint: Blueprint, key: str, reason: str) -> Blueprint:
@@ -119,6 +120,7 @@ def test_answers_to_the_words_only(judge: RubricJudge, category: str, expected: 
         (spoken("wonderful wonderful wonderful wonderful", "cheerful"), "again and again"),
         (spoken(HAPPY, "cheerful", rate=1.2), "too slow"),
         (spoken(HAPPY, "cheerful", tail_db=-3.0), "cut off"),
+        (spoken(HAPPY, "cheerful", voiced=0.02), "hardly a voice is heard: 2 %"),
         (spoken("", "cheerful"), "only 0 words"),
         (spoken("How lovely.", "cheerful"), "only 2 words"),
         (spoken("♪ ... 12 ...", "cheerful"), "only 0 words"),

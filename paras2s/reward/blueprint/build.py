@@ -9,7 +9,7 @@ from paras2s.errors import AudioError, ConfigError
 from paras2s.records import Absent, Blueprint
 from paras2s.reward.blueprint.ending import EndingExtractor
 from paras2s.reward.blueprint.loudness import LoudnessExtractor
-from paras2s.reward.blueprint.pitch import PitchExtractor
+from paras2s.reward.blueprint.pitch import PitchExtractor, VoicingExtractor
 from paras2s.reward.blueprint.quality import QualityExtractor
 from paras2s.reward.blueprint.schema import Extractor, Fields
 from paras2s.reward.blueprint.tone import ToneExtractor
@@ -27,6 +27,7 @@ def _tone(classifier: ToneClassifier | None) -> Extractor:
 EXTRACTORS: dict[str, Callable[[ToneClassifier | None], Extractor]] = {
     "words": lambda _: WordsExtractor(),
     "pitch": lambda _: PitchExtractor(),
+    "voicing": lambda _: VoicingExtractor(),
     "loudness": lambda _: LoudnessExtractor(),
     "quality": lambda _: QualityExtractor(),
     "ending": lambda _: EndingExtractor(),

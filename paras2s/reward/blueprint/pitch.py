@@ -9,11 +9,12 @@ import numpy as np
 from paras2s.acoustics.f0 import FRAME_HOP_S, track_pitch
 from paras2s.audio import Clip
 from paras2s.errors import AudioError
-from paras2s.reward.blueprint.schema import Fields, contour, measured
+from paras2s.reward.blueprint.schema import Fields, contour, measured, require_sound
 
 MEAN = "agent_audio_properties.pitch_mean_hz"
 STD = "agent_audio_properties.pitch_std_hz"
 CONTOUR = "agent_audio_properties.pitch_contour_hz"
+VOICED = "agent_audio_properties.voiced_share"
 MIN_VOICED_FRAMES = 3
 
 
@@ -32,6 +33,23 @@ class PitchExtractor:
             AudioError: a clip has under 3 voiced frames.
         """
         return [_fields(clip) for clip in clips]
+
+
+class VoicingExtractor:
+    """Share of the frames that a voice is heard in: about 0.4 in speech, next to nothing in clicks and noise."""
+
+    name = "voicing"
+    version = "swift-f0-0.3.0/voicing-1"
+    rate_hz = 16_000
+    keys = (VOICED,)
+
+    def measure(self, clips: Sequence[Clip]) -> list[Fields]:
+        """One field a clip."""
+        found: list[Fields] = []
+        for clip in clips:
+            require_sound(clip, "voicing")
+            found.append({VOICED: measured(VOICED, float(track_pitch(clip).voiced.mean()))})
+        return found
 
 
 def _fields(clip: Clip) -> Fields:

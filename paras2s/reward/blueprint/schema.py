@@ -45,6 +45,7 @@ FIELDS: dict[str, Field] = {
     "agent_audio_properties.pitch_mean_hz": Field("Hz", "Mean_Pitch_Hz"),
     "agent_audio_properties.pitch_std_hz": Field("Hz", "Std_Dev_Pitch_Hz"),
     "agent_audio_properties.pitch_contour_hz": Field("Hz", "Full_Pitch_Contour_Hz"),
+    "agent_audio_properties.voiced_share": Field(None, "Voiced_Share_Of_Frames"),
     "agent_audio_properties.loudness_integrated_lufs": Field("LUFS", "Integrated_Loudness_LUFS"),
     "agent_audio_properties.loudness_std_lu": Field("LU", "Std_Dev_Loudness_LUFS"),
     "agent_audio_properties.loudness_contour_lufs": Field("LUFS", "Full_Loudness_Contour_LUFS"),

@@ -12,7 +12,7 @@ from paras2s.reward.blueprint.build import build_blueprints, make_extractors
 from paras2s.reward.tone import ToneClassifier
 
 # What the rubric reads; quality models cost a hundred times more and tell it nothing.
-JUDGE_EXTRACTORS = ("words", "ending", "tone")
+JUDGE_EXTRACTORS = ("words", "voicing", "ending", "tone")
 
 
 def _measure_chunk(tone: ToneClassifier, clips: Sequence[Clip]) -> list[Blueprint]:

@@ -26,6 +26,7 @@ from paras2s.records import Blueprint, Measured, Unscored, Verdict
 
 RESPONSE = "agent_response"
 RATE = "agent_audio_properties.speech_rate_syllables_per_s"
+VOICED = "agent_audio_properties.voiced_share"
 TAIL = "agent_audio_properties.tail_level_db"
 TONE_PREFIX = "agent_emotion."
 
@@ -54,6 +55,7 @@ class Rubric(BaseModel):
     min_speech_rate_syllables_per_s: float
     max_repeated_share: float
     min_words: int
+    min_voiced_share: float
     max_tail_level_db: float
 
     @model_validator(mode="after")
@@ -100,7 +102,7 @@ class RubricJudge:
     """Scores 1 to 5. `name` and `version` and the rubric's hash are in every verdict."""
 
     name = "rubric"
-    version = "1"
+    version = "2"
 
     def __init__(self, rubric_path: Path | None = None) -> None:
         source = rubric_path or resources.files("paras2s.reward.judges").joinpath("rubric.yaml")
@@ -168,6 +170,9 @@ class RubricJudge:
             return f"only {len(words)} words were heard"
         if repeated_share(words) > rules.max_repeated_share:
             return "the same words come again and again"
+        voiced = answer.value(VOICED)
+        if voiced is not None and voiced < rules.min_voiced_share:
+            return f"hardly a voice is heard: {100 * voiced:.0f} % of the time"
         rate = answer.value(RATE)
         if rate is not None and rate < rules.min_speech_rate_syllables_per_s:
             return f"far too slow or too long: {rate:.1f} syllables a second"
