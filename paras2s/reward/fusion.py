@@ -1,0 +1,172 @@
+"""Typed-tie labels and their fusion: three dimensions of a comparison to one overall label (TRACE, 3.2 and appendix E).
+
+A label says of a pair of answers which one is better, or that both are good, or both bad. Rules are data
+(`fusion.yaml`); a user adds one in a YAML file of the same form.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from importlib import resources
+from pathlib import Path
+from typing import Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paras2s.errors import ConfigError, DataError, one_line
+
+Label = Literal["1", "2", "both_good", "both_bad"]
+Dimension = Literal["content", "voice_quality", "paralinguistics"]
+LABELS: tuple[Label, ...] = get_args(Label)
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+WINNERS: tuple[Label, Label] = ("1", "2")
+DEFAULT_RULE = "speakbench"
+
+# Whether the first and the second answer are acceptable: what RatingMin compares (TRACE, Alg. 3).
+_ACCEPTABLE: dict[Label, tuple[int, int]] = {"1": (1, 0), "2": (0, 1), "both_good": (1, 1), "both_bad": (0, 0)}
+_LABEL_OF: dict[tuple[int, int], Label] = {pair: label for label, pair in _ACCEPTABLE.items()}
+
+
+def as_label(value: object, where: str = "label") -> Label:
+    """`value` as a label.
+
+    Raises:
+        DataError: it is none; unlike the authors' release, which reads anything unknown as both bad.
+    """
+    for label in LABELS:
+        if value == label:
+            return label
+    raise DataError(f"{where}: {value!r} is not a label; there are {', '.join(LABELS)}")
+
+
+def rating_min(first: Label, second: Label) -> Label:
+    """The label whose acceptable answers are acceptable in both (TRACE, Alg. 3)."""
+    one, other = _ACCEPTABLE[first], _ACCEPTABLE[second]
+    return _LABEL_OF[min(one[0], other[0]), min(one[1], other[1])]
+
+
+def swap(label: Label) -> Label:
+    """The same judgement with the two answers in the other order."""
+    return {"1": "2", "2": "1"}.get(label, label)  # type: ignore[return-value]
+
+
+def symmetric(first: Label, swapped: Label) -> Label:
+    """One label from both orders; `swapped` was given with the answers exchanged and is turned back here.
+
+    Orders that agree keep their label. A winner that the other order does not find is none: against a tie the tie
+    stands, against the other winner both are good, since each was called good enough to win. Of two different ties the
+    worse one stands.
+    """
+    back = swap(swapped)
+    if first == back:
+        return first
+    if first in WINNERS and back in WINNERS:
+        return "both_good"
+    if first in WINNERS or back in WINNERS:
+        return back if first in WINNERS else first
+    return rating_min(first, back)
+
+
+def typed_label(first_acceptable: bool, second_acceptable: bool, better: Literal["1", "2", "neither"]) -> Label:
+    """Two absolute judgements and one comparison as a label; the comparison counts only between acceptable answers (3.2)."""
+    if first_acceptable and second_acceptable:
+        return "both_good" if better == "neither" else better
+    return _LABEL_OF[int(first_acceptable), int(second_acceptable)]
+
+
+class Case(BaseModel):
+    """Labels that end a rule at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    if_: dict[Dimension, Label] = Field(alias="if", min_length=1)
+    then: Label
+
+
+class FusionRule(BaseModel):
+    """One rule; its keys are explained at the head of `fusion.yaml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    says: str
+    when: tuple[Case, ...] = ()
+    decide: Literal["first_winner", "majority"]
+    order: tuple[Dimension, ...] = Field(min_length=1)
+    otherwise: Dimension
+    cap: tuple[Dimension, ...] = ()
+
+    def fuse(self, labels: dict[Dimension, Label]) -> Label:
+        """The overall label."""
+        for case in self.when:
+            if all(labels[dimension] == wanted for dimension, wanted in case.if_.items()):
+                return case.then
+        found = self._decide(labels)
+        return functools.reduce(rating_min, (labels[dimension] for dimension in self.cap), found)
+
+    def _decide(self, labels: dict[Dimension, Label]) -> Label:
+        if self.decide == "first_winner":
+            winners = (labels[dimension] for dimension in self.order if labels[dimension] in WINNERS)
+            return next(winners, labels[self.otherwise])
+        label, votes = Counter(labels[dimension] for dimension in self.order).most_common(1)[0]
+        return label if 2 * votes > len(self.order) else labels[self.otherwise]
+
+
+def load_rules(path: Path | None = None) -> dict[str, FusionRule]:
+    """The shipped rules, and those of a user's file beside or over them.
+
+    Raises:
+        ConfigError: the file is missing or not a file of rules; names rule and key.
+    """
+    rules = _parse(resources.files("paras2s.reward").joinpath("fusion.yaml").read_text(), "fusion.yaml")
+    if path is not None:
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read ({one_line(error)}); give a YAML file of fusion rules") from error
+        rules |= _parse(text, str(path))
+    return rules
+
+
+def _parse(text: str, name: str) -> dict[str, FusionRule]:
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not valid YAML ({one_line(error)})") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{name}: expected a mapping of rule names to rules")
+    rules = {}
+    for rule, body in values.items():
+        try:
+            rules[str(rule)] = FusionRule.model_validate(body)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise ConfigError(f"{name}: {'.'.join(map(str, (rule, *wrong['loc'])))}: {wrong['msg']}") from error
+    return rules
+
+
+def find_rule(name: str, path: Path | None = None) -> FusionRule:
+    """A rule by name.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    rules = load_rules(path)
+    if name not in rules:
+        raise ConfigError(f"unknown fusion rule {name!r}; there are {', '.join(rules)}")
+    return rules[name]
+
+
+def fuse(content: object, voice_quality: object, paralinguistics: object, policy: str = DEFAULT_RULE) -> Label:
+    """The overall label of three dimension labels under a shipped rule (TRACE, appendix E).
+
+    Raises:
+        ConfigError: no rule of that name. DataError: an unknown label; names the dimension and the label.
+    """
+    labels: dict[Dimension, Label] = {
+        "content": as_label(content, "content"),
+        "voice_quality": as_label(voice_quality, "voice_quality"),
+        "paralinguistics": as_label(paralinguistics, "paralinguistics"),
+    }
+    return find_rule(policy).fuse(labels)
