@@ -36,28 +36,34 @@ class Clip:
         return Clip(np.ascontiguousarray(resampled, dtype=np.float32), sample_rate_hz)
 
 
-def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip") -> Clip:
-    """Validate samples of shape [n] or [n, channels]; channels are averaged.
+def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip", max_duration_s: float = MAX_DURATION_S) -> Clip:
+    """Validate samples of shape [n] or [n, channels]; channels that hold any sound are averaged.
 
     Raises:
         AudioError: empty, too short, too long, or not finite.
     """
     array = np.asarray(samples, dtype=np.float32)
     if array.ndim == 2:
-        array = array.mean(axis=1)
+        # A channel that nothing was recorded on would halve the level of the other one.
+        heard = np.any(array != 0, axis=0)
+        array = array[:, heard].mean(axis=1) if heard.any() else array[:, :1].mean(axis=1)
     if array.ndim != 1:
         raise AudioError(f"{name}: expected samples [n] or [n, channels], got shape {array.shape}")
     duration_s = len(array) / sample_rate_hz
     if duration_s < MIN_DURATION_S:
         raise AudioError(f"{name}: {len(array)} samples ({duration_s:.3f} s) is too short; give at least {MIN_DURATION_S} s")
-    if duration_s > MAX_DURATION_S:
-        raise AudioError(f"{name}: {duration_s:.0f} s is too long; cut it to at most {MAX_DURATION_S:.0f} s")
+    if duration_s > max_duration_s:
+        raise _too_long(name, duration_s, max_duration_s)
     if not np.isfinite(array).all():
         raise AudioError(f"{name}: holds NaN or infinite samples; export the clip again")
     return Clip(np.ascontiguousarray(array), sample_rate_hz)
 
 
-def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None) -> Clip:
+def _too_long(name: str, duration_s: float, max_duration_s: float) -> AudioError:
+    return AudioError(f"{name}: {duration_s:.0f} s is too long; cut it to at most {max_duration_s:.0f} s")
+
+
+def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max_duration_s: float = MAX_DURATION_S) -> Clip:
     """Decode a file or bytes of one, any channel count, any rate; optionally resample.
 
     Raises:
@@ -70,12 +76,17 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None) -> 
         raise AudioError(f"{name}: no such file; check the path")
     try:
         handle = io.BytesIO(source) if isinstance(source, bytes) else str(source)
-        samples, rate_hz = soundfile.read(handle, dtype="float32", always_2d=True)
+        with soundfile.SoundFile(handle) as file:
+            rate_hz = file.samplerate
+            # Hours of audio are refused by their header, before any of it is in memory.
+            if rate_hz > 0 and file.frames / rate_hz > max_duration_s:
+                raise _too_long(name, file.frames / rate_hz, max_duration_s)
+            samples = file.read(dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, EOFError) as error:
         raise AudioError(f"{name}: cannot be decoded as audio ({error}); give WAV, FLAC, OGG or MP3") from error
     if rate_hz <= 0:
         raise AudioError(f"{name}: the header gives a sample rate of {rate_hz}")
-    clip = make_clip(samples, int(rate_hz), name)
+    clip = make_clip(samples, int(rate_hz), name, max_duration_s)
     return clip if sample_rate_hz is None else clip.at(sample_rate_hz)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -74,7 +74,7 @@ class DistillConfig(Section):
 
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
     temperature: float = 1.2
-    steps: int = 240
+    steps: int = 320
     batch_size: int = 48
     learning_rate: float = 2e-3
     hidden_size: int = 128
@@ -122,6 +122,56 @@ class BenchConfig(Section):
     temperature: float = Field(1.0, gt=0)
 
 
+class ExtractorConfig(Section):
+    """One extractor of the blueprint, by name, with its own options (a model, a batch size)."""
+
+    name: str
+    options: dict[str, str | int | float] = {}
+
+
+class LLMConfig(Section):
+    """An OpenAI-compatible endpoint, and how it may be used. The key itself is only ever in the environment."""
+
+    base_url: str = Field("https://api.openai.com/v1", description="also Gemini's compatible endpoint or a vLLM server")
+    model: str = Field("gpt-4o", min_length=1)
+    api_key_env: str = Field("OPENAI_API_KEY", description="name of the variable that holds the key; unset: no key is sent")
+    temperature: float | None = Field(0.0, ge=0, description="null: not sent, for models that refuse it")
+    max_output_tokens: int = Field(2048, ge=1)
+    seed: int | None = None
+    structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
+    concurrency: int = Field(16, ge=1, description="calls under way at once")
+    requests_per_minute: float | None = Field(None, gt=0)
+    timeout_s: float = Field(120.0, gt=0)
+    max_attempts: int = Field(8, ge=1, description="of one call, the first included")
+    backoff_s: float = Field(0.5, ge=0, description="wait before the second attempt at most; doubles each time, up to a minute")
+    budget_usd: float | None = Field(None, gt=0, description="of one command; it stops before a call that could exceed it")
+    prices: Path | None = Field(None, description="another price table (YAML)")
+
+
+class JudgeConfig(Section):
+    """An LLM as judge: what it reads of the answers, and how it is asked (TRACE, 3.3 and appendix D)."""
+
+    reads: Literal["blueprint", "transcript", "audio"] = Field("blueprint", description="TRACE, or one of its two baselines")
+    left_out: tuple[str, ...] = Field((), description="blueprint groups not shown: agent_emotion and so on (Table 12)")
+    describe_user: bool = Field(False, description="show a blueprint of the user's clip as well")
+    both_orders: bool = Field(False, description="ask each pair twice, the answers exchanged")
+    prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
+    fusion: str = Field("speakbench", description="rule that makes the overall label")
+    fusion_rules: Path | None = Field(None, description="YAML with rules of your own")
+
+
+class JudgingConfig(Section):
+    """A judge and what it needs: extractors, prompts, endpoint."""
+
+    name: str = "trace"
+    cache_dir: Path = Path("runs/cache")
+    extractors: tuple[ExtractorConfig, ...] = tuple(
+        ExtractorConfig(name=name) for name in ("words", "quality", "pitch", "loudness")
+    )
+    judge: JudgeConfig = JudgeConfig()
+    llm: LLMConfig = LLMConfig()
+
+
 class RunConfig(Section):
     """One whole run."""
 
@@ -137,8 +187,11 @@ class RunConfig(Section):
     bench: BenchConfig = BenchConfig()
 
 
-def parse_config(values: Any, name: str) -> RunConfig:
-    """Validate a mapping.
+Config = TypeVar("Config", bound=Section)
+
+
+def parse_config(values: Any, name: str, kind: type[Config]) -> Config:
+    """Validate a mapping as a config of this kind.
 
     Raises:
         ConfigError: names every wrong key, in one line.
@@ -146,7 +199,7 @@ def parse_config(values: Any, name: str) -> RunConfig:
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: expected a mapping of sections, got {type(values).__name__}")
     try:
-        return RunConfig(**values)
+        return kind(**values)
     except ValidationError as error:
         lines = [f"{name}: {'.'.join(map(str, item['loc']))}: {_say(item)}" for item in error.errors()]
         raise ConfigError("; ".join(lines)) from error
@@ -159,7 +212,25 @@ def _say(item: Any) -> str:
 
 
 def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfig:
-    """Read a YAML config and lay dotted overrides (`align.steps`: 3) over it.
+    """A run's settings, from YAML with dotted overrides (`align.steps`: 3) laid over it.
+
+    Raises:
+        ConfigError: missing file, bad YAML, unknown key, bad value.
+    """
+    return _load(path, overrides, RunConfig)
+
+
+def load_judging_config(path: Path, overrides: dict[str, Any] | None = None) -> JudgingConfig:
+    """A judge's settings, likewise.
+
+    Raises:
+        ConfigError: missing file, bad YAML, unknown key, bad value.
+    """
+    return _load(path, overrides, JudgingConfig)
+
+
+def _load(path: Path, overrides: dict[str, Any] | None, kind: type[Config]) -> Config:
+    """Read a YAML config and lay dotted overrides over it.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
@@ -167,11 +238,11 @@ def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
     try:
         values = yaml.safe_load(path.read_text()) or {}
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config; the shipped ones are demo, ci and full") from error
+        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped one") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: not valid YAML ({one_line(error)})") from error
     if not isinstance(values, dict):
-        return parse_config(values, str(path))
+        return parse_config(values, str(path), kind)
     for dotted, value in (overrides or {}).items():
         *parents, key = dotted.split(".")
         place = values
@@ -180,9 +251,9 @@ def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
             if not isinstance(place, dict):
                 raise ConfigError(f"{dotted}: '{parent}' is a value, not a section")
         place[key] = value
-    return parse_config(values, str(path))
+    return parse_config(values, str(path), kind)
 
 
-def dump_config(config: RunConfig) -> str:
+def dump_config(config: Section) -> str:
     """The resolved config as YAML."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

@@ -29,6 +29,10 @@ class JudgeError(ParaS2SError):
     """A judge or reward model cannot score; becomes `records.Unscored` at the reward boundary."""
 
 
+class BudgetError(ParaS2SError):
+    """A call would cost more than the budget still holds; what was paid for is kept, and a later run continues."""
+
+
 class StorageError(ParaS2SError):
     """The disk refused a write (full, read-only); what was written before stays valid."""
 

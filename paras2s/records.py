@@ -6,7 +6,7 @@ Alphabet: B queries, G answers a query, T steps, S slots (text, audio codes), K 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,6 +15,11 @@ SCHEMA_VERSION = 1
 Category = Literal["emotion", "sarcasm", "age", "gender"]
 CATEGORIES: tuple[Category, ...] = ("emotion", "sarcasm", "age", "gender")
 Role = Literal["demonstration", "preference", "rl", "validation", "test"]
+# Of a pair of answers: which one is better, or that both are acceptable, or neither (TRACE, 3.2).
+Label = Literal["1", "2", "both_good", "both_bad"]
+Dimension = Literal["content", "voice_quality", "paralinguistics"]
+LABELS: tuple[Label, ...] = get_args(Label)
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,8 @@ class Blueprint:
 class Verdict:
     """A judge's score of one answer, 1 to 5. Made by a judge; read by combination, bench and report.
 
-    `reply` is the judge's full reply (for a rubric: the rules that fired); `cost_usd` is 0 for a local judge.
+    `reply` is the judge's full reply (for a rubric: the rules that fired). `cost_usd` is 0 for a local judge and for a
+    reply from the cache, and None where the model's price is not known.
     """
 
     judge: str
@@ -155,16 +161,42 @@ class Verdict:
     score: float
     reason: str
     reply: str
-    cost_usd: float
+    cost_usd: float | None
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class PairVerdict:
+    """A judge's labels of two answers, a dimension each, and no overall: that is fused. Made by a judge; read by bench.
+
+    `consistent` says whether both orders gave the same labels, and is None where one order was asked; `labels` are then
+    those of both orders together. `reply` is the full reply (of both orders: one after the other).
+    """
+
+    judge: str
+    version: str
+    prompt_hash: str
+    labels: dict[Dimension, Label]
+    reason: str
+    reply: str
+    consistent: bool | None
+    text_in_tokens: int
+    audio_in_tokens: int
+    text_out_tokens: int
+    cost_usd: float | None
     latency_s: float
 
 
 @dataclass(frozen=True)
 class Unscored:
-    """No score, and why. Goes all the way to the advantage: never a 0, never dropped in silence."""
+    """No score, and why. Goes all the way to the advantage: never a 0, never dropped in silence.
+
+    `reply` is what the judge said instead of a verdict, "" where it said nothing.
+    """
 
     judge: str
     reason: str
+    reply: str = ""
 
 
 @dataclass(frozen=True)

@@ -63,12 +63,35 @@ def test_bytes_are_read_and_refused_like_files() -> None:
 
 
 def test_eight_channels_are_averaged(tmp_path: Path) -> None:
-    levels = np.arange(8) / 10
+    levels = np.arange(1, 9) / 10
     path = tmp_path / "eight.wav"
     path.write_bytes(wav(np.tile(levels, (8000, 1))))
     clip = read_clip(path)
     assert clip.samples.shape == (8000,)
-    np.testing.assert_allclose(clip.samples, 0.35, rtol=1e-6)
+    np.testing.assert_allclose(clip.samples, 0.45, rtol=1e-6)
+
+
+def test_a_silent_channel_does_not_halve_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "left.wav"
+    path.write_bytes(wav(np.tile([0.4, 0.0], (8000, 1))))
+    np.testing.assert_allclose(read_clip(path).samples, 0.4, atol=1e-4)
+    path.write_bytes(wav(np.zeros((8000, 2))))
+    assert not read_clip(path).samples.any()
+
+
+def test_three_hours_are_refused_by_the_header_before_they_are_in_memory(tmp_path: Path) -> None:
+    import tracemalloc
+
+    path = tmp_path / "long.flac"
+    with soundfile.SoundFile(path, "w", 8000, 1) as file:
+        for _ in range(180):
+            file.write(np.zeros(60 * 8000, dtype=np.float32))
+    tracemalloc.start()
+    with pytest.raises(AudioError, match="10800 s is too long; cut it to at most 600 s"):
+        read_clip(path, max_duration_s=600.0)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 2**20
 
 
 def test_192_khz_is_resampled(tmp_path: Path) -> None:

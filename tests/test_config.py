@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from paras2s.config import AlignConfig, RunConfig, dump_config, load_config, parse_config
+from paras2s.config import AlignConfig, JudgingConfig, RunConfig, dump_config, load_config, load_judging_config, parse_config
 from paras2s.errors import ConfigError
+from paras2s.reward.blueprint.build import make_extractors
+from paras2s.reward.fusion import find_rule
 from paras2s.stages.demo import preset_path, with_run_dir
 
-SHIPPED = sorted(Path(str(resources.files("paras2s"))).glob("configs/**/*.yaml"))
+CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
+SHIPPED = sorted(CONFIGS.glob("*.yaml"))
+JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -28,6 +32,21 @@ def write(folder: Path, text: str) -> Path:
 def test_there_are_shipped_configs() -> None:
     assert len(SHIPPED) >= 3
     assert {"demo", "ci", "full"} <= {path.stem for path in SHIPPED}
+    assert {"trace", "trace_paper", "transcript", "audio"} <= {path.stem for path in JUDGES}
+    assert len(SHIPPED) + len(JUDGES) == len(list(CONFIGS.rglob("*.yaml")))
+
+
+@pytest.mark.parametrize("path", JUDGES, ids=lambda path: path.stem)
+def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
+    config = load_judging_config(path)
+    assert config.name == path.stem
+    assert preset_path(path.stem, "judges") == path
+    assert len(make_extractors(config.extractors)) == len(config.extractors)
+    assert find_rule(config.judge.fusion)
+
+
+def test_the_trace_judge_is_the_defaults() -> None:
+    assert load_judging_config(preset_path("trace", "judges")) == JudgingConfig()
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -125,7 +144,7 @@ def test_a_wrong_override_is_named(tmp_path: Path, text: str, overrides: dict[st
 
 
 def test_configs_are_frozen() -> None:
-    config = parse_config({}, "here")
+    config = parse_config({}, "here", RunConfig)
     with pytest.raises(ValueError, match="frozen"):
         config.align.steps = 3  # type: ignore[misc]
 

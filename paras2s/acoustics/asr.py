@@ -16,17 +16,25 @@ from paras2s.audio import Clip
 WINDOW_S = 29.0
 GAP_S = 0.6
 RATE_HZ = 16_000
-VERSION = "whisper-tiny-int8/packed-4"
+EMBEDDED = "tiny"
+
+
+def version(model: str = EMBEDDED) -> str:
+    """Names a Whisper model as it is run here."""
+    return f"whisper-{model}-int8/packed-4"
+
+
+VERSION = version()
 
 
 @dataclass(frozen=True)
 class Word:
-    """One word with its place in the clip and the recogniser's probability."""
+    """One word with its place in the clip and the recogniser's probability (None: it gives none)."""
 
     text: str
     start_s: float
     end_s: float
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,20 @@ def word_error_rate(reference: str, hypothesis: str) -> float:
 
 
 @functools.lru_cache(maxsize=2)
-def _model(threads: int) -> Any:
+def _model(threads: int, model: str) -> Any:
     from faster_whisper import WhisperModel
 
     from paras2s.acoustics.assets import asset_path
+    from paras2s.errors import AssetError, one_line
 
-    return WhisperModel(str(asset_path("whisper_tiny").parent), device="cpu", compute_type="int8", cpu_threads=threads)
+    source = str(asset_path("whisper_tiny").parent) if model == EMBEDDED else model
+    try:
+        return WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=threads)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise AssetError(
+            f"Whisper model {model!r} cannot be loaded ({one_line(error)[:200]}); give 'tiny', a folder of a "
+            "CTranslate2 model, or the name of one that is on this machine"
+        ) from error
 
 
 def pack(durations_s: Sequence[float], window_s: float = WINDOW_S, gap_s: float = GAP_S) -> list[list[int]]:
@@ -90,18 +106,23 @@ def pack(durations_s: Sequence[float], window_s: float = WINDOW_S, gap_s: float 
     return windows
 
 
-def transcribe(clips: Sequence[Clip], threads: int = 2) -> list[Transcript]:
-    """Transcripts of many clips, several a window; a word belongs to the clip that holds its middle."""
+def transcribe(clips: Sequence[Clip], threads: int = 2, model: str = EMBEDDED) -> list[Transcript]:
+    """Transcripts of many clips, several a window; a word belongs to the clip that holds its middle.
+
+    Raises:
+        AssetError: the model is not here.
+    """
+    recogniser = _model(threads, model)
     resampled = [clip.at(RATE_HZ) for clip in clips]
     found: list[list[Word]] = [[] for _ in clips]
     for window in pack([clip.duration_s for clip in resampled]):
-        words = _recognise_window([resampled[index] for index in window], threads)
+        words = _recognise_window([resampled[index] for index in window], recogniser)
         # One clip of a looped word makes Whisper repeat itself through its neighbours; then each is heard alone, and so
         # is a clip that got no word at all.
         runaway = repeats(" ".join(word.text for group in words for word in group))
         for index, group in zip(window, words, strict=True):
             alone = len(window) > 1 and (runaway or not group)
-            found[index] = _recognise_window([resampled[index]], threads)[0] if alone else group
+            found[index] = _recognise_window([resampled[index]], recogniser)[0] if alone else group
     return [Transcript(tuple(words)) for words in found]
 
 
@@ -111,7 +132,7 @@ def repeats(text: str, limit: float = 2.4) -> bool:
     return len(data) > limit * len(zlib.compress(data))
 
 
-def _recognise_window(clips: Sequence[Clip], threads: int) -> list[list[Word]]:
+def _recognise_window(clips: Sequence[Clip], recogniser: Any) -> list[list[Word]]:
     """Words of clips that share a window, with times in their own clip."""
     pieces, starts_s, position_s = [], [], 0.0
     for clip in clips:
@@ -122,7 +143,7 @@ def _recognise_window(clips: Sequence[Clip], threads: int) -> list[list[Word]]:
         pieces.append(np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32))
         position_s += clip.duration_s + GAP_S
     found: list[list[Word]] = [[] for _ in clips]
-    for word in _recognise(np.concatenate(pieces), threads):
+    for word in _recognise(np.concatenate(pieces), recogniser):
         middle_s = (word.start_s + word.end_s) / 2
         slot = int(np.searchsorted(starts_s, middle_s, side="right")) - 1
         # Whisper may let a word begin or end in the gap beside its clip.
@@ -131,8 +152,8 @@ def _recognise_window(clips: Sequence[Clip], threads: int) -> list[list[Word]]:
     return found
 
 
-def _recognise(samples: np.ndarray, threads: int) -> list[Word]:
-    segments, _ = _model(threads).transcribe(
+def _recognise(samples: np.ndarray, recogniser: Any) -> list[Word]:
+    segments, _ = recogniser.transcribe(
         samples,
         language="en",
         beam_size=1,

@@ -16,10 +16,14 @@ MIN_HZ, MAX_HZ = 55.0, 600.0
 
 @dataclass(frozen=True)
 class PitchTrack:
-    """Frames of 16 ms: `f0_hz` [T] (0 where unvoiced) and `level_db` [T], the level of the 32 ms around each frame."""
+    """Frames of 16 ms: `f0_hz` [T] (0 where unvoiced) and `level_db` [T], the level of the 32 ms around each frame.
+
+    `confidence` [T] is the tracker's own, 0 to 1; None where a track was not made by it.
+    """
 
     f0_hz: np.ndarray
     level_db: np.ndarray
+    confidence: np.ndarray | None = None
 
     @property
     def voiced(self) -> np.ndarray:
@@ -52,4 +56,5 @@ def track_pitch(clip: Clip) -> PitchTrack:
     clip = clip.at(16_000)
     result = _detector().detect(clip.samples, 16_000, MIN_HZ, MAX_HZ)
     f0_hz = np.where(result.confidence >= 0.5, result.pitch_hz, 0.0)
-    return PitchTrack(f0_hz.astype(np.float32), np.asarray(result.loudness_db, dtype=np.float32))
+    levels = np.asarray(result.loudness_db, dtype=np.float32)
+    return PitchTrack(f0_hz.astype(np.float32), levels, np.asarray(result.confidence, dtype=np.float32))

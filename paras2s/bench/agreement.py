@@ -15,7 +15,8 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from paras2s.errors import DataError
-from paras2s.reward.fusion import DIMENSIONS, LABELS, WINNERS, Dimension, FusionRule, Label
+from paras2s.records import DIMENSIONS, LABELS, Dimension, Label
+from paras2s.reward.fusion import WINNERS, FusionRule
 
 Ways = Literal[4, 3, 2]
 Labels = dict[Dimension, Label]

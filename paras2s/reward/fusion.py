@@ -10,17 +10,14 @@ import functools
 from collections import Counter
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.errors import ConfigError, DataError, one_line
+from paras2s.records import LABELS, Dimension, Label
 
-Label = Literal["1", "2", "both_good", "both_bad"]
-Dimension = Literal["content", "voice_quality", "paralinguistics"]
-LABELS: tuple[Label, ...] = get_args(Label)
-DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 WINNERS: tuple[Label, Label] = ("1", "2")
 DEFAULT_RULE = "speakbench"
 

@@ -18,13 +18,13 @@ from paras2s.stages.run import STAGES, Run
 from paras2s.storage import read_json, write_json
 
 
-def preset_path(name: str) -> Path:
-    """A config shipped with the package.
+def preset_path(name: str, kind: str = "") -> Path:
+    """A config shipped with the package; `kind` is "" for runs and "judges" for judges.
 
     Raises:
         ConfigError: no such preset.
     """
-    folder = Path(str(resources.files("paras2s"))) / "configs"
+    folder = Path(str(resources.files("paras2s"))) / "configs" / kind
     path = folder / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(one.stem for one in folder.glob("*.yaml")))

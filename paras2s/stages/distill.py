@@ -28,7 +28,7 @@ from paras2s.stages.run import Run
 from paras2s.storage import read_json, write_json
 
 BATCH_QUERIES = 16
-DEGENERATE_OF_EACH = 48
+DEGENERATE_OF_EACH = 96
 
 
 def sample_answers(

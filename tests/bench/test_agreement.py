@@ -26,7 +26,8 @@ from paras2s.bench.agreement import (
     winner_slice,
 )
 from paras2s.errors import DataError
-from paras2s.reward.fusion import LABELS, find_rule
+from paras2s.records import LABELS
+from paras2s.reward.fusion import find_rule
 
 HCOT = Path(__file__).parents[3] / "shared/data/hcot/speakbench.json"
 TRUTH = ["1", "2", "both_good", "both_bad", "1", "2"]

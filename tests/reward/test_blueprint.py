@@ -3,6 +3,9 @@
 Not covered: whether the quality scores agree with listeners, and syllable counts against a dictionary.
 """
 
+import importlib.metadata
+import importlib.util
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +17,14 @@ from paras2s.acoustics import asr
 from paras2s.acoustics.asr import Transcript, Word, word_error_rate
 from paras2s.acoustics.prosody import UTTERANCE_DIM
 from paras2s.audio import Clip, read_clip
+from paras2s.config import ExtractorConfig
 from paras2s.errors import AudioError, ConfigError
+from paras2s.kept import Kept
 from paras2s.records import Absent, Blueprint, Measured
-from paras2s.reward.blueprint.build import EXTRACTORS, build_blueprints, make_extractors
+from paras2s.reward.blueprint import build
+from paras2s.reward.blueprint.accent import ACCENTS, accent_fields
+from paras2s.reward.blueprint.build import ENTRY_POINT, EXTRACTORS, build_blueprints, make_extractors
+from paras2s.reward.blueprint.emotion import emotion_fields
 from paras2s.reward.blueprint.loudness import LoudnessExtractor
 from paras2s.reward.blueprint.pitch import PitchExtractor
 from paras2s.reward.blueprint.quality import QualityExtractor
@@ -72,20 +80,40 @@ def test_contour_follows_time_not_frame_number() -> None:
     np.testing.assert_allclose(np.diff(dense_then_sparse[3:]), 1.0)
 
 
+LOCAL = ("words", "quality", "pitch", "loudness", "voicing", "ending", "tone")
+
+
 def test_every_extractor_gives_exactly_its_keys_and_they_are_in_the_schema() -> None:
-    extractors = make_extractors(list(EXTRACTORS), tone_classifier())
-    assert [item.name for item in extractors] == list(EXTRACTORS)
-    keys = [key for item in extractors for key in item.keys]
-    assert len(set(keys)) == len(keys)
-    assert set(FIELDS) == {key for key in keys if not key.startswith("agent_emotion.")}
+    extractors = [make_extractors([name], tone_classifier())[0] for name in (*EXTRACTORS, "tone")]
+    assert [item.name for item in extractors] == [*EXTRACTORS, "tone"]
+    keys = {key for item in extractors for key in item.keys}
+    assert set(FIELDS) == {key for key in keys if not key.startswith(("agent_emotion.", "agent_accent."))}
+    assert len({item.version for item in extractors}) == len(extractors)
     assert build_blueprints([], extractors) == []
 
 
-def test_unknown_extractor_is_named_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="unknown extractor accent; there are words, pitch"):
-        make_extractors(["pitch", "accent"])
+def test_the_papers_set_gives_every_field_of_its_figure_7() -> None:
+    extractors = make_extractors(["transformers_words", "emotion", "accent", "quality", "pitch", "loudness"])
+    groups = Counter(key.partition(".")[0] for item in extractors for key in item.keys)
+    # Two rates a second of ours stand beside the paper's eight properties.
+    assert groups == {
+        "agent_response": 1,
+        "agent_emotion": 9,
+        "agent_accent": 16,
+        "agent_audio_quality": 4,
+        "agent_audio_properties": 8 + 2,
+    }
+
+
+def test_wrong_extractors_are_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match=r"unknown extractor formants; there are words, .*, tone"):
+        make_extractors(["pitch", "formants"])
     with pytest.raises(ConfigError, match="tone classifier"):
         make_extractors(["tone"])
+    with pytest.raises(ConfigError, match="'emotion' and 'tone' both give agent_emotion"):
+        make_extractors(["emotion", "tone"], tone_classifier())
+    with pytest.raises(ConfigError, match=r"'words': options \{'size': 'large'\} do not fit it"):
+        make_extractors([ExtractorConfig(name="words", options={"size": "large"})])
 
 
 def test_trace_json_has_the_papers_names_and_says_what_is_missing() -> None:
@@ -105,6 +133,88 @@ def test_trace_json_has_the_papers_names_and_says_what_is_missing() -> None:
         },
         "agent_emotion": {"calm": 1.0},
     }
+
+
+def test_trace_json_can_describe_the_user_and_leave_groups_out() -> None:
+    fields: Fields = {"agent_response": Measured("Hello."), "agent_emotion.happy": Measured(0.5)}
+    assert trace_json(Blueprint(fields), who="user") == {"user_response": "Hello.", "user_emotion": {"happy": 0.5}}
+    assert trace_json(Blueprint(fields), left_out=["agent_emotion"]) == {"agent_response": "Hello."}
+
+
+# What others offer, and what is kept.
+
+
+@pytest.mark.parametrize("name", ["emotion", "accent"])
+def test_an_extra_that_is_not_installed_leaves_its_fields_absent_with_what_to_do(name: str) -> None:
+    package = {"emotion": "funasr", "accent": "speechbrain"}[name]
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed here")
+    blueprint = build_one(voice(200.0), name, "pitch")
+    assert {blueprint.why_absent(key) for key in EXTRACTORS[name]().keys} == {
+        f"not installed: '{name}' needs the package {package}; run: pip install 'paras2s[trace]'"
+    }
+    assert blueprint.value(f"{PROPERTIES}.pitch_mean_hz") == pytest.approx(200.0, rel=0.02)
+
+
+def test_weights_that_are_not_here_leave_their_fields_absent() -> None:
+    found = build_blueprints([sine()], [WordsExtractor("/nowhere/whisper")])[0]
+    assert "Whisper model '/nowhere/whisper' cannot be loaded" in found.why_absent("agent_response")
+
+
+def test_emotions_are_read_by_name_in_either_language() -> None:
+    labels = ["生气/angry", "厌恶/disgusted", "恐惧/fearful", "开心/happy", "中立/neutral", "其他/other", "难过/sad"]
+    result = {"labels": [*labels, "吃惊/surprised", "<unk>"], "scores": [0.1, 0, 0, 0.6, 0.2, 0, 0, 0.05, 0.05]}
+    fields = emotion_fields(result)
+    assert fields["agent_emotion.happy"] == Measured(0.6, "probability")
+    assert fields["agent_emotion.unknown"] == Measured(0.05, "probability")
+    with pytest.raises(AudioError, match="no score for surprised, unknown"):
+        emotion_fields({"labels": labels, "scores": [0.1] * 7})
+
+
+def test_accents_are_read_by_name_whatever_their_order_and_spelling() -> None:
+    similarities = {label: place / 100 for place, label in enumerate(reversed(ACCENTS))}
+    similarities["southatlandtic"] = similarities.pop("southatlantic")
+    fields = accent_fields(similarities)
+    assert fields["agent_accent.singapore"] == Measured(0.0, "cosine")
+    assert fields["agent_accent.england"] == Measured(0.15, "cosine")
+    del similarities["wales"]
+    with pytest.raises(AudioError, match="no similarity to wales"):
+        accent_fields(similarities)
+
+
+def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("fussy", f"{__name__}:Fussy", ENTRY_POINT)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == ENTRY_POINT else [])
+    assert build_one(sine(level=1.0), "fussy").value("fussy.first") == 0.0
+    twin = importlib.metadata.EntryPoint("pitch", f"{__name__}:Fussy", ENTRY_POINT)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [twin])
+    with pytest.raises(ConfigError, match="there is an extractor 'pitch' already"):
+        make_extractors(["pitch"])
+
+
+def test_what_was_measured_once_is_kept_by_samples_and_version(tmp_path: Path) -> None:
+    clips = [Clip(np.full(100, level, dtype=np.float32), 16_000) for level in (1, 0, 3)]
+    kept, first = Kept(tmp_path / "kept.sqlite"), Fussy()
+    found = build_blueprints(clips, [first], kept)
+    again = Fussy()
+    assert build_blueprints([clips[2], clips[1], Clip(clips[0].samples + 4, 16_000)], [again], kept) == [
+        found[2],
+        found[1],
+        Blueprint({key: Measured(5.0) for key in Fussy.keys}, {"fussy": "1"}),
+    ]
+    assert again.batches == [1]
+    newer = Fussy()
+    newer.version = "2"
+    build_blueprints(clips, [newer], kept)
+    assert newer.batches[0] == 3
+
+
+def test_what_a_missing_package_left_out_is_not_kept(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept.sqlite")
+    build_blueprints([sine()], [WordsExtractor("/nowhere/whisper")], kept)
+    monkey = WordsExtractor("/nowhere/whisper")
+    assert "cannot be loaded" in build_blueprints([sine()], [monkey], kept)[0].why_absent("agent_response")
+    assert kept.get_many([build._key(sine(), monkey)]) == {}
 
 
 # Failures stay with the clip that caused them.
@@ -138,7 +248,7 @@ def test_one_bad_clip_is_absent_and_the_others_are_measured() -> None:
 
 
 def test_silence_has_an_empty_transcript_and_no_number_anywhere() -> None:
-    blueprint = build_one(SILENCE, *EXTRACTORS)
+    blueprint = build_one(SILENCE, *LOCAL)
     assert blueprint.fields.pop("agent_response") == Measured("")
     reasons = {key: blueprint.why_absent(key) for key in blueprint.fields}
     assert all(isinstance(found, Absent) for found in blueprint.fields.values())
@@ -162,19 +272,22 @@ def test_syllables(word: str, count: int) -> None:
 
 def test_rates_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Transcript((Word("Hello,", 0.0, 0.5, 0.8), Word("go", 2.5, 3.8, 0.6), Word(".", 3.8, 3.9, 0.0)))
-    monkeypatch.setattr(asr, "transcribe", lambda clips: [heard for _ in clips])
+    monkeypatch.setattr(asr, "transcribe", lambda clips, model: [heard for _ in clips])
     fields = WordsExtractor().measure([sine(duration_s=3.0)])[0]
-    response, speech_rate, articulation_rate = (fields[key] for key in WordsExtractor.keys)
+    response, speech_rate, articulation_rate, speech_wpm, articulation_wpm = (fields[key] for key in WordsExtractor.keys)
     assert response == Measured("Hello, go", None, pytest.approx(0.7))
     # 3 syllables in 3 s of clip, 1 s of it within words; a stray full stop is no word, and words end with the clip.
     assert speech_rate == Measured(pytest.approx(1.0), "syllables/s", pytest.approx(0.7))
     assert articulation_rate == Measured(pytest.approx(3.0), "syllables/s", pytest.approx(0.7))
+    # Two words: 40 a minute of clip, 120 a minute of words.
+    assert speech_wpm == Measured(pytest.approx(40.0), "words/min", pytest.approx(0.7))
+    assert articulation_wpm == Measured(pytest.approx(120.0), "words/min", pytest.approx(0.7))
 
 
 def test_silent_clips_are_not_shown_to_the_recogniser(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[int] = []
 
-    def transcribe(clips: Sequence[Clip]) -> list[Transcript]:
+    def transcribe(clips: Sequence[Clip], model: str) -> list[Transcript]:
         shown.append(len(clips))
         return [Transcript((Word("yes", 0.0, 0.5, 1.0),)) for _ in clips]
 
@@ -189,7 +302,7 @@ def test_silent_clips_are_not_shown_to_the_recogniser(monkeypatch: pytest.Monkey
 
 
 def test_words_without_duration_have_no_articulation_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asr, "transcribe", lambda clips: [Transcript((Word("yes", 0.2, 0.2, 1.0),)) for _ in clips])
+    monkeypatch.setattr(asr, "transcribe", lambda clips, model: [Transcript((Word("yes", 0.2, 0.2, 1.0),)) for _ in clips])
     fields = WordsExtractor().measure([sine()])[0]
     assert isinstance(fields[f"{PROPERTIES}.articulation_rate_syllables_per_s"], Absent)
     assert isinstance(fields[f"{PROPERTIES}.speech_rate_syllables_per_s"], Measured)
@@ -262,7 +375,7 @@ def test_half_the_amplitude_is_6_lu_less_and_the_same_pitch() -> None:
 
 @needs_speech
 def test_blueprint_of_a_real_clip() -> None:
-    blueprint = build_one(speech("0001"), *EXTRACTORS)
+    blueprint = build_one(speech("0001"), *LOCAL)
     assert all(isinstance(found, Measured) for found in blueprint.fields.values())
     assert (
         word_error_rate(

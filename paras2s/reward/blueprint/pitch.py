@@ -22,7 +22,7 @@ class PitchExtractor:
     """F0 by SwiftF0; the contour runs from the first to the last voiced frame and bridges unvoiced ones."""
 
     name = "pitch"
-    version = "swift-f0-0.3.0/pitch-1"
+    version = "swift-f0-0.3.0/pitch-2"
     rate_hz = 16_000
     keys = (MEAN, STD, CONTOUR)
 
@@ -58,8 +58,9 @@ def _fields(clip: Clip) -> Fields:
     if len(frames) < MIN_VOICED_FRAMES:
         raise AudioError(f"{len(frames)} voiced frames, {MIN_VOICED_FRAMES} are needed: pitch cannot be measured")
     f0_hz = track.f0_hz[frames].astype(np.float64)
+    confidence = None if track.confidence is None else float(track.confidence[frames].mean())
     return {
-        MEAN: measured(MEAN, float(f0_hz.mean())),
-        STD: measured(STD, float(f0_hz.std())),
-        CONTOUR: measured(CONTOUR, contour(frames * FRAME_HOP_S, f0_hz)),
+        MEAN: measured(MEAN, float(f0_hz.mean()), confidence),
+        STD: measured(STD, float(f0_hz.std()), confidence),
+        CONTOUR: measured(CONTOUR, contour(frames * FRAME_HOP_S, f0_hz), confidence),
     }

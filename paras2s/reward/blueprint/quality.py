@@ -7,7 +7,8 @@ Not covered: a clip far shorter than a window is repeated until it fills one, so
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,17 +54,21 @@ class QualityExtractor:
             require_sound(clip, "audio quality")
         if not clips:
             return []
-        windows = [_windows(clip.samples) for clip in clips]
-        scores = _score(np.concatenate(windows))
-        ends = np.cumsum([len(rows) for rows in windows])[:-1]
-        return [
-            {key: measured(key, float(value)) for key, value in zip(self.keys, rows.mean(axis=0), strict=True)}
-            for rows in np.split(scores, ends)
-        ]
+        owners: list[int] = []
+
+        def windows() -> Iterator[np.ndarray]:
+            for owner, clip in enumerate(clips):
+                for window in _windows(clip.samples):
+                    owners.append(owner)
+                    yield window
+
+        scores = _score(windows())
+        rows = [scores[np.equal(owners, owner)].mean(axis=0) for owner in range(len(clips))]
+        return [{key: measured(key, float(value)) for key, value in zip(self.keys, row, strict=True)} for row in rows]
 
 
-def _windows(samples: np.ndarray) -> np.ndarray:
-    """Windows [W, 144160] of 9.01 s, one a second; a shorter clip is doubled until it fills one."""
+def _windows(samples: np.ndarray) -> Iterator[np.ndarray]:
+    """Windows [144160] of 9.01 s, one a second, made one by one; a shorter clip is doubled until it fills one."""
     size = int(WINDOW_S * RATE_HZ)
     # The models were made for full scale of 1, which resampling may overshoot.
     samples = samples / max(1.0, float(np.abs(samples).max()))
@@ -71,16 +76,17 @@ def _windows(samples: np.ndarray) -> np.ndarray:
         samples = np.append(samples, samples)
     count = int(np.floor(len(samples) / RATE_HZ) - WINDOW_S) + 1
     # speechmos rounds each end down in floating point: windows 7 to 23 fall one sample short, and it leaves them out.
-    starts = [i * RATE_HZ for i in range(count) if int((i + WINDOW_S) * RATE_HZ) - i * RATE_HZ == size]
-    return np.stack([samples[start : start + size] for start in starts]).astype(np.float32)
+    for i in range(count):
+        if int((i + WINDOW_S) * RATE_HZ) - i * RATE_HZ == size:
+            yield samples[i * RATE_HZ : i * RATE_HZ + size].astype(np.float32)
 
 
-def _score(windows: np.ndarray) -> np.ndarray:
-    """MOS [W, 4] of windows [W, 144160], in the order of `QualityExtractor.keys`."""
+def _score(windows: Iterator[np.ndarray]) -> np.ndarray:
+    """MOS [W, 4] of W windows [144160], in the order of `QualityExtractor.keys`."""
     personalised, p808 = _session("dnsmos_personalised"), _session("dnsmos_p808")
     rows = []
-    for start in range(0, len(windows), BATCH):
-        batch = windows[start : start + BATCH]
+    while held := list(itertools.islice(windows, BATCH)):
+        batch = np.stack(held)
         raw = personalised.run(None, {"input_1": batch})[0]
         mos = [np.polyval(POLYNOMIALS[key], raw[:, i]) for i, key in enumerate((SIGNAL, BACKGROUND, OVERALL))]
         features = np.stack([mel_features(window[:-HOP]) for window in batch])

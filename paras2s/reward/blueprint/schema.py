@@ -2,9 +2,10 @@
 
 Keys are flat and dotted, group first; the groups are TRACE's. What differs from TRACE (Fig. 7, appendix C):
 
-1. `agent_response` is by Whisper tiny, `agent_emotion` by our tone classifier with its own labels; no `agent_accent`.
-2. Rates count syllables a second, not words a minute: a few long words are not slow speech.
-3. A field that could not be measured is Absent with a reason, never a number.
+1. Beside words a minute, rates count syllables a second: a few long words are not slow speech.
+2. `agent_emotion` may come from our tone classifier instead of emotion2vec, with its own labels.
+3. Voicing and the level of the ending are ours; so are the confidences that some models give.
+4. A field that could not be measured is Absent with a reason, never a number.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ CONTOUR_STEPS = 40
 SILENCE_PEAK = 1e-3
 RESPONSE = "agent_response"
 EMOTION = "agent_emotion"
+ACCENT = "agent_accent"
 
 Fields = dict[str, Measured | Absent]
 
@@ -50,6 +52,8 @@ FIELDS: dict[str, Field] = {
     "agent_audio_properties.loudness_std_lu": Field("LU", "Std_Dev_Loudness_LUFS"),
     "agent_audio_properties.loudness_contour_lufs": Field("LUFS", "Full_Loudness_Contour_LUFS"),
     "agent_audio_properties.tail_level_db": Field("dB", "Tail_Level_dB"),
+    "agent_audio_properties.speech_rate_wpm": Field("words/min", "Speech_Rate_WPM"),
+    "agent_audio_properties.articulation_rate_wpm": Field("words/min", "Articulation_Rate_WPM"),
     "agent_audio_properties.speech_rate_syllables_per_s": Field("syllables/s", "Speech_Rate_Syllables_Per_S"),
     "agent_audio_properties.articulation_rate_syllables_per_s": Field("syllables/s", "Articulation_Rate_Syllables_Per_S"),
 }
@@ -110,17 +114,23 @@ def contour(times_s: np.ndarray, values: np.ndarray) -> list[float]:
     return np.interp(steps_s, times_s, values).reshape(CONTOUR_POINTS, CONTOUR_STEPS).mean(axis=1).tolist()
 
 
-def trace_json(blueprint: Blueprint) -> dict[str, Any]:
-    """A blueprint nested and named as in TRACE, Fig. 8, for a judge's prompt; an absent field says so in words."""
+def trace_json(blueprint: Blueprint, who: str = "agent", left_out: Sequence[str] = ()) -> dict[str, Any]:
+    """A blueprint nested and named as in TRACE, Fig. 8, for a judge's prompt; an absent field says so in words.
+
+    `who` is "agent" or "user", whose clip it describes. Groups in `left_out` are not shown (TRACE, Table 12).
+    """
     nested: dict[str, Any] = {}
     for key, found in blueprint.fields.items():
         group, _, leaf = key.partition(".")
+        if group in left_out:
+            continue
+        group = f"{who}_{group.removeprefix('agent_')}"
         name = FIELDS[key].trace_name if key in FIELDS else leaf
         value = _rounded(found.value) if isinstance(found, Measured) else f"not measured: {found.reason}"
         if leaf:
             nested.setdefault(group, {})[name] = value
         else:
-            nested[name] = value
+            nested[group] = value
     return nested
 
 

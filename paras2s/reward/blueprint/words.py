@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from paras2s.acoustics import asr
 from paras2s.acoustics.asr import Transcript
@@ -13,6 +14,9 @@ from paras2s.reward.blueprint.schema import RESPONSE, Fields, is_silent, measure
 
 SPEECH_RATE = "agent_audio_properties.speech_rate_syllables_per_s"
 ARTICULATION_RATE = "agent_audio_properties.articulation_rate_syllables_per_s"
+SPEECH_WPM = "agent_audio_properties.speech_rate_wpm"
+ARTICULATION_WPM = "agent_audio_properties.articulation_rate_wpm"
+WORD_KEYS = (RESPONSE, SPEECH_RATE, ARTICULATION_RATE, SPEECH_WPM, ARTICULATION_WPM)
 
 
 def count_syllables(word: str) -> int:
@@ -28,36 +32,51 @@ def count_syllables(word: str) -> int:
     return max(1, groups)
 
 
+@dataclass(frozen=True)
 class WordsExtractor:
-    """Transcript by Whisper tiny; its confidence, and that of the rates, is the mean word probability."""
+    """Transcript by Whisper on faster-whisper; its confidence, and that of the rates, is the mean word probability.
 
+    `model` is "tiny", which comes with the project, or a folder or name that faster-whisper can load.
+    """
+
+    model: str = asr.EMBEDDED
     name = "words"
-    version = f"{asr.VERSION}+syllables-1"
     rate_hz = asr.RATE_HZ
-    keys = (RESPONSE, SPEECH_RATE, ARTICULATION_RATE)
+    keys = WORD_KEYS
+
+    @property
+    def version(self) -> str:
+        """Names the model and how it is used."""
+        return f"{asr.version(self.model)}+rates-2"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
         """Words of all clips, several to a window; nothing heard is "" and has no rates."""
         # Given silence, Whisper makes words up, and its stray full stops land in the clip before.
         audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
-        heard = dict(zip(audible, asr.transcribe([clips[index] for index in audible]), strict=True))
+        found = asr.transcribe([clips[index] for index in audible], model=self.model)
+        heard = dict(zip(audible, found, strict=True))
         nothing = Transcript(())
-        return [_fields(heard.get(index, nothing), clip.duration_s) for index, clip in enumerate(clips)]
+        return [word_fields(heard.get(index, nothing), clip.duration_s) for index, clip in enumerate(clips)]
 
 
-def _fields(transcript: Transcript, duration_s: float) -> Fields:
+def word_fields(transcript: Transcript, duration_s: float) -> Fields:
+    """Text, rates and their confidence; no word at all is "" and has no rates."""
     words = [word for word in transcript.words if re.search(r"\w", word.text)]
     if not words:
-        absent = Absent("no words were heard")
-        return {RESPONSE: measured(RESPONSE, ""), SPEECH_RATE: absent, ARTICULATION_RATE: absent}
-    confidence = sum(word.probability for word in words) / len(words)
+        return {key: Absent("no words were heard") for key in WORD_KEYS} | {RESPONSE: measured(RESPONSE, "")}
+    known = [word.probability for word in words if word.probability is not None]
+    confidence = sum(known) / len(known) if known else None
     syllables = sum(count_syllables(word.text) for word in words)
     # The recogniser's word ends leave the pauses out, but the last one may lie beyond the clip.
     word_s = sum(max(0.0, min(word.end_s, duration_s) - max(word.start_s, 0.0)) for word in words)
-    return {
+    fields: Fields = {
         RESPONSE: measured(RESPONSE, " ".join(word.text for word in words), confidence),
         SPEECH_RATE: measured(SPEECH_RATE, syllables / duration_s, confidence),
-        ARTICULATION_RATE: measured(ARTICULATION_RATE, syllables / word_s, confidence)
-        if word_s > 0
-        else Absent("the recogniser placed no word in time"),
+        SPEECH_WPM: measured(SPEECH_WPM, 60 * len(words) / duration_s, confidence),
     }
+    if word_s <= 0:
+        untimed = Absent("the recogniser placed no word in time")
+        return {**fields, ARTICULATION_RATE: untimed, ARTICULATION_WPM: untimed}
+    fields[ARTICULATION_RATE] = measured(ARTICULATION_RATE, syllables / word_s, confidence)
+    fields[ARTICULATION_WPM] = measured(ARTICULATION_WPM, 60 * len(words) / word_s, confidence)
+    return fields

@@ -1,0 +1,77 @@
+"""What was computed once and need not be again: JSON by key in one SQLite file. Pickle is never read.
+
+Safe with several processes: write-ahead log, one transaction a write, and a reader waits rather than fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paras2s.errors import StorageError
+
+WAIT_S = 30.0
+QUERY_KEYS = 500
+
+
+def key_of(value: Any) -> str:
+    """A key of everything in a JSON value: two values that differ anywhere have different keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Kept:
+    """A table of key to JSON. A key once written keeps its value until it is written again."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file.
+
+        Raises:
+            StorageError: it cannot be made, or is not such a file.
+        """
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"{path}: cannot be used as a cache ({error}); delete it or give another folder") from error
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of those keys that are there."""
+        wanted = list(dict.fromkeys(keys))
+        found: dict[str, Any] = {}
+        for start in range(0, len(wanted), QUERY_KEYS):
+            part = wanted[start : start + QUERY_KEYS]
+            marks = ",".join("?" * len(part))
+            rows = self._db.execute(f"SELECT key, value FROM kept WHERE key IN ({marks})", part)
+            found.update((key, json.loads(value)) for key, value in rows)
+        return found
+
+    def get(self, key: str) -> Any | None:
+        """One value, or None."""
+        return self.get_many([key]).get(key)
+
+    def put_many(self, values: Mapping[str, Any]) -> None:
+        """Write all in one transaction.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        rows = [(key, json.dumps(value, allow_nan=False)) for key, value in values.items()]
+        try:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot write {self.path}: {error}; free disk space and run again") from error
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._db.close()

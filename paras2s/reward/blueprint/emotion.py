@@ -1,0 +1,73 @@
+"""TRACE's `agent_emotion`: nine probabilities by emotion2vec+ large (Ma et al. 2023) on funasr.
+
+The weights come from a hub only. Where they or the extra `trace` are missing, the fields are absent and say so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paras2s.audio import Clip
+from paras2s.errors import AssetError, AudioError, one_line
+from paras2s.records import Measured
+from paras2s.reward.blueprint.schema import EMOTION, Fields, require_sound
+
+EMOTIONS = ("angry", "disgusted", "fearful", "happy", "neutral", "other", "sad", "surprised", "unknown")
+
+
+@dataclass(frozen=True)
+class EmotionExtractor:
+    """Probability of each of the nine classes. `hub` is funasr's: "ms" (ModelScope) or "hf"."""
+
+    model: str = "iic/emotion2vec_plus_large"
+    hub: str = "ms"
+    name = "emotion"
+    rate_hz = 16_000
+    keys = tuple(f"{EMOTION}.{label}" for label in EMOTIONS)
+
+    @property
+    def version(self) -> str:
+        """Names the model."""
+        return f"funasr/{self.model}"
+
+    def measure(self, clips: Sequence[Clip]) -> list[Fields]:
+        """Emotion of each clip.
+
+        Raises:
+            AudioError: a clip is silent. AssetError: the extra or the weights are missing.
+        """
+        for clip in clips:
+            require_sound(clip, "emotion")
+        model = _model(self.model, self.hub)
+        return [
+            emotion_fields(model.generate(clip.samples, granularity="utterance", extract_embedding=False)[0]) for clip in clips
+        ]
+
+
+def emotion_fields(found: dict[str, Any]) -> Fields:
+    """Fields of one result; its labels may be in two languages ("生气/angry") and "<unk>" is "unknown".
+
+    Raises:
+        AudioError: a class is missing, so that the others cannot be read as a distribution.
+    """
+    names = ["unknown" if label == "<unk>" else label.rpartition("/")[2] for label in found["labels"]]
+    scores = dict(zip(names, found["scores"], strict=True))
+    if missing := [label for label in EMOTIONS if label not in scores]:
+        raise AudioError(f"emotion2vec gave no score for {', '.join(missing)}")
+    return {f"{EMOTION}.{label}": Measured(float(scores[label]), "probability") for label in EMOTIONS}
+
+
+@functools.lru_cache(maxsize=1)
+def _model(model: str, hub: str) -> Any:
+    try:
+        from funasr import AutoModel
+    except ImportError as error:
+        raise AssetError(f"'emotion' needs the package {error.name}; run: pip install 'paras2s[trace]'") from error
+    try:
+        return AutoModel(model=model, hub=hub, disable_update=True)
+    except Exception as error:
+        # funasr raises whatever its hub client does: its own, requests' or OSError.
+        raise AssetError(f"{model}: the weights are not here and cannot be fetched ({one_line(error)[:200]})") from error

@@ -1,0 +1,225 @@
+"""An LLM as judge over a blueprint (TRACE), over transcripts, or over the clips themselves; of pairs and of single answers.
+
+Left out of TRACE: nothing of the protocol. Added: both orders, the user's blueprint, and replies that cannot be read are
+Unscored with the reply kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paras2s.audio import Clip, encode_clip
+from paras2s.config import JudgingConfig
+from paras2s.errors import BudgetError, ConfigError, JudgeError
+from paras2s.kept import Kept
+from paras2s.llm import Audio, LLMClient, Reply, Request, Tokens, estimate_tokens
+from paras2s.records import DIMENSIONS, Blueprint, PairVerdict, Unscored, Verdict
+from paras2s.reward.blueprint.build import build_blueprints, make_extractors
+from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
+from paras2s.reward.fusion import swap, symmetric
+from paras2s.reward.judges.fields import describe_fields
+from paras2s.reward.judges.prompting import load_prompt
+from paras2s.reward.judges.replies import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair, read_score, require_whole
+from paras2s.reward.tone import ToneClassifier
+
+VERSION = "1"
+AUDIO_RATE_HZ = 16_000
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """Something said: as a clip, as text, or both. `style` is how it was said, where that is known (ParaS2S's s_i)."""
+
+    clip: Clip | None = None
+    text: str | None = None
+    style: str | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A request and two answers to it."""
+
+    instruction: Utterance
+    first: Clip
+    second: Clip
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request and one answer."""
+
+    question: Utterance
+    answer: Clip
+
+
+class LLMJudge:
+    """Judges many at once. `name` says what it reads and which model it is; every verdict carries it and the prompt's hash."""
+
+    def __init__(
+        self, config: JudgingConfig, client: LLMClient, kept: Kept | None = None, tone: ToneClassifier | None = None
+    ) -> None:
+        self.config, self.client, self.kept = config, client, kept
+        self.reads = config.judge.reads
+        self.name = f"{self.reads}:{config.llm.model}"
+        self.extractors: list[Extractor] = make_extractors(config.extractors, tone)
+        self.pair_prompt = load_prompt("pair", f"pair_{self.reads}", config.judge.prompts)
+        self.answer_prompt = load_prompt("answer", f"answer_{self.reads}", config.judge.prompts)
+        if self.reads != "audio" and not any(RESPONSE in extractor.keys for extractor in self.extractors):
+            raise ConfigError(f"a judge that reads a {self.reads} needs an extractor of words; add 'words' to extractors")
+        groups = {key.partition(".")[0] for extractor in self.extractors for key in extractor.keys} - {RESPONSE}
+        if strange := sorted(set(config.judge.left_out) - groups):
+            raise ConfigError(f"judge.left_out: {strange[0]!r} is not among the groups measured: {', '.join(sorted(groups))}")
+
+    # Pairs.
+
+    def pairs(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[PairVerdict | Unscored | BudgetError]:
+        """A verdict each, in order; a pair that cannot be judged is Unscored, one the budget does not reach a BudgetError."""
+        asked = self.pair_requests(pairs)
+        requests = [request for one in asked if isinstance(one, list) for request in one]
+        replies = iter(self.client.complete_all(requests, on_progress))
+        found: list[PairVerdict | Unscored | BudgetError] = []
+        for one in asked:
+            found.append(one if isinstance(one, Unscored) else self._pair_verdict([next(replies) for _ in one]))
+        return found
+
+    def pair_requests(self, pairs: Sequence[Pair]) -> list[list[Request] | Unscored]:
+        """What would be asked about each pair: one request an order."""
+        seen = self._evidence([(pair.instruction, (pair.first, pair.second)) for pair in pairs])
+        return [one if isinstance(one, Unscored) else self._orders(*one) for one in seen]
+
+    def _orders(self, instruction: Any, answers: Sequence[Any]) -> list[Request]:
+        orders = [(answers[0], answers[1])] + ([(answers[1], answers[0])] if self.config.judge.both_orders else [])
+        plain = {"fields": self._fields()}
+        values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
+        return [Request(self.pair_prompt.messages(one, plain), PAIR_SCHEMA) for one in values]
+
+    def _pair_verdict(self, replies: Sequence[Reply | JudgeError | BudgetError]) -> PairVerdict | Unscored | BudgetError:
+        whole = [reply for reply in replies if isinstance(reply, Reply)]
+        if out_of_money := [reply for reply in replies if isinstance(reply, BudgetError)]:
+            return out_of_money[0]
+        said = "\n---\n".join(reply.text for reply in whole)
+        if failed := [reply for reply in replies if isinstance(reply, JudgeError)]:
+            return Unscored(self.name, str(failed[0]), said)
+        try:
+            read = [read_pair(require_whole(reply)) for reply in whole]
+        except JudgeError as error:
+            return Unscored(self.name, str(error), said)
+        labels, reason = read[0]
+        consistent = None
+        if len(read) == 2:
+            other = read[1][0]
+            consistent = all(labels[name] == swap(other[name]) for name in DIMENSIONS)
+            labels = {name: symmetric(labels[name], other[name]) for name in DIMENSIONS}
+            reason = f"{reason}\n---\n{read[1][1]}"
+        tokens = Tokens(*(sum(getattr(one.tokens, key) for one in whole) for key in ("text_in", "audio_in", "text_out")))
+        return PairVerdict(
+            judge=self.name,
+            version=VERSION,
+            prompt_hash=self.pair_prompt.hash,
+            labels=labels,
+            reason=reason,
+            reply=said,
+            consistent=consistent,
+            text_in_tokens=tokens.text_in,
+            audio_in_tokens=tokens.audio_in,
+            text_out_tokens=tokens.text_out,
+            cost_usd=_cost_usd(whole),
+            latency_s=sum(reply.latency_s for reply in whole),
+        )
+
+    # Single answers.
+
+    def answers(
+        self, exchanges: Sequence[Exchange], on_progress: Progress | None = None
+    ) -> list[Verdict | Unscored | BudgetError]:
+        """A score from 1 to 5 each, in order (ParaS2S, appendix I.5)."""
+        asked = self.answer_requests(exchanges)
+        requests = [one for one in asked if isinstance(one, Request)]
+        replies = iter(self.client.complete_all(requests, on_progress))
+        return [one if isinstance(one, Unscored) else self._answer_verdict(next(replies)) for one in asked]
+
+    def answer_requests(self, exchanges: Sequence[Exchange]) -> list[Request | Unscored]:
+        """What would be asked about each answer."""
+        seen = self._evidence([(exchange.question, (exchange.answer,)) for exchange in exchanges])
+        plain = {"fields": self._fields()}
+        return [
+            one
+            if isinstance(one, Unscored)
+            else Request(self.answer_prompt.messages({"question": one[0], "answer": one[1][0]}, plain), ANSWER_SCHEMA)
+            for one in seen
+        ]
+
+    def _answer_verdict(self, reply: Reply | JudgeError | BudgetError) -> Verdict | Unscored | BudgetError:
+        if isinstance(reply, BudgetError):
+            return reply
+        if isinstance(reply, JudgeError):
+            return Unscored(self.name, str(reply))
+        try:
+            score, reason = read_score(require_whole(reply))
+        except JudgeError as error:
+            return Unscored(self.name, str(error), reply.text)
+        prompt_hash, cost_usd = self.answer_prompt.hash, _cost_usd([reply])
+        return Verdict(self.name, VERSION, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s)
+
+    # What the judge is shown.
+
+    def _fields(self) -> str:
+        return describe_fields(self.extractors, self.config.judge.left_out)
+
+    def _evidence(self, asked: Sequence[tuple[Utterance, Sequence[Clip]]]) -> list[tuple[Any, list[Any]] | Unscored]:
+        """The request and the answers as the judge is shown them; Unscored where the words of one cannot be had."""
+        if self.reads == "audio":
+            return [(self._heard(request), [_wav(clip) for clip in clips]) for request, clips in asked]
+        clips = [clip for request, answers in asked for clip in (*answers, *self._to_measure(request))]
+        blueprints = iter(build_blueprints(clips, self.extractors, self.kept))
+        found: list[tuple[Any, list[Any]] | Unscored] = []
+        for request, answers in asked:
+            shown = [next(blueprints) for _ in answers]
+            users = [next(blueprints) for _ in self._to_measure(request)]
+            found.append(self._shown(request, shown, users[0] if users else None))
+        return found
+
+    def _to_measure(self, request: Utterance) -> list[Clip]:
+        wanted = request.clip is not None and (self.config.judge.describe_user or request.text is None)
+        return [request.clip] if wanted and request.clip is not None else []
+
+    def _shown(
+        self, request: Utterance, answers: Sequence[Blueprint], user: Blueprint | None
+    ) -> tuple[Any, list[Any]] | Unscored:
+        for blueprint in (*answers, *([user] if user and request.text is None else [])):
+            if blueprint.value(RESPONSE) is None:
+                return Unscored(self.name, f"no transcript: {blueprint.why_absent(RESPONSE)}")
+        said: dict[str, Any] = {"words": request.text if request.text is not None else user and user.value(RESPONSE)}
+        if request.style is not None:
+            said["spoken"] = request.style
+        left_out = self.config.judge.left_out
+        if user is not None and self.config.judge.describe_user and self.reads == "blueprint":
+            said |= trace_json(user, "user", left_out)
+        if self.reads == "transcript":
+            return said, [{"words": blueprint.value(RESPONSE)} for blueprint in answers]
+        return said, [trace_json(blueprint, left_out=left_out) for blueprint in answers]
+
+    def _heard(self, request: Utterance) -> Any:
+        if request.clip is not None:
+            return _wav(request.clip)
+        return {"words": request.text, **({"spoken": request.style} if request.style else {})}
+
+    def estimate(self, requests: Sequence[Request]) -> tuple[Tokens, float | None]:
+        """Tokens and USD of these calls at most: replies as long as they may be. None where no price is known."""
+        each = [estimate_tokens(one, self.client.price, self.config.llm.max_output_tokens) for one in requests]
+        total = Tokens(*(sum(getattr(one, key) for one in each) for key in ("text_in", "audio_in", "text_out")))
+        return total, total.cost_usd(self.client.price)
+
+
+def _wav(clip: Clip) -> Audio:
+    return Audio(encode_clip(clip.at(AUDIO_RATE_HZ)), clip.duration_s)
+
+
+def _cost_usd(replies: Sequence[Reply]) -> float | None:
+    """What these replies cost now: those from the cache cost nothing, and one unknown makes the sum unknown."""
+    costs: list[float | None] = [0.0 if reply.cached else reply.cost_usd for reply in replies]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
