@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from paras2s import __version__
+from paras2s.cli_judging import bench_app, blueprint, judge_app, parse_overrides, print_json
 from paras2s.errors import ParaS2SError
 
 app = typer.Typer(
@@ -21,6 +21,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.command()(blueprint)
+app.add_typer(judge_app, name="judge")
+app.add_typer(bench_app, name="bench")
 
 Config = Annotated[Path, typer.Argument(help="A run's YAML config, or the name of a preset: demo, ci, full.")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the config: align.steps=3. Repeatable.")]
@@ -37,30 +41,14 @@ class HeldOut(StrEnum):
 
 
 def _open(config: Path, overrides: list[str] | None, seed: int | None, run_dir: Path | None, quiet: bool) -> Any:
-    import yaml
-    from rich.console import Console
-
     from paras2s.config import load_config
-    from paras2s.errors import ConfigError, one_line
     from paras2s.stages.demo import preset_path, with_run_dir
+    from paras2s.stages.progress import open_console
     from paras2s.stages.run import Run
 
-    pairs = {}
-    for item in overrides or []:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {item}: expected key=value")
-        try:
-            pairs[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {item}: not valid YAML ({one_line(error)})") from error
     path = config if config.suffix in (".yaml", ".yml") else preset_path(str(config))
-    loaded = with_run_dir(load_config(path, pairs), run_dir, seed)
-    return Run(loaded, Console(stderr=quiet), quiet)
-
-
-def _print(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+    loaded = with_run_dir(load_config(path, parse_overrides(overrides)), run_dir, seed)
+    return Run(loaded, open_console(to_stderr=quiet), quiet)
 
 
 @app.command()
@@ -85,7 +73,7 @@ def demo(
         return
     found = run_demo(run, resume)
     if as_json:
-        _print(found)
+        print_json(found)
 
 
 @app.command()
@@ -97,7 +85,7 @@ def data(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = 
     run.open()
     dataset = run_data(run)
     if as_json:
-        _print({"queries": len(dataset.queries), "candidates": len(dataset.candidates), "hearing": dataset.hearing})
+        print_json({"queries": len(dataset.queries), "candidates": len(dataset.candidates), "hearing": dataset.hearing})
 
 
 @app.command()
@@ -124,7 +112,7 @@ def distill(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir
     run.open()
     run_distill(run, load_dataset(run.data_dir), DualStreamPolicy.load(run.sft_dir, Codec2Pairs()))
     if as_json:
-        _print(read_json(run.reward_dir / "agreement.json"))
+        print_json(read_json(run.reward_dir / "agreement.json"))
 
 
 @app.command()
@@ -146,8 +134,8 @@ def align(
     run_align(run, load_dataset(run.data_dir), DualStreamPolicy.load(run.sft_dir, Codec2Pairs()), resume)
 
 
-@app.command()
-def bench(
+@bench_app.command("contrasts")
+def contrasts(
     config: Config,
     set_: Set = None,
     seed: Seed = None,
@@ -167,48 +155,7 @@ def bench(
     systems = run_bench(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir), on.value)
     describe_bench(run, systems)
     if as_json:
-        _print(summary(systems))
-
-
-@app.command()
-def blueprint(
-    clips: Annotated[list[Path], typer.Argument(help="Audio files of any format.")],
-    extractors: Annotated[str, typer.Option(help="Comma-separated; beside the default there is tone.")] = (
-        "words,pitch,voicing,loudness,ending,quality"
-    ),
-    tone: Annotated[Path | None, typer.Option(help="A fitted tone classifier (tone_agent.json), for 'tone'.")] = None,
-) -> None:
-    """Measure clips: words, pitch, loudness, rates, quality, tone; JSON to standard output."""
-    from paras2s.audio import read_clip
-    from paras2s.records import to_json
-    from paras2s.reward.blueprint.build import build_blueprints, make_extractors
-    from paras2s.reward.tone import ToneClassifier
-
-    classifier = ToneClassifier.load(tone) if tone else None
-    made = make_extractors([name.strip() for name in extractors.split(",")], classifier)
-    found = build_blueprints([read_clip(path) for path in clips], made)
-    _print({str(path): to_json(one) for path, one in zip(clips, found, strict=True)})
-
-
-@app.command()
-def judge(
-    answer: Annotated[Path, typer.Argument(help="The agent's spoken answer.")],
-    style: Annotated[str, typer.Option(help="The user's style: happy, sad, sarcastic, child, female ...")],
-    tone: Annotated[Path, typer.Option(help="A fitted tone classifier: RUN/data/tone_agent.json.")],
-    text: Annotated[str, typer.Option(help="The user's words.")] = "",
-    rubric: Annotated[Path | None, typer.Option(help="Another rubric (YAML).")] = None,
-) -> None:
-    """Score one spoken answer from 1 to 5 with the rubric; JSON to standard output."""
-    from paras2s.audio import read_clip
-    from paras2s.records import to_json
-    from paras2s.reward.blueprint.build import build_blueprints, make_extractors
-    from paras2s.reward.judges.measure import JUDGE_EXTRACTORS
-    from paras2s.reward.judges.rubric import Question, RubricJudge
-    from paras2s.reward.tone import ToneClassifier
-
-    made = make_extractors(JUDGE_EXTRACTORS, ToneClassifier.load(tone))
-    found = build_blueprints([read_clip(answer)], made)[0]
-    _print(to_json(RubricJudge(rubric).judge(Question(text, style), found)))
+        print_json(summary(systems))
 
 
 @app.command()
@@ -226,7 +173,7 @@ def doctor(as_json: Json = False) -> None:
 
     found = examine()
     if as_json:
-        _print(found)
+        print_json(found)
     else:
         show(found)
     if any(not part["ok"] for part in found["parts"]):

@@ -151,8 +151,8 @@ class Blueprint:
 class Verdict:
     """A judge's score of one answer, 1 to 5. Made by a judge; read by combination, bench and report.
 
-    `reply` is the judge's full reply (for a rubric: the rules that fired). `cost_usd` is 0 for a local judge and for a
-    reply from the cache, and None where the model's price is not known.
+    `reply` is the judge's full reply (for a rubric: the rules that fired). `cost_usd` is 0 for a local judge, and None
+    where the model's price is not known; a reply from the cache keeps what it once cost.
     """
 
     judge: str

@@ -12,18 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from paras2s.config import RunConfig, dump_config
 from paras2s.errors import ConfigError, DataError
+from paras2s.stages.progress import Bar, progress_bar
 from paras2s.storage import append_jsonl, read_json, read_jsonl, write_json, write_jsonl, write_text
 
 STAGES = ("data", "warmup", "distill", "align", "bench")
@@ -87,12 +79,8 @@ class Run:
     @contextlib.contextmanager
     def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
         """A progress bar with the time left."""
-        columns = (
-            TextColumn("{task.description:>22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
-        )  # fmt: skip
-        with Progress(*columns, console=self.console, disable=self.quiet) as progress:
-            yield Bar(progress, progress.add_task(name, total=total, note=""))
+        with progress_bar(self.console, name, total, self.quiet) as bar:
+            yield bar
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -143,14 +131,3 @@ def _wandb(name: str, folder: str) -> Any:
         raise ConfigError("WANDB_API_KEY is set but wandb is missing: pip install 'paras2s[wandb]', or unset it") from error
     wandb.init(project="paras2s", name=name, dir=folder, mode="online", resume="allow")
     return wandb
-
-
-class Bar:
-    """One bar on the terminal."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress, self._task = progress, task
-
-    def at(self, done: int, total: int, note: str = "") -> None:
-        """Show `done` of `total`, and a few words."""
-        self._progress.update(self._task, completed=done, total=total, note=note)

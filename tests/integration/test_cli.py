@@ -6,6 +6,7 @@ Not covered: the stages themselves; a run of the CI preset goes through them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -21,11 +22,14 @@ import yaml
 PROGRAM = Path(sys.executable).parent / "paras2s"
 # What --help may take; half of it on a machine that does nothing else.
 HELP_S = 2.0
+# An endpoint that needs no key, and is not there.
+LOCAL = "llm.base_url=http://127.0.0.1:9/v1"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def paras2s(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120)
+    keyless = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    return subprocess.run([PROGRAM, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120, env=keyless)
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
@@ -62,6 +66,11 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     soundfile.write(folder / "nan.wav", np.full(8_000, np.nan, dtype=np.float32), 16_000, subtype="FLOAT")
     (folder / "unknown.yaml").write_text("align: {stpes: 3}\n")
     (folder / "broken.yaml").write_text("align: {steps: 3\nseed: 1\n")
+    label = {"content": "1", "voice_quality": "1", "paralinguistics": "1", "overall": "tie"}
+    pair = {"index": 0, "instruction_path": "i.wav", "instruction_text": "Hi", "model_a": "a", "model_b": "b"}
+    pair |= {"audio1_path": "1.wav", "audio2_path": "2.wav", "label": label, "instruction_id": 1}
+    (folder / "labels.json").write_text(json.dumps([pair]))
+    (folder / "empty.json").write_text("[]")
     return folder
 
 
@@ -81,7 +90,25 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["blueprint", "nan.wav"], "nan.wav: holds NaN"),
         (["blueprint", "good.wav", "--extractors", "ending,colour"], "unknown extractor colour"),
         (["blueprint", "good.wav", "--extractors", "tone"], "extractor 'tone' needs a fitted tone classifier"),
-        (["judge", "good.wav", "--style", "happy", "--tone", "none.json"], "none.json: no such file"),
+        (
+            ["judge", "answer", "Hi", "good.wav", "--judge", "rubric", "--style", "happy", "--tone", "none.json"],
+            "none.json: no such file",
+        ),
+        (["judge", "answer", "Hi", "good.wav", "--judge", "rubric", "--style", "happy"], "--tone: the rubric needs"),
+        (["judge", "answer", "Hi", "good.wav", "--judge", "rubric"], "--style: the rubric must be told"),
+        (["judge", "pair", "good.wav", "good.wav", "--instruction", "Hi"], "set OPENAI_API_KEY in the environment"),
+        (["judge", "pair", "good.wav", "good.wav", "--instruction", "no.wav", "-s", LOCAL], "no.wav: no such file"),
+        (
+            ["judge", "pair", "good.wav", "good.wav", "--instruction", "Hi", "--judge", "best"],
+            "no preset 'best'; there are audio",
+        ),
+        (["judge", "pair", "good.wav", "text.wav", "--instruction", "Hi", "-s", LOCAL], "text.wav: cannot be decoded"),
+        (["bench", "speakbench", "--labels", "none.json", "--oracle"], "none.json: no such file"),
+        (
+            ["bench", "speakbench", "--labels", "labels.json", "--oracle"],
+            "labels.json: entry 0: label.overall: Input should be '1'",
+        ),
+        (["bench", "s2sarena", "--labels", "empty.json", "--oracle"], "empty.json: expected a list of pairs"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

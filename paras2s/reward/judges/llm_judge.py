@@ -219,7 +219,6 @@ def _wav(clip: Clip) -> Audio:
 
 
 def _cost_usd(replies: Sequence[Reply]) -> float | None:
-    """What these replies cost now: those from the cache cost nothing, and one unknown makes the sum unknown."""
-    costs: list[float | None] = [0.0 if reply.cached else reply.cost_usd for reply in replies]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
+    """What these replies cost when they were paid for, whether now or in an earlier run; one unknown makes it unknown."""
+    known = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
+    return sum(known) if len(known) == len(replies) else None

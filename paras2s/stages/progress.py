@@ -1,0 +1,52 @@
+"""Progress with the time left: a bar on a terminal, a line now and then where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+# Into a log, a line every so often is enough.
+LINE_EVERY_S = 20.0
+
+
+# Without a terminal there is no width to keep to; tables that fold at 80 columns cannot be read in a log.
+LOG_WIDTH = 160
+
+
+def open_console(to_stderr: bool = False) -> Console:
+    """The terminal, or a log that is wide enough for tables."""
+    console = Console(stderr=to_stderr)
+    return console if console.is_terminal else Console(stderr=to_stderr, width=LOG_WIDTH)
+
+
+class Bar:
+    """One bar."""
+
+    def __init__(self, console: Console, name: str, quiet: bool, progress: Progress, task: TaskID) -> None:
+        self._console, self._name, self._quiet = console, name, quiet
+        self._progress, self._task = progress, task
+        self._started = self._said = time.monotonic()
+
+    def at(self, done: int, total: int, note: str = "") -> None:
+        """Show `done` of `total`, and a few words."""
+        self._progress.update(self._task, completed=done, total=total, note=note)
+        now = time.monotonic()
+        if not self._quiet and not self._console.is_terminal and done < total and now - self._said >= LINE_EVERY_S:
+            self._said = now
+            left_s = (now - self._started) / max(done, 1) * (total - done)
+            self._console.print(f"{self._name:>22} {done}/{total}, {left_s:.0f} s left {note}", highlight=False)
+
+
+@contextlib.contextmanager
+def progress_bar(console: Console, name: str, total: int | None, quiet: bool = False) -> Iterator[Bar]:
+    """A bar for the length of the block."""
+    columns = (
+        TextColumn("{task.description:>22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, disable=quiet) as progress:
+        yield Bar(console, name, quiet, progress, progress.add_task(name, total=total, note=""))

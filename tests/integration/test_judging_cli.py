@@ -1,0 +1,212 @@
+"""`judge`, `blueprint --ray` and `bench SUITE` as programs, with clips on disk and a scripted endpoint over HTTP.
+
+Not covered: a judge that judges well; the scripted one knows the answer because the test tells it.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
+
+PROGRAM = Path(sys.executable).parent / "paras2s"
+SHARED = Path(__file__).resolve().parents[3] / "shared/data"
+HCOT = SHARED / "hcot/speakbench.json"
+LIBRISPEECH = SHARED / "librispeech"
+WORDS = re.compile(r'"words": "(\d+)"')
+
+
+def paras2s(*words, cwd, status=0):
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    done = subprocess.run([PROGRAM, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def verdict_of(labels):
+    return json.dumps({"reasoning": "as told", **{key: labels[key] for key in ("content", "voice_quality", "paralinguistics")}})
+
+
+LABELS = [
+    ("1", "both_good", "2", "1"),
+    ("both_bad", "both_good", "both_bad", "both_bad"),
+    ("both_good", "1", "both_good", "1"),
+    ("2", "2", "2", "2"),
+    ("both_good", "both_good", "both_good", "both_good"),
+    ("1", "1", "1", "1"),
+]
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """Six pairs of two instructions; the fifth has no audio, and the text of each instruction is its number."""
+    rows, rng = [], np.random.default_rng(0)
+    for index, labels in enumerate(LABELS):
+        names = [f"{index}/{name}.wav" for name in ("instruction", "a", "b")]
+        (tmp_path / f"audio/{index}").mkdir(parents=True)
+        for name in names[1:] if index != 4 else []:
+            soundfile.write(tmp_path / "audio" / name, 0.1 * rng.standard_normal(8000), 16_000)
+        label = dict(zip(("content", "voice_quality", "paralinguistics", "overall"), labels, strict=True))
+        row = {"index": index, "instruction_path": names[0], "audio1_path": names[1], "audio2_path": names[2]}
+        rows.append(row | {"instruction_text": str(index), "model_a": "x", "model_b": "y", "label": label})
+        rows[-1]["instruction_id"] = index % 2
+    (tmp_path / "labels.json").write_text(json.dumps(rows))
+    return tmp_path, rows
+
+
+def oracle_for(rows):
+    return lambda asked, _: Say(verdict_of(rows[int(WORDS.search(said(asked)).group(1))]["label"]))
+
+
+def bench(folder, server, *more, status=0):
+    words = ("bench", "speakbench", "--labels", "labels.json", "--audio", "audio", "--judge", "audio")
+    endpoint = ("-s", f"llm.base_url={server.base_url}", "-s", "llm.backoff_s=0.01")
+    return paras2s(*words, *endpoint, *more, cwd=folder, status=status)
+
+
+def test_a_judge_that_says_what_people_say_is_right_on_all_it_could_hear(suite):
+    folder, rows = suite
+    with ScriptedEndpoint(oracle_for(rows)) as server:
+        found = json.loads(bench(folder, server, "--json").stdout)["judges"]
+        assert len(server.requests) == 5
+        again = json.loads(bench(folder, server, "--json").stdout)["judges"]
+        assert len(server.requests) == 5
+    assert found == again
+    (path, report), *_ = found.items()
+    assert path == "runs/speakbench/audio-gpt-audio.jsonl"
+    assert (report["n_scored"], report["n_pairs"]) == (5, 6)
+    assert report["overall"]["accuracy_4"]["value"] == 1.0
+    assert report["dimensions"]["content"] | {"low": 1, "high": 1} == {"value": 1, "low": 1, "high": 1, "n": 5, "n_asked": 6}
+    assert list(report["unscored"].values()) == [1]
+    assert "4/a.wav: no such file" in next(iter(report["unscored"]))
+    assert report["majority"]["overall"] == {"label": "1", "accuracy": 0.5}
+    assert report["cost"]["text_in_tokens"] == 500
+    assert report["cost"]["api_usd"] == pytest.approx(5 * (100 * 2.5 + 20 * 10) / 1e6)
+
+
+def test_recorded_verdicts_are_scored_and_compared_without_a_call(suite):
+    folder, rows = suite
+    for name, wrong in (("good", 0), ("poor", 3)):
+        lines = []
+        for row in rows:
+            labels = {key: row["label"][key] for key in ("content", "voice_quality", "paralinguistics")}
+            lines.append(
+                {"index": row["index"], "labels": dict.fromkeys(labels, "both_bad") if row["index"] < wrong else labels}
+            )
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ("bench", "speakbench", "--labels", "labels.json", "--verdicts", "good.jsonl", "--verdicts", "poor.jsonl")
+    found = json.loads(paras2s(*words, "--json", cwd=folder).stdout)
+    assert found["judges"]["good.jsonl"]["overall"]["accuracy_4"]["value"] == 1.0
+    assert found["judges"]["poor.jsonl"]["overall"]["accuracy_4"]["value"] == pytest.approx(4 / 6)
+    comparison = found["comparisons"]["good.jsonl - poor.jsonl"]
+    assert (comparison["first_only"], comparison["second_only"], comparison["p_value"]) == (2, 0, 0.5)
+    text = paras2s(*words, cwd=folder).stdout
+    assert "good.jsonl: 6 of 6 pairs scored" in text
+    assert "McNemar p = 0.5 (exact)" in text
+    (folder / "poor.jsonl").write_text('{"index": 0, "labels": {"content": "1"}}\n')
+    assert "poor.jsonl:1: row: Value error, labels" in paras2s(*words, cwd=folder, status=2).stderr
+
+
+def test_an_estimate_makes_no_call_and_a_budget_stops_and_goes_on(suite):
+    folder, rows = suite
+    with ScriptedEndpoint(oracle_for(rows)) as server:
+        estimate = json.loads(bench(folder, server, "--estimate", "--json").stdout)
+        assert (estimate["calls"], estimate["unscored"], server.requests) == (5, 1, [])
+        assert estimate["tokens"]["audio_in"] == 5 * 10
+        # A call may cost much more than these short replies do: the budget holds one such call, and the change of a few.
+        some = ("-s", f"llm.budget_usd={1.03 * estimate['at_most_usd'] / 5}", "-s", "llm.concurrency=1")
+        stopped = bench(folder, server, *some, status=2)
+        assert "the budget of" in stopped.stderr
+        paid = len(server.requests)
+        assert 0 < paid < 5
+        whole = json.loads(bench(folder, server, "--json").stdout)["judges"]
+        assert len(server.requests) == 5
+    assert next(iter(whole.values()))["n_scored"] == 5
+
+
+def test_another_judges_verdicts_are_not_overwritten(suite):
+    folder, rows = suite
+    (folder / "v.jsonl").write_text(
+        json.dumps({"index": 0, "judge": "else:1", "labels": {k: "1" for k in ("content", "voice_quality", "paralinguistics")}})
+    )
+    with ScriptedEndpoint(oracle_for(rows)) as server:
+        assert "v.jsonl holds verdicts of else:1" in bench(folder, server, "--out", "v.jsonl", status=2).stderr
+
+
+def test_a_label_file_cannot_lead_out_of_the_audio_folder(suite):
+    folder, rows = suite
+    rows[0]["audio1_path"] = "../labels.json"
+    (folder / "labels.json").write_text(json.dumps(rows))
+    with ScriptedEndpoint(oracle_for(rows)) as server:
+        assert "../labels.json: leaves the audio folder" in bench(folder, server, status=2).stderr
+
+
+def test_failing_calls_are_unscored_with_their_reason(suite):
+    folder, rows = suite
+    answer = oracle_for(rows)
+    with ScriptedEndpoint(lambda asked, n: Fail(400, "too loud") if '"0"' in said(asked) else answer(asked, n)) as server:
+        report = next(iter(json.loads(bench(folder, server, "--json").stdout)["judges"].values()))
+    assert report["n_scored"] == 4
+    assert any("too loud" in reason for reason in report["unscored"])
+
+
+@pytest.mark.skipif(not HCOT.is_file(), reason=f"{HCOT} is not here")
+def test_the_oracle_prints_counts_majorities_and_each_rule(tmp_path):
+    words = ("bench", "speakbench", "--labels", HCOT, "--oracle")
+    found = json.loads(paras2s(*words, "--json", cwd=tmp_path).stdout)
+    # TRACE, Table 6.
+    assert found["label_counts"] == {
+        "content": {"both_bad": 86, "winner": 293, "both_good": 118},
+        "voice_quality": {"both_bad": 71, "winner": 282, "both_good": 144},
+        "paralinguistics": {"both_bad": 383, "winner": 99, "both_good": 15},
+        "overall": {"both_bad": 85, "winner": 366, "both_good": 46},
+    }
+    accuracy = {name: row["accuracy"]["value"] for name, row in found["rules"].items()}
+    assert accuracy["speakbench"] == pytest.approx(450 / 497)
+    assert accuracy["speakbench_dominant_bad"] == pytest.approx(485 / 497)
+    text = paras2s(*words, cwd=tmp_path).stdout
+    assert "speakbench_dominant_bad" in text
+    assert "both_bad 77.1 %" in text
+
+
+@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"{LIBRISPEECH} is not here")
+def test_a_verdict_for_people_and_as_json(tmp_path):
+    first, second = sorted(LIBRISPEECH.glob("*.flac"))[:2]
+    labels = {"content": "both_good", "voice_quality": "1", "paralinguistics": "both_good"}
+
+    def answer(asked, _):
+        return Say(verdict_of(labels) if "compare two" in said(asked) else '{"reasoning": "warm", "score": 4}')
+
+    with ScriptedEndpoint(answer) as server:
+        endpoint = ("-s", f"llm.base_url={server.base_url}")
+        words = ("judge", "pair", first, second, "--instruction", "Read to me.", *endpoint)
+        people = paras2s(*words, cwd=tmp_path).stdout
+        machine = json.loads(paras2s(*words, "--json", cwd=tmp_path).stdout)
+        assert len(server.requests) == 1
+        scored = json.loads(paras2s("judge", "answer", first, second, *endpoint, "--json", cwd=tmp_path).stdout)
+        spoken = json.loads(re.search(r"<data question>\n(.*)\n</data>", said(server.requests[1])).group(1))
+    assert "overall 1" in people
+    assert "▁" in people
+    assert "nearly as large" in people.lower().replace("\n", " ")
+    assert machine["overall"] == "1"
+    assert machine["verdict"]["labels"] == labels
+    assert machine["blueprints"]["answer 1"]["fields"]["agent_audio_quality.p808_overall"]["unit"] == "MOS 1-5"
+    assert scored["verdict"]["score"] == 4.0
+    assert "nearly as large" in spoken["words"].lower()
+
+
+@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"{LIBRISPEECH} is not here")
+def test_blueprints_over_ray_are_those_of_one_process(tmp_path):
+    clips = sorted(LIBRISPEECH.glob("*.flac"))
+    (tmp_path / "broken.wav").write_text("no sound")
+    words = ("blueprint", *clips, "broken.wav", "--extractors", "pitch,loudness", "--no-cache")
+    alone, spread = (paras2s(*words, *more, cwd=tmp_path, status=2) for more in ((), ("--ray",)))
+    assert json.loads(alone.stdout) == json.loads(spread.stdout)
+    assert "1 of 5 clips could not be read: broken.wav" in alone.stderr
+    assert "cannot be decoded" in json.loads(alone.stdout)["broken.wav"]["error"]
