@@ -176,7 +176,7 @@ def doctor(as_json: Json = False) -> None:
         print_json(found)
     else:
         show(found)
-    if any(not part["ok"] for part in found["parts"]):
+    if any(part["needed"] and not part["ok"] for part in found["parts"]):
         raise typer.Exit(1)
 
 

@@ -23,17 +23,26 @@ PACKAGES = {
     "pyloudnorm": "loudness in the blueprint",
     "transformers": "sentence embeddings: policy and judge",
     "peft": "LoRA",
+    "onnx": "quality",
+}
+# What only some users want: missing, it switches something off and is no fault.
+OPTIONAL = {
+    "openai": "LLM judges (pip install 'paras2s[judge]')",
+    "funasr": "TRACE's emotion scores (pip install 'paras2s[trace]')",
+    "speechbrain": "TRACE's accent scores (pip install 'paras2s[trace]')",
+    "wandb": "curves at Weights & Biases (pip install 'paras2s[wandb]')",
 }
 
 
 def examine() -> dict[str, Any]:
-    """Parts with their state, and facts of the machine."""
-    parts = []
-    for package, stops in PACKAGES.items():
+    """Parts with their state, and facts of the machine. A part that is not `needed` may be missing."""
+    parts: list[dict[str, Any]] = []
+    for package, stops in (PACKAGES | OPTIONAL).items():
         try:
-            parts.append({"part": package, "ok": True, "is": importlib.metadata.version(package), "switches_off": stops})
+            version, ok = importlib.metadata.version(package), True
         except importlib.metadata.PackageNotFoundError:
-            parts.append({"part": package, "ok": False, "is": "not installed", "switches_off": stops})
+            version, ok = "not installed", False
+        parts.append({"part": package, "ok": ok, "is": version, "switches_off": stops, "needed": package in PACKAGES})
     for name, asset in ASSETS.items():
         try:
             parts.append({"part": name, "ok": True, "is": asset_path(name).name, "switches_off": asset.switches_off})
@@ -41,6 +50,8 @@ def examine() -> dict[str, Any]:
             parts.append({"part": name, "ok": False, "is": str(error), "switches_off": asset.switches_off})
     disk_gib = shutil.disk_usage(".").free / 2**30
     parts.append({"part": "disk", "ok": disk_gib > 1, "is": f"{disk_gib:.0f} GiB free", "switches_off": "runs of any kind"})
+    for part in parts:
+        part.setdefault("needed", True)
     machine = {"python": platform.python_version(), "cores": cores(), "platform": platform.platform()}
     return {"machine": machine, "parts": parts}
 
@@ -52,7 +63,8 @@ def show(found: dict[str, Any]) -> None:
 
     table = Table("part", "state", "if missing, there is no")
     for part in found["parts"]:
-        table.add_row(part["part"], f"[{'green' if part['ok'] else 'red'}]{part['is']}[/]", part["switches_off"])
+        colour = "green" if part["ok"] else "red" if part["needed"] else "yellow"
+        table.add_row(part["part"], f"[{colour}]{part['is']}[/]", part["switches_off"])
     console = Console()
     console.print(", ".join(f"{key} {value}" for key, value in found["machine"].items()))
     console.print(table)

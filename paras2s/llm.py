@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import email.utils
+import importlib.util
 import os
 import random
 import time
@@ -201,6 +202,9 @@ class LLMClient:
     """Calls one model. One instance a command: its budget, rate and cache are the command's."""
 
     def __init__(self, config: LLMConfig, kept: Kept | None = None) -> None:
+        missing = [name for name in ("openai", "tenacity", "aiolimiter") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ConfigError(f"an LLM judge needs {', '.join(missing)}; run: pip install 'paras2s[judge]'")
         self.config = config
         self.kept = kept
         self.wallet = Wallet(config.budget_usd)

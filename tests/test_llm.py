@@ -57,6 +57,15 @@ def test_no_more_calls_at_once_than_configured_and_all_slots_used():
         assert server.most_at_once == 4
 
 
+def test_calls_keep_to_the_rate():
+    """At 1,200 a minute the sixth call goes out a quarter of a second after the first."""
+    with ScriptedEndpoint(echo) as server:
+        started = time.perf_counter()
+        client_for(server, requests_per_minute=1200).complete_all([ask(str(n)) for n in range(6)])
+        assert time.perf_counter() - started >= 0.25
+    assert len(server.requests) == 6
+
+
 @pytest.mark.parametrize("trouble", [Fail(429), Fail(500), Fail(503), Cut(), Raw(b'{"id": "x", "choices": [{"ind'), Raw(b"{}")])
 def test_what_may_pass_is_tried_again(trouble):
     with ScriptedEndpoint(lambda asked, number: trouble if number < 2 else Say("at last")) as server:

@@ -130,7 +130,7 @@ def test_a_blueprint_is_json(sounds: Path) -> None:
 def test_doctor_is_json_and_exits_by_what_it_found(tmp_path: Path) -> None:
     done = paras2s("doctor", "--json", cwd=tmp_path)
     found = json.loads(done.stdout)
-    assert done.returncode == (0 if all(part["ok"] for part in found["parts"]) else 1)
+    assert done.returncode == (0 if all(part["ok"] or not part["needed"] for part in found["parts"]) else 1)
     assert {"torch", "ray", "whisper_tiny", "disk"} <= {part["part"] for part in found["parts"]}
     assert all(part["switches_off"] for part in found["parts"])
     assert found["machine"]["cores"] >= 1

@@ -7,8 +7,7 @@ Not covered: a clip far shorter than a window is repeated until it fills one, so
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,17 @@ P808 = "agent_audio_quality.p808_overall"
 
 RATE_HZ = 16_000
 WINDOW_S = 9.01
-# A window takes 0.2 GB inside the model; larger batches gain nothing on few cores, the convolutions fill them.
-BATCH = 2
+WINDOW = int(WINDOW_S * RATE_HZ)
 THREADS = 2
 MEL_BANDS, FFT_SIZE, HOP = 120, 321, 160
+# The personalised model makes 900 frames of a window. Its tensors of those and of what their first pooling leaves:
+FRAMES = 900
+STEM_IN, STEM_OUT = "mos_estimator_logpow/concat:0", "mos_estimator_logpow/conv2d_3/Relu:0_pooling0"
+# Four convolutions of 3 frames see 4 frames to each side.
+REACH_FRAMES = 4
+# 0.1 GB inside the stem; larger blocks gain nothing, the convolutions fill the cores.
+BLOCK_FRAMES = 1000
+HEAD_BATCH = 8
 # Maps the personalised model's raw outputs to MOS, highest power first; from speechmos/dnsmos.py.
 POLYNOMIALS = {
     SIGNAL: (-0.01019296, 0.02751166, 1.19576786, -0.24348726),
@@ -40,7 +46,7 @@ class QualityExtractor:
     """Mean MOS over the windows of a clip: signal, background and overall (personalised), and P.808."""
 
     name = "quality"
-    version = "speechmos-0.0.1.1/quality-1"
+    version = "speechmos-0.0.1.1/quality-2"
     rate_hz = RATE_HZ
     keys = (SIGNAL, BACKGROUND, OVERALL, P808)
 
@@ -54,55 +60,114 @@ class QualityExtractor:
             require_sound(clip, "audio quality")
         if not clips:
             return []
-        owners: list[int] = []
-
-        def windows() -> Iterator[np.ndarray]:
-            for owner, clip in enumerate(clips):
-                for window in _windows(clip.samples):
-                    owners.append(owner)
-                    yield window
-
-        scores = _score(windows())
-        rows = [scores[np.equal(owners, owner)].mean(axis=0) for owner in range(len(clips))]
-        return [{key: measured(key, float(value)) for key, value in zip(self.keys, row, strict=True)} for row in rows]
+        scores = [_score(clip.samples).mean(axis=0) for clip in clips]
+        return [{key: measured(key, float(value)) for key, value in zip(self.keys, row, strict=True)} for row in scores]
 
 
-def _windows(samples: np.ndarray) -> Iterator[np.ndarray]:
-    """Windows [144160] of 9.01 s, one a second, made one by one; a shorter clip is doubled until it fills one."""
-    size = int(WINDOW_S * RATE_HZ)
+def _score(samples: np.ndarray) -> np.ndarray:
+    """MOS [W, 4] of the W windows of a clip, in the order of `QualityExtractor.keys`."""
+    samples, starts = _windows(samples)
+    raw = _personalised(samples, starts)
+    mos = [np.polyval(POLYNOMIALS[key], raw[:, i]) for i, key in enumerate((SIGNAL, BACKGROUND, OVERALL))]
+    return np.stack([*mos, _p808(samples, starts)], axis=1)
+
+
+def _windows(samples: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """The clip, doubled until it fills a window, and where its windows of 9.01 s start, one a second."""
     # The models were made for full scale of 1, which resampling may overshoot.
     samples = samples / max(1.0, float(np.abs(samples).max()))
-    while len(samples) < size:
+    while len(samples) < WINDOW:
         samples = np.append(samples, samples)
     count = int(np.floor(len(samples) / RATE_HZ) - WINDOW_S) + 1
     # speechmos rounds each end down in floating point: windows 7 to 23 fall one sample short, and it leaves them out.
-    for i in range(count):
-        if int((i + WINDOW_S) * RATE_HZ) - i * RATE_HZ == size:
-            yield samples[i * RATE_HZ : i * RATE_HZ + size].astype(np.float32)
+    starts = [i * RATE_HZ for i in range(count) if int((i + WINDOW_S) * RATE_HZ) - i * RATE_HZ == WINDOW]
+    return samples.astype(np.float32), starts
 
 
-def _score(windows: Iterator[np.ndarray]) -> np.ndarray:
-    """MOS [W, 4] of W windows [144160], in the order of `QualityExtractor.keys`."""
-    personalised, p808 = _session("dnsmos_personalised"), _session("dnsmos_p808")
-    rows = []
-    while held := list(itertools.islice(windows, BATCH)):
-        batch = np.stack(held)
-        raw = personalised.run(None, {"input_1": batch})[0]
-        mos = [np.polyval(POLYNOMIALS[key], raw[:, i]) for i, key in enumerate((SIGNAL, BACKGROUND, OVERALL))]
-        features = np.stack([mel_features(window[:-HOP]) for window in batch])
-        mos.append(p808.run(None, {"input_1": features})[0][:, 0])
-        rows.append(np.stack(mos, axis=1))
-    return np.concatenate(rows)
+def _personalised(samples: np.ndarray, starts: list[int]) -> np.ndarray:
+    """Raw outputs [W, 3] of the personalised model for windows of one clip.
+
+    Nearly all of its work are four convolutions over frames of 20 ms, and neighbouring windows share eight ninths of their
+    frames: those are done once. What differs between windows is the zeros beyond their own edges, so the few frames that
+    these reach are done for each window. The result is that of each window alone, to rounding.
+    """
+    stem, head = _split_session()
+    found: list[np.ndarray] = []
+    for run in _runs(starts):
+        frames = _frames(samples[run[0] : run[-1] + WINDOW])
+        shared = _stem(stem, frames)
+        edge = 2 * REACH_FRAMES
+        for batch in (run[at : at + HEAD_BATCH] for at in range(0, len(run), HEAD_BATCH)):
+            first = [(start - run[0]) // HOP for start in batch]
+            begins = stem.run(None, {STEM_IN: np.stack([frames[at : at + edge] for at in first])})[0]
+            ends = stem.run(None, {STEM_IN: np.stack([frames[at + FRAMES - edge : at + FRAMES] for at in first])})[0]
+            pooled = np.stack([shared[:, at // 2 : (at + FRAMES) // 2] for at in first])
+            kept = REACH_FRAMES // 2
+            pooled[:, :, :kept], pooled[:, :, -kept:] = begins[:, :, :kept], ends[:, :, -kept:]
+            found.append(head.run(None, {STEM_OUT: pooled})[0])
+    return np.concatenate(found)
 
 
-@functools.lru_cache(maxsize=2)
-def _session(asset: str) -> Any:
+def _runs(starts: list[int]) -> list[list[int]]:
+    """Starts grouped so that in each group one window begins a second after the other."""
+    runs: list[list[int]] = []
+    for start in starts:
+        if runs and start - runs[-1][-1] == RATE_HZ:
+            runs[-1].append(start)
+        else:
+            runs.append([start])
+    return runs
+
+
+def _frames(samples: np.ndarray) -> np.ndarray:
+    """Frames [T, 320] of samples, one every 160."""
+    return np.lib.stride_tricks.sliding_window_view(samples, 2 * HOP)[::HOP]
+
+
+def _stem(stem: Any, frames: np.ndarray) -> np.ndarray:
+    """The shared part [32, T / 2, 80] of frames [T, 320], in blocks so that an hour needs no more memory than a minute."""
+    blocks = []
+    for start in range(0, len(frames), BLOCK_FRAMES):
+        before = REACH_FRAMES if start else 0
+        block = frames[start - before : start + BLOCK_FRAMES + REACH_FRAMES]
+        count = min(BLOCK_FRAMES, len(frames) - start)
+        blocks.append(stem.run(None, {STEM_IN: block[None]})[0][0][:, before // 2 : (before + count) // 2])
+    return np.concatenate(blocks, axis=1)
+
+
+def _p808(samples: np.ndarray, starts: list[int]) -> np.ndarray:
+    """MOS [W] by the P.808 model."""
+    session = _session(str(asset_path("dnsmos_p808")))
+    found = []
+    for at in range(0, len(starts), HEAD_BATCH):
+        features = [mel_features(samples[start : start + WINDOW - HOP]) for start in starts[at : at + HEAD_BATCH]]
+        found.append(session.run(None, {"input_1": np.stack(features)})[0][:, 0])
+    return np.concatenate(found)
+
+
+@functools.lru_cache(maxsize=1)
+def _split_session() -> tuple[Any, Any]:
+    """The personalised model in two parts: frames to the first pooling, and from there to its outputs."""
+    import onnx
+
+    model = onnx.load(str(asset_path("dnsmos_personalised")))
+    for name in (STEM_IN, STEM_OUT):
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    extractor = onnx.utils.Extractor(model)
+    output = model.graph.output[0].name
+    parts = extractor.extract_model([STEM_IN], [STEM_OUT]), extractor.extract_model([STEM_OUT], [output])
+    stem, head = (_session(part.SerializeToString()) for part in parts)
+    return stem, head
+
+
+@functools.lru_cache(maxsize=3)
+def _session(model: str | bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(asset_path(asset)), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def mel_features(samples: np.ndarray) -> np.ndarray:

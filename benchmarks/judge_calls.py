@@ -1,0 +1,92 @@
+"""1,000 judge calls against a scripted endpoint on this machine: seconds, lost verdicts, and calls of a second run.
+
+The endpoint waits 0.5 s before each reply and fails every fifth call in one of four ways. It is a process of its own.
+
+    python benchmarks/judge_calls.py [--calls 1000] [--concurrency 64] [--repeats 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from scripted_endpoint import Cut, Fail, Raw, Say, ScriptedEndpoint
+
+from paras2s.config import LLMConfig
+from paras2s.kept import Kept
+from paras2s.llm import LLMClient, Message, Reply, Request
+from paras2s.reward.judges.replies import PAIR_SCHEMA, read_pair
+
+VERDICT = json.dumps({"reasoning": "x" * 300, "content": "1", "voice_quality": "both_good", "paralinguistics": "2"})
+FAILURES = (Fail(500), Fail(429), Cut(), Raw(b'{"id": "x", "cho'))
+
+
+def serve(pipe: Connection, latency_s: float, failing: bool) -> None:
+    """Serve until told to stop; say how many calls came, and how many were under way at once."""
+
+    def answer(_: dict[str, Any], number: int) -> Any:
+        return FAILURES[number // 5 % len(FAILURES)] if failing and number % 5 == 4 else Say(VERDICT)
+
+    with ScriptedEndpoint(answer, latency_s) as server:
+        pipe.send(server.base_url)
+        pipe.recv()
+    pipe.send((len(server.requests), server.most_at_once))
+
+
+def run(calls: int, concurrency: int, latency_s: float, failing: bool, folder: Path) -> tuple[float, float, int, int, int]:
+    """Seconds of a first and of a second run; verdicts read; calls that reached the endpoint; most at once."""
+    here, there = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there, latency_s, failing))
+    server.start()
+    config = LLMConfig(base_url=here.recv(), model="gpt-4o", concurrency=concurrency, backoff_s=0.1)
+    prompt = "material " * 300
+    requests = [Request((Message("user", (f"{prompt}{number}",)),), PAIR_SCHEMA) for number in range(calls)]
+    took_s = []
+    for _ in range(2):
+        client = LLMClient(config, Kept(folder / "kept.sqlite"))
+        started = time.perf_counter()
+        replies = client.complete_all(requests)
+        took_s.append(time.perf_counter() - started)
+    read = sum(isinstance(reply, Reply) and bool(read_pair(reply.text)) for reply in replies)
+    assert client.calls == 0, "the second run made a call"
+    here.send("stop")
+    reached, at_once = here.recv()
+    server.join()
+    return took_s[0], took_s[1], read, reached, at_once
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--latency-s", type=float, default=0.5)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    least_s = options.calls / options.concurrency * options.latency_s
+    for failing in (False, True):
+        rows = []
+        for _ in range(options.repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                rows.append(run(options.calls, options.concurrency, options.latency_s, failing, Path(folder)))
+        first = [row[0] for row in rows]
+        kind = "every fifth call fails" if failing else "no failures"
+        print(
+            f"{kind}: {statistics.median(first):.2f} s ({min(first):.2f} to "
+            f"{max(first):.2f}, n = {len(rows)}; at least {least_s:.2f} by the latency), verdicts {[row[2] for row in rows]} of "
+            f"{options.calls}, calls {[row[3] for row in rows]}, at most {max(row[4] for row in rows)} at once; again "
+            f"{statistics.median([row[1] for row in rows]):.2f} s and no call"
+        )
+
+
+if __name__ == "__main__":
+    main()
