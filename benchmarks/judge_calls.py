@@ -79,13 +79,12 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(run(options.calls, options.concurrency, options.latency_s, failing, Path(folder)))
         first = [row[0] for row in rows]
-        kind = "every fifth call fails" if failing else "no failures"
-        print(
-            f"{kind}: {statistics.median(first):.2f} s ({min(first):.2f} to "
-            f"{max(first):.2f}, n = {len(rows)}; at least {least_s:.2f} by the latency), verdicts {[row[2] for row in rows]} of "
-            f"{options.calls}, calls {[row[3] for row in rows]}, at most {max(row[4] for row in rows)} at once; again "
-            f"{statistics.median([row[1] for row in rows]):.2f} s and no call"
-        )
+        again_s = statistics.median([row[1] for row in rows])
+        print("every fifth call fails:" if failing else "no failures:")
+        print(f"  {statistics.median(first):.2f} s ({min(first):.2f} to {max(first):.2f}, n = {len(rows)})", end=", ")
+        print(f"of which {least_s:.2f} s are the endpoint's latency; again {again_s:.2f} s and no call")
+        print(f"  verdicts {[row[2] for row in rows]} of {options.calls}, calls {[row[3] for row in rows]}", end=", ")
+        print(f"at most {max(row[4] for row in rows)} at once")
 
 
 if __name__ == "__main__":
