@@ -169,6 +169,7 @@ class Verdict:
 class PairVerdict:
     """A judge's labels of two answers, a dimension each, and no overall: that is fused. Made by a judge; read by bench.
 
+    `local_s` is this pair's part of the time its clips were measured in, near 0 where that was kept from an earlier run.
     `consistent` says whether both orders gave the same labels, and is None where one order was asked; `labels` are then
     those of both orders together. `reply` is the full reply (of both orders: one after the other).
     """
@@ -185,6 +186,7 @@ class PairVerdict:
     text_out_tokens: int
     cost_usd: float | None
     latency_s: float
+    local_s: float
 
 
 @dataclass(frozen=True)

@@ -119,15 +119,17 @@ def judge_report(
     }
 
 
-def cost(rows: Sequence[VerdictRow], local_hours: float | None = None) -> Report:
-    """Tokens, USD and hours over all verdicts (TRACE, Table 13); None where a verdict does not say."""
+def cost(rows: Sequence[VerdictRow]) -> Report:
+    """Tokens, USD and hours of local measuring over all verdicts (TRACE, Table 13); None where a verdict does not say."""
 
     def total(key: str) -> Any:
         values = [getattr(row, key) for row in rows if row.labels is not None]
         return sum(values) if values and all(value is not None for value in values) else None
 
     keys = ("text_in_tokens", "audio_in_tokens", "text_out_tokens")
-    return {**{key: total(key) for key in keys}, "api_usd": total("cost_usd"), "local_hours": local_hours}
+    local_s = total("local_s")
+    hours = None if local_s is None else local_s / 3600
+    return {**{key: total(key) for key in keys}, "api_usd": total("cost_usd"), "local_hours": hours}
 
 
 def comparison_report(
@@ -205,9 +207,11 @@ def show_judge(console: Console, name: str, report: Report) -> None:
     table.add_row("overall, ties as one", share_text(overall["accuracy_3_clustered"]), "", "")
     table.add_row("overall, winners only", share_text(overall["accuracy_2_clustered"]), "", "")
     if kappa["value"] is not None:
-        table.add_row("kappa", f"{kappa['value']:.3f} ({kappa['low']:.3f} to {kappa['high']:.3f})", "", "")
-    table.add_row("P1 tie broken by paralinguistics", share_text(probes["p1_resolved_by"]["paralinguistics"]), "", "")
-    table.add_row("P1 tie broken by voice quality", share_text(probes["p1_resolved_by"]["voice_quality"]), "", "")
+        spread = f"{kappa['low']:.3f} to {kappa['high']:.3f}; {kappa['n']} of {kappa['n_asked']}"
+        table.add_row("kappa", f"{kappa['value']:.3f} ({spread})", "", "")
+    for by in ("paralinguistics", "voice_quality"):
+        table.add_row(f"P1 ties broken by {by}", share_text(probes["p1_resolved_by"][by]), "", "")
+        table.add_row(f"P1 of these, right with {by}", share_text(probes["p1_accuracy_of"][by]), "", "")
     for dimension, share in probes["p2_flip_rate"].items():
         table.add_row(f"P2 flips with {dimension}", share_text(share), "", "")
     table.add_row("P3 winner on bad pairs (low is good)", share_text(probes["p3_winner_on_bad"]), "", "")
@@ -216,8 +220,12 @@ def show_judge(console: Console, name: str, report: Report) -> None:
     _show_confusion(console, report["confusion"])
     for reason, count in sorted(report["unscored"].items(), key=lambda item: -item[1])[:5]:
         console.print(f"  unscored, {count}: {reason}", highlight=False, markup=False)
-    spent = ", ".join(f"{key} {'unknown' if value is None else value}" for key, value in report["cost"].items())
+    spent = ", ".join(f"{key} {_figure(value)}" for key, value in report["cost"].items())
     console.print(f"  cost: {spent}", highlight=False)
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def _show_confusion(console: Console, found: Report) -> None:

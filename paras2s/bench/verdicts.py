@@ -34,6 +34,7 @@ class VerdictRow(BaseModel):
     text_out_tokens: int | None = None
     cost_usd: float | None = None
     latency_s: float | None = None
+    local_s: float | None = None
 
     @model_validator(mode="after")
     def _check(self) -> VerdictRow:

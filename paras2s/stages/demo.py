@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from importlib import resources
 from pathlib import Path
@@ -14,6 +13,7 @@ from paras2s.bench.rows import AnswerRow
 from paras2s.config import RunConfig
 from paras2s.data_gen.manifest import Dataset
 from paras2s.errors import ConfigError
+from paras2s.stages.memory import MemoryWatch
 from paras2s.stages.run import STAGES, Run
 from paras2s.storage import read_json, write_json
 
@@ -63,17 +63,18 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     started = time.perf_counter()
     run.open()
     run.say(announce(run))
-    dataset = run_data(run)
-    policy = run_warmup(run, dataset)
-    model = run_distill(run, dataset, policy)
-    run_align(run, dataset, policy, resume)
-    systems = run_bench(run, dataset, model, "test")
+    with MemoryWatch() as memory:
+        dataset = run_data(run)
+        policy = run_warmup(run, dataset)
+        model = run_distill(run, dataset, policy)
+        run_align(run, dataset, policy, resume)
+        systems = run_bench(run, dataset, model, "test")
     describe_bench(run, systems)
-    peak_gib = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 2**20
     wall_s = time.perf_counter() - started
-    write_json(run.folder / "resources.json", {"wall_s": wall_s, "largest_process_gib": peak_gib})
+    write_json(run.folder / "resources.json", {"wall_s": wall_s, "peak_gib": memory.peak_gib})
     page = report(run, dataset, systems)
-    run.say(f"{wall_s / 60:.1f} min ({_shares(run.timings())}); largest process {peak_gib:.1f} GiB")
+    peak = "unknown" if memory.peak_gib is None else f"{memory.peak_gib:.1f} GiB"
+    run.say(f"{wall_s / 60:.1f} min ({_shares(run.timings())}); memory of all processes at most {peak}")
     run.say(f"Look and listen: {page}")
     return summary(systems)
 

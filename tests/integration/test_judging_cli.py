@@ -77,6 +77,8 @@ def test_a_judge_that_says_what_people_say_is_right_on_all_it_could_hear(suite):
         assert len(server.requests) == 5
         again = json.loads(bench(folder, server, "--json").stdout)["judges"]
         assert len(server.requests) == 5
+    for reports in (found, again):
+        assert all(report["cost"].pop("local_hours") < 0.01 for report in reports.values())
     assert found == again
     (path, report), *_ = found.items()
     assert path == "runs/speakbench/audio-gpt-audio.jsonl"

@@ -173,7 +173,7 @@ def test_emotions_are_read_by_name_in_either_language() -> None:
 
 def test_accents_are_read_by_name_whatever_their_order_and_spelling() -> None:
     similarities = {label: place / 100 for place, label in enumerate(reversed(ACCENTS))}
-    similarities["southatlandtic"] = similarities.pop("southatlantic")
+    similarities["southatlandtic"] = similarities.pop("southatlantictic")
     fields = accent_fields(similarities)
     assert fields["agent_accent.singapore"] == Measured(0.0, "cosine")
     assert fields["agent_accent.england"] == Measured(0.15, "cosine")

@@ -15,12 +15,12 @@ from paras2s.errors import AssetError, AudioError, one_line
 from paras2s.records import Measured
 from paras2s.reward.blueprint.schema import ACCENT, Fields, require_sound
 
-# As in TRACE, Fig. 8, but for a name that is misspelt there and, differently, in the model.
+# As in TRACE, Fig. 8, where one name is misspelt; the model misspells it in another way.
 ACCENTS = (
     "england", "us", "canada", "australia", "indian", "scotland", "ireland", "african", "malaysia", "newzealand",
-    "southatlantic", "bermuda", "philippines", "hongkong", "wales", "singapore",
+    "southatlantictic", "bermuda", "philippines", "hongkong", "wales", "singapore",
 )  # fmt: skip
-_MISSPELT = {"southatlandtic": "southatlantic"}
+_SPELT = {"southatlandtic": "southatlantictic", "southatlantic": "southatlantictic"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def accent_fields(similarities: dict[str, float]) -> Fields:
     Raises:
         AudioError: an accent is missing.
     """
-    by_name = {_MISSPELT.get(label, label): value for label, value in similarities.items()}
+    by_name = {_SPELT.get(label, label): value for label, value in similarities.items()}
     if missing := [label for label in ACCENTS if label not in by_name]:
         raise AudioError(f"the accent model gave no similarity to {', '.join(missing)}")
     return {f"{ACCENT}.{label}": Measured(float(by_name[label]), "cosine") for label in ACCENTS}

@@ -6,6 +6,7 @@ Unscored with the reply kept.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,12 +78,14 @@ class LLMJudge:
 
     def pairs(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[PairVerdict | Unscored | BudgetError]:
         """A verdict each, in order; a pair that cannot be judged is Unscored, one the budget does not reach a BudgetError."""
+        started = time.perf_counter()
         asked = self.pair_requests(pairs)
+        local_s = (time.perf_counter() - started) / max(len(pairs), 1)
         requests = [request for one in asked if isinstance(one, list) for request in one]
         replies = iter(self.client.complete_all(requests, on_progress))
         found: list[PairVerdict | Unscored | BudgetError] = []
         for one in asked:
-            found.append(one if isinstance(one, Unscored) else self._pair_verdict([next(replies) for _ in one]))
+            found.append(one if isinstance(one, Unscored) else self._pair_verdict([next(replies) for _ in one], local_s))
         return found
 
     def pair_requests(self, pairs: Sequence[Pair]) -> list[list[Request] | Unscored]:
@@ -96,7 +99,9 @@ class LLMJudge:
         values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
         return [Request(self.pair_prompt.messages(one, plain), PAIR_SCHEMA) for one in values]
 
-    def _pair_verdict(self, replies: Sequence[Reply | JudgeError | BudgetError]) -> PairVerdict | Unscored | BudgetError:
+    def _pair_verdict(
+        self, replies: Sequence[Reply | JudgeError | BudgetError], local_s: float
+    ) -> PairVerdict | Unscored | BudgetError:
         whole = [reply for reply in replies if isinstance(reply, Reply)]
         if out_of_money := [reply for reply in replies if isinstance(reply, BudgetError)]:
             return out_of_money[0]
@@ -128,6 +133,7 @@ class LLMJudge:
             text_out_tokens=tokens.text_out,
             cost_usd=_cost_usd(whole),
             latency_s=sum(reply.latency_s for reply in whole),
+            local_s=local_s,
         )
 
     # Single answers.
