@@ -17,12 +17,14 @@ import ray
 from paras2s.errors import PolicyError
 from paras2s.policy.checkpoint import latest_checkpoint
 from paras2s.policy.interface import Prompt, Sampling
-from paras2s.records import Query, Reward
+from paras2s.records import Reward
+from paras2s.reward.sources.base import AskedQuestion
 from paras2s.rollout import actors as ray_actors
 from paras2s.rollout.engine import answer_seeds
 from paras2s.stages.run import Run
 
 Blur = Callable[[Prompt, np.random.Generator], Prompt]
+Validation = tuple[Sequence[Prompt], Sequence[AskedQuestion]]
 
 
 def pick_queries(step: int, per_step: int, available: int, seed: int) -> list[int]:
@@ -54,9 +56,7 @@ class Actors:
         sft, steps = run.sft_dir.resolve(), run.config.policy.max_answer_steps
         threads = ray_actors.threads_for(config.rollout_workers)
         self.rollout = [_remote(ray_actors.RolloutWorker, sft, threads) for _ in range(config.rollout_workers)]
-        self.reward = [
-            _remote(ray_actors.RewardWorker, run.reward_dir.resolve(), threads) for _ in range(config.reward_workers)
-        ]
+        self.reward = [_remote(ray_actors.RewardWorker, run.reward_setup(), threads) for _ in range(config.reward_workers)]
         self.learner = _remote(ray_actors.LearnerActor, sft, config, steps, found and found.resolve())
         self.weights: Any = self.learner.weights.remote()
 
@@ -65,13 +65,14 @@ class Actors:
         self.weights = self.learner.weights.remote()
 
     def ask(
-        self, version: int, ids: Sequence[str], heard: Sequence[Prompt], prompts: Sequence[Prompt], group: int,
+        self, version: int, heard: Sequence[Prompt], questions: Sequence[AskedQuestion], group: int,
         sampling: Sampling, seeds: Sequence[Sequence[int]],
     ) -> tuple[list[Any], list[Any]]:  # fmt: skip
         """Rollouts [B] and rewards [B][G] of queries, spread over the workers.
 
         The policy answers what it heard; the reward is for the question as it was.
         """
+        ids = [question.id for question in questions]
         shares = split(len(ids), len(self.rollout))
         parts = [
             worker.generate.remote(self.weights, version, ids[s], heard[s], group, sampling, seeds[s])
@@ -79,16 +80,22 @@ class Actors:
         ]
         rollouts = [rollout for part in ray.get(parts) for rollout in part]
         shares = split(len(ids), len(self.reward))
-        scores = [worker.score.remote(rollouts[s], prompts[s]) for worker, s in zip(self.reward, shares, strict=False)]
+        scores = [worker.score.remote(rollouts[s], questions[s]) for worker, s in zip(self.reward, shares, strict=False)]
         return rollouts, [row for part in ray.get(scores) for row in part]
 
 
 def align(
-    run: Run, queries: Sequence[Query], prompts: Sequence[Prompt], validation: Sequence[Prompt], blur: Blur, resume: bool
+    run: Run,
+    prompts: Sequence[Prompt],
+    questions: Sequence[AskedQuestion],
+    validation: Validation,
+    blur: Blur,
+    resume: bool,
 ) -> None:
     """Move the SFT policy toward its better answers; leaves the aligned policy in the run folder.
 
-    `blur` is what happens to a question on its way to the policy's ears (see `policy.augment`).
+    `prompts` are what the policy reads of the RL queries, `questions` what the reward knows of them. `blur` is what
+    happens to a question on its way to the policy's ears (see `policy.augment`).
 
     Raises:
         PolicyError: too many unscored answers, a loss that is not finite, or an actor that could not be kept alive.
@@ -103,12 +110,11 @@ def align(
             run.drop_steps_from(first)
             for step in range(first, config.steps):
                 started = time.perf_counter()
-                rows = pick_queries(step, config.queries_per_step, len(queries), seed)
-                ids, asked = [queries[row].id for row in rows], [prompts[row] for row in rows]
+                rows = pick_queries(step, config.queries_per_step, len(prompts), seed)
                 rng = np.random.default_rng([seed, 5, step])
-                heard = [blur(prompt, rng) for prompt in asked]
+                heard, asked = [blur(prompts[row], rng) for row in rows], [questions[row] for row in rows]
                 seeds = answer_seeds(seed, step, rows, config.group_size)
-                rollouts, rewards = actors.ask(step, ids, heard, asked, config.group_size, sampling, seeds)
+                rollouts, rewards = actors.ask(step, heard, asked, config.group_size, sampling, seeds)
                 metrics = ray.get(actors.learner.step.remote(heard, rollouts, rewards))
                 actors.sync()
                 if step % config.evaluate_every == 0 or step + 1 == config.steps:
@@ -125,13 +131,10 @@ def align(
             raise PolicyError(f"an actor died and could not be started again ({error}); run with --resume") from error
 
 
-def evaluate(actors: Actors, version: int, validation: Sequence[Prompt], sampling: Sampling, seed: int) -> float | None:
-    """Mean reward of one answer to each validation query, by the reward model: for the curve, not for the table.
-
-    None if no answer was scored.
-    """
-    seeds = answer_seeds(seed, 3_000_000, range(len(validation)), 1)
-    ids = [f"validation {number}" for number in range(len(validation))]
-    _, rewards = actors.ask(version, ids, validation, validation, 1, sampling, seeds)
+def evaluate(actors: Actors, version: int, validation: Validation, sampling: Sampling, seed: int) -> float | None:
+    """Mean reward of one answer to each validation query: for the curve, not for the table. None if none was scored."""
+    prompts, questions = validation
+    seeds = answer_seeds(seed, 3_000_000, range(len(prompts)), 1)
+    _, rewards = actors.ask(version, prompts, questions, 1, sampling, seeds)
     scored = [reward.value for row in rewards for reward in row if isinstance(reward, Reward)]
     return float(np.mean(scored)) if scored else None

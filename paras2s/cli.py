@@ -159,6 +159,33 @@ def contrasts(
 
 
 @app.command()
+def ablate(
+    config: Annotated[Path, typer.Argument(help="An ablation's YAML, or the name of a shipped one (configs/paper).")],
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Resolve every row, and run none.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a grid of settings, sharing what rows have in common; one table and one plot."""
+    from paras2s.config import dump_config, load_ablation
+    from paras2s.stages.ablate import row_config, run_ablation
+    from paras2s.stages.demo import preset_path
+    from paras2s.stages.progress import open_console
+    from paras2s.storage import read_json
+
+    path = config if config.suffix in (".yaml", ".yml") else preset_path(str(config), "paper")
+    found = load_ablation(path, parse_overrides(set_))
+    if dry_run:
+        for row in found.rows:
+            typer.echo(f"# {row.name}\n{dump_config(row_config(found, row, found.seeds[0]))}")
+        return
+    folder = run_ablation(found, open_console(to_stderr=as_json), as_json)
+    if as_json:
+        print_json(read_json(folder / "table.json"))
+    else:
+        typer.echo(f"{folder}/table.md, table.json and plot.svg where rows have a place on an axis")
+
+
+@app.command()
 def config(config: Annotated[Path, typer.Argument(help="A YAML config or a preset.")] = Path("demo")) -> None:
     """Print a config with every key there is, resolved."""
     from paras2s.config import dump_config

@@ -172,6 +172,21 @@ class JudgingConfig(Section):
     llm: LLMConfig = LLMConfig()
 
 
+class RewardSourceConfig(Section):
+    """One source of reward. Every source speaks on the scale 1 to 5, so weights compare."""
+
+    kind: Literal["reward_model", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
+    weight: float = Field(1.0, gt=0)
+    required: bool = Field(True, description="false: an answer it cannot score is rewarded by the others alone")
+    options: dict[str, str | int | float] = Field({}, description="of this kind; see reward/sources")
+
+
+class RewardConfig(Section):
+    """What an answer is rewarded for in GRPO: the weighted mean of its sources."""
+
+    sources: tuple[RewardSourceConfig, ...] = Field((RewardSourceConfig(kind="reward_model"),), min_length=1)
+
+
 class RunConfig(Section):
     """One whole run."""
 
@@ -183,8 +198,46 @@ class RunConfig(Section):
     policy: PolicyConfig = PolicyConfig()
     warmup: WarmupConfig = WarmupConfig()
     distill: DistillConfig = DistillConfig()
+    reward: RewardConfig = RewardConfig()
     align: AlignConfig = AlignConfig()
     bench: BenchConfig = BenchConfig()
+
+
+class OmniConfig(Section):
+    """The Qwen2.5-Omni thinker as reward model; the defaults are the paper's (ParaS2S, appendix D) where it gives them."""
+
+    model: str = Field("Qwen/Qwen2.5-Omni-7B", description="folder or hub name")
+    lora_rank: int = Field(16, ge=1)
+    lora_alpha: int = Field(32, ge=1)
+    learning_rate: float = Field(1e-6, gt=0)
+    batch_size: int = Field(10, ge=1)
+    steps: int = Field(1000, ge=1)
+    max_audio_s: float = Field(60.0, gt=0, description="of a clip")
+    prompts: Path | None = Field(None, description="folder with your own omni.md")
+
+
+class AblationRow(Section):
+    """One run of an ablation: what it changes, where its point stands in the plot, and whether it is aligned at all."""
+
+    name: str = Field(pattern=r"^[\w .,+=-]+$", description="also its folder")
+    set: dict[str, Any] = Field({}, description="dotted keys laid over the base")
+    aligned: bool = Field(True, description="false: the warm-up is what counts, and nothing is reinforced")
+    line: str = Field("", description="rows of one line are joined in the plot")
+    x: float | None = Field(None, description="place on the plot's axis; null: not plotted")
+
+
+class AblationConfig(Section):
+    """A grid of runs that share what they have in common: one table, and a plot where rows have a place on its axis."""
+
+    name: str
+    base: str = Field("demo", description="preset or YAML of the run that the rows change")
+    on: Literal["validation", "test"] = "validation"
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    run_dir: Path = Path("runs/ablations")
+    set: dict[str, Any] = Field({}, description="laid over the base in every row")
+    rows: tuple[AblationRow, ...] = Field(min_length=1)
+    axis: str = Field("", description="what the plot's axis shows")
+    paper: str = Field("", description="what the paper found, in a sentence, to stand beside our table")
 
 
 Config = TypeVar("Config", bound=Section)
@@ -227,6 +280,15 @@ def load_judging_config(path: Path, overrides: dict[str, Any] | None = None) -> 
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
     return _load(path, overrides, JudgingConfig)
+
+
+def load_ablation(path: Path, overrides: dict[str, Any] | None = None) -> AblationConfig:
+    """An ablation's rows, likewise.
+
+    Raises:
+        ConfigError: missing file, bad YAML, unknown key, bad value.
+    """
+    return _load(path, overrides, AblationConfig)
 
 
 def _load(path: Path, overrides: dict[str, Any] | None, kind: type[Config]) -> Config:

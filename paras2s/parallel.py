@@ -22,6 +22,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def native_threads(most: int = 2) -> int:
+    """Threads for a model of a native library: one in a worker process, since every core has a worker already."""
+    return 1 if multiprocessing.parent_process() is not None else min(most, cores())
+
+
 def _watch_parent(parent: int) -> None:
     """A worker whose parent was killed would wait for work for ever, and keep a core and its memory."""
 

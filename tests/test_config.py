@@ -12,15 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from paras2s.config import AlignConfig, JudgingConfig, RunConfig, dump_config, load_config, load_judging_config, parse_config
+from paras2s.config import (
+    AlignConfig,
+    JudgingConfig,
+    RunConfig,
+    dump_config,
+    load_ablation,
+    load_config,
+    load_judging_config,
+    parse_config,
+)
 from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.build import make_extractors
 from paras2s.reward.fusion import find_rule
+from paras2s.stages.ablate import row_config
 from paras2s.stages.demo import preset_path, with_run_dir
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
+PAPER = sorted(CONFIGS.glob("paper/*.yaml"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -33,7 +44,17 @@ def test_there_are_shipped_configs() -> None:
     assert len(SHIPPED) >= 3
     assert {"demo", "ci", "full"} <= {path.stem for path in SHIPPED}
     assert {"trace", "trace_paper", "transcript", "audio"} <= {path.stem for path in JUDGES}
-    assert len(SHIPPED) + len(JUDGES) == len(list(CONFIGS.rglob("*.yaml")))
+    assert {"fig2a", "fig3a", "fig3b", "fig3c", "reward_sources"} <= {path.stem for path in PAPER}
+    assert len(SHIPPED) + len(JUDGES) + len(PAPER) == len(list(CONFIGS.rglob("*.yaml")))
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
+def test_every_row_of_a_shipped_ablation_resolves(path: Path) -> None:
+    ablation = load_ablation(path)
+    assert ablation.name == path.stem
+    configs = [row_config(ablation, row, 0) for row in ablation.rows]
+    assert len({config.run_dir for config in configs}) == len(configs)
+    assert [config.seed for config in configs] == [0] * len(configs)
 
 
 @pytest.mark.parametrize("path", JUDGES, ids=lambda path: path.stem)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio import Clip
+from paras2s.parallel import native_threads
 
 WINDOW_S = 29.0
 GAP_S = 0.6
@@ -106,13 +107,13 @@ def pack(durations_s: Sequence[float], window_s: float = WINDOW_S, gap_s: float 
     return windows
 
 
-def transcribe(clips: Sequence[Clip], threads: int = 2, model: str = EMBEDDED) -> list[Transcript]:
+def transcribe(clips: Sequence[Clip], model: str = EMBEDDED) -> list[Transcript]:
     """Transcripts of many clips, several a window; a word belongs to the clip that holds its middle.
 
     Raises:
         AssetError: the model is not here.
     """
-    recogniser = _model(threads, model)
+    recogniser = _model(native_threads(), model)
     resampled = [clip.at(RATE_HZ) for clip in clips]
     found: list[list[Word]] = [[] for _ in clips]
     for window in pack([clip.duration_s for clip in resampled]):

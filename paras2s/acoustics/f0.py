@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio import Clip
-from paras2s.parallel import cores
+from paras2s.parallel import native_threads
 
 FRAME_HOP_S = 0.016
 MIN_HZ, MAX_HZ = 55.0, 600.0
@@ -49,7 +49,7 @@ def _detector() -> Any:
     from paras2s.acoustics.assets import asset_path
 
     asset_path("swift_f0")
-    return SwiftF0(threads=min(2, cores()), spin=False)
+    return SwiftF0(threads=native_threads(), spin=False)
 
 
 def track_pitch(clip: Clip) -> PitchTrack:

@@ -317,6 +317,27 @@ def draw_curves(
     return Markup("").join([*parts, Markup("</svg>")])
 
 
+STANDALONE_STYLE = (
+    "svg{font:12px sans-serif;background:#fff}.grid{stroke:#ddd;fill:none}.y{text-anchor:end;dominant-baseline:middle}"
+    ".x,.axis{text-anchor:middle}.line{fill:none;stroke-width:2.5;stroke-linecap:round}.band{opacity:.15}"
+    ".line-0,.key-0{stroke:#1f6feb}.line-1,.key-1{stroke:#d1570a}.line-2,.key-2{stroke:#2da44e}.line-3,.key-3{stroke:#8250df}"
+)
+
+
+def standalone_svg(chart: Markup, names: Sequence[str], axis: str) -> str:
+    """A chart of `draw_curves` as a file of its own: with its style, the lines' names and that of the axis."""
+    height = CHART_HEIGHT + 18 * (len(names) + 1)
+    extra = [Markup('<text class="axis" x="{}" y="{}">{}</text>').format(CHART_WIDTH / 2, CHART_HEIGHT + 12, axis)]
+    for number, name in enumerate(names):
+        y = CHART_HEIGHT + 18 * (number + 1) + 10
+        extra.append(Markup('<path class="line key-{}" d="M{} {}h18"/>').format(number, LEFT, y))
+        extra.append(Markup('<text x="{}" y="{}">{}</text>').format(LEFT + 26, y + 4, name))
+    head, _, body = str(chart).partition(">")
+    head = head.replace(f'viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}"', f'viewBox="0 0 {CHART_WIDTH} {height}"')
+    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return f"{head}><style>{STANDALONE_STYLE}</style>{body.removesuffix('</svg>')}{Markup('').join(extra)}</svg>"
+
+
 def _runs(values: Sequence[Point | None]) -> list[list[tuple[int, Point]]]:
     """Stretches of known values, each value with its index."""
     runs: list[list[tuple[int, Point]]] = [[]]

@@ -228,7 +228,7 @@ def _hear_chunk(cache: Path, wavs: Sequence[bytes]) -> list[str]:
     kept = cache / "heard" / f"{shaped.hexdigest()[:32]}.json"
     if kept.is_file():
         return [str(text) for text in read_json(kept)]
-    heard = [transcript.text for transcript in transcribe([read_clip(wav) for wav in wavs], threads=1)]
+    heard = [transcript.text for transcript in transcribe([read_clip(wav) for wav in wavs])]
     write_json(kept, heard)
     return heard
 

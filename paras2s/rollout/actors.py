@@ -23,7 +23,9 @@ from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.policy.learner import Learner
 from paras2s.records import Reward, Rollout, Unscored
-from paras2s.reward.model import HeardQuestion, RewardModel
+from paras2s.reward.model import HeardQuestion
+from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
+from paras2s.reward.sources.panel import RewardPanel, RewardSetup
 from paras2s.rollout.engine import NativeEngine
 
 
@@ -78,29 +80,25 @@ class RolloutWorker:
 
 @ray.remote(max_restarts=3, max_task_retries=3)
 class RewardWorker:
-    """Scores answers with the distilled reward model."""
+    """Scores answers with the run's reward sources."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, setup: RewardSetup, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.model = RewardModel.load(folder)
+        self.panel = RewardPanel(setup)
+        self.codec = Codec2Pairs()
 
-    def score(self, rollouts: Sequence[Rollout], prompts: Sequence[Prompt]) -> list[list[Reward | Unscored]]:
+    def score(self, rollouts: Sequence[Rollout], questions: Sequence[AskedQuestion]) -> list[list[Reward | Unscored]]:
         """Rewards [B][G]."""
-        questions = [question_of(prompt) for prompt in prompts]
-        pairs = [(q, codes) for q, rollout in zip(questions, rollouts, strict=True) for codes in rollout.codes]
-        flat = self.model.score([q for q, _ in pairs], [codes for _, codes in pairs])
-        found: list[list[Reward | Unscored]] = []
-        for rollout in rollouts:
-            mine, flat = flat[: rollout.size], flat[rollout.size :]
-            found.append([as_reward(value) for value in mine])
-        return found
+        groups = [Group(question, self._answers(rollout)) for question, rollout in zip(questions, rollouts, strict=True)]
+        return self.panel.score(groups)
 
-
-def as_reward(value: float) -> Reward | Unscored:
-    """A reward model that does not give a finite score has failed, and a failure is not a number."""
-    if not np.isfinite(value):
-        return Unscored(RewardModel.name, f"the score is {value}")
-    return Reward(float(value), {RewardModel.name: float(value)})
+    def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
+        # Rollout workers leave waveforms out; most rewards read codes alone.
+        sound = self.panel.needs_sound
+        return tuple(
+            GivenAnswer(codes, text, self.codec.decode(codes) if sound and len(codes) else None)
+            for codes, text in zip(rollout.codes, rollout.texts, strict=True)
+        )
 
 
 def question_of(prompt: Prompt) -> HeardQuestion:

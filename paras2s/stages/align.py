@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from paras2s.align import align
@@ -9,8 +11,29 @@ from paras2s.data_gen.manifest import Dataset
 from paras2s.policy.augment import augment
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Prompt
+from paras2s.records import Query
+from paras2s.reward.sources.base import AskedQuestion
+from paras2s.rollout.actors import question_of
 from paras2s.stages.prompts import prepare_prompts
 from paras2s.stages.run import Run
+
+# Sources that must be told how a question was asked; a classifier listens, since RL prompts have no labels.
+TOLD_THE_STYLE = ("rubric", "llm", "pairwise")
+
+
+def ask_questions(
+    run: Run, dataset: Dataset, policy: DualStreamPolicy, queries: Sequence[Query], prompts: Sequence[Prompt]
+) -> list[AskedQuestion]:
+    """What rewards may know of these queries: their sound, what was heard in it, and no label."""
+    told = any(run.reward_setup().needs(kind) for kind in TOLD_THE_STYLE)
+    styles: list[str] | list[None] = [None] * len(queries)
+    if told:
+        rows = np.stack([dataset.percept(query.clip, policy.codec).utterance for query in queries])
+        styles = dataset.user_tone.predict(rows)
+    return [
+        AskedQuestion(query.id, question_of(prompt), query.heard, style, (run.data_dir / query.clip).resolve())
+        for query, prompt, style in zip(queries, prompts, styles, strict=True)
+    ]
 
 
 def run_align(run: Run, dataset: Dataset, policy: DualStreamPolicy, resume: bool) -> None:
@@ -23,6 +46,9 @@ def run_align(run: Run, dataset: Dataset, policy: DualStreamPolicy, resume: bool
     def blur(prompt: Prompt, rng: np.random.Generator) -> Prompt:
         return augment(prompt, blurring, sizes, rng)
 
-    queries = dataset.of_role("rl")
-    prompts = prepare_prompts(policy, dataset, queries)
-    align(run, queries, prompts, prepare_prompts(policy, dataset, dataset.of_role("validation")), blur, resume)
+    queries, held = dataset.of_role("rl"), dataset.of_role("validation")
+    prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held))
+    questions, held_questions = (
+        ask_questions(run, dataset, policy, part, read) for part, read in ((queries, prompts), (held, held_prompts))
+    )
+    align(run, prompts, questions, (held_prompts, held_questions), blur, resume)

@@ -117,17 +117,21 @@ def _row(
     )
 
 
-def run_bench(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut) -> dict[str, list[AnswerRow]]:
-    """All systems that can be benched by now, on the queries of one role; the aligned policy where it is made already."""
+def run_bench(
+    run: Run, dataset: Dataset, model: RewardModel, role: HeldOut, wanted: Sequence[str] = SYSTEMS
+) -> dict[str, list[AnswerRow]]:
+    """Those systems that can be benched by now, on the queries of one role; the aligned policy where it is made already."""
     torch.set_num_threads(cores())
     config, cache, judge = run.config.bench, run.config.cache_dir, RubricJudge()
     queries, codec = dataset.of_role(role), Codec2Pairs()
     folder = run.folder / ("bench" if role == "test" else f"bench-{role}")
     samples = Path("samples") if role == "test" else Path(f"samples-{role}")
     paths = {system: folder / f"{system}.jsonl" for system in SYSTEMS}
-    found = {system: load_rows(path) for system, path in paths.items() if path.is_file()}
+    found = {system: load_rows(path) for system, path in paths.items() if system in wanted and path.is_file()}
     folders = {"sft": run.sft_dir, "aligned": run.aligned_dir}
-    missing = [s for s in SYSTEMS if s not in found and (s not in folders or (folders[s] / "policy.json").is_file())]
+    missing = [
+        s for s in SYSTEMS if s in wanted and s not in found and (s not in folders or (folders[s] / "policy.json").is_file())
+    ]
     with run.stage("bench") if missing else contextlib.nullcontext():
         for system in missing:
             if system == "words_only":

@@ -29,16 +29,20 @@ class Bar:
     def __init__(self, console: Console, name: str, quiet: bool, progress: Progress, task: TaskID) -> None:
         self._console, self._name, self._quiet = console, name, quiet
         self._progress, self._task = progress, task
-        self._started = self._said = time.monotonic()
+        # A bar may be made long before its work begins: time is counted from its first step.
+        self._first: tuple[float, int] | None = None
+        self._said = time.monotonic()
 
     def at(self, done: int, total: int, note: str = "") -> None:
         """Show `done` of `total`, and a few words."""
         self._progress.update(self._task, completed=done, total=total, note=note)
         now = time.monotonic()
+        self._first = self._first or (now, done)
         if not self._quiet and not self._console.is_terminal and done < total and now - self._said >= LINE_EVERY_S:
             self._said = now
-            left_s = (now - self._started) / max(done, 1) * (total - done)
-            self._console.print(f"{self._name:>22} {done}/{total}, {left_s:.0f} s left {note}", highlight=False)
+            since, already = self._first
+            left = f", {(now - since) / (done - already) * (total - done):.0f} s left" if done > already else ""
+            self._console.print(f"{self._name:>22} {done}/{total}{left} {note}", highlight=False)
 
 
 @contextlib.contextmanager

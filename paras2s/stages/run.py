@@ -8,8 +8,9 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -17,6 +18,9 @@ from paras2s.config import RunConfig, dump_config
 from paras2s.errors import ConfigError, DataError
 from paras2s.stages.progress import Bar, progress_bar
 from paras2s.storage import append_jsonl, read_json, read_jsonl, write_json, write_jsonl, write_text
+
+if TYPE_CHECKING:
+    from paras2s.reward.sources.panel import RewardSetup
 
 STAGES = ("data", "warmup", "distill", "align", "bench")
 
@@ -53,6 +57,14 @@ class Run:
     def aligned_dir(self) -> Path:
         """Made by `align`."""
         return self.folder / "aligned"
+
+    def reward_setup(self) -> RewardSetup:
+        """What reward workers need, with paths that hold wherever Ray starts them."""
+        from paras2s.reward.sources.panel import RewardSetup
+
+        judges = Path(str(resources.files("paras2s"))) / "configs" / "judges"
+        model, tone = self.reward_dir.resolve(), (self.data_dir / "tone_agent.json").resolve()
+        return RewardSetup(self.config.reward, model, tone, judges)
 
     @property
     def metrics_path(self) -> Path:

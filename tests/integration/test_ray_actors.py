@@ -18,7 +18,7 @@ import torch
 from tiny import small_prompt
 
 from paras2s.acoustics.prosody import UTTERANCE_DIM
-from paras2s.config import AlignConfig
+from paras2s.config import AlignConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import PolicyError
 from paras2s.language import WordPieces
 from paras2s.policy.codec import Codec2Pairs
@@ -28,7 +28,9 @@ from paras2s.policy.interface import Prompt, Sampling
 from paras2s.policy.listener import Listener
 from paras2s.records import Reward, Rollout, Unscored
 from paras2s.reward.model import RewardModel, RewardModelConfig
-from paras2s.rollout.actors import LearnerActor, RewardWorker, RolloutWorker, as_reward, question_of, start_ray
+from paras2s.reward.sources.base import AskedQuestion
+from paras2s.reward.sources.panel import RewardSetup
+from paras2s.rollout.actors import LearnerActor, RewardWorker, RolloutWorker, question_of, start_ray
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 
 STEPS, GROUP = 6, 3
@@ -156,15 +158,38 @@ def test_a_worker_that_is_killed_with_work_before_it_still_does_it(worker: Any, 
         assert_equal_rollouts(found, in_process(policy, version))
 
 
+def questions_of(prompts: list[Prompt]) -> list[AskedQuestion]:
+    return [AskedQuestion(name, question_of(prompt), "hello") for name, prompt in zip(IDS, prompts, strict=False)]
+
+
+def setup_of(folder: Path, *sources: RewardSourceConfig) -> RewardSetup:
+    config = RewardConfig(sources=sources) if sources else RewardConfig()
+    return RewardSetup(config, folder / "reward", folder / "tone_agent.json", folder)
+
+
 def test_the_reward_worker_scores_as_the_model_does(folder: Path) -> None:
     rollouts = in_process(load(folder), 0)
-    rewards = ray.get(RewardWorker.remote(folder / "reward", 1).score.remote(rollouts, PROMPTS))
+    rewards = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(rollouts, questions_of(PROMPTS)))
     model = RewardModel.load(folder / "reward")
     assert [len(row) for row in rewards] == [GROUP] * len(PROMPTS)
     for prompt, rollout, row in zip(PROMPTS, rollouts, rewards, strict=True):
         expected = model.score([question_of(prompt)] * GROUP, rollout.codes)
         np.testing.assert_allclose([reward.value for reward in row], expected, atol=1e-5)
-        assert [reward.parts for reward in row] == [{"reward_model": reward.value} for reward in row]
+        assert [reward.parts for reward in row] == [{"reward_model": pytest.approx(reward.value)} for reward in row]
+
+
+def test_the_reward_worker_decodes_answers_for_sources_that_listen(folder: Path) -> None:
+    """Random codes are no speech: word errors have nothing to compare with, or are many; length is exact."""
+    rollouts = in_process(load(folder), 0)
+    sources = [
+        RewardSourceConfig(kind="length", options={"target_steps": STEPS}),
+        RewardSourceConfig(kind="word_errors", required=False),
+    ]
+    worker = RewardWorker.remote(setup_of(folder, *sources), 1)
+    for rollout, row in zip(rollouts, ray.get(worker.score.remote(rollouts, questions_of(PROMPTS))), strict=True):
+        for codes, reward in zip(rollout.codes, row, strict=True):
+            assert reward.parts["length"] == pytest.approx(1 + 4 * len(codes) / STEPS)
+            assert set(reward.parts) <= {"length", "word_errors"}
 
 
 def test_a_question_is_the_codes_and_features_of_the_speech() -> None:
@@ -175,12 +200,6 @@ def test_a_question_is_the_codes_and_features_of_the_speech() -> None:
     assert (question.codes < np.array(Codec2Pairs.cardinality)).all()
     np.testing.assert_array_equal(question.codes + CONFIG.codebook_offsets, PROMPTS[1].audio_ids[speech])
     np.testing.assert_array_equal(question.features, PROMPTS[1].features[speech])
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_score_that_is_no_number_is_unscored(value: float) -> None:
-    assert as_reward(value) == Unscored("reward_model", f"the score is {value}")
-    assert as_reward(2.5) == Reward(2.5, {"reward_model": 2.5})
 
 
 def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: Path, tmp_path: Path) -> None:

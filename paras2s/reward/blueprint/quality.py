@@ -14,6 +14,7 @@ import numpy as np
 
 from paras2s.acoustics.assets import asset_path
 from paras2s.audio import Clip
+from paras2s.parallel import native_threads
 from paras2s.reward.blueprint.schema import Fields, measured, require_sound
 
 SIGNAL = "agent_audio_quality.dnsmos_personalised_signal"
@@ -24,7 +25,6 @@ P808 = "agent_audio_quality.p808_overall"
 RATE_HZ = 16_000
 WINDOW_S = 9.01
 WINDOW = int(WINDOW_S * RATE_HZ)
-THREADS = 2
 MEL_BANDS, FFT_SIZE, HOP = 120, 321, 160
 # The personalised model makes 900 frames of a window. Its tensors of those and of what their first pooling leaves:
 FRAMES = 900
@@ -165,7 +165,7 @@ def _session(model: str | bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = THREADS
+    options.intra_op_num_threads = native_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 

@@ -54,10 +54,15 @@ def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
         shipped = {Path(entry.name).stem for entry in resources.files("paras2s.reward").joinpath("prompts").iterdir()}
         if strange := sorted(path.name for path in folder.glob("*.md") if path.stem not in shipped):
             raise ConfigError(f"judge.prompts: {folder / strange[0]} replaces nothing; there are {', '.join(sorted(shipped))}")
-    return Prompt(_read(system, folder), _read(user, folder))
+    return Prompt(read_prompt(system, folder), read_prompt(user, folder))
 
 
-def _read(name: str, folder: Path | None) -> str:
+def read_prompt(name: str, folder: Path | None = None) -> str:
+    """One prompt: the user's, where the folder has it, or the shipped one.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     own = folder / f"{name}.md" if folder else None
     source = own if own and own.is_file() else resources.files("paras2s.reward").joinpath(f"prompts/{name}.md")
     try:

@@ -1,0 +1,73 @@
+"""What a reward source is given, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from paras2s.audio import Clip
+from paras2s.records import Blueprint, Unscored
+from paras2s.reward.model import HeardQuestion
+
+LOWEST, HIGHEST = 1.0, 5.0
+Scores = list[float | Unscored]
+
+
+@dataclass(frozen=True)
+class AskedQuestion:
+    """A question as rewards may know it, and no label of it. Made by the align stage.
+
+    `words` is what a recogniser heard, `style` what a tone classifier heard (None: not asked for), `clip` the sound's file.
+    """
+
+    id: str
+    heard: HeardQuestion
+    words: str
+    style: str | None = None
+    clip: Path | None = None
+
+
+@dataclass(frozen=True)
+class GivenAnswer:
+    """One sampled answer: codes [T, K], the text stream, and where a source needs them its sound and blueprint."""
+
+    codes: np.ndarray
+    text: str
+    clip: Clip | None = None
+    blueprint: Blueprint | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """G answers to one question."""
+
+    question: AskedQuestion
+    answers: tuple[GivenAnswer, ...]
+
+
+class RewardSource(Protocol):
+    """Scores every answer of every group, from 1 to 5, or says why not."""
+
+    @property
+    def kind(self) -> str:
+        """Its kind in the config."""
+
+    @property
+    def extractors(self) -> tuple[str, ...]:
+        """Blueprint extractors it reads; () where it reads no blueprint."""
+
+    @property
+    def needs_sound(self) -> bool:
+        """Whether it listens to the waveform itself."""
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """Scores [B][G]."""
+
+
+def on_scale(share: float) -> float:
+    """A share of success from 0 to 1 as a score from 1 to 5."""
+    return LOWEST + (HIGHEST - LOWEST) * min(max(share, 0.0), 1.0)

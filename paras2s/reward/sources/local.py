@@ -1,0 +1,114 @@
+"""Sources that need no endpoint: the distilled model, the rubric, word errors, quality, length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paras2s.acoustics.asr import normalise_words, word_error_rate
+from paras2s.records import Unscored, Verdict
+from paras2s.reward.blueprint.quality import OVERALL
+from paras2s.reward.blueprint.schema import RESPONSE
+from paras2s.reward.judges.measure import JUDGE_EXTRACTORS
+from paras2s.reward.judges.rubric import Question, RubricJudge
+from paras2s.reward.model import RewardModel
+from paras2s.reward.sources.base import GivenAnswer, Group, Scores, on_scale
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The reward model that was distilled from a judge: hears the question and the answer's codes."""
+
+    model: RewardModel
+    kind = RewardModel.name
+    extractors: tuple[str, ...] = ()
+    needs_sound = False
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """All answers in one batch; a score that is not finite is none."""
+        pairs = [(group.question.heard, answer.codes) for group in groups for answer in group.answers]
+        flat = iter(self.model.score([question for question, _ in pairs], [codes for _, codes in pairs]))
+        return [[self._checked(next(flat)) for _ in group.answers] for group in groups]
+
+    def _checked(self, value: float) -> float | Unscored:
+        return float(value) if np.isfinite(value) else Unscored(self.kind, f"the score is {value}")
+
+
+@dataclass(frozen=True)
+class RubricSource:
+    """The rubric judge on the answer itself, for the style that a classifier hears in the question."""
+
+    judge: RubricJudge = field(default_factory=RubricJudge)
+    kind = "rubric"
+    extractors: tuple[str, ...] = JUDGE_EXTRACTORS
+    needs_sound = False
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """One answer after the other."""
+        return [[self._one(group, answer) for answer in group.answers] for group in groups]
+
+    def _one(self, group: Group, answer: GivenAnswer) -> float | Unscored:
+        question = group.question
+        if question.style is None or answer.blueprint is None:
+            return Unscored(self.kind, "no style was heard in the question, or nothing was measured on the answer")
+        found = self.judge.judge(Question(question.words, question.style), answer.blueprint)
+        return found.score if isinstance(found, Verdict) else found
+
+
+@dataclass(frozen=True)
+class WordErrorSource:
+    """Whether the voice says what the text stream says: 5 without an error, 1 where every word is wrong."""
+
+    kind = "word_errors"
+    extractors: tuple[str, ...] = ("words",)
+    needs_sound = False
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """One answer after the other."""
+        return [[self._one(answer) for answer in group.answers] for group in groups]
+
+    def _one(self, answer: GivenAnswer) -> float | Unscored:
+        heard = None if answer.blueprint is None else answer.blueprint.value(RESPONSE)
+        if heard is None:
+            return Unscored(self.kind, "no transcript of the answer")
+        if not normalise_words(answer.text):
+            return Unscored(self.kind, "the text stream holds no word to compare with")
+        return on_scale(1.0 - word_error_rate(answer.text, heard))
+
+
+@dataclass(frozen=True)
+class QualitySource:
+    """Overall personalised DNSMOS, which is on the scale already."""
+
+    kind = "quality"
+    extractors: tuple[str, ...] = ("quality",)
+    needs_sound = False
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """One answer after the other."""
+        return [[self._one(answer) for answer in group.answers] for group in groups]
+
+    def _one(self, answer: GivenAnswer) -> float | Unscored:
+        if answer.blueprint is None:
+            return Unscored(self.kind, "nothing was measured on the answer")
+        value = answer.blueprint.value(OVERALL)
+        return Unscored(self.kind, answer.blueprint.why_absent(OVERALL)) if value is None else float(value)
+
+
+@dataclass(frozen=True)
+class LengthSource:
+    """How near an answer's length is to `target_steps`: 5 there, 1 at nothing and at twice as long."""
+
+    target_steps: int = 32
+    kind = "length"
+    extractors: tuple[str, ...] = ()
+    needs_sound = False
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """One answer after the other."""
+        return [
+            [on_scale(1.0 - abs(len(answer.codes) - self.target_steps) / self.target_steps) for answer in group.answers]
+            for group in groups
+        ]

@@ -1,0 +1,159 @@
+"""A pairwise judge as a reward: the answers of a group meet each other, and their standing is the score.
+
+Who meets whom, what a label is worth, and how results become a standing are pure functions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from paras2s.audio import read_clip
+from paras2s.errors import BudgetError
+from paras2s.records import Label, PairVerdict, Unscored
+from paras2s.reward.fusion import FusionRule
+from paras2s.reward.judges.llm_judge import LLMJudge, Pair, Utterance
+from paras2s.reward.sources.base import Group, Scores, on_scale
+
+Schedule = Literal["all", "swiss"]
+Rating = Literal["win_rate", "bradley_terry"]
+# Of the first answer: a tie of either kind is half a win.
+POINTS: dict[Label, float] = {"1": 1.0, "2": 0.0, "both_good": 0.5, "both_bad": 0.5}
+# Each answer also draws half a game with an average one, so that a row of wins has a finite strength.
+PRIOR_GAMES = 0.5
+ITERATIONS = 200
+
+
+@dataclass(frozen=True)
+class Result:
+    """Answer `first` met `second` and got `points` from 0 to 1."""
+
+    first: int
+    second: int
+    points: float
+
+
+def swiss_round(size: int, results: Sequence[Result]) -> list[tuple[int, int]]:
+    """Pairs of answers with like standing that have not met; one may sit out. Ties in standing go by number."""
+    points = np.zeros(size)
+    for one in results:
+        points[one.first] += one.points
+        points[one.second] += 1 - one.points
+    met = {frozenset((one.first, one.second)) for one in results}
+    waiting = sorted(range(size), key=lambda number: (-points[number], number))
+    pairs = []
+    while len(waiting) > 1:
+        first = waiting.pop(0)
+        rival = next((other for other in waiting if frozenset((first, other)) not in met), None)
+        if rival is not None:
+            waiting.remove(rival)
+            pairs.append((first, rival))
+    return pairs
+
+
+def win_rates(size: int, results: Sequence[Result]) -> list[float | None]:
+    """Mean points of each answer over its games; None for one without a game."""
+    points: list[list[float]] = [[] for _ in range(size)]
+    for one in results:
+        points[one.first].append(one.points)
+        points[one.second].append(1 - one.points)
+    return [float(np.mean(got)) if got else None for got in points]
+
+
+def bradley_terry(size: int, results: Sequence[Result]) -> list[float | None]:
+    """Each answer's chance against an average one, by the model of Bradley and Terry; None for one without a game.
+
+    Ties are half a win for each. Hunter's minorise-maximise steps, with a prior of half a drawn game.
+    """
+    wins = np.full(size, PRIOR_GAMES / 2)
+    games = np.zeros((size, size))
+    for one in results:
+        wins[one.first] += one.points
+        wins[one.second] += 1 - one.points
+        games[one.first, one.second] += 1
+        games[one.second, one.first] += 1
+    strength = np.ones(size)
+    for _ in range(ITERATIONS):
+        expected = (games / (strength[:, None] + strength[None, :])).sum(1) + PRIOR_GAMES / (strength + 1)
+        strength = wins / expected
+        strength /= np.exp(np.log(strength).mean())
+    return [float(s / (s + 1)) if games[number].any() else None for number, s in enumerate(strength)]
+
+
+STANDINGS: dict[Rating, Callable[[int, Sequence[Result]], list[float | None]]] = {
+    "win_rate": win_rates,
+    "bradley_terry": bradley_terry,
+}
+
+
+@dataclass(frozen=True)
+class PairwiseSource:
+    """Every answer of a group against every other one, or a Swiss draw of `rounds`; the judge decides how many orders."""
+
+    judge: LLMJudge
+    rule: FusionRule
+    schedule: Schedule = "all"
+    rating: Rating = "win_rate"
+    rounds: int = 3
+    kind = "pairwise"
+    extractors: tuple[str, ...] = field(default=())
+    needs_sound = True
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """Scores [B][G]; an answer none of whose games could be judged is Unscored.
+
+        Raises:
+            BudgetError: the budget ended; a step with half its games would reward by chance.
+        """
+        results: list[list[Result]] = [[] for _ in groups]
+        why = ["no game was played" for _ in groups]
+        for number in range(1 if self.schedule == "all" else self.rounds):
+            drawn = [self._draw(group, results[place]) for place, group in enumerate(groups)]
+            self._play(groups, drawn, results, why)
+            if not any(drawn) or number + 1 == self.rounds:
+                break
+        found = []
+        for group, played, reason in zip(groups, results, why, strict=True):
+            standing = STANDINGS[self.rating](len(group.answers), played)
+            found.append([Unscored(self.kind, reason) if one is None else on_scale(one) for one in standing])
+        return found
+
+    def _draw(self, group: Group, played: Sequence[Result]) -> list[tuple[int, int]]:
+        size = len(group.answers)
+        return list(itertools.combinations(range(size), 2)) if self.schedule == "all" else swiss_round(size, played)
+
+    def _play(
+        self,
+        groups: Sequence[Group],
+        drawn: Sequence[Sequence[tuple[int, int]]],
+        results: list[list[Result]],
+        why: list[str],
+    ) -> None:
+        games = [(place, pair) for place, pairs in enumerate(drawn) for pair in pairs]
+        asked = [self._pair(groups[place], pair) for place, pair in games]
+        verdicts = iter(self.judge.pairs([one for one in asked if isinstance(one, Pair)]))
+        for (place, (first, second)), one in zip(games, asked, strict=True):
+            verdict = next(verdicts) if isinstance(one, Pair) else one
+            if isinstance(verdict, BudgetError):
+                raise verdict
+            if isinstance(verdict, PairVerdict):
+                results[place].append(Result(first, second, POINTS[self.rule.fuse(verdict.labels)]))
+            else:
+                why[place] = verdict.reason
+
+    def _pair(self, group: Group, pair: tuple[int, int]) -> Pair | Unscored:
+        first, second = (group.answers[number].clip for number in pair)
+        if first is None or second is None or not len(first.samples) or not len(second.samples):
+            return Unscored(self.kind, "an answer has no sound")
+        return Pair(asked_utterance(group), first, second)
+
+
+def asked_utterance(group: Group) -> Utterance:
+    """The group's question for a judge: its sound where there is a file, what was heard in it, and how it was said."""
+    question = group.question
+    clip = read_clip(question.clip) if question.clip is not None else None
+    return Utterance(clip, question.words, question.style)

@@ -1,0 +1,133 @@
+"""Several sources as one reward. The combination is a pure function of the parts, so a stored run can be re-scored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paras2s.audio import Clip
+from paras2s.config import RewardConfig, RewardSourceConfig, load_judging_config
+from paras2s.errors import ConfigError
+from paras2s.kept import Kept
+from paras2s.llm import LLMClient
+from paras2s.records import Reward, Unscored
+from paras2s.reward.blueprint.build import build_blueprints, make_extractors
+from paras2s.reward.fusion import FusionRule, find_rule
+from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.model import RewardModel
+from paras2s.reward.sources.base import Group, RewardSource
+from paras2s.reward.sources.llm import LLMSource
+from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
+from paras2s.reward.sources.pairwise import PairwiseSource
+from paras2s.reward.tone import ToneClassifier
+
+
+def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
+    """The weighted mean of an answer's parts, each from 1 to 5.
+
+    A required source that could not score leaves the answer unscored. An optional one is left out, and the weights of the
+    others count alone; all left out is unscored too.
+    """
+    total, weight = 0.0, 0.0
+    present: dict[str, float] = {}
+    missing: list[Unscored] = []
+    for source in sources:
+        value = parts[source.kind]
+        if isinstance(value, Unscored):
+            if source.required:
+                return value
+            missing.append(value)
+            continue
+        if not math.isfinite(value):
+            return Unscored(source.kind, f"the score is {value}")
+        present[source.kind] = value
+        total += source.weight * value
+        weight += source.weight
+    return Reward(total / weight, present) if weight else missing[0]
+
+
+@dataclass(frozen=True)
+class RewardSetup:
+    """What a reward worker needs to make its sources: the config, and where the run keeps what they read."""
+
+    config: RewardConfig
+    model_dir: Path
+    agent_tone: Path
+    judges_dir: Path
+
+    def needs(self, kind: str) -> bool:
+        """Whether there is a source of this kind."""
+        return any(source.kind == kind for source in self.config.sources)
+
+
+class RewardPanel:
+    """Scores groups with all sources, and combines. Measures an answer once for all sources that read its blueprint."""
+
+    def __init__(self, setup: RewardSetup) -> None:
+        self.setup = setup
+        kinds = [source.kind for source in setup.config.sources]
+        if len(set(kinds)) < len(kinds):
+            raise ConfigError(f"reward.sources: {max(kinds, key=kinds.count)} stands twice; give it once, with one weight")
+        self.sources = [make_source(source, setup) for source in setup.config.sources]
+        names = list(dict.fromkeys(name for source in self.sources for name in source.extractors))
+        tone = ToneClassifier.load(setup.agent_tone) if "tone" in names else None
+        self.extractors = make_extractors(names, tone)
+
+    @property
+    def needs_sound(self) -> bool:
+        """Whether answers must come with their waveform."""
+        return bool(self.extractors) or any(source.needs_sound for source in self.sources)
+
+    def score(self, groups: Sequence[Group]) -> list[list[Reward | Unscored]]:
+        """Rewards [B][G]."""
+        measured = self._measured(groups)
+        scores = {source.kind: source.score(measured) for source in self.sources}
+        return [
+            [
+                combine({kind: rows[place][number] for kind, rows in scores.items()}, self.setup.config.sources)
+                for number in range(len(group.answers))
+            ]
+            for place, group in enumerate(groups)
+        ]
+
+    def _measured(self, groups: Sequence[Group]) -> list[Group]:
+        if not self.extractors:
+            return list(groups)
+        clips = [answer.clip or Clip(answer.codes[:0, 0].astype("float32"), 16_000) for g in groups for answer in g.answers]
+        blueprints = iter(build_blueprints(clips, self.extractors))
+        return [
+            replace(group, answers=tuple(replace(answer, blueprint=next(blueprints)) for answer in group.answers))
+            for group in groups
+        ]
+
+
+def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
+    """One source.
+
+    Raises:
+        ConfigError: options that its kind does not have.
+    """
+    options = dict(config.options)
+    try:
+        if config.kind == "llm":
+            return LLMSource(_judge(options.pop("judge", "trace"), setup)[0], **options)  # type: ignore[arg-type]
+        if config.kind == "pairwise":
+            return PairwiseSource(*_judge(options.pop("judge", "trace"), setup), **options)  # type: ignore[arg-type]
+        if config.kind == "reward_model":
+            return ModelSource(RewardModel.load(setup.model_dir), **options)  # type: ignore[arg-type]
+        local = {"rubric": RubricSource, "word_errors": WordErrorSource, "quality": QualitySource, "length": LengthSource}
+        made: RewardSource = local[config.kind](**options)
+        return made
+    except TypeError as error:
+        raise ConfigError(f"reward.sources: {config.kind}: options {config.options} do not fit it ({error})") from error
+
+
+def _judge(name: object, setup: RewardSetup) -> tuple[LLMJudge, FusionRule]:
+    path = Path(str(name))
+    config = load_judging_config(path if path.suffix in (".yaml", ".yml") else setup.judges_dir / f"{name}.yaml")
+    kept = Kept(config.cache_dir / "judging.sqlite")
+    tone = ToneClassifier.load(setup.agent_tone) if any(one.name == "tone" for one in config.extractors) else None
+    rule = find_rule(config.judge.fusion, config.judge.fusion_rules)
+    return LLMJudge(config, LLMClient(config.llm, kept), kept, tone), rule

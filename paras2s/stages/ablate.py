@@ -1,0 +1,168 @@
+"""`paras2s ablate`: a grid of runs that differ in a few settings, their scores in one table and one plot.
+
+Rows share every stage whose settings they share: the data, the warm-up and the reward model are made once for all rows that
+would make the same. A killed ablation continues where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from paras2s.bench.report import draw_curves, standalone_svg
+from paras2s.config import AblationConfig, AblationRow, RunConfig, load_config
+from paras2s.errors import ConfigError
+from paras2s.kept import key_of
+from paras2s.stages.demo import preset_path
+from paras2s.stages.run import Run
+from paras2s.storage import write_json, write_text
+
+# Sections that decide what a stage makes; a later stage also depends on those before it.
+SECTIONS = {"data": ("seed", "data"), "sft": ("policy", "warmup"), "reward": ("distill",)}
+KL_STEPS = 20
+
+
+def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConfig:
+    """The whole config of one row.
+
+    Raises:
+        ConfigError: a key that does not exist; names the row.
+    """
+    path = Path(ablation.base)
+    base = path if path.suffix in (".yaml", ".yml") else preset_path(ablation.base)
+    folder = ablation.run_dir / ablation.name / f"seed{seed}" / row.name.replace(" ", "_")
+    # Timings of rows differ, so each has a name of its own.
+    own = {"name": f"{ablation.name}.{row.name}", "seed": seed, "run_dir": str(folder)}
+    try:
+        return load_config(base, {**ablation.set, **row.set, **own})
+    except ConfigError as error:
+        raise ConfigError(f"row {row.name!r}: {error}") from error
+
+
+def stage_keys(config: RunConfig) -> dict[str, str]:
+    """A key for what each shared stage makes under this config: equal keys, equal outcome."""
+    settings = config.model_dump(mode="json")
+    keys, so_far = {}, []
+    for stage, sections in SECTIONS.items():
+        so_far += [settings[section] for section in sections]
+        keys[stage] = key_of(so_far)[:12]
+    return keys
+
+
+def share_stages(run: Run, shared: Path) -> None:
+    """Let the run's folders of shared stages be links to one place for each outcome."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    for stage, key in stage_keys(run.config).items():
+        place = (shared / f"{stage}-{key}").resolve()
+        place.mkdir(parents=True, exist_ok=True)
+        link = run.folder / stage
+        if not link.exists():
+            link.symlink_to(place, target_is_directory=True)
+
+
+def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
+    """One row through its stages; those that are whole are not run again."""
+    from paras2s.stages.align import run_align
+    from paras2s.stages.bench import run_bench, summary
+    from paras2s.stages.data import run_data
+    from paras2s.stages.distill import run_distill
+    from paras2s.stages.warmup import run_warmup
+
+    run.open()
+    dataset = run_data(run)
+    policy = run_warmup(run, dataset)
+    model = run_distill(run, dataset, policy)
+    if row.aligned:
+        run_align(run, dataset, policy, resume=True)
+    systems = run_bench(run, dataset, model, "test" if on == "test" else "validation", ("sft", "aligned"))
+    found = summary(systems)["aligned" if row.aligned else "sft"]
+    kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
+    return {
+        "row": row.name,
+        "line": row.line,
+        "x": row.x,
+        "seed": run.config.seed,
+        "scores": found,
+        "kl": sum(kl) / len(kl) if kl else None,
+        "minutes": sum(run.timings().values()) / 60,
+    }
+
+
+def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Path:
+    """All rows for all seeds; returns the folder with `table.json`, `table.md` and, where rows have places, `plot.svg`."""
+    names = [row.name for row in ablation.rows]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{ablation.name}: row {max(names, key=names.count)!r} stands twice")
+    folder = ablation.run_dir / ablation.name
+    runs = [(row, Run(row_config(ablation, row, seed), console, quiet)) for seed in ablation.seeds for row in ablation.rows]
+    found: list[dict[str, Any]] = []
+    for number, (row, run) in enumerate(runs, 1):
+        run.say(f"[bold]row {number} of {len(runs)}: {row.name}, seed {run.config.seed}[/bold]")
+        share_stages(run, folder / "shared")
+        found.append(run_row(run, row, ablation.on))
+        # After every row, so that a long grid can be looked at while it runs.
+        write_json(folder / "table.json", {"name": ablation.name, "on": ablation.on, "rows": found})
+        write_text(folder / "table.md", markdown(ablation, found))
+    if (plot := draw(ablation, found)) is not None:
+        write_text(folder / "plot.svg", plot)
+    if not quiet:
+        console.print(_table(ablation, found))
+    return folder
+
+
+COLUMNS = ("row", "seed", "score", "told apart", "word errors", "KL", "scored", "minutes")
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """One row of the table; what could not be measured is a dash."""
+    scores = row["scores"]
+    overall, apart, errors = scores["overall"], scores["contrast"], scores["word_error_rate"]
+
+    def plain(one: dict[str, Any], factor: float = 1.0, digits: int = 2) -> str:
+        if one["mean"] is None:
+            return "-"
+        error = "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
+        return f"{factor * one['mean']:.{digits}f}{error}"
+
+    scored = f"{overall['n_scored']} of {overall['n_asked']}"
+    kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
+    shares = (f"{plain(apart, 100, 0)} %", f"{plain(errors, 100, 1)} %")
+    return [row["row"], str(row["seed"]), plain(overall), *shares, kl, scored, f"{row['minutes']:.1f}"]
+
+
+def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
+    """The table for a page, with the command that made it."""
+    head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+    body = "".join(f"| {' | '.join(cells(row))} |\n" for row in rows)
+    paper = f"\nThe paper: {ablation.paper}\n" if ablation.paper else ""
+    return f"`paras2s ablate` {ablation.name}, {ablation.on} queries.\n\n{head}{body}{paper}"
+
+
+def _table(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(*COLUMNS, title=f"{ablation.name}, {ablation.on} queries", title_justify="left")
+    for row in rows:
+        table.add_row(*cells(row))
+    return table
+
+
+def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str | None:
+    """Mean score over seeds against `x`, a curve a line; None where no row has a place."""
+    placed = [row for row in rows if row["x"] is not None and row["scores"]["overall"]["mean"] is not None]
+    if not placed:
+        return None
+    places = sorted({row["x"] for row in placed})
+    lines = list(dict.fromkeys(row["line"] for row in placed))
+    curves = []
+    for line in lines:
+        values: list[float | None] = []
+        for place in places:
+            means = [row["scores"]["overall"]["mean"] for row in placed if (row["line"], row["x"]) == (line, place)]
+            values.append(sum(means) / len(means) if means else None)
+        curves.append(values)
+    spread: list[float | None] = [None] * len(places)
+    description = f"Score from 1 to 5 against {ablation.axis or 'x'}; lines: {', '.join(line or 'all' for line in lines)}"
+    return standalone_svg(draw_curves(places, curves, spread, description), [line or "score" for line in lines], ablation.axis)

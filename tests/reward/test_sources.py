@@ -1,0 +1,297 @@
+"""Reward sources and their combination: by hand where they are arithmetic, over HTTP where they ask an endpoint.
+
+Not covered: which source makes the better policy; `paras2s ablate` is for that.
+"""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
+
+from paras2s.audio import Clip, write_clip
+from paras2s.config import JudgingConfig, RewardConfig, RewardSourceConfig
+from paras2s.errors import BudgetError, ConfigError
+from paras2s.llm import LLMClient
+from paras2s.records import Absent, Blueprint, Measured, Reward, Unscored
+from paras2s.reward.blueprint.quality import OVERALL
+from paras2s.reward.fusion import find_rule
+from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.model import HeardQuestion
+from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
+from paras2s.reward.sources.llm import LLMSource
+from paras2s.reward.sources.local import LengthSource, QualitySource, RubricSource, WordErrorSource
+from paras2s.reward.sources.pairwise import PairwiseSource, Result, bradley_terry, swiss_round, win_rates
+from paras2s.reward.sources.panel import RewardPanel, RewardSetup, combine
+
+
+def source(kind, weight=1.0, required=True):
+    return RewardSourceConfig(kind=kind, weight=weight, required=required)
+
+
+FAILED = Unscored("quality", "silent")
+
+
+@pytest.mark.parametrize(
+    ("parts", "sources", "value"),
+    [
+        ({"rubric": 4.0}, [source("rubric", 0.3)], 4.0),
+        ({"rubric": 4.0, "quality": 2.0}, [source("rubric", 3.0), source("quality", 1.0)], 3.5),
+        ({"rubric": 4.0, "quality": FAILED}, [source("rubric"), source("quality", required=False)], 4.0),
+    ],
+)
+def test_a_reward_is_the_weighted_mean_of_what_could_be_scored(parts, sources, value):
+    found = combine(parts, sources)
+    assert isinstance(found, Reward)
+    assert found.value == pytest.approx(value)
+    assert found.parts == {kind: part for kind, part in parts.items() if part is not FAILED}
+
+
+@pytest.mark.parametrize(
+    ("parts", "sources"),
+    [
+        ({"rubric": 4.0, "quality": FAILED}, [source("rubric"), source("quality")]),
+        ({"quality": FAILED}, [source("quality", required=False)]),
+    ],
+)
+def test_what_is_required_and_missing_leaves_no_reward(parts, sources):
+    assert combine(parts, sources) == FAILED
+
+
+def test_a_score_that_is_no_number_is_no_reward():
+    found = combine({"rubric": math.nan}, [source("rubric")])
+    assert found == Unscored("rubric", "the score is nan")
+
+
+# Local sources.
+
+
+def group(*answers, question=None):
+    heard = HeardQuestion(np.zeros((2, 3), dtype=np.int64), np.zeros((2, 4), dtype=np.float32))
+    return Group(question or AskedQuestion("q", heard, "hello there", "sad"), answers)
+
+
+def answer(steps=10, text="good morning to you", heard=None, quality=None, clip=None):
+    fields = {}
+    if heard is not None:
+        fields["agent_response"] = Measured(heard)
+    fields[OVERALL] = Measured(quality) if quality else Absent("the clip is silent")
+    return GivenAnswer(np.zeros((steps, 3), dtype=np.int64), text, clip, Blueprint(fields))
+
+
+def test_length_is_best_at_its_target():
+    scores = LengthSource(target_steps=10).score([group(*(answer(steps) for steps in (10, 5, 15, 0, 20, 99)))])[0]
+    assert scores == [5.0, 3.0, 3.0, 1.0, 1.0, 1.0]
+
+
+def test_word_errors_compare_the_voice_with_the_text_stream():
+    rows = [answer(heard="Good morning, to you!"), answer(heard="good morning to"), answer(heard="quite other words here")]
+    scores = WordErrorSource().score([group(*rows, answer(text="..."), answer(heard=None))])[0]
+    assert scores[:3] == [5.0, pytest.approx(4.0), 1.0]
+    assert [one.reason for one in scores[3:]] == ["no transcript of the answer"] * 2
+    assert (
+        WordErrorSource().score([group(answer(text="...", heard="x"))])[0][0].reason.startswith("the text stream holds no word")
+    )
+
+
+def test_quality_is_dnsmos_or_says_why_there_is_none():
+    assert QualitySource().score([group(answer(quality=3.25), answer())])[0] == [
+        3.25,
+        Unscored("quality", "the clip is silent"),
+    ]
+
+
+def test_the_rubric_needs_a_heard_style_and_a_blueprint():
+    no_style = AskedQuestion("q", group().question.heard, "hello", None)
+    found = RubricSource().score([group(answer(), question=no_style)])[0][0]
+    assert "no style was heard" in found.reason
+    kind = answer(heard="I am so sorry, this must be very hard.")
+    kind.blueprint.fields["agent_emotion.gentle"] = Measured(0.9)
+    assert RubricSource().score([group(kind)])[0][0] == 5.0
+
+
+# Standings.
+
+
+def test_a_swiss_draw_pairs_like_standings_and_never_twice():
+    assert swiss_round(5, []) == [(0, 1), (2, 3)]
+    first = [Result(0, 1, 1.0), Result(2, 3, 0.0)]
+    # Standing: 0 and 3 have a point, then 1, 2 and 4 have none.
+    assert swiss_round(5, first) == [(0, 3), (1, 2)]
+    played = list(first)
+    for _ in range(6):
+        played += [Result(one, other, 0.5) for one, other in swiss_round(4, played)]
+    assert len({frozenset((one.first, one.second)) for one in played}) == len(played)
+
+
+def test_win_rates_by_hand():
+    results = [Result(0, 1, 1.0), Result(0, 2, 0.5), Result(1, 2, 0.0)]
+    assert win_rates(4, results) == [0.75, 0.0, 0.75, None]
+
+
+def test_bradley_terry_orders_by_strength_not_by_luck_of_the_draw():
+    # 0 beats 1, 1 beats 2: against an average answer 0 is strongest, although 0 and 1 both met just one or two.
+    found = bradley_terry(4, [Result(0, 1, 1.0), Result(1, 2, 1.0)])
+    assert found[0] > found[1] > found[2]
+    assert found[3] is None
+    assert found[1] == pytest.approx(0.5, abs=0.02)
+    assert found[0] == pytest.approx(1 - found[2], abs=0.02)
+
+
+def test_bradley_terry_satisfies_its_own_equations():
+    rng = np.random.default_rng(0)
+    results = [Result(a, b, float(rng.integers(3)) / 2) for a in range(5) for b in range(a + 1, 5)]
+    chances = bradley_terry(5, results)
+    strength = [c / (1 - c) for c in chances]
+    for number in range(5):
+        won = sum(r.points if r.first == number else 1 - r.points for r in results if number in (r.first, r.second)) + 0.25
+        met = [r.second if r.first == number else r.first for r in results if number in (r.first, r.second)]
+        expected = sum(strength[number] / (strength[number] + strength[other]) for other in met)
+        expected += 0.5 * strength[number] / (strength[number] + 1)
+        assert won == pytest.approx(expected, abs=0.02)
+
+
+# Sources that ask an endpoint.
+
+
+def spoken(level, steps=10):
+    return answer(steps, clip=Clip(np.full(8000, level, dtype=np.float32), 16_000))
+
+
+def judge_for(server, **llm):
+    config = JudgingConfig(
+        extractors=[],
+        judge={"reads": "audio"},
+        llm={"base_url": server.base_url, "backoff_s": 0.001, "model": "gpt-audio", **llm},
+    )
+    return LLMJudge(config, LLMClient(config.llm))
+
+
+def levels(asked):
+    """The constant level of each clip of a request, which is how the scripted judge knows them apart."""
+    import base64
+    import io
+
+    import soundfile
+
+    parts = [part["input_audio"]["data"] for part in asked["messages"][1]["content"] if part["type"] == "input_audio"]
+    return [float(np.median(soundfile.read(io.BytesIO(base64.b64decode(data)))[0])) for data in parts]
+
+
+def test_an_llm_scores_each_answer_and_silence_is_unscored():
+    empty = answer(clip=Clip(np.zeros(0, dtype=np.float32), 16_000))
+    with ScriptedEndpoint(
+        lambda asked, n: Say(json.dumps({"reasoning": "", "score": round(10 * levels(asked)[-1])}))
+    ) as server:
+        found = LLMSource(judge_for(server)).score([group(spoken(0.1), empty, spoken(0.4)), group(spoken(0.3))])
+        told = json.loads(re.search(r"<data question>\n(.*)\n</data>", said(server.requests[0])).group(1))
+    assert found == [[1.0, Unscored("llm", "the answer has no sound"), 4.0], [3.0]]
+    assert told == {"words": "hello there", "spoken": "sad"}
+
+
+def loudest_wins(asked, _):
+    first, second = levels(asked)[-2:]
+    label = "both_good" if abs(first - second) < 0.01 else "1" if first > second else "2"
+    return Say(json.dumps({"reasoning": "", "content": label, "voice_quality": "both_good", "paralinguistics": "both_good"}))
+
+
+@pytest.mark.parametrize("rating", ["win_rate", "bradley_terry"])
+@pytest.mark.parametrize("schedule", ["all", "swiss"])
+def test_a_pairwise_judge_ranks_a_group(schedule, rating):
+    answers = [spoken(level) for level in (0.2, 0.4, 0.1, 0.3)]
+    with ScriptedEndpoint(loudest_wins) as server:
+        maker = PairwiseSource(judge_for(server), find_rule("speakbench"), schedule, rating, rounds=3)
+        scores = maker.score([group(*answers), group(spoken(0.2), spoken(0.2))])
+        assert len(server.requests) == 6 + 1
+    assert sorted(range(4), key=lambda number: scores[0][number]) == [2, 0, 3, 1]
+    assert scores[1] == [pytest.approx(3.0), pytest.approx(3.0)]
+    if (schedule, rating) == ("all", "win_rate"):
+        assert scores[0] == pytest.approx([1 + 4 / 3, 5.0, 1.0, 1 + 8 / 3])
+
+
+def test_an_answer_whose_games_all_failed_is_unscored_and_others_keep_theirs():
+    def answer_to(asked, n):
+        return Fail(400, "no") if any(abs(level - 0.2) < 0.01 for level in levels(asked)) else loudest_wins(asked, n)
+
+    with ScriptedEndpoint(answer_to) as server:
+        scores = PairwiseSource(judge_for(server), find_rule("speakbench")).score(
+            [group(spoken(0.2), spoken(0.4), spoken(0.3))]
+        )
+    assert isinstance(scores[0][0], Unscored)
+    assert "HTTP 400" in scores[0][0].reason
+    assert scores[0][1:] == [5.0, 1.0]
+
+
+def test_a_spent_budget_stops_instead_of_rewarding_by_chance():
+    with ScriptedEndpoint(loudest_wins) as server:
+        poor = judge_for(server, budget_usd=0.00001)
+        with pytest.raises(BudgetError):
+            PairwiseSource(poor, find_rule("speakbench")).score([group(spoken(0.2), spoken(0.4))])
+        with pytest.raises(BudgetError):
+            LLMSource(poor).score([group(spoken(0.2))])
+
+
+# The panel.
+
+
+def setup_for(tmp_path, *sources):
+    return RewardSetup(RewardConfig(sources=sources), tmp_path / "reward", tmp_path / "tone.json", tmp_path)
+
+
+def test_a_panel_measures_once_and_combines(tmp_path, monkeypatch):
+    from paras2s.reward.sources import panel as module
+
+    seen = []
+    real = module.build_blueprints
+    monkeypatch.setattr(module, "build_blueprints", lambda clips, items: (seen.append(len(clips)), real(clips, items))[1])
+    panel = RewardPanel(setup_for(tmp_path, source("length", 3.0), source("quality", required=False)))
+    assert panel.needs_sound
+    rng = np.random.default_rng(0)
+    noise = GivenAnswer(
+        np.zeros((32, 3), dtype=np.int64), "x", Clip((0.1 * rng.standard_normal(8000)).astype(np.float32), 16_000)
+    )
+    rewards = panel.score([group(noise, answer(16))])[0]
+    assert seen == [2]
+    assert set(rewards[0].parts) == {"length", "quality"}
+    assert rewards[0].value == pytest.approx((3 * 5.0 + rewards[0].parts["quality"]) / 4)
+    # Without sound there is no quality, which is not required here.
+    assert rewards[1] == Reward(3.0, {"length": 3.0})
+
+
+def test_a_panel_of_codes_alone_needs_no_sound(tmp_path):
+    assert not RewardPanel(setup_for(tmp_path, source("length"))).needs_sound
+
+
+def test_a_judge_is_found_by_name_or_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nextractors: []\njudge: {reads: audio}\nllm: {base_url: 'http://127.0.0.1:1/v1'}\n"
+    )
+    options = {"judge": "mine", "schedule": "swiss", "rounds": 2}
+    panel = RewardPanel(setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options=options)))
+    made = panel.sources[0]
+    assert (made.judge.name, made.schedule, made.rounds) == ("audio:gpt-4o", "swiss", 2)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ([source("length"), source("length")], "length stands twice"),
+        ([RewardSourceConfig(kind="length", options={"goal": 3})], "length: options {'goal': 3} do not fit it"),
+        ([RewardSourceConfig(kind="rubric", options={"x": 3})], "rubric: options"),
+    ],
+)
+def test_a_wrong_panel_is_refused(tmp_path, sources, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        RewardPanel(setup_for(tmp_path, *sources))
+
+
+def test_a_question_with_a_file_is_heard_by_the_judge(tmp_path):
+    write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.25, dtype=np.float32), 16_000))
+    heard = group().question.heard
+    question = AskedQuestion("q", heard, "hello", "sad", tmp_path / "q.wav")
+    with ScriptedEndpoint(lambda asked, n: Say(json.dumps({"reasoning": "", "score": 2}))) as server:
+        LLMSource(judge_for(server)).score([group(spoken(0.5), question=question)])
+        assert levels(server.requests[0]) == pytest.approx([0.25, 0.5], abs=0.01)

@@ -1,0 +1,96 @@
+"""The decisions of an ablation: what rows share, what a table says, what a plot holds; no stage is run.
+
+Not covered: the stages themselves, which the demo's preset goes through.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paras2s.config import AblationConfig, AblationRow
+from paras2s.errors import ConfigError
+from paras2s.stages.ablate import cells, draw, markdown, row_config, share_stages, stage_keys
+from paras2s.stages.run import Run
+
+
+def ablation(tmp_path: Path, *rows: AblationRow, **changes: Any) -> AblationConfig:
+    return AblationConfig(name="grid", base="ci", run_dir=tmp_path, rows=rows, **changes)
+
+
+def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) -> None:
+    rows = [AblationRow(name="G = 2", set={"align.group_size": 2}), AblationRow(name="more", set={"align.steps": 9})]
+    grid = ablation(tmp_path, *rows, set={"align.steps": 7})
+    first, second = (row_config(grid, row, 3) for row in rows)
+    assert (first.align.group_size, first.align.steps, first.seed) == (2, 7, 3)
+    assert (second.align.steps, second.warmup.steps) == (9, 110)
+    assert first.run_dir == tmp_path / "grid/seed3/G_=_2"
+    with pytest.raises(ConfigError, match=r"row 'bad': align\.stepps: unknown key|row 'bad': .*align\.stepps"):
+        row_config(grid, AblationRow(name="bad", set={"align.stepps": 9}), 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shared"),
+    [
+        ("align.group_size", 4, {"data", "sft", "reward"}),
+        ("reward.sources", [{"kind": "rubric"}], {"data", "sft", "reward"}),
+        ("distill.steps", 5, {"data", "sft"}),
+        ("warmup.steps", 5, {"data"}),
+        ("policy.hidden_size", 64, {"data"}),
+        ("data.test_contrasts", 1, set()),
+        ("seed", 1, set()),
+    ],
+)
+def test_rows_share_what_they_would_make_alike(tmp_path: Path, key: str, value: Any, shared: set[str]) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"))
+    seed = value if key == "seed" else 0
+    changed = AblationRow(name="b", set={} if key == "seed" else {key: value})
+    base, other = stage_keys(row_config(grid, grid.rows[0], 0)), stage_keys(row_config(grid, changed, seed))
+    assert {stage for stage in base if base[stage] == other[stage]} == shared
+
+
+def test_shared_stages_are_one_folder_and_linking_again_changes_nothing(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", set={"distill.steps": 5}))
+    runs = [Run(row_config(grid, row, 0), Console(), True) for row in grid.rows]
+    for run in (*runs, *runs):
+        share_stages(run, tmp_path / "shared")
+    assert runs[0].sft_dir.resolve() == runs[1].sft_dir.resolve()
+    assert runs[0].reward_dir.resolve() != runs[1].reward_dir.resolve()
+    assert len(list((tmp_path / "shared").iterdir())) == 4
+
+
+def counted(mean: float | None, error: float | None = 0.1) -> dict[str, Any]:
+    return {"mean": mean, "standard_error": error if mean is not None else None, "n_scored": 3, "n_asked": 4}
+
+
+def result(name: str, mean: float | None, **changes: Any) -> dict[str, Any]:
+    scores = {"overall": counted(mean), "contrast": counted(0.5), "word_error_rate": counted(None)}
+    return {"row": name, "line": "", "x": None, "seed": 0, "scores": scores, "kl": 0.125, "minutes": 2.0, **changes}
+
+
+def test_what_could_not_be_measured_is_a_dash() -> None:
+    assert cells(result("a", 3.456)) == ["a", "0", "3.46 ± 0.10", "50 ± 10 %", "- %", "0.125", "3 of 4", "2.0"]
+    assert cells(result("a", None, kl=None))[2:6] == ["-", "50 ± 10 %", "- %", "-"]
+
+
+def test_the_table_stands_beside_what_the_paper_found(tmp_path: Path) -> None:
+    text = markdown(ablation(tmp_path, AblationRow(name="a"), paper="More is better."), [result("a", 3.0)])
+    assert "| a | 0 | 3.00 ± 0.10 |" in text
+    assert text.endswith("The paper: More is better.\n")
+
+
+def test_a_plot_has_a_curve_a_line_and_means_over_seeds(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), axis="contrasts <x>")
+    rows = [
+        result("a", 2.0, x=1.0, line="SFT"),
+        result("b", 4.0, x=1.0, line="SFT", seed=1),
+        result("c", 5.0, x=2.0, line="GRPO"),
+    ]
+    plot = draw(grid, rows)
+    assert plot is not None
+    assert plot.count("<svg") == plot.count("</svg>") == 1
+    assert 'xmlns="http://www.w3.org/2000/svg"' in plot
+    assert plot.count('class="line line-0"') == plot.count('class="line line-1"') == 1
+    assert "contrasts &lt;x&gt;" in plot
+    assert draw(grid, [result("a", 2.0), result("b", None, x=1.0)]) is None
