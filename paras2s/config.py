@@ -175,7 +175,7 @@ class JudgingConfig(Section):
 class RewardSourceConfig(Section):
     """One source of reward. Every source speaks on the scale 1 to 5, so weights compare."""
 
-    kind: Literal["reward_model", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
+    kind: Literal["reward_model", "omni", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
     weight: float = Field(1.0, gt=0)
     required: bool = Field(True, description="false: an answer it cannot score is rewarded by the others alone")
     options: dict[str, str | int | float] = Field({}, description="of this kind; see reward/sources")

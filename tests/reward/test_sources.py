@@ -13,16 +13,18 @@ from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
 
 from paras2s.audio import Clip, write_clip
 from paras2s.config import JudgingConfig, RewardConfig, RewardSourceConfig
-from paras2s.errors import BudgetError, ConfigError
+from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.llm import LLMClient
 from paras2s.records import Absent, Blueprint, Measured, Reward, Unscored
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.model import HeardQuestion
+from paras2s.reward.omni import OmniScore
 from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
 from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, QualitySource, RubricSource, WordErrorSource
+from paras2s.reward.sources.omni import OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource, Result, bradley_terry, swiss_round, win_rates
 from paras2s.reward.sources.panel import RewardPanel, RewardSetup, combine
 
@@ -231,6 +233,31 @@ def test_a_spent_budget_stops_instead_of_rewarding_by_chance():
             PairwiseSource(poor, find_rule("speakbench")).score([group(spoken(0.2), spoken(0.4))])
         with pytest.raises(BudgetError):
             LLMSource(poor).score([group(spoken(0.2))])
+
+
+class ScriptedOmni:
+    """Gives the score that a clip's constant level spells; the true class is in test_omni.py."""
+
+    def score(self, pairs):
+        if any(pair.answer.duration_s > 1 for pair in pairs):
+            raise JudgeError("the answer lasts too long")
+        found = [round(10 * float(np.median(pair.answer.samples))) for pair in pairs]
+        return [OmniScore(float(score), score, 0.1 if score == 2 else 0.9) for score in found]
+
+
+def test_the_omni_source_leaves_out_what_cannot_be_heard_or_was_not_understood(tmp_path):
+    write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.25, dtype=np.float32), 16_000))
+    question = AskedQuestion("q", group().question.heard, "hello", None, tmp_path / "q.wav")
+    empty = answer(clip=Clip(np.zeros(0, dtype=np.float32), 16_000))
+    long = answer(clip=Clip(np.full(32_000, 0.3, dtype=np.float32), 16_000))
+    source_ = OmniSource(ScriptedOmni())
+    scores = source_.score(
+        [group(spoken(0.4), empty, spoken(0.2), question=question), group(spoken(0.5), long, question=question)]
+    )
+    assert scores[0][0] == 4.0
+    assert [one.reason[:22] for one in scores[0][1:]] == ["the answer has no soun", "only 0.10 of the proba"]
+    assert scores[1] == [5.0, Unscored("omni", "the answer lasts too long")]
+    assert source_.score([group(spoken(0.4))])[0][0] == Unscored("omni", "the question has no sound")
 
 
 # The panel.

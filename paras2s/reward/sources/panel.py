@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from paras2s.audio import Clip
-from paras2s.config import RewardConfig, RewardSourceConfig, load_judging_config
-from paras2s.errors import ConfigError
+from paras2s.config import OmniConfig, RewardConfig, RewardSourceConfig, load_judging_config
+from paras2s.errors import ConfigError, one_line
 from paras2s.kept import Kept
 from paras2s.llm import LLMClient
 from paras2s.records import Reward, Unscored
@@ -17,9 +19,11 @@ from paras2s.reward.blueprint.build import build_blueprints, make_extractors
 from paras2s.reward.fusion import FusionRule, find_rule
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.model import RewardModel
+from paras2s.reward.omni import OmniRewardModel
 from paras2s.reward.sources.base import Group, RewardSource
 from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
+from paras2s.reward.sources.omni import OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource
 from paras2s.reward.tone import ToneClassifier
 
@@ -115,13 +119,19 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
             return LLMSource(_judge(options.pop("judge", "trace"), setup)[0], **options)  # type: ignore[arg-type]
         if config.kind == "pairwise":
             return PairwiseSource(*_judge(options.pop("judge", "trace"), setup), **options)  # type: ignore[arg-type]
+        if config.kind == "omni":
+            adapter = options.pop("adapter", None)
+            settings = OmniConfig.model_validate(options)
+            return OmniSource(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
         if config.kind == "reward_model":
             return ModelSource(RewardModel.load(setup.model_dir), **options)  # type: ignore[arg-type]
         local = {"rubric": RubricSource, "word_errors": WordErrorSource, "quality": QualitySource, "length": LengthSource}
         made: RewardSource = local[config.kind](**options)
         return made
-    except TypeError as error:
-        raise ConfigError(f"reward.sources: {config.kind}: options {config.options} do not fit it ({error})") from error
+    except (TypeError, ValidationError) as error:
+        raise ConfigError(
+            f"reward.sources: {config.kind}: options {config.options} do not fit it ({one_line(error)})"
+        ) from error
 
 
 def _judge(name: object, setup: RewardSetup) -> tuple[LLMJudge, FusionRule]:

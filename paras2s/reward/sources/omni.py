@@ -1,0 +1,61 @@
+"""The Omni reward model as a source: it hears the question and the answer themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paras2s.audio import read_clip
+from paras2s.errors import JudgeError
+from paras2s.records import Unscored
+from paras2s.reward.omni import LOW_MASS, OmniRewardModel, OmniScore, SpokenPair
+from paras2s.reward.sources.base import Group, Scores
+
+
+@dataclass(frozen=True)
+class OmniSource:
+    """Expected digit of each answer. Where the digits have hardly any mass, the model did not understand what was asked."""
+
+    model: OmniRewardModel
+    kind = OmniRewardModel.name
+    extractors: tuple[str, ...] = ()
+    needs_sound = True
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """Groups one after the other, the answers of a group in one batch where all can be read."""
+        return [self._group(group) for group in groups]
+
+    def _group(self, group: Group) -> Scores:
+        if group.question.clip is None:
+            return [Unscored(self.kind, "the question has no sound") for _ in group.answers]
+        question = read_clip(group.question.clip)
+        pairs = {
+            number: SpokenPair(question, answer.clip)
+            for number, answer in enumerate(group.answers)
+            if answer.clip is not None and len(answer.clip.samples)
+        }
+        try:
+            found = dict(zip(pairs, self.model.score(list(pairs.values())), strict=True))
+        except JudgeError:
+            # One answer that cannot be read must not cost the others their score.
+            return [self._alone(pairs.get(number)) for number in range(len(group.answers))]
+        silent = Unscored(self.kind, "the answer has no sound")
+        return [self._checked(found[number]) if number in found else silent for number in range(len(group.answers))]
+
+    def _alone(self, pair: SpokenPair | None) -> float | Unscored:
+        if pair is None:
+            return Unscored(self.kind, "the answer has no sound")
+        try:
+            return self._checked(self.model.score([pair])[0])
+        except JudgeError as error:
+            return Unscored(self.kind, str(error))
+
+    def _checked(self, found: OmniScore) -> float | Unscored:
+        if not np.isfinite(found.expected):
+            return Unscored(self.kind, f"the score is {found.expected}")
+        if found.digit_mass < LOW_MASS:
+            mass = f"{found.digit_mass:.2f}"
+            return Unscored(self.kind, f"only {mass} of the probability is on digits: the prompt is not understood")
+        return found.expected
