@@ -373,7 +373,8 @@ class _Endpoint:
                     f"{self.config.model} at {self.config.base_url}: HTTP {status}: {said[:500]}",
                     status in RETRIED_STATUS,
                     retry_after_s(error.response.headers, time.time()),
-                    status in (400, 422) and any(word in said for word in ("response_format", "json_schema", "tructured")),
+                    # llama.cpp's server says so with a 500.
+                    status in (400, 422, 500) and any(word in said for word in ("response_format", "json_schema", "tructured")),
                 ) from error
             except (openai.APIError, ValueError, TypeError, AttributeError, IndexError) as error:
                 # No answer in time, a cut connection, or a body that is no completion.

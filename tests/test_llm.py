@@ -166,9 +166,10 @@ def test_audio_goes_out_as_a_wav_part():
     ]
 
 
-def test_a_schema_is_asked_for_until_the_endpoint_refuses_it():
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_a_schema_is_asked_for_until_the_endpoint_refuses_it(status):
     def answer(asked, _):
-        return Fail(400, "response_format is not supported") if "response_format" in asked else Say("plain")
+        return Fail(status, "response_format is not supported") if "response_format" in asked else Say("plain")
 
     with ScriptedEndpoint(answer) as server:
         client = client_for(server, concurrency=1)
