@@ -220,7 +220,7 @@ Verdicts = Annotated[list[Path] | None, typer.Option(help="Recorded verdicts (JS
 Oracle = Annotated[bool, typer.Option("--oracle", help="Fuse people's own dimension labels: what each rule could reach.")]
 Rule = Annotated[str | None, typer.Option(help="Fusion rule; else the suite's own.")]
 Rules = Annotated[Path | None, typer.Option(help="YAML with fusion rules of your own.")]
-Out = Annotated[Path | None, typer.Option(help="Where verdicts are written; else runs/SUITE/JUDGE.jsonl.")]
+Out = Annotated[Path | None, typer.Option(help="Where verdicts are written; else runs/SUITE/JUDGE-VERSION.jsonl.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many pairs.")]
 
 
@@ -320,7 +320,8 @@ def _judge_suite(asked: _Asked, pairs: Any, console: Any, as_json: bool) -> Any:
 
     root = _audio_root(asked)
     judge, _ = _open(asked.judge, asked.overrides, asked.tone, asked.both_orders)
-    path = asked.out or Path("runs") / asked.name / f"{judge.name.replace(':', '-').replace('/', '-')}.jsonl"
+    own_name = f"{judge.name}-{judge.version}".replace(":", "-").replace("/", "-")
+    path = asked.out or Path("runs") / asked.name / f"{own_name}.jsonl"
     require_new(path, judge)
     with progress_bar(console, "pairs judged", len(pairs), quiet=as_json) as bar:
         took_s, stopped = judge_suite(judge, pairs, root, path, bar.at)

@@ -84,7 +84,7 @@ class DistillConfig(Section):
 class AlignConfig(Section):
     """GRPO (ParaS2S, section 4.3 and appendix D)."""
 
-    steps: int = Field(100, ge=1)
+    steps: int = Field(90, ge=1)
     queries_per_step: int = Field(32, ge=1, description="asked and rewarded in a step")
     learned_queries: int = Field(16, ge=1, description="of these, how many are learned from: those whose rewards differ most")
     group_size: int = Field(8, ge=2)

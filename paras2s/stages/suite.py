@@ -76,6 +76,7 @@ def require_new(path: Path, judge: LLMJudge) -> None:
 
     if not path.is_file():
         return
-    others = {row.judge for row in load_verdicts(path).values() if row.labels} - {judge.name}
-    if others:
-        raise StorageError(f"{path} holds verdicts of {', '.join(sorted(others))}; give another --out, or delete it")
+    own = f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"
+    there = {f"{row.judge}/{row.version}/{row.prompt_hash}" for row in load_verdicts(path).values() if row.labels}
+    if others := sorted(there - {own}):
+        raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")

@@ -317,6 +317,20 @@ def test_a_spent_budget_is_neither_a_verdict_nor_unscored(spoken):
     assert {type(one) for one in found} == {PairVerdict, BudgetError}
 
 
+def test_a_version_changes_with_what_is_shown_and_how_it_is_asked():
+    with ScriptedEndpoint(lambda asked, n: Say("")) as server:
+        variants = [
+            judge_for(server, "blueprint", extractors=("words", "loudness")),
+            judge_for(server, "blueprint", extractors=("words", "pitch")),
+            judge_for(server, "blueprint", extractors=("words", "loudness"), left_out=["agent_audio_properties"]),
+            judge_for(server, "blueprint", extractors=("words", "loudness"), both_orders=True),
+            judge_for(server, "blueprint", extractors=("words", "loudness"), llm={"temperature": 0.7}),
+        ]
+        same = judge_for(server, "blueprint", extractors=("words", "loudness"), llm={"concurrency": 3})
+    assert len({judge.version for judge in variants}) == len(variants)
+    assert same.version == variants[0].version
+
+
 def test_a_prompt_can_be_replaced_and_its_hash_is_in_the_verdict(tmp_path, spoken):
     (tmp_path / "pair_transcript.md").write_text("Which one? {{first}} or {{second}}")
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:

@@ -14,7 +14,7 @@ from typing import Any
 from paras2s.audio import Clip, encode_clip
 from paras2s.config import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
-from paras2s.kept import Kept
+from paras2s.kept import Kept, key_of
 from paras2s.llm import Audio, LLMClient, Reply, Request, Tokens, estimate_tokens
 from paras2s.records import DIMENSIONS, Blueprint, PairVerdict, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
@@ -57,7 +57,9 @@ class Exchange:
 
 
 class LLMJudge:
-    """Judges many at once. `name` says what it reads and which model it is; every verdict carries it and the prompt's hash."""
+    """Judges many at once. `name` says what it reads and which model it is; every verdict carries it, `version` and the
+    prompt's hash.
+    """
 
     def __init__(
         self, config: JudgingConfig, client: LLMClient, kept: Kept | None = None, tone: ToneClassifier | None = None
@@ -66,6 +68,7 @@ class LLMJudge:
         self.reads = config.judge.reads
         self.name = f"{self.reads}:{config.llm.model}"
         self.extractors: list[Extractor] = make_extractors(config.extractors, tone)
+        self.version = self._version()
         self.pair_prompt = load_prompt("pair", f"pair_{self.reads}", config.judge.prompts)
         self.answer_prompt = load_prompt("answer", f"answer_{self.reads}", config.judge.prompts)
         if self.reads != "audio" and not any(RESPONSE in extractor.keys for extractor in self.extractors):
@@ -73,6 +76,12 @@ class LLMJudge:
         groups = {key.partition(".")[0] for extractor in self.extractors for key in extractor.keys} - {RESPONSE}
         if strange := sorted(set(config.judge.left_out) - groups):
             raise ConfigError(f"judge.left_out: {strange[0]!r} is not among the groups measured: {', '.join(sorted(groups))}")
+
+    def _version(self) -> str:
+        """Ours, and a hash of everything beside the prompt that may change a verdict."""
+        judge, llm = self.config.judge, self.config.llm
+        shown = [judge.left_out, judge.describe_user, judge.both_orders, [one.version for one in self.extractors]]
+        return f"{VERSION}-{key_of([shown, llm.temperature, llm.max_output_tokens, llm.seed])[:8]}"
 
     # Pairs.
 
@@ -122,7 +131,7 @@ class LLMJudge:
         tokens = Tokens(*(sum(getattr(one.tokens, key) for one in whole) for key in ("text_in", "audio_in", "text_out")))
         return PairVerdict(
             judge=self.name,
-            version=VERSION,
+            version=self.version,
             prompt_hash=self.pair_prompt.hash,
             labels=labels,
             reason=reason,
@@ -168,7 +177,7 @@ class LLMJudge:
         except JudgeError as error:
             return Unscored(self.name, str(error), reply.text)
         prompt_hash, cost_usd = self.answer_prompt.hash, _cost_usd([reply])
-        return Verdict(self.name, VERSION, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s)
+        return Verdict(self.name, self.version, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s)
 
     # What the judge is shown.
 
