@@ -60,7 +60,12 @@ class PanelSpec:
 
 
 PANELS = (
-    PanelSpec("Reward", "mean, and one standard deviation around it", (("reward_mean", "reward"),), "reward_std"),
+    PanelSpec(
+        "Reward",
+        "mean, and one standard deviation around it",
+        (("reward_mean", "reward"), ("validation_reward", "validation queries")),
+        "reward_std",
+    ),
     PanelSpec("KL to the reference policy", "nats", (("kl_text", "text"), ("kl_audio", "audio"))),
     PanelSpec("Answer length", "steps", (("length_steps", "length"),)),
     PanelSpec(
