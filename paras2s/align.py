@@ -7,6 +7,7 @@ another driver's business. One machine: `paras2s align CONFIG`. A cluster: set `
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -108,6 +109,9 @@ def align(
             actors = Actors(run, resume)
             first = ray.get(actors.learner.next_step.remote())
             run.drop_steps_from(first)
+            if first == 0:
+                # Checkpoints of an earlier try would be taken for this one's by a later --resume.
+                shutil.rmtree(checkpoints, ignore_errors=True)
             for step in range(first, config.steps):
                 started = time.perf_counter()
                 rows = pick_queries(step, config.queries_per_step, len(prompts), seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from paras2s.errors import ConfigError, one_line
 
@@ -110,7 +110,7 @@ class AlignConfig(Section):
     rollout_workers: int = Field(1, ge=1)
     reward_workers: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
-    evaluate_every: int = Field(10, ge=1, description="steps between looks at the validation queries, by the reward model")
+    evaluate_every: int = Field(10, ge=1, description="steps between looks at the validation queries, by the run's reward")
     max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")
     ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
 
@@ -134,7 +134,11 @@ class LLMConfig(Section):
 
     base_url: str = Field("https://api.openai.com/v1", description="also Gemini's compatible endpoint or a vLLM server")
     model: str = Field("gpt-4o", min_length=1)
-    api_key_env: str = Field("OPENAI_API_KEY", description="name of the variable that holds the key; unset: no key is sent")
+    api_key_env: str = Field(
+        "OPENAI_API_KEY",
+        pattern=r"^[A-Za-z_]\w{0,40}$",
+        description="name of the variable that holds the key; unset: no key is sent",
+    )
     temperature: float | None = Field(0.0, ge=0, description="null: not sent, for models that refuse it")
     max_output_tokens: int = Field(2048, ge=1)
     seed: int | None = None
@@ -144,7 +148,9 @@ class LLMConfig(Section):
     timeout_s: float = Field(120.0, gt=0)
     max_attempts: int = Field(8, ge=1, description="of one call, the first included")
     backoff_s: float = Field(0.5, ge=0, description="wait before the second attempt at most; doubles each time, up to a minute")
-    budget_usd: float | None = Field(None, gt=0, description="of one command; it stops before a call that could exceed it")
+    budget_usd: float | None = Field(
+        None, gt=0, description="of one command, as a reward of one worker; no call that could exceed it is made"
+    )
     prices: Path | None = Field(None, description="another price table (YAML)")
 
 
@@ -186,6 +192,14 @@ class RewardConfig(Section):
 
     sources: tuple[RewardSourceConfig, ...] = Field((RewardSourceConfig(kind="reward_model"),), min_length=1)
 
+    @field_validator("sources")
+    @classmethod
+    def _once_each(cls, sources: tuple[RewardSourceConfig, ...]) -> tuple[RewardSourceConfig, ...]:
+        kinds = [source.kind for source in sources]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"{max(kinds, key=kinds.count)} stands twice; give it once, with one weight")
+        return sources
+
 
 class RunConfig(Section):
     """One whole run."""
@@ -219,7 +233,7 @@ class OmniConfig(Section):
 class AblationRow(Section):
     """One run of an ablation: what it changes, where its point stands in the plot, and whether it is aligned at all."""
 
-    name: str = Field(pattern=r"^[\w .,+=-]+$", description="also its folder")
+    name: str = Field(pattern=r"^\w[\w .,+=-]*$", description="also its folder")
     set: dict[str, Any] = Field({}, description="dotted keys laid over the base")
     aligned: bool = Field(True, description="false: the warm-up is what counts, and nothing is reinforced")
     line: str = Field("", description="rows of one line are joined in the plot")

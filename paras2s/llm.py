@@ -10,11 +10,12 @@ import asyncio
 import base64
 import email.utils
 import importlib.util
+import math
 import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from paras2s.errors import BudgetError, ConfigError, JudgeError, one_line
 from paras2s.kept import Kept, key_of
 
 LONGEST_WAIT_S = 60.0
+# A server that asks for more than this is out of service, and a command that slept so long would seem hung.
+LONGEST_RETRY_AFTER_S = 600.0
+BUDGET_LOOK_S = 0.02
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 CHARACTERS_PER_TOKEN = 4
 CACHE_VERSION = 1
@@ -162,7 +166,8 @@ def retry_after_s(headers: Any, now_s: float) -> float | None:
     if value is None:
         return None
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
         pass
     try:
@@ -172,7 +177,7 @@ def retry_after_s(headers: Any, now_s: float) -> float | None:
 
 
 class Wallet:
-    """What was spent, and what calls under way may still cost: together never more than the budget."""
+    """What was spent, and what calls under way may still cost by estimate: together not more than the budget."""
 
     def __init__(self, budget_usd: float | None) -> None:
         self.budget_usd = budget_usd
@@ -191,6 +196,11 @@ class Wallet:
                 f"calls under way, the next may cost {most_usd:.4f}); run again with a larger one to continue from here"
             )
         self._reserved_usd += most_usd
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls under way may still give back what was set aside for them."""
+        return self._reserved_usd > 1e-12
 
     def settle(self, reserved_usd: float, cost_usd: float) -> None:
         """Give a reservation back and note the cost."""
@@ -267,8 +277,11 @@ class LLMClient:
         import tenacity
 
         estimated = estimate_tokens(request, self.price, self.config.max_output_tokens)
-        most_usd = estimated.cost_usd(self.price) or 0.0
-        self.wallet.reserve(most_usd)
+        most = estimated.cost_usd(self.price) if self.audio_priced(request) else None
+        if most is None and self.config.budget_usd is not None:
+            raise JudgeError(f"llm.budget_usd: no price of audio is known for {self.config.model}; add it to a table")
+        most_usd = most or 0.0
+        await self._reserve(most_usd)
         cost_usd, started = 0.0, time.perf_counter()
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self.config.max_attempts),
@@ -282,10 +295,11 @@ class LLMClient:
                     reply = await self._attempt(endpoint, request)
                     number = attempt.retry_state.attempt_number
         except _CallError as error:
-            raise JudgeError(self._without_key(str(error))) from None
+            raise JudgeError(str(error)) from None
         else:
             tokens = reply.tokens if reply.tokens != Tokens() else estimated
-            cost_usd = tokens.cost_usd(self.price) or 0.0
+            paid_usd = tokens.cost_usd(self.price)
+            cost_usd = most_usd if paid_usd is None else paid_usd
         finally:
             self.wallet.settle(most_usd, cost_usd)
         latency_s = time.perf_counter() - started
@@ -293,6 +307,25 @@ class LLMClient:
         return Reply(
             reply.text, reply.finish_reason, reply.refusal, reply.model, reply.tokens, known_usd, latency_s, number, False
         )
+
+    def audio_priced(self, request: Request) -> bool:
+        """Whether the price of this request's audio, if it has any, is known."""
+        hears = any(isinstance(part, Audio) for message in request.messages for part in message.parts)
+        return not hears or (self.price is not None and None not in (self.price.audio_in, self.price.audio_tokens_per_s))
+
+    async def _reserve(self, most_usd: float) -> None:
+        """Set the most a call may cost aside; while calls under way may give some back, wait for them.
+
+        Raises:
+            BudgetError: nothing is under way and there is not enough left.
+        """
+        while True:
+            try:
+                return self.wallet.reserve(most_usd)
+            except BudgetError:
+                if not self.wallet.busy:
+                    raise
+            await asyncio.sleep(BUDGET_LOOK_S)
 
     def _wait(self, state: Any) -> float:
         error = state.outcome.exception()
@@ -311,9 +344,6 @@ class LLMClient:
         self._structured = False
         self.calls += 1
         return await endpoint.call(request, False)
-
-    def _without_key(self, text: str) -> str:
-        return text.replace(self._key, "***") if self._key else text
 
 
 class _CallError(Exception):
@@ -334,6 +364,7 @@ class _Endpoint:
         from openai import AsyncOpenAI
 
         self.config = config
+        self._key = key
         self._client = AsyncOpenAI(api_key=key or NO_KEY, base_url=config.base_url, max_retries=0, timeout=config.timeout_s)
         self._slots = asyncio.Semaphore(config.concurrency)
         rate = config.requests_per_minute
@@ -366,20 +397,36 @@ class _Endpoint:
                 await self._rate.acquire()
             try:
                 found = await self._client.chat.completions.create(model=self.config.model, messages=messages, **asked)
-                return _read_reply(found)
+                return self._checked(_read_reply(found))
             except openai.APIStatusError as error:
-                status, said = error.status_code, one_line(error)
+                status, said = error.status_code, self._without_key(one_line(error))
+                asked_s = retry_after_s(error.response.headers, time.time())
                 raise _CallError(
                     f"{self.config.model} at {self.config.base_url}: HTTP {status}: {said[:500]}",
-                    status in RETRIED_STATUS,
-                    retry_after_s(error.response.headers, time.time()),
+                    status in RETRIED_STATUS and (asked_s or 0.0) <= LONGEST_RETRY_AFTER_S,
+                    asked_s,
                     # llama.cpp's server says so with a 500.
                     status in (400, 422, 500) and any(word in said for word in ("response_format", "json_schema", "tructured")),
                 ) from error
             except (openai.APIError, ValueError, TypeError, AttributeError, IndexError) as error:
                 # No answer in time, a cut connection, or a body that is no completion.
                 kind = type(error).__name__
-                raise _CallError(f"{self.config.model} at {self.config.base_url}: {kind}: {one_line(error)}", True) from error
+                said = self._without_key(one_line(error))
+                raise _CallError(f"{self.config.model} at {self.config.base_url}: {kind}: {said}", True) from error
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "***") if self._key else text
+
+    def _checked(self, reply: Reply) -> Reply:
+        """The reply without the key, should a gateway echo it; a hiccup that says nothing at all is tried again.
+
+        Raises:
+            ValueError: no text, no refusal, and no reason for it.
+        """
+        if not reply.text.strip() and not reply.refusal and reply.finish_reason in ("", "stop"):
+            raise ValueError("an empty reply")
+        refusal = None if reply.refusal is None else self._without_key(reply.refusal)
+        return replace(reply, text=self._without_key(reply.text), refusal=refusal)
 
 
 def _as_json(message: Message) -> dict[str, Any]:
@@ -403,6 +450,10 @@ def _read_reply(found: Any) -> Reply:
         audio = int(getattr(details, "audio_tokens", None) or 0)
         tokens = Tokens(int(usage.prompt_tokens) - audio, audio, int(usage.completion_tokens))
     text, refusal = choice.message.content or "", getattr(choice.message, "refusal", None)
+    if not isinstance(text, str) or not isinstance(refusal, str | None):
+        raise TypeError("the reply's content is no text")
+    # Half an emoji would make every file it is written to unreadable.
+    text = text.encode("utf-8", "replace").decode()
     return Reply(text, choice.finish_reason or "", refusal, found.model or "", tokens, None, 0.0, 1, False)
 
 

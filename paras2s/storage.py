@@ -55,8 +55,10 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; run the stage that writes it") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
     except ValueError as error:
-        raise DataError(f"{path}: not valid JSON ({error}); delete it and run the stage again") from error
+        raise DataError(f"{path}: not valid JSON ({error}); if a stage wrote it, delete it and run that stage again") from error
 
 
 def append_jsonl(path: Path, row: dict[str, Any]) -> None:
@@ -85,7 +87,10 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file; run the stage that writes it")
-    lines = path.read_text().split("\n")
+    try:
+        lines = path.read_text().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
     for number, line in enumerate(lines, 1):
         if not line:
             continue

@@ -197,6 +197,43 @@ def test_the_budget_is_never_exceeded_and_a_later_run_goes_on(tmp_path):
         assert len(server.requests) == 10
 
 
+def test_calls_wait_for_what_others_under_way_give_back():
+    """Many workers set aside far more than short replies cost; the budget still goes into replies, not into refusals."""
+    with ScriptedEndpoint(echo, latency_s=0.01) as server:
+        client = client_for(server, budget_usd=0.1, concurrency=16)
+        found = client.complete_all([ask(str(n)) for n in range(100)])
+    assert sum(isinstance(one, Reply) for one in found) == 100
+    assert client.wallet.spent_usd == pytest.approx(100 * (100 * 2.5 + 20 * 10) / 1e6)
+
+
+def test_audio_without_a_price_is_not_free(monkeypatch):
+    heard = Request((Message("user", ("Listen:", Audio(b"RIFF", 60.0))),))
+    with ScriptedEndpoint(echo) as server:
+        found = client_for(server, budget_usd=1.0).complete_all([heard])[0]
+        assert "no price of audio is known for gpt-4o" in str(found)
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("trouble", [Say(""), Say("  ")])
+def test_an_empty_reply_is_a_hiccup_and_tried_again(trouble):
+    with ScriptedEndpoint(lambda asked, number: trouble if number == 0 else Say("ok")) as server:
+        assert client_for(server).complete_all([ask()])[0].text == "ok"
+
+
+def test_a_server_that_asks_for_hours_is_not_waited_for():
+    with ScriptedEndpoint(lambda asked, number: Fail(429, headers={"Retry-After": "86400"})) as server:
+        assert isinstance(client_for(server).complete_all([ask()])[0], JudgeError)
+        assert len(server.requests) == 1
+    assert retry_after_s({"retry-after": "inf"}, 0) is None
+
+
+def test_half_an_emoji_and_an_echoed_key_do_not_reach_a_file(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-0123456789")
+    with ScriptedEndpoint(lambda asked, number: Say("\ud83d and sk-0123456789")) as server:
+        text = client_for(server, api_key_env="MY_KEY").complete_all([ask()])[0].text
+    assert text == "? and ***"
+
+
 def test_calls_under_way_count_against_the_budget():
     wallet = Wallet(1.0)
     wallet.reserve(0.6)

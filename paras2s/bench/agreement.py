@@ -7,6 +7,7 @@ Alphabet here: L labels, C clusters (the pairs of one instruction, or single pai
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -179,7 +180,7 @@ def mcnemar(first_only: int, second_only: int, exact: bool) -> float:
         return 1.0
     if exact:
         return float(stats.binomtest(first_only, discordant, 0.5).pvalue)
-    return float(stats.chi2.sf((abs(first_only - second_only) - 1) ** 2 / discordant, 1))
+    return float(stats.chi2.sf(max(0, abs(first_only - second_only) - 1) ** 2 / discordant, 1))
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,8 @@ def content_controlled(
             continue
         overall = rule.fuse({**labels, "content": "both_good"})
         if overall in WINNERS:
-            by = "paralinguistics" if labels["paralinguistics"] in WINNERS else "voice_quality"
+            order = [name for name in rule.order if name != "content"] or ["paralinguistics", "voice_quality"]
+            by = next((name for name in order if labels[name] in WINNERS), order[-1])
             right[by].append(overall == people)
         resolved.append(by if overall in WINNERS else overall)
     shares = {
@@ -283,6 +285,8 @@ def coherence(labels: Sequence[Labels], overall: Sequence[Label], clusters: Sequ
     if len(set(clusters)) >= 5:
         names = {name: place for place, name in enumerate(dict.fromkeys(clusters))}
         groups = np.array([names[one] for one in clusters])
-        guessed = cross_val_predict(model, one_hot, wanted, cv=GroupKFold(5), groups=groups)
-        held_out = float((guessed == wanted).mean())
+        # Few instructions may leave a fold with one label alone, of which nothing can be learned.
+        with contextlib.suppress(ValueError):
+            guessed = cross_val_predict(model, one_hot, wanted, cv=GroupKFold(5), groups=groups)
+            held_out = float((guessed == wanted).mean())
     return {"fitted": fitted, "held_out": held_out, "n": len(wanted)}

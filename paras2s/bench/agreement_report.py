@@ -51,7 +51,7 @@ def oracle_report(suite: Suite, pairs: Sequence[SuitePair], rules: Mapping[str, 
             }
             for name, guess in fused.items()
         },
-        "coherence": coherence(rows, overall, clusters),
+        "coherence": coherence(rows, overall, clusters) if len(set(overall)) > 1 else None,
     }
 
 
@@ -120,7 +120,10 @@ def judge_report(
 
 
 def cost(rows: Sequence[VerdictRow]) -> Report:
-    """Tokens, USD and hours of local measuring over all verdicts (TRACE, Table 13); None where a verdict does not say."""
+    """Tokens, USD and hours of local measuring over the verdicts with labels (TRACE, Table 13); None where one does not say.
+
+    What unscored pairs cost is not recorded with them; `paras2s bench` prints what a command spent in all.
+    """
 
     def total(key: str) -> Any:
         values = [getattr(row, key) for row in rows if row.labels is not None]
@@ -183,6 +186,8 @@ def show_oracle(console: Console, report: Report) -> None:
         )  # fmt: skip
     console.print(table)
     found = report["coherence"]
+    if found is None:
+        return
     held_out = "none" if found["held_out"] is None else f"{100 * found['held_out']:.1f} %"
     console.print(
         f"coherence: a multinomial logistic model of the three labels rebuilds {100 * found['fitted']:.1f} % of the overall "
@@ -214,6 +219,8 @@ def show_judge(console: Console, name: str, report: Report) -> None:
         table.add_row(f"P1 of these, right with {by}", share_text(probes["p1_accuracy_of"][by]), "", "")
     for dimension, share in probes["p2_flip_rate"].items():
         table.add_row(f"P2 flips with {dimension}", share_text(share), "", "")
+    if (orders := report["order_consistency"]) is not None:
+        table.add_row("both orders agree", f"{100 * orders['share']:.1f} % ({orders['n']} pairs)", "", "")
     table.add_row("P3 winner on bad pairs (low is good)", share_text(probes["p3_winner_on_bad"]), "", "")
     table.add_row("P3 winner slice", share_text(probes["p3_winner_slice"]), "", "")
     console.print(table)

@@ -18,7 +18,7 @@ from paras2s.storage import read_jsonl, write_jsonl
 class VerdictRow(BaseModel):
     """One pair's verdict. `labels` or the reason in `unscored`, never both; the rest may be missing in others' files."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     index: int
     labels: dict[Dimension, Label] | None = None

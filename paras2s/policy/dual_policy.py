@@ -233,10 +233,11 @@ class DualStreamPolicy:
             raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
         state = {name: value.contiguous() for name, value in self.model.state_dict().items()}
         write_bytes(folder / "model.safetensors", save(state))
-        config = self.model.dual_config.model_dump(mode="json")
-        write_json(folder / "policy.json", {"architecture": "DualStreamLM", "config": config})
         write_json(folder / "vocabulary.json", list(self.pieces.pieces))
         self.listener.save(folder / "listener.json")
+        # Last, since a folder that has it counts as whole.
+        config = self.model.dual_config.model_dump(mode="json")
+        write_json(folder / "policy.json", {"architecture": "DualStreamLM", "config": config})
 
     @classmethod
     def load(cls, folder: Path, codec: Codec) -> DualStreamPolicy:

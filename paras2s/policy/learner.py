@@ -173,7 +173,8 @@ class Learner:
         self.policy.model.train()
         logp = self.policy.logprobs(kept_prompts, blocks, self.sampling)
         with torch.no_grad(), self.policy.reference():
-            ref_logp = self.policy.logprobs(kept_prompts, blocks, self.sampling) if self.config.kl_weight else logp.detach()
+            # Without a leash too: how far the policy went is what one wants to know then.
+            ref_logp = self.policy.logprobs(kept_prompts, blocks, self.sampling)
         batch = flatten(blocks, logp, ref_logp)
         metrics |= parity(batch)
         importance = None

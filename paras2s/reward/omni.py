@@ -18,7 +18,7 @@ from torch import Tensor
 
 from paras2s.audio import Clip
 from paras2s.config import OmniConfig
-from paras2s.errors import JudgeError, one_line
+from paras2s.errors import DataError, JudgeError, one_line
 from paras2s.reward.judges.prompting import PLACEHOLDER, read_prompt
 from paras2s.storage import read_json, write_json
 
@@ -102,8 +102,11 @@ class OmniRewardModel:
             thinker = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(config.model)
             tokenizer = AutoTokenizer.from_pretrained(config.model)
         except (OSError, ValueError) as error:
-            raise JudgeError(f"{config.model}: no such model on this machine or hub ({one_line(error)[:200]})") from error
-        model = cls(thinker, tokenizer, config)
+            raise JudgeError(
+                f"{config.model}: cannot be loaded; HF_HUB_OFFLINE=1 rules a hub out ({one_line(error)[:200]})"
+            ) from error
+        on_device: Any = thinker
+        model = cls(on_device.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
         if adapter is not None:
             model.load_adapter(adapter)
         return model
@@ -253,5 +256,5 @@ class OmniRewardModel:
             if trained_on != self.config.model:
                 raise JudgeError(f"{folder}: an adapter of {trained_on}, not of {self.config.model}")
             self.thinker = PeftModel.from_pretrained(self.thinker, str(folder), is_trainable=True)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (DataError, KeyError, OSError, ValueError, RuntimeError) as error:
             raise JudgeError(f"{folder}: no adapter that fits {self.config.model} ({one_line(error)[:200]})") from error

@@ -6,6 +6,7 @@ so a fresh worker cannot answer with stale ones, and equal seeds give equal answ
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -84,8 +85,13 @@ class RewardWorker:
 
     def __init__(self, setup: RewardSetup, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.panel = RewardPanel(setup)
+        self.setup = setup
         self.codec = Codec2Pairs()
+
+    @functools.cached_property
+    def panel(self) -> RewardPanel:
+        """Made with the first answers: an error in making it then reaches the driver as itself, not as a dead actor."""
+        return RewardPanel(self.setup)
 
     def score(self, rollouts: Sequence[Rollout], questions: Sequence[AskedQuestion]) -> list[list[Reward | Unscored]]:
         """Rewards [B][G]."""

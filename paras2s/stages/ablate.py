@@ -6,7 +6,7 @@ would make the same. A killed ablation continues where it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from paras2s.bench.report import draw_curves, standalone_svg
 from paras2s.config import AblationConfig, AblationRow, RunConfig, load_config
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, JudgeError, PolicyError
 from paras2s.kept import key_of
 from paras2s.stages.demo import preset_path
 from paras2s.stages.run import Run
@@ -36,11 +36,21 @@ def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConf
     base = path if path.suffix in (".yaml", ".yml") else preset_path(ablation.base)
     folder = ablation.run_dir / ablation.name / f"seed{seed}" / row.name.replace(" ", "_")
     # Timings of rows differ, so each has a name of its own.
+    if taken := {"name", "seed", "run_dir"} & (flat := {**dotted(ablation.set), **dotted(row.set)}).keys():
+        raise ConfigError(f"row {row.name!r}: {min(taken)} is the ablation's own; leave it out of set")
     own = {"name": f"{ablation.name}.{row.name}", "seed": seed, "run_dir": str(folder)}
     try:
-        return load_config(base, {**ablation.set, **row.set, **own})
+        return load_config(base, {**flat, **own})
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r}: {error}") from error
+
+
+def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys, so that one laid over a section leaves the section's other keys alone."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= dotted(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+    return found
 
 
 def stage_keys(config: RunConfig) -> dict[str, str]:
@@ -60,6 +70,8 @@ def share_stages(run: Run, shared: Path) -> None:
         place = (shared / f"{stage}-{key}").resolve()
         place.mkdir(parents=True, exist_ok=True)
         link = run.folder / stage
+        if link.is_symlink() and link.resolve() != place:
+            link.unlink()
         if not link.exists():
             link.symlink_to(place, target_is_directory=True)
 
@@ -72,7 +84,6 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
     from paras2s.stages.distill import run_distill
     from paras2s.stages.warmup import run_warmup
 
-    run.open()
     dataset = run_data(run)
     policy = run_warmup(run, dataset)
     model = run_distill(run, dataset, policy)
@@ -88,22 +99,28 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
         "seed": run.config.seed,
         "scores": found,
         "kl": sum(kl) / len(kl) if kl else None,
-        "minutes": sum(run.timings().values()) / 60,
+        "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
     }
 
 
 def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Path:
     """All rows for all seeds; returns the folder with `table.json`, `table.md` and, where rows have places, `plot.svg`."""
-    names = [row.name for row in ablation.rows]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"{ablation.name}: row {max(names, key=names.count)!r} stands twice")
     folder = ablation.run_dir / ablation.name
     runs = [(row, Run(row_config(ablation, row, seed), console, quiet)) for seed in ablation.seeds for row in ablation.rows]
+    folders = [run.folder for _, run in runs]
+    if len(set(folders)) < len(folders):
+        raise ConfigError(f"{ablation.name}: two rows would write {max(folders, key=folders.count)}; rename one")
     found: list[dict[str, Any]] = []
     for number, (row, run) in enumerate(runs, 1):
         run.say(f"[bold]row {number} of {len(runs)}: {row.name}, seed {run.config.seed}[/bold]")
+        run.open()
         share_stages(run, folder / "shared")
-        found.append(run_row(run, row, ablation.on))
+        try:
+            found.append(run_row(run, row, ablation.on))
+        except (PolicyError, JudgeError) as error:
+            # A row that diverges is a result as well; those after it are still to be run.
+            found.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
+            run.say(f"[red]row {row.name!r} failed[/red]: {error}")
         # After every row, so that a long grid can be looked at while it runs.
         write_json(folder / "table.json", {"name": ablation.name, "on": ablation.on, "rows": found})
         write_text(folder / "table.md", markdown(ablation, found))
@@ -114,11 +131,13 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
     return folder
 
 
-COLUMNS = ("row", "seed", "score", "told apart", "word errors", "KL", "scored", "minutes")
+COLUMNS = ("row", "seed", "score", "told apart", "word errors", "KL", "scored", "align and bench, minutes")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """One row of the table; what could not be measured is a dash."""
+    if "failed" in row:
+        return [row["row"], str(row["seed"]), f"failed: {row['failed']}", *["-"] * (len(COLUMNS) - 3)]
     scores = row["scores"]
     overall, apart, errors = scores["overall"], scores["contrast"], scores["word_error_rate"]
 
@@ -135,7 +154,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
-    """The table for a page, with the command that made it."""
+    """The table for a page, with the ablation's name and what the paper found."""
     head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
     body = "".join(f"| {' | '.join(cells(row))} |\n" for row in rows)
     paper = f"\nThe paper: {ablation.paper}\n" if ablation.paper else ""
@@ -151,7 +170,9 @@ def _table(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> Table:
 
 def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str | None:
     """Mean score over seeds against `x`, a curve a line; None where no row has a place."""
-    placed = [row for row in rows if row["x"] is not None and row["scores"]["overall"]["mean"] is not None]
+    placed = [
+        row for row in rows if row["x"] is not None and "failed" not in row and row["scores"]["overall"]["mean"] is not None
+    ]
     if not placed:
         return None
     places = sorted({row["x"] for row in placed})

@@ -99,10 +99,11 @@ def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> P
         ("time", f"{sum(timings.values()) / 60:.1f} min: {_shares(timings)}"),
         ("paras2s", __version__),
     ]
+    sources = " and ".join(one.kind for one in run.config.reward.sources)
     notes = [
         "The questions are spoken by a synthesiser through a vocoder; no human voice is among them.",
         "The judge is a rubric over transcript and tone: it does not check whether an answer takes up the topic.",
-        "The reward on RL prompts is the reward model's; the table is the judge's, on queries never trained on.",
+        f"The reward on RL prompts is by {sources}; the table is the judge's, on queries never trained on.",
     ]
     path = run.folder / "report.html"
     write_report(

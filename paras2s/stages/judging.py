@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from paras2s.audio import read_clip
@@ -47,7 +48,7 @@ def utterance(said: str, style: str | None = None) -> Utterance:
     """
     path = Path(said)
     looks_like_audio = path.suffix.lower() in (".wav", ".flac", ".ogg", ".mp3", ".m4a", ".opus")
-    if looks_like_audio or (len(said) < 250 and path.is_file()):
+    if looks_like_audio or (len(said.encode()) < 250 and path.is_file()):
         return Utterance(clip=read_clip(path, max_duration_s=MAX_CLIP_S), style=style)
     return Utterance(text=said, style=style)
 
@@ -110,11 +111,12 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _cell(found: Any) -> str:
     if isinstance(found, Absent):
-        return f"[dim]not measured: {found.reason}[/dim]"
+        return f"[dim]not measured: {escape(found.reason)}[/dim]"
     value = found.value
     if isinstance(value, list):
         return f"{sparkline(value)}  {min(value):.0f} to {max(value):.0f}"
-    text = f"{value:.2f}" if isinstance(value, float) else str(value)
+    # What a clip said may look like our markup.
+    text = f"{value:.2f}" if isinstance(value, float) else escape(str(value))
     confidence = "" if found.confidence is None else f"  [dim](confidence {found.confidence:.2f})[/dim]"
     return f"{text}{confidence}"
 
@@ -134,7 +136,7 @@ def show_blueprints(console: Console, blueprints: dict[str, Blueprint]) -> None:
 def show_verdict(console: Console, found: PairVerdict | Verdict | Unscored, overall: str | None = None) -> None:
     """The labels or the score, why, who said so, and what it cost."""
     if isinstance(found, Unscored):
-        console.print(f"[bold red]unscored[/bold red]: {found.reason}", highlight=False)
+        console.print(f"[bold red]unscored[/bold red]: {escape(found.reason)}", highlight=False)
         if found.reply:
             console.print("the judge said:", found.reply, highlight=False, markup=False)
         return

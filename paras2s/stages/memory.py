@@ -1,4 +1,4 @@
-"""How much memory a run takes over all its processes: workers, Ray and its actors counted, shared pages once."""
+"""How much memory a run takes over all its processes on this machine, Ray and its actors among them, shared pages once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def descendants(pid: int) -> list[int]:
     while waiting:
         one = waiting.pop()
         found.append(one)
-        for children in Path(f"/proc/{one}/task").glob("*/children"):
-            try:
-                waiting += map(int, children.read_text().split())
-            except OSError:
-                continue
+        try:
+            for task in os.listdir(f"/proc/{one}/task"):
+                waiting += map(int, Path(f"/proc/{one}/task/{task}/children").read_text().split())
+        except OSError:
+            continue
     return found
 
 
@@ -49,6 +49,8 @@ class MemoryWatch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._over.set()
+        if self.peak_gib is not None:
+            self._look()
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY_S):

@@ -124,12 +124,14 @@ def test_the_transcript_judge_sees_words_alone_and_the_audio_judge_the_clips(spo
         judge_for(server, "audio", extractors=()).pairs([pair])
         words, audio = server.requests
     assert blocks(words) == {"instruction": {"words": "Sing."}, "first": {"words": "La la"}, "second": {"words": "No"}}
+    assert all(part["text"] for part in audio["messages"][1]["content"] if part["type"] == "text")
+    assert said(audio).count("<data first>\n</data>") == said(audio).count("<data second>\n</data>") == 1
     parts = [part["input_audio"] for part in audio["messages"][1]["content"] if part["type"] == "input_audio"]
     assert [part["format"] for part in parts] == ["wav", "wav"]
     import base64
 
     assert [base64.b64decode(part["data"]) for part in parts] == [encode_clip(pair.first), encode_clip(pair.second)]
-    assert blocks(audio) == {"instruction": {"words": "Sing."}}
+    assert blocks(audio)["instruction"] == {"words": "Sing."}
 
 
 def test_a_single_answer_is_scored_from_question_style_and_answer(spoken):
@@ -220,6 +222,10 @@ def test_labels_are_read_from_json_in_prose_with_the_papers_names(text):
         (json.dumps({"content": "1", "voice_quality": "1"}), "holds no JSON object"),
         (json.dumps(VERDICT) + json.dumps({**VERDICT, "paralinguistics": None}), "paralinguistics: None"),
         ("{" * 100_000, "holds no JSON object"),
+        (
+            '{"reasoning": "it says "' + json.dumps(VERDICT) + '" itself", ' + json.dumps(VERDICT)[1:],
+            "broken beside a whole one",
+        ),
     ],
 )
 def test_anything_else_is_no_verdict(text, why):
@@ -232,7 +238,12 @@ def test_scores(text, score):
     assert read_score(text)[0] == score
 
 
-@pytest.mark.parametrize("score", [0, 6, 3.5, "good", None, True, [5]])
+def test_a_quoted_score_inside_a_broken_verdict_does_not_bind():
+    with pytest.raises(JudgeError, match="broken beside a whole one"):
+        read_score('{"reasoning": "the answer said "{"score": 5}", which is no reason", "score": 1}')
+
+
+@pytest.mark.parametrize("score", [0, 6, 3.5, "good", None, True, [5], "²", "5" * 5000])
 def test_a_score_off_the_scale_is_none(score):
     with pytest.raises(JudgeError, match="is not a whole number from 1 to 5"):
         read_score(json.dumps({"reasoning": "", "score": score}))
@@ -250,7 +261,7 @@ def test_objects_are_the_outermost_ones():
         (Say("Both are fine."), "holds no JSON object", "Both are fine."),
         (Say(json.dumps(VERDICT)[:40], finish_reason="length"), "cut off; raise llm.max_output_tokens", '{"reasoning"'),
         (Say("", refusal="I cannot judge people."), "refused: I cannot judge people.", ""),
-        (Say(""), "the reply is empty", ""),
+        (Say(""), "an empty reply", ""),
         (Say("x", finish_reason="content_filter"), "content filter", "x"),
         (Fail(400, "no audio here"), "HTTP 400", ""),
         (Fail(500), "HTTP 500", ""),
@@ -313,7 +324,10 @@ def test_both_orders_are_asked_and_made_one(spoken):
 def test_a_spent_budget_is_neither_a_verdict_nor_unscored(spoken):
     pairs = [Pair(Utterance(text=f"number {n}"), spoken("one", 1), spoken("two", 2)) for n in range(4)]
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
-        found = judge_for(server, llm={"budget_usd": 0.03, "concurrency": 1}).pairs(pairs)
+        free = judge_for(server)
+        _, most_usd = free.estimate([request for one in free.pair_requests(pairs[:1]) for request in one])
+        # One call may cost this much; what it does cost leaves room for a second, not for four.
+        found = judge_for(server, llm={"budget_usd": 1.03 * most_usd, "concurrency": 1}).pairs(pairs)
     assert {type(one) for one in found} == {PairVerdict, BudgetError}
 
 

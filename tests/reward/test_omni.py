@@ -194,7 +194,7 @@ def test_bad_input_is_named(tokenizer, tmp_path: Path):
         model.train(PAIRS[:2], [3], 0)
     with pytest.raises(JudgeError, match="do not make a preference set"):
         model.train(PAIRS[:1], [6], 0)
-    with pytest.raises(JudgeError, match="/nowhere: no such model"):
+    with pytest.raises(JudgeError, match="/nowhere: cannot be loaded"):
         OmniRewardModel.pretrained(OmniConfig(model="/nowhere"))
     (tmp_path / "omni.md").write_text("{{question}} only")
     with pytest.raises(JudgeError, match="once each"):

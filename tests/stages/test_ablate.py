@@ -50,6 +50,20 @@ def test_rows_share_what_they_would_make_alike(tmp_path: Path, key: str, value: 
     assert {stage for stage in base if base[stage] == other[stage]} == shared
 
 
+def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a", set={"align": {"steps": 3}}), set={"align.group_size": 2})
+    found = row_config(grid, grid.rows[0], 0).align
+    assert (found.steps, found.group_size, found.queries_per_step) == (3, 2, 4)
+    with pytest.raises(ConfigError, match="seed is the ablation's own"):
+        row_config(grid, AblationRow(name="b", set={"seed": 4}), 0)
+
+
+def test_a_row_that_failed_says_so_in_the_table(tmp_path: Path) -> None:
+    failed = {"row": "a", "line": "", "x": 1.0, "seed": 0, "failed": "step 3: the loss is nan"}
+    assert cells(failed) == ["a", "0", "failed: step 3: the loss is nan", "-", "-", "-", "-", "-"]
+    assert draw(ablation(tmp_path, AblationRow(name="a")), [failed]) is None
+
+
 def test_shared_stages_are_one_folder_and_linking_again_changes_nothing(tmp_path: Path) -> None:
     grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", set={"distill.steps": 5}))
     runs = [Run(row_config(grid, row, 0), Console(), True) for row in grid.rows]

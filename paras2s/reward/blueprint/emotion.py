@@ -31,7 +31,7 @@ class EmotionExtractor:
     @property
     def version(self) -> str:
         """Names the model."""
-        return f"funasr/{self.model}"
+        return f"funasr/{self.hub}/{self.model}"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
         """Emotion of each clip.

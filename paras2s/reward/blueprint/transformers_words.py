@@ -43,7 +43,9 @@ class TransformersWordsExtractor:
         recognise = _pipeline(self.model)
         sounds = [{"raw": clips[index].samples, "sampling_rate": self.rate_hz} for index in audible]
         options = {"return_timestamps": "word", "batch_size": self.batch}
-        found = recognise(sounds, generate_kwargs={"language": "english"}, **options) if sounds else []
+        # English-only models refuse to be told the language.
+        speaks = {"language": "english"} if recognise.model.generation_config.is_multilingual else {}
+        found = recognise(sounds, generate_kwargs=speaks, **options) if sounds else []
         heard = dict(zip(audible, found, strict=True))
         return [
             word_fields(_transcript(heard[index], clip.duration_s) if index in heard else Transcript(()), clip.duration_s)

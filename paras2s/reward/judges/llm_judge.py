@@ -80,8 +80,15 @@ class LLMJudge:
     def _version(self) -> str:
         """Ours, and a hash of everything beside the prompt that may change a verdict."""
         judge, llm = self.config.judge, self.config.llm
-        shown = [judge.left_out, judge.describe_user, judge.both_orders, [one.version for one in self.extractors]]
-        return f"{VERSION}-{key_of([shown, llm.temperature, llm.max_output_tokens, llm.seed])[:8]}"
+        shown = [
+            judge.left_out,
+            judge.describe_user,
+            judge.both_orders,
+            [one.version for one in self.extractors],
+            self._fields(),
+        ]
+        asked = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
+        return f"{VERSION}-{key_of([shown, asked])[:8]}"
 
     # Pairs.
 
@@ -219,14 +226,16 @@ class LLMJudge:
 
     def _heard(self, request: Utterance) -> Any:
         if request.clip is not None:
+            # What was typed beside the sound, and how it was spoken, is not for this judge: it hears for itself.
             return _wav(request.clip)
         return {"words": request.text, **({"spoken": request.style} if request.style else {})}
 
     def estimate(self, requests: Sequence[Request]) -> tuple[Tokens, float | None]:
-        """Tokens and USD of these calls at most: replies as long as they may be. None where no price is known."""
+        """Tokens and USD of these calls, their replies as long as they may be. None where a price is not known."""
         each = [estimate_tokens(one, self.client.price, self.config.llm.max_output_tokens) for one in requests]
         total = Tokens(*(sum(getattr(one, key) for one in each) for key in ("text_in", "audio_in", "text_out")))
-        return total, total.cost_usd(self.client.price)
+        priced = all(self.client.audio_priced(one) for one in requests)
+        return total, total.cost_usd(self.client.price) if priced else None
 
 
 def _wav(clip: Clip) -> Audio:

@@ -91,8 +91,9 @@ def _filled(template: str, values: Mapping[str, Any], plain: Mapping[str, str]) 
         elif name not in values:
             raise ConfigError(f"the prompt asks for {{{{{name}}}}}; there are {', '.join((*plain, *values))}")
         elif isinstance(values[name], Audio):
-            parts += [text, values[name]]
-            text = ""
+            # Spoken words are data as written ones are; and no part of a message may be empty.
+            parts += [text + OPEN.format(name=name), values[name]]
+            text = CLOSE
         else:
             text += as_data(name, values[name])
     return [*parts, text + template[end:]]

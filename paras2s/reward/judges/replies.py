@@ -39,7 +39,7 @@ ANSWER_SCHEMA: dict[str, Any] = {
 
 def json_objects(text: str) -> Iterator[dict[str, Any]]:
     """Every JSON object in a text, outermost ones only, in order; prose and broken objects are passed over."""
-    decoder, place = json.JSONDecoder(), 0
+    decoder, place = json.JSONDecoder(strict=False), 0
     while (place := text.find("{", place)) >= 0:
         try:
             value, place = decoder.raw_decode(text, place)
@@ -74,6 +74,7 @@ def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
         JudgeError: there is none, or the last one has an unknown label.
     """
     verdicts = [found for found in map(_by_dimension, json_objects(text)) if found]
+    _refuse_broken(text, '"content"', len(verdicts))
     if not verdicts:
         raise JudgeError(f"the reply holds no JSON object with {', '.join(DIMENSIONS)}")
     last = verdicts[-1]
@@ -82,6 +83,19 @@ def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
     except DataError as error:
         raise JudgeError(str(error)) from error
     return labels, _reasoning(last)
+
+
+def _refuse_broken(text: str, key: str, whole: int) -> None:
+    """Refuse a reply with more verdicts begun than whole ones.
+
+    Where a judge quotes a verdict inside its own and forgets to escape it, its own is broken and the quoted one whole: what an
+    answer said would bind.
+
+    Raises:
+        JudgeError: there are such.
+    """
+    if 0 < whole < text.count(key):
+        raise JudgeError("the reply holds a verdict that is broken beside a whole one; neither is taken")
 
 
 def _by_dimension(found: dict[str, Any]) -> dict[str, Any] | None:
@@ -106,10 +120,11 @@ def read_score(text: str) -> tuple[float, str]:
         JudgeError: there is none, or the last one is not a whole number from 1 to 5.
     """
     verdicts = [found for found in json_objects(text) if "score" in found]
+    _refuse_broken(text, '"score"', len(verdicts))
     if not verdicts:
         raise JudgeError("the reply holds no JSON object with a score")
     score = verdicts[-1]["score"]
-    if isinstance(score, str) and score.strip().isdigit():
+    if isinstance(score, str) and score.strip() in map(str, SCORES):
         score = int(score)
     if isinstance(score, bool) or score not in SCORES:
         raise JudgeError(f"score: {score!r} is not a whole number from 1 to 5")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from paras2s.errors import BudgetError
 from paras2s.records import Unscored, Verdict
@@ -18,7 +19,7 @@ class LLMSource:
 
     judge: LLMJudge
     kind = "llm"
-    extractors: tuple[str, ...] = ()
+    extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = True
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:

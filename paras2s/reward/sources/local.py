@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from paras2s.acoustics.asr import normalise_words, word_error_rate
+from paras2s.errors import ConfigError
 from paras2s.records import Unscored, Verdict
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.blueprint.schema import RESPONSE
@@ -23,7 +25,7 @@ class ModelSource:
 
     model: RewardModel
     kind = RewardModel.name
-    extractors: tuple[str, ...] = ()
+    extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
@@ -40,9 +42,9 @@ class ModelSource:
 class RubricSource:
     """The rubric judge on the answer itself, for the style that a classifier hears in the question."""
 
-    judge: RubricJudge = field(default_factory=RubricJudge)
+    judge: RubricJudge = field(default_factory=RubricJudge, init=False)
     kind = "rubric"
-    extractors: tuple[str, ...] = JUDGE_EXTRACTORS
+    extractors: ClassVar[tuple[str, ...]] = JUDGE_EXTRACTORS
     needs_sound = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
@@ -62,7 +64,7 @@ class WordErrorSource:
     """Whether the voice says what the text stream says: 5 without an error, 1 where every word is wrong."""
 
     kind = "word_errors"
-    extractors: tuple[str, ...] = ("words",)
+    extractors: ClassVar[tuple[str, ...]] = ("words",)
     needs_sound = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
@@ -83,7 +85,7 @@ class QualitySource:
     """Overall personalised DNSMOS, which is on the scale already."""
 
     kind = "quality"
-    extractors: tuple[str, ...] = ("quality",)
+    extractors: ClassVar[tuple[str, ...]] = ("quality",)
     needs_sound = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
@@ -103,8 +105,13 @@ class LengthSource:
 
     target_steps: int = 32
     kind = "length"
-    extractors: tuple[str, ...] = ()
+
+    extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = False
+
+    def __post_init__(self) -> None:
+        if self.target_steps < 1:
+            raise ConfigError("reward.sources: length: target_steps must be at least 1")
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """One answer after the other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class OmniSource:
 
     model: OmniRewardModel
     kind = OmniRewardModel.name
-    extractors: tuple[str, ...] = ()
+    extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = True
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from paras2s.audio import read_clip
-from paras2s.errors import BudgetError
+from paras2s.errors import BudgetError, ConfigError
 from paras2s.records import Label, PairVerdict, Unscored
 from paras2s.reward.fusion import FusionRule
 from paras2s.reward.judges.llm_judge import LLMJudge, Pair, Utterance
@@ -37,14 +37,23 @@ class Result:
     points: float
 
 
-def swiss_round(size: int, results: Sequence[Result]) -> list[tuple[int, int]]:
-    """Pairs of answers with like standing that have not met; one may sit out. Ties in standing go by number."""
-    points = np.zeros(size)
+def swiss_round(playing: Sequence[int], results: Sequence[Result], drawn: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pairs of those `playing` with like standing that were not drawn before; ties in standing go by number.
+
+    Of an odd number one sits out: of those with most games, the one that stands lowest.
+    """
+    points = dict.fromkeys(playing, 0.0)
+    games = dict.fromkeys(playing, 0)
     for one in results:
         points[one.first] += one.points
         points[one.second] += 1 - one.points
-    met = {frozenset((one.first, one.second)) for one in results}
-    waiting = sorted(range(size), key=lambda number: (-points[number], number))
+    for pair in drawn:
+        for number in pair:
+            games[number] += 1
+    met = {frozenset(pair) for pair in drawn}
+    waiting = sorted(playing, key=lambda number: (-points[number], number))
+    if len(waiting) % 2:
+        waiting.remove(max(waiting, key=lambda number: (games[number], -points[number], number)))
     pairs = []
     while len(waiting) > 1:
         first = waiting.pop(0)
@@ -80,7 +89,6 @@ def bradley_terry(size: int, results: Sequence[Result]) -> list[float | None]:
     for _ in range(ITERATIONS):
         expected = (games / (strength[:, None] + strength[None, :])).sum(1) + PRIOR_GAMES / (strength + 1)
         strength = wins / expected
-        strength /= np.exp(np.log(strength).mean())
     return [float(s / (s + 1)) if games[number].any() else None for number, s in enumerate(strength)]
 
 
@@ -99,9 +107,16 @@ class PairwiseSource:
     schedule: Schedule = "all"
     rating: Rating = "win_rate"
     rounds: int = 3
-    kind = "pairwise"
-    extractors: tuple[str, ...] = field(default=())
-    needs_sound = True
+    kind: ClassVar[str] = "pairwise"
+    extractors: ClassVar[tuple[str, ...]] = ()
+    needs_sound: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("schedule", get_args(Schedule)), ("rating", get_args(Rating))):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"reward.sources: pairwise: {name} must be {' or '.join(allowed)}")
+        if self.rounds < 1:
+            raise ConfigError("reward.sources: pairwise: rounds must be at least 1")
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """Scores [B][G]; an answer none of whose games could be judged is Unscored.
@@ -110,21 +125,29 @@ class PairwiseSource:
             BudgetError: the budget ended; a step with half its games would reward by chance.
         """
         results: list[list[Result]] = [[] for _ in groups]
-        why = ["no game was played" for _ in groups]
-        for number in range(1 if self.schedule == "all" else self.rounds):
-            drawn = [self._draw(group, results[place]) for place, group in enumerate(groups)]
-            self._play(groups, drawn, results, why)
-            if not any(drawn) or number + 1 == self.rounds:
-                break
+        drawn: list[list[tuple[int, int]]] = [[] for _ in groups]
+        why = ["no game was played, or the answer has no sound" for _ in groups]
+        playing = [
+            [n for n, answer in enumerate(group.answers) if answer.clip and len(answer.clip.samples)] for group in groups
+        ]
+        for _ in range(1 if self.schedule == "all" else self.rounds):
+            now = [self._draw(*known) for known in zip(playing, results, drawn, strict=True)]
+            for before, pairs in zip(drawn, now, strict=True):
+                before += pairs
+            self._play(groups, now, results, why)
         found = []
         for group, played, reason in zip(groups, results, why, strict=True):
             standing = STANDINGS[self.rating](len(group.answers), played)
             found.append([Unscored(self.kind, reason) if one is None else on_scale(one) for one in standing])
         return found
 
-    def _draw(self, group: Group, played: Sequence[Result]) -> list[tuple[int, int]]:
-        size = len(group.answers)
-        return list(itertools.combinations(range(size), 2)) if self.schedule == "all" else swiss_round(size, played)
+    def _draw(
+        self, playing: Sequence[int], results: Sequence[Result], drawn: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        if self.schedule == "swiss":
+            return swiss_round(playing, results, drawn)
+        # Each is heard first in about half of its games: a judge that prefers the first would else reward low numbers.
+        return [(a, b) if (a + b) % 2 else (b, a) for a, b in itertools.combinations(playing, 2)]
 
     def _play(
         self,
@@ -134,10 +157,8 @@ class PairwiseSource:
         why: list[str],
     ) -> None:
         games = [(place, pair) for place, pairs in enumerate(drawn) for pair in pairs]
-        asked = [self._pair(groups[place], pair) for place, pair in games]
-        verdicts = iter(self.judge.pairs([one for one in asked if isinstance(one, Pair)]))
-        for (place, (first, second)), one in zip(games, asked, strict=True):
-            verdict = next(verdicts) if isinstance(one, Pair) else one
+        verdicts = self.judge.pairs([_pair(groups[place], pair) for place, pair in games])
+        for (place, (first, second)), verdict in zip(games, verdicts, strict=True):
             if isinstance(verdict, BudgetError):
                 raise verdict
             if isinstance(verdict, PairVerdict):
@@ -145,11 +166,12 @@ class PairwiseSource:
             else:
                 why[place] = verdict.reason
 
-    def _pair(self, group: Group, pair: tuple[int, int]) -> Pair | Unscored:
-        first, second = (group.answers[number].clip for number in pair)
-        if first is None or second is None or not len(first.samples) or not len(second.samples):
-            return Unscored(self.kind, "an answer has no sound")
-        return Pair(asked_utterance(group), first, second)
+
+def _pair(group: Group, pair: tuple[int, int]) -> Pair:
+    first, second = (group.answers[number].clip for number in pair)
+    assert first is not None
+    assert second is not None
+    return Pair(asked_utterance(group), first, second)
 
 
 def asked_utterance(group: Group) -> Utterance:

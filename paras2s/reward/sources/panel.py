@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -39,13 +40,13 @@ def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourc
     missing: list[Unscored] = []
     for source in sources:
         value = parts[source.kind]
+        if not isinstance(value, Unscored) and not math.isfinite(value):
+            value = Unscored(source.kind, f"the score is {value}")
         if isinstance(value, Unscored):
             if source.required:
                 return value
             missing.append(value)
             continue
-        if not math.isfinite(value):
-            return Unscored(source.kind, f"the score is {value}")
         present[source.kind] = value
         total += source.weight * value
         weight += source.weight
@@ -71,9 +72,6 @@ class RewardPanel:
 
     def __init__(self, setup: RewardSetup) -> None:
         self.setup = setup
-        kinds = [source.kind for source in setup.config.sources]
-        if len(set(kinds)) < len(kinds):
-            raise ConfigError(f"reward.sources: {max(kinds, key=kinds.count)} stands twice; give it once, with one weight")
         self.sources = [make_source(source, setup) for source in setup.config.sources]
         names = list(dict.fromkeys(name for source in self.sources for name in source.extractors))
         tone = ToneClassifier.load(setup.agent_tone) if "tone" in names else None
@@ -113,19 +111,26 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
     Raises:
         ConfigError: options that its kind does not have.
     """
-    options = dict(config.options)
+    options: dict[str, Any] = dict(config.options)
     try:
         if config.kind == "llm":
-            return LLMSource(_judge(options.pop("judge", "trace"), setup)[0], **options)  # type: ignore[arg-type]
+            return LLMSource(_judge(options.pop("judge", "trace"), setup)[0], **options)
         if config.kind == "pairwise":
-            return PairwiseSource(*_judge(options.pop("judge", "trace"), setup), **options)  # type: ignore[arg-type]
+            return PairwiseSource(*_judge(options.pop("judge", "trace"), setup), **options)
         if config.kind == "omni":
             adapter = options.pop("adapter", None)
+            if trained := sorted(set(options) - {"model", "batch_size", "max_audio_s", "prompts"}):
+                raise TypeError(f"{trained[0]} is a setting of its training")
             settings = OmniConfig.model_validate(options)
             return OmniSource(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
         if config.kind == "reward_model":
-            return ModelSource(RewardModel.load(setup.model_dir), **options)  # type: ignore[arg-type]
-        local = {"rubric": RubricSource, "word_errors": WordErrorSource, "quality": QualitySource, "length": LengthSource}
+            return ModelSource(RewardModel.load(setup.model_dir), **options)
+        local: dict[str, Any] = {
+            "rubric": RubricSource,
+            "word_errors": WordErrorSource,
+            "quality": QualitySource,
+            "length": LengthSource,
+        }
         made: RewardSource = local[config.kind](**options)
         return made
     except (TypeError, ValidationError) as error:
