@@ -211,59 +211,76 @@ def confusion(truth: Sequence[Label], guess: Sequence[Label | None]) -> Confusio
     return Confusion(LABELS, rows, precision, recall, len(truth))
 
 
-def _share_of(flags: Sequence[bool], n_asked: int) -> Share:
-    counts = np.array([[[0, 0], [0, 1]] if flag else [[1, 0], [0, 0]] for flag in flags], dtype=np.int64).reshape(-1, 2, 2)
-    share = lambda tables: _ratio(tables[..., 1, 1].astype(np.float64), tables.sum((-2, -1)).astype(np.float64))  # noqa: E731
-    return _interval(share, counts, n_asked) if len(counts) else Share(None, None, None, 0, n_asked)
+Clusters = Sequence[Hashable] | None
+
+
+def _share_of(flags: Sequence[bool | None], clusters: Clusters) -> Share:
+    """Share of true flags among those that are not None, over clusters of pairs or single ones."""
+    groups = range(len(flags)) if clusters is None else clusters
+    rows = {name: place for place, name in enumerate(dict.fromkeys(groups))}
+    counts = np.zeros((max(1, len(rows)), 2), dtype=np.int64)
+    for flag, group in zip(flags, groups, strict=True):
+        if flag is not None:
+            counts[rows[group], int(flag)] += 1
+    return _interval(lambda tables: _ratio(tables[..., 1].astype(float), tables.sum(-1).astype(float)), counts, len(flags))
+
+
+def _among(clusters: Clusters, chosen: Sequence[bool]) -> Clusters:
+    return None if clusters is None else [group for group, wanted in zip(clusters, chosen, strict=True) if wanted]
 
 
 def content_controlled(
-    guess: Sequence[Labels | None], truth: Sequence[Label], rule: FusionRule
+    guess: Sequence[Labels | None], truth: Sequence[Label], rule: FusionRule, clusters: Clusters = None
 ) -> tuple[dict[str, Share], dict[str, Share]]:
     """Probe P1: content forced to both_good, what resolves the tie? Shares by resolver, and how often it is right.
 
-    A resolver is "paralinguistics" or "voice_quality" (the first of them with a winner), or the tie that remains. Its
-    accuracy is against people's overall label.
+    A resolver is "paralinguistics" or "voice_quality" (the first of them, in the rule's order, with a winner), or the tie
+    that remains. Its accuracy is against people's overall label.
     """
-    resolved: list[str] = []
-    right: dict[str, list[bool]] = {"paralinguistics": [], "voice_quality": []}
+    order = [name for name in rule.order if name != "content"] or ["paralinguistics", "voice_quality"]
+    resolved: list[str | None] = []
+    right: list[bool | None] = []
     for labels, people in zip(guess, truth, strict=True):
         if labels is None:
+            resolved.append(None)
+            right.append(None)
             continue
         overall = rule.fuse({**labels, "content": "both_good"})
-        if overall in WINNERS:
-            order = [name for name in rule.order if name != "content"] or ["paralinguistics", "voice_quality"]
-            by = next((name for name in order if labels[name] in WINNERS), order[-1])
-            right[by].append(overall == people)
-        resolved.append(by if overall in WINNERS else overall)
-    shares = {
-        name: _share_of([one == name for one in resolved], len(guess))
-        for name in ("paralinguistics", "voice_quality", "both_good", "both_bad")
+        won = overall in WINNERS
+        resolved.append(next((name for name in order if labels[name] in WINNERS), order[-1]) if won else overall)
+        right.append(overall == people if won else None)
+    names = ("paralinguistics", "voice_quality", "both_good", "both_bad")
+    shares = {name: _share_of([None if one is None else one == name for one in resolved], clusters) for name in names}
+    accuracies = {
+        name: _share_of([flag if one == name else None for one, flag in zip(resolved, right, strict=True)], clusters)
+        for name in ("paralinguistics", "voice_quality")
     }
-    return shares, {name: _share_of(flags, len(guess)) for name, flags in right.items()}
+    return shares, accuracies
 
 
-def flip_rates(guess: Sequence[Labels | None], rule: FusionRule) -> dict[str, Share]:
+def flip_rates(guess: Sequence[Labels | None], rule: FusionRule, clusters: Clusters = None) -> dict[str, Share]:
     """Probe P2: how often the overall label changes when one dimension is replaced by both_good."""
-    known = [labels for labels in guess if labels is not None]
-    return {
-        dimension: _share_of(
-            [rule.fuse(cast(Labels, {**labels, dimension: "both_good"})) != rule.fuse(labels) for labels in known], len(guess)
-        )
-        for dimension in DIMENSIONS
-    }
+
+    def flips(labels: Labels | None, dimension: Dimension) -> bool | None:
+        if labels is None:
+            return None
+        return rule.fuse(cast(Labels, {**labels, dimension: "both_good"})) != rule.fuse(labels)
+
+    return {name: _share_of([flips(labels, name) for labels in guess], clusters) for name in DIMENSIONS}
 
 
-def winner_on_bad(truth: Sequence[Label], guess: Sequence[Label | None]) -> Share:
+def winner_on_bad(truth: Sequence[Label], guess: Sequence[Label | None], clusters: Clusters = None) -> Share:
     """Probe P3: winners named where people call both bad (lower is better)."""
-    asked = [judge for people, judge in zip(truth, guess, strict=True) if people == "both_bad"]
-    return _share_of([judge in WINNERS for judge in asked if judge is not None], len(asked))
+    chosen = [people == "both_bad" for people in truth]
+    flags = [None if judge is None else judge in WINNERS for judge, bad in zip(guess, chosen, strict=True) if bad]
+    return _share_of(flags, _among(clusters, chosen))
 
 
-def winner_slice(truth: Sequence[Label], guess: Sequence[Label | None]) -> Share:
+def winner_slice(truth: Sequence[Label], guess: Sequence[Label | None], clusters: Clusters = None) -> Share:
     """Probe P3: accuracy where people name a winner (higher is better)."""
-    asked = [(people, judge) for people, judge in zip(truth, guess, strict=True) if people in WINNERS]
-    return _share_of([people == judge for people, judge in asked if judge is not None], len(asked))
+    chosen = [people in WINNERS for people in truth]
+    pairs = [(people, judge) for people, judge in zip(truth, guess, strict=True) if people in WINNERS]
+    return _share_of([None if judge is None else judge == people for people, judge in pairs], _among(clusters, chosen))
 
 
 def coherence(labels: Sequence[Labels], overall: Sequence[Label], clusters: Sequence[Hashable]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def judge_report(
     clusters = [pair.instruction_id for pair in pairs]
     truth: list[Label] = [pair.label.overall for pair in pairs]
     overall = fused_labels(pairs, verdicts, rule)
-    resolved, right = content_controlled(guess, truth, rule)
+    resolved, right = content_controlled(guess, truth, rule, clusters)
     dimensions = {
         name: asdict(
             accuracy([getattr(p.label, name) for p in pairs], [None if one is None else one[name] for one in guess], clusters)
@@ -110,9 +110,9 @@ def judge_report(
         "probes": {
             "p1_resolved_by": {name: asdict(share) for name, share in resolved.items()},
             "p1_accuracy_of": {name: asdict(share) for name, share in right.items()},
-            "p2_flip_rate": {name: asdict(share) for name, share in flip_rates(guess, rule).items()},
-            "p3_winner_on_bad": asdict(winner_on_bad(truth, overall)),
-            "p3_winner_slice": asdict(winner_slice(truth, overall)),
+            "p2_flip_rate": {name: asdict(share) for name, share in flip_rates(guess, rule, clusters).items()},
+            "p3_winner_on_bad": asdict(winner_on_bad(truth, overall, clusters)),
+            "p3_winner_slice": asdict(winner_slice(truth, overall, clusters)),
         },
         "order_consistency": {"share": sum(consistent) / len(consistent), "n": len(consistent)} if consistent else None,
         "cost": cost(known),

@@ -197,6 +197,16 @@ def test_probe_p3_winners_on_bad_pairs_and_on_pairs_with_a_winner():
     assert (won.value, won.n, won.n_asked) == (pytest.approx(1 / 3), 3, 3)
 
 
+def test_probes_are_wider_where_the_pairs_of_an_instruction_agree():
+    rng = np.random.default_rng(3)
+    clusters = [place // 10 for place in range(200)]
+    bad = rng.random(20) < 0.5
+    guess = ["1" if bad[cluster] else "both_bad" for cluster in clusters]
+    plain, clustered = winner_on_bad(["both_bad"] * 200, guess), winner_on_bad(["both_bad"] * 200, guess, clusters)
+    assert plain.value == clustered.value == pytest.approx(bad.mean())
+    assert clustered.high - clustered.low > 2 * (plain.high - plain.low)
+
+
 def test_lists_of_different_lengths_are_refused():
     with pytest.raises(DataError, match="3 labels, 2 verdicts"):
         cluster_counts(["1", "2", "1"], ["1", "2"])
