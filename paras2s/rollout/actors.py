@@ -6,7 +6,6 @@ so a fresh worker cannot answer with stale ones, and equal seeds give equal answ
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -88,10 +87,14 @@ class RewardWorker:
         self.setup = setup
         self.codec = Codec2Pairs()
 
-    @functools.cached_property
+        self._panel: RewardPanel | None = None
+
+    @property
     def panel(self) -> RewardPanel:
         """Made with the first answers: an error in making it then reaches the driver as itself, not as a dead actor."""
-        return RewardPanel(self.setup)
+        if self._panel is None:
+            self._panel = RewardPanel(self.setup)
+        return self._panel
 
     def score(self, rollouts: Sequence[Rollout], questions: Sequence[AskedQuestion]) -> list[list[Reward | Unscored]]:
         """Rewards [B][G]."""
