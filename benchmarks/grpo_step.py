@@ -107,9 +107,8 @@ def run_theirs(wire: Connection, turns: int, micro_batch: int) -> None:
     words = {f"w{number}": number for number in range(VOCAB)} | {"<eos>": EOS_ID}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w1"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=f"w{PAD_ID}", eos_token="<eos>", padding_side="left"
-    )
+    ends = {"pad_token": f"w{PAD_ID}", "eos_token": "<eos>", "padding_side": "left"}
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ends)
     rows = [{"prompt": " ".join(f"w{i}" for i in ids)} for turn in range(turns) for ids in prompt_ids(seed=turn)]
     rewards: list[float] = []
 

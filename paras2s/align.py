@@ -122,7 +122,8 @@ def align(
                 metrics = ray.get(actors.learner.step.remote(heard, rollouts, rewards))
                 actors.sync()
                 if step % config.evaluate_every == 0 or step + 1 == config.steps:
-                    metrics["validation_reward"] = evaluate(actors, step + 1, validation, sampling, seed)
+                    looked = evaluate(actors, step + 1, validation, sampling, seed)
+                    metrics["validation_reward"], metrics["validation_unscored"] = looked
                 metrics["seconds"] = time.perf_counter() - started
                 run.log_step(metrics)
                 bar.at(step + 1, config.steps, f"reward {metrics['reward_mean']:.2f} KL {metrics.get('kl', 0):.3f}")
@@ -135,10 +136,13 @@ def align(
             raise PolicyError(f"an actor died and could not be started again ({error}); run with --resume") from error
 
 
-def evaluate(actors: Actors, version: int, validation: Validation, sampling: Sampling, seed: int) -> float | None:
-    """Mean reward of one answer to each validation query: for the curve, not for the table. None if none was scored."""
+def evaluate(actors: Actors, version: int, validation: Validation, sampling: Sampling, seed: int) -> tuple[float | None, int]:
+    """Mean reward of one answer to each validation query, None if none was scored, and how many were not.
+
+    For the curve, not for the table. A pairwise source has nobody to compare a lone answer with and scores none.
+    """
     prompts, questions = validation
     seeds = answer_seeds(seed, 3_000_000, range(len(prompts)), 1)
     _, rewards = actors.ask(version, prompts, questions, 1, sampling, seeds)
     scored = [reward.value for row in rewards for reward in row if isinstance(reward, Reward)]
-    return float(np.mean(scored)) if scored else None
+    return float(np.mean(scored)) if scored else None, sum(map(len, rewards)) - len(scored)

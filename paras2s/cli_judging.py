@@ -116,8 +116,9 @@ def judge_pair(
     pair = Pair(utterance(instruction), answers[0], answers[1])
     if estimate:
         asked = made.pair_requests([pair])[0]
-        _estimate(made, asked if isinstance(asked, list) else [], as_json)
-        return
+        if isinstance(asked, list):
+            _estimate(made, asked, as_json)
+            return
     found = made.pairs([pair])[0]
     _show(made, {"answer 1": answers[0], "answer 2": answers[1]}, found, rule, as_json)
 
@@ -136,19 +137,24 @@ def judge_answer(
 ) -> None:
     """Score one spoken answer from 1 to 5 by how well it fits what was asked, and how it was asked (ParaS2S)."""
     from paras2s.audio import read_clip
+    from paras2s.errors import ConfigError
+    from paras2s.llm import Request
     from paras2s.reward.judges.llm_judge import Exchange
     from paras2s.stages.judging import MAX_CLIP_S, utterance
 
     clip = read_clip(answer, max_duration_s=MAX_CLIP_S)
     if judge == "rubric":
+        if estimate or set_:
+            raise ConfigError("--judge rubric makes no call and has no config: leave --estimate and --set out")
         _judge_by_rubric(question, clip, style, tone, rubric, as_json)
         return
     made, rule = _open(judge, set_, tone, False)
     exchange = Exchange(utterance(question, style), clip)
     if estimate:
         asked = made.answer_requests([exchange])[0]
-        _estimate(made, [] if hasattr(asked, "reason") else [asked], as_json)
-        return
+        if isinstance(asked, Request):
+            _estimate(made, [asked], as_json)
+            return
     _show(made, {"answer": clip}, made.answers([exchange])[0], rule, as_json)
 
 
@@ -175,8 +181,9 @@ def _judge_by_rubric(
 
 
 def _open(judge: str, items: list[str] | None, tone: Path | None, both_orders: bool) -> Any:
+    from paras2s.reward.judges.llm_judge import open_judge
     from paras2s.reward.tone import ToneClassifier
-    from paras2s.stages.judging import open_config, open_judge
+    from paras2s.stages.judging import open_config
 
     overrides = parse_overrides(items) | ({"judge.both_orders": True} if both_orders else {})
     return open_judge(open_config(judge, overrides), ToneClassifier.load(tone) if tone else None)

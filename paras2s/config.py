@@ -132,7 +132,11 @@ class ExtractorConfig(Section):
 class LLMConfig(Section):
     """An OpenAI-compatible endpoint, and how it may be used. The key itself is only ever in the environment."""
 
-    base_url: str = Field("https://api.openai.com/v1", description="also Gemini's compatible endpoint or a vLLM server")
+    base_url: str = Field(
+        "https://api.openai.com/v1",
+        pattern=r"^https?://[^@?]+$",
+        description="also Gemini's compatible endpoint or a vLLM server",
+    )
     model: str = Field("gpt-4o", min_length=1)
     api_key_env: str = Field(
         "OPENAI_API_KEY",

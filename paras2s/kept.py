@@ -44,14 +44,21 @@ class Kept:
             raise StorageError(f"{path}: cannot be used as a cache ({error}); delete it or give another folder") from error
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        """The values of those keys that are there."""
+        """The values of those keys that are there.
+
+        Raises:
+            StorageError: the file is damaged.
+        """
         wanted = list(dict.fromkeys(keys))
         found: dict[str, Any] = {}
         for start in range(0, len(wanted), QUERY_KEYS):
             part = wanted[start : start + QUERY_KEYS]
             marks = ",".join("?" * len(part))
-            rows = self._db.execute(f"SELECT key, value FROM kept WHERE key IN ({marks})", part)
-            found.update((key, json.loads(value)) for key, value in rows)
+            try:
+                rows = self._db.execute(f"SELECT key, value FROM kept WHERE key IN ({marks})", part)
+                found.update((key, json.loads(value)) for key, value in rows)
+            except (sqlite3.Error, ValueError) as error:
+                raise StorageError(f"{self.path}: cannot be read ({error}); delete it, it is made again") from error
         return found
 
     def get(self, key: str) -> Any | None:

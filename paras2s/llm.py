@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import email.utils
+import hashlib
 import importlib.util
 import math
 import os
@@ -104,11 +105,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: messages, the JSON schema of the reply wanted (None: free text), and which sample of it this is."""
+    """What is asked: messages, and the JSON schema of the reply wanted (None: free text)."""
 
     messages: tuple[Message, ...]
     schema: dict[str, Any] | None = None
-    sample: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,10 @@ def request_key(config: LLMConfig, request: Request) -> str:
         for message in request.messages
     ]
     asked = (config.base_url, config.model, config.temperature, config.max_output_tokens, config.seed, config.structured)
-    return key_of([CACHE_VERSION, asked, messages, request.schema, request.sample])
+    return key_of([CACHE_VERSION, asked, messages, request.schema])
 
 
 def _digest(data: bytes) -> str:
-    import hashlib
-
     return hashlib.sha256(data).hexdigest()
 
 

@@ -70,4 +70,4 @@ def test_a_look_at_held_out_queries_is_the_mean_of_what_was_scored(values: list[
     """A reward model that scored nothing gives no number, which the log can hold and a NaN it could not."""
     rewards = [[Unscored("rubric", "silent") if value is None else Reward(value, {})] for value in values]
     actors = SimpleNamespace(ask=lambda *_: ([], rewards))
-    assert evaluate(actors, 1, ([None] * len(values),) * 2, Sampling(), 0) == expected  # type: ignore[arg-type]
+    assert evaluate(actors, 1, ([None] * len(values),) * 2, Sampling(), 0) == (expected, values.count(None))  # type: ignore[arg-type]

@@ -141,13 +141,12 @@ def test_a_key_changes_with_everything_that_changes_a_reply(changes):
     assert request_key(config, ask()) == request_key(LLMConfig(concurrency=3, budget_usd=1.0, timeout_s=1.0), ask())
 
 
-def test_a_key_changes_with_text_role_audio_schema_and_sample():
+def test_a_key_changes_with_text_role_audio_and_schema():
     wav = (Audio(b"RIFF1", 1.0), Audio(b"RIFF2", 1.0))
     variants = [
         ask(),
         ask("Other?"),
         ask(schema=SCHEMA),
-        ask(sample=1),
         Request((Message("system", ("How was it?",)),)),
         Request((Message("user", ("How was it?", wav[0])),)),
         Request((Message("user", ("How was it?", wav[1])),)),

@@ -14,10 +14,9 @@ from paras2s.audio import read_clip
 from paras2s.config import ExtractorConfig, JudgingConfig, load_judging_config
 from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.kept import Kept
-from paras2s.llm import LLMClient, Tokens
+from paras2s.llm import Tokens
 from paras2s.records import Absent, Blueprint, PairVerdict, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
-from paras2s.reward.fusion import FusionRule, find_rule
 from paras2s.reward.judges.llm_judge import LLMJudge, Utterance
 from paras2s.reward.tone import ToneClassifier
 from paras2s.stages.demo import preset_path
@@ -31,13 +30,6 @@ def open_config(name: str, overrides: dict[str, Any] | None = None) -> JudgingCo
     """A judge's settings, by the name of a shipped one or by path."""
     path = Path(name)
     return load_judging_config(path if path.suffix in (".yaml", ".yml") else preset_path(name, "judges"), overrides)
-
-
-def open_judge(config: JudgingConfig, tone: ToneClassifier | None = None) -> tuple[LLMJudge, FusionRule]:
-    """The judge with its caches, and the rule that fuses its labels."""
-    kept = Kept(config.cache_dir / "judging.sqlite")
-    rule = find_rule(config.judge.fusion, config.judge.fusion_rules)
-    return LLMJudge(config, LLMClient(config.llm, kept), kept, tone), rule
 
 
 def utterance(said: str, style: str | None = None) -> Utterance:
@@ -149,9 +141,8 @@ def show_verdict(console: Console, found: PairVerdict | Verdict | Unscored, over
         console.print(f"score [bold]{found.score:.0f}[/bold] of 5", highlight=False)
     console.print(found.reason, highlight=False, markup=False)
     price = "unknown" if found.cost_usd is None else f"{found.cost_usd:.4f} USD"
-    console.print(
-        f"{found.judge}/{found.version}, prompt {found.prompt_hash}, {found.latency_s:.1f} s, cost {price}", style="dim"
-    )
+    by = f"{found.judge}/{found.version}, prompt {found.prompt_hash}"
+    console.print(f"{by}, {found.latency_s:.1f} s, cost {price}", style="dim", markup=False)
 
 
 def show_estimate(console: Console, judge: LLMJudge, tokens: Tokens, usd: float | None, calls: int) -> None:

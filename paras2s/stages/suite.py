@@ -20,17 +20,19 @@ CHUNK_PAIRS = 64
 
 def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> dict[str, Any]:
     """Calls, tokens and USD at most, without a call; clips are measured for it, and kept."""
-    tokens, calls, unscored = Tokens(), 0, 0
+    tokens, calls, unscored, usd = Tokens(), 0, 0, 0.0
+    priced = True
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
         asked = judge.pair_requests([one for one in read if isinstance(one, Pair)])
         requests = [request for one in asked if isinstance(one, list) for request in one]
-        more, _ = judge.estimate(requests)
+        more, cost_usd = judge.estimate(requests)
+        priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
         tokens = Tokens(tokens.text_in + more.text_in, tokens.audio_in + more.audio_in, tokens.text_out + more.text_out)
         calls += len(requests)
         unscored += len(read) - sum(isinstance(one, list) for one in asked)
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
-    return {"calls": calls, "tokens": tokens, "at_most_usd": tokens.cost_usd(judge.client.price), "unscored": unscored}
+    return {"calls": calls, "tokens": tokens, "at_most_usd": usd if priced else None, "unscored": unscored}
 
 
 def judge_suite(

@@ -61,6 +61,7 @@ def _load_when_asked(entry: importlib.metadata.EntryPoint) -> Callable[..., Extr
         try:
             factory = entry.load()
         except Exception as error:
+            # Another package's import may raise whatever it likes; the user must learn whose it was.
             raise ConfigError(f"plug-in {entry.value}: cannot be loaded ({one_line(error)})") from error
         made: Extractor = factory(**options)
         return made

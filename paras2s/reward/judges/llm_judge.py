@@ -19,7 +19,7 @@ from paras2s.llm import Audio, LLMClient, Reply, Request, Tokens, estimate_token
 from paras2s.records import DIMENSIONS, Blueprint, PairVerdict, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
-from paras2s.reward.fusion import swap, symmetric
+from paras2s.reward.fusion import FusionRule, find_rule, swap, symmetric
 from paras2s.reward.judges.fields import describe_fields
 from paras2s.reward.judges.prompting import load_prompt
 from paras2s.reward.judges.replies import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair, read_score, require_whole
@@ -236,6 +236,13 @@ class LLMJudge:
         total = Tokens(*(sum(getattr(one, key) for one in each) for key in ("text_in", "audio_in", "text_out")))
         priced = all(self.client.audio_priced(one) for one in requests)
         return total, total.cost_usd(self.client.price) if priced else None
+
+
+def open_judge(config: JudgingConfig, tone: ToneClassifier | None = None) -> tuple[LLMJudge, FusionRule]:
+    """The judge with its caches, and the rule that fuses its labels."""
+    kept = Kept(config.cache_dir / "judging.sqlite")
+    rule = find_rule(config.judge.fusion, config.judge.fusion_rules)
+    return LLMJudge(config, LLMClient(config.llm, kept), kept, tone), rule
 
 
 def _wav(clip: Clip) -> Audio:

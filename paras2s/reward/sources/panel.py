@@ -13,12 +13,10 @@ from pydantic import ValidationError
 from paras2s.audio import Clip
 from paras2s.config import OmniConfig, RewardConfig, RewardSourceConfig, load_judging_config
 from paras2s.errors import ConfigError, one_line
-from paras2s.kept import Kept
-from paras2s.llm import LLMClient
 from paras2s.records import Reward, Unscored
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
-from paras2s.reward.fusion import FusionRule, find_rule
-from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.fusion import FusionRule
+from paras2s.reward.judges.llm_judge import LLMJudge, open_judge
 from paras2s.reward.model import RewardModel
 from paras2s.reward.omni import OmniRewardModel
 from paras2s.reward.sources.base import Group, RewardSource
@@ -142,7 +140,5 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
 def _judge(name: object, setup: RewardSetup) -> tuple[LLMJudge, FusionRule]:
     path = Path(str(name))
     config = load_judging_config(path if path.suffix in (".yaml", ".yml") else setup.judges_dir / f"{name}.yaml")
-    kept = Kept(config.cache_dir / "judging.sqlite")
     tone = ToneClassifier.load(setup.agent_tone) if any(one.name == "tone" for one in config.extractors) else None
-    rule = find_rule(config.judge.fusion, config.judge.fusion_rules)
-    return LLMJudge(config, LLMClient(config.llm, kept), kept, tone), rule
+    return open_judge(config, tone)
