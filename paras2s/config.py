@@ -87,6 +87,7 @@ class AlignConfig(Section):
     steps: int = Field(90, ge=1)
     queries_per_step: int = Field(32, ge=1, description="asked and rewarded in a step")
     learned_queries: int = Field(16, ge=1, description="of these, how many are learned from: those whose rewards differ most")
+    only_categories: tuple[str, ...] = Field((), description="RL prompts of these alone, by the ledger (Table 7); (): all")
     group_size: int = Field(8, ge=2)
     learning_rate: float = Field(1e-4, description="after its rise; it falls to a tenth over the run")
     hearing_learning_rate: float = Field(1e-3, description="of the adaptor that hears; who speaks must not change as fast")
@@ -239,7 +240,9 @@ class AblationRow(Section):
 
     name: str = Field(pattern=r"^\w[\w .,+=-]*$", description="also its folder")
     set: dict[str, Any] = Field({}, description="dotted keys laid over the base")
-    aligned: bool = Field(True, description="false: the warm-up is what counts, and nothing is reinforced")
+    system: Literal["words_only", "sft", "aligned", "topline"] = Field(
+        "aligned", description="whose score counts; only the aligned one is reinforced"
+    )
     line: str = Field("", description="rows of one line are joined in the plot")
     x: float | None = Field(None, description="place on the plot's axis; null: not plotted")
 
@@ -249,7 +252,9 @@ class AblationConfig(Section):
 
     name: str
     base: str = Field("demo", description="preset or YAML of the run that the rows change")
-    on: Literal["validation", "test"] = "validation"
+    queries: Literal["validation", "test"] = Field(
+        "validation", description="that score it; test: for a figure, never to choose"
+    )
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     run_dir: Path = Path("runs/ablations")
     set: dict[str, Any] = Field({}, description="laid over the base in every row")
@@ -270,7 +275,7 @@ def parse_config(values: Any, name: str, kind: type[Config]) -> Config:
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: expected a mapping of sections, got {type(values).__name__}")
     try:
-        return kind(**values)
+        return kind.model_validate(values)
     except ValidationError as error:
         lines = [f"{name}: {'.'.join(map(str, item['loc']))}: {_say(item)}" for item in error.errors()]
         raise ConfigError("; ".join(lines)) from error

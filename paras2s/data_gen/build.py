@@ -268,6 +268,12 @@ def _query_id(candidate: Candidate) -> str:
     return f"rl-{_seed_of(candidate.id):08x}" if candidate.role == "rl" else candidate.id
 
 
+def prompt_categories(candidates: Sequence[Candidate]) -> dict[str, str]:
+    """Category of each RL prompt by its id: from the ledger, which people keep, since a prompt has no label."""
+    prompts = (replace(c, role="rl") for c in candidates if c.role in ("rl", "preference"))
+    return {_query_id(one): one.category for one in prompts}
+
+
 def _query_clip(candidate: Candidate) -> str:
     return f"queries/{_query_id(candidate)}"
 

@@ -87,10 +87,10 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
     dataset = run_data(run)
     policy = run_warmup(run, dataset)
     model = run_distill(run, dataset, policy)
-    if row.aligned:
+    if row.system == "aligned":
         run_align(run, dataset, policy, resume=True)
-    systems = run_bench(run, dataset, model, "test" if on == "test" else "validation", ("sft", "aligned"))
-    found = summary(systems)["aligned" if row.aligned else "sft"]
+    systems = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))
+    found = summary(systems)[row.system]
     kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
     return {
         "row": row.name,
@@ -114,15 +114,16 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
     for number, (row, run) in enumerate(runs, 1):
         run.say(f"[bold]row {number} of {len(runs)}: {row.name}, seed {run.config.seed}[/bold]")
         run.open()
-        share_stages(run, folder / "shared")
+        # One place for all ablations: figures that start from the same warm-up do not each train it.
+        share_stages(run, ablation.run_dir / "shared")
         try:
-            found.append(run_row(run, row, ablation.on))
+            found.append(run_row(run, row, ablation.queries))
         except (PolicyError, JudgeError) as error:
             # A row that diverges is a result as well; those after it are still to be run.
             found.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
             run.say(f"[red]row {row.name!r} failed[/red]: {error}")
         # After every row, so that a long grid can be looked at while it runs.
-        write_json(folder / "table.json", {"name": ablation.name, "on": ablation.on, "rows": found})
+        write_json(folder / "table.json", {"name": ablation.name, "queries": ablation.queries, "rows": found})
         write_text(folder / "table.md", markdown(ablation, found))
     if (plot := draw(ablation, found)) is not None:
         write_text(folder / "plot.svg", plot)
@@ -158,11 +159,11 @@ def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
     head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
     body = "".join(f"| {' | '.join(cells(row))} |\n" for row in rows)
     paper = f"\nThe paper: {ablation.paper}\n" if ablation.paper else ""
-    return f"`paras2s ablate` {ablation.name}, {ablation.on} queries.\n\n{head}{body}{paper}"
+    return f"`paras2s ablate` {ablation.name}, {ablation.queries} queries.\n\n{head}{body}{paper}"
 
 
 def _table(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(*COLUMNS, title=f"{ablation.name}, {ablation.on} queries", title_justify="left")
+    table = Table(*COLUMNS, title=f"{ablation.name}, {ablation.queries} queries", title_justify="left")
     for row in rows:
         table.add_row(*cells(row))
     return table

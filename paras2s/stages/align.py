@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from paras2s.align import align
+from paras2s.data_gen.build import prompt_categories
 from paras2s.data_gen.manifest import Dataset
+from paras2s.errors import ConfigError
 from paras2s.policy.augment import augment
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Prompt
@@ -36,6 +38,21 @@ def ask_questions(
     ]
 
 
+def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
+    """The RL prompts, or those of some categories: reinforcement in one domain, to be tested in another (Table 7).
+
+    Raises:
+        ConfigError: an unknown category, or one without prompts.
+    """
+    queries = dataset.of_role("rl")
+    if not only:
+        return queries
+    category = prompt_categories(dataset.candidates)
+    if missing := sorted(set(only) - {category[query.id] for query in queries}):
+        raise ConfigError(f"align.only_categories: no RL prompt is of {missing[0]!r}")
+    return [query for query in queries if category[query.id] in only]
+
+
 def run_align(run: Run, dataset: Dataset, policy: DualStreamPolicy, resume: bool) -> None:
     """Reinforce the SFT policy, or leave it where that is done already."""
     if (run.aligned_dir / "trainer.json").is_file():
@@ -46,7 +63,7 @@ def run_align(run: Run, dataset: Dataset, policy: DualStreamPolicy, resume: bool
     def blur(prompt: Prompt, rng: np.random.Generator) -> Prompt:
         return augment(prompt, blurring, sizes, rng)
 
-    queries, held = dataset.of_role("rl"), dataset.of_role("validation")
+    queries, held = rl_prompts(dataset, run.config.align.only_categories), dataset.of_role("validation")
     prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held))
     questions, held_questions = (
         ask_questions(run, dataset, policy, part, read) for part, read in ((queries, prompts), (held, held_prompts))

@@ -10,8 +10,12 @@ import pytest
 from rich.console import Console
 
 from paras2s.config import AblationConfig, AblationRow
+from paras2s.data_gen.build import prompt_categories
+from paras2s.data_gen.manifest import Dataset
 from paras2s.errors import ConfigError
+from paras2s.records import Candidate, Query
 from paras2s.stages.ablate import cells, draw, markdown, row_config, share_stages, stage_keys
+from paras2s.stages.align import rl_prompts
 from paras2s.stages.run import Run
 
 
@@ -108,3 +112,23 @@ def test_a_plot_has_a_curve_a_line_and_means_over_seeds(tmp_path: Path) -> None:
     assert plot.count('class="line line-0"') == plot.count('class="line line-1"') == 1
     assert "contrasts &lt;x&gt;" in plot
     assert draw(grid, [result("a", 2.0), result("b", None, x=1.0)]) is None
+
+
+def candidate(number: int, category: str, role: str) -> Candidate:
+    return Candidate(
+        f"{category}{number}-x-m1", f"{category}{number}", category, "t", role, "x", "m1", "w", "w", 0.0, 1.0, None
+    )
+
+
+def test_prompts_of_one_domain_are_found_by_the_ledger_though_they_have_no_labels(tmp_path: Path) -> None:
+    ledger = [candidate(n, category, role) for n, (category, role) in enumerate(
+        [("emotion", "rl"), ("emotion", "preference"), ("age", "rl"), ("age", "test")]
+    )]  # fmt: skip
+    category = prompt_categories(ledger)
+    assert sorted(category.values()) == ["age", "emotion", "emotion"]
+    queries = [Query(one, "", None, None, "rl", "", "a.wav", 1.0, "w", None, None) for one in category]
+    dataset = Dataset(tmp_path, tuple(queries), (), tuple(ledger), Any, Any, {})
+    assert [category[one.id] for one in rl_prompts(dataset, ("emotion",))] == ["emotion", "emotion"]
+    assert rl_prompts(dataset, ()) == queries
+    with pytest.raises(ConfigError, match="no RL prompt is of 'gender'"):
+        rl_prompts(dataset, ("emotion", "gender"))
