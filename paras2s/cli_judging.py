@@ -333,7 +333,7 @@ def _judge_suite(asked: _Asked, pairs: Any, console: Any, as_json: bool) -> Any:
     with progress_bar(console, "pairs judged", len(pairs), quiet=as_json) as bar:
         took_s, stopped = judge_suite(judge, pairs, root, path, bar.at)
     console.print(
-        f"{judge.client.calls} calls in {took_s:.0f} s, {judge.client.wallet.spent_usd:.4f} USD spent now; verdicts in {path}",
+        f"{judge.client.calls} calls in {took_s:.0f} s, {judge.client.caller.wallet.spent_usd:.4f} USD spent now; verdicts in {path}",
         highlight=False,
     )
     return path, stopped

@@ -130,7 +130,7 @@ class ExtractorConfig(Section):
     options: dict[str, str | int | float] = {}
 
 
-class LLMConfig(Section):
+class EndpointConfig(Section):
     """An OpenAI-compatible endpoint, and how it may be used. The key itself is only ever in the environment."""
 
     base_url: str = Field(
@@ -144,10 +144,6 @@ class LLMConfig(Section):
         pattern=r"^[A-Za-z_]\w{0,40}$",
         description="name of the variable that holds the key; unset: no key is sent",
     )
-    temperature: float | None = Field(0.0, ge=0, description="null: not sent, for models that refuse it")
-    max_output_tokens: int = Field(2048, ge=1)
-    seed: int | None = None
-    structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
     concurrency: int = Field(16, ge=1, description="calls under way at once")
     requests_per_minute: float | None = Field(None, gt=0)
     timeout_s: float = Field(120.0, gt=0)
@@ -157,6 +153,15 @@ class LLMConfig(Section):
         None, gt=0, description="of one command, as a reward of one worker; no call that could exceed it is made"
     )
     prices: Path | None = Field(None, description="another price table (YAML)")
+
+
+class LLMConfig(EndpointConfig):
+    """A language model there."""
+
+    temperature: float | None = Field(0.0, ge=0, description="null: not sent, for models that refuse it")
+    max_output_tokens: int = Field(2048, ge=1)
+    seed: int | None = None
+    structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
 
 
 class JudgeConfig(Section):

@@ -8,22 +8,18 @@ import pytest
 from scripted_endpoint import Cut, Fail, Hang, Raw, Say, ScriptedEndpoint
 
 from paras2s.config import LLMConfig
+from paras2s.endpoint import Price, Wallet, load_prices, retry_after_s, wait_s
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.kept import Kept, key_of
 from paras2s.llm import (
     Audio,
     LLMClient,
     Message,
-    Price,
     Reply,
     Request,
     Tokens,
-    Wallet,
     estimate_tokens,
-    load_prices,
     request_key,
-    retry_after_s,
-    wait_s,
 )
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
@@ -121,7 +117,7 @@ def test_a_second_run_makes_no_call_and_costs_nothing(tmp_path):
         assert len(server.requests) == 5
     assert [reply.text for reply in first] == [reply.text for reply in second]
     assert all(reply.cached for reply in second)
-    assert (again.wallet.spent_usd, again.calls) == (0.0, 0)
+    assert (again.caller.wallet.spent_usd, again.calls) == (0.0, 0)
 
 
 def test_failures_are_not_kept(tmp_path):
@@ -188,7 +184,7 @@ def test_the_budget_is_never_exceeded_and_a_later_run_goes_on(tmp_path):
         found = client.complete_all(requests)
         paid = sum(isinstance(one, Reply) for one in found)
         assert 0 < paid < 10
-        assert client.wallet.spent_usd <= 3.5 * most
+        assert client.caller.wallet.spent_usd <= 3.5 * most
         assert all("the budget of" in str(one) for one in found if isinstance(one, BudgetError))
         assert len(server.requests) == paid
         again = client_for(server, Kept(tmp_path / "a.sqlite"), budget_usd=1.0, **settings).complete_all(requests)
@@ -202,14 +198,14 @@ def test_calls_wait_for_what_others_under_way_give_back():
         client = client_for(server, budget_usd=0.1, concurrency=16)
         found = client.complete_all([ask(str(n)) for n in range(100)])
     assert sum(isinstance(one, Reply) for one in found) == 100
-    assert client.wallet.spent_usd == pytest.approx(100 * (100 * 2.5 + 20 * 10) / 1e6)
+    assert client.caller.wallet.spent_usd == pytest.approx(100 * (100 * 2.5 + 20 * 10) / 1e6)
 
 
 def test_audio_without_a_price_is_not_free(monkeypatch):
     heard = Request((Message("user", ("Listen:", Audio(b"RIFF", 60.0))),))
     with ScriptedEndpoint(echo) as server:
         found = client_for(server, budget_usd=1.0).complete_all([heard])[0]
-        assert "no price of audio is known for gpt-4o" in str(found)
+        assert "gpt-4o has no price for its audio" in str(found)
         assert server.requests == []
 
 
