@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 
 class Price(BaseModel):
-    """Of one model, in USD per million tokens; `audio_in` is None where the model hears nothing."""
+    """Of one model, in USD per million tokens; `audio_in` is None where it hears nothing, `audio_out` where it cannot speak."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,6 +44,8 @@ class Price(BaseModel):
     text_out: float
     audio_in: float | None = None
     audio_tokens_per_s: float | None = None
+    audio_out: float | None = None
+    audio_out_tokens_per_s: float | None = None
 
 
 class Prices(BaseModel):

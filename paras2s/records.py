@@ -12,7 +12,8 @@ import numpy as np
 
 SCHEMA_VERSION = 1
 
-Category = Literal["emotion", "sarcasm", "age", "gender"]
+# The four of ParaS2S, a corpus of real speech, or one of a user's own.
+Category = str
 CATEGORIES: tuple[Category, ...] = ("emotion", "sarcasm", "age", "gender")
 Role = Literal["demonstration", "preference", "rl", "validation", "test"]
 # Of a pair of answers: which one is better, or that both are acceptable, or neither (TRACE, 3.2).
@@ -55,7 +56,10 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One line of the ledger: a clip that was rendered, and why it was rejected (None: it was kept)."""
+    """One line of the ledger: a clip that was asked for, and why it was rejected (None: it was kept).
+
+    `rejected_by` names the filter. `heard` and the figures are None where that was not measured: no clip, or no such filter.
+    """
 
     id: str
     contrast_id: str
@@ -65,10 +69,44 @@ class Candidate:
     style: str
     speaker: str
     text: str
-    heard: str
-    word_error_rate: float
-    style_probability: float
+    heard: str | None
+    word_error_rate: float | None
+    style_probability: float | None
+    rejected_by: str | None
     rejected: str | None
+
+
+@dataclass(frozen=True)
+class PlannedAnswer:
+    """A good answer as an LLM wrote it: words, and how they are spoken (ParaS2S's c_o and s_o)."""
+
+    text: str
+    tone: str
+
+
+@dataclass(frozen=True)
+class Script:
+    """A sentence and the ways to say it. Written by an LLM or found in a corpus; read by the tests, then by speech.
+
+    `styles` call for different answers; the first `spoken_styles` of them become queries, and what follows is only what they
+    are compared with. `source` says which list and line it comes from, or which turn of a corpus. `tests` keeps what each test
+    answered. `answers` are those to `styles`, in order, () before they are written. `clip` is real speech, if there is any.
+    """
+
+    id: str
+    category: Category
+    topic: str
+    split: str
+    text: str
+    styles: tuple[str, str]
+    source: str
+    spoken_styles: int = 2
+    speaker: str = ""
+    clip: str | None = None
+    tests: dict[str, Any] = field(default_factory=dict)
+    answers: tuple[PlannedAnswer, ...] = ()
+    rejected_by: str | None = None
+    rejected: str | None = None
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,12 @@ def judge_candidate(
     scores = dict(zip(classifier.labels, classifier.probabilities(percept_row[None])[0], strict=True))
     pair = [float(scores[style]) for style in plan.contrast.styles]
     probability = float(scores[plan.style]) / max(sum(pair), 1e-12)
-    rejected = None
+    rejected_by, rejected = None, None
     if error_rate > config.max_word_error_rate:
+        rejected_by = "words"
         rejected = f"word error rate {error_rate:.2f} above {config.max_word_error_rate:.2f} (heard: {heard!r})"
     elif probability < config.min_style_probability:
+        rejected_by = "style"
         rejected = f"the tone classifier gives {plan.style} only {probability:.2f} against the other style"
     return Candidate(
         id=plan.id,
@@ -134,6 +136,7 @@ def judge_candidate(
         heard=heard,
         word_error_rate=error_rate,
         style_probability=probability,
+        rejected_by=rejected_by,
         rejected=rejected,
     )
 
@@ -237,7 +240,7 @@ def _whole_held_out_contrasts(candidates: Sequence[Candidate]) -> list[Candidate
     """A held-out contrast is only worth asking whole: where one style was rejected, so is the other, with that reason."""
     broken = {c.contrast_id for c in candidates if c.role in HELD_OUT and c.rejected is not None}
     return [
-        replace(c, rejected="the contrast's other style was rejected")
+        replace(c, rejected_by="contrast", rejected="the contrast's other style was rejected")
         if c.role in HELD_OUT and c.rejected is None and c.contrast_id in broken
         else c
         for c in candidates
@@ -290,7 +293,7 @@ def _as_query(candidate: Candidate, one: Rendered) -> Query:
         speaker=candidate.speaker if labelled else "",
         clip=f"{_query_clip(candidate)}.wav",
         duration_s=one.clip.duration_s,
-        heard=candidate.heard,
+        heard=candidate.heard or "",
         text=candidate.text if labelled else None,
         style=candidate.style if labelled else None,
     )

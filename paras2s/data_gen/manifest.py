@@ -1,4 +1,4 @@
-"""A dataset on disk: three tables (parquet), clips with their percepts, two tone classifiers, the hearing check."""
+"""A dataset on disk: three tables (parquet) and clips; that of a run also has percepts, tone classifiers, a hearing check."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from paras2s.reward.tone import ToneClassifier
 from paras2s.storage import read_json, write_bytes, write_json
 
 Row = TypeVar("Row", Query, Demonstration, Candidate)
+# Raised whenever a column of a table is added, dropped or means something else.
+TABLE_VERSION = 2
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """What the data stage made. Clips are read when asked for."""
+class Manifest:
+    """Queries, demonstrations and the ledger of candidates. Clips are read when asked for."""
 
     folder: Path
     queries: tuple[Query, ...]
     demonstrations: tuple[Demonstration, ...]
     candidates: tuple[Candidate, ...]
-    user_tone: ToneClassifier
-    agent_tone: ToneClassifier
-    hearing: dict[str, Any]
 
     def of_role(self, role: Role) -> list[Query]:
         """Queries of one role, in the order of the manifest."""
@@ -41,6 +40,15 @@ class Dataset:
             DataError: the name leaves the data folder, or there is no such file. AudioError: it cannot be decoded.
         """
         return read_clip(inside(self.folder, relative))
+
+
+@dataclass(frozen=True)
+class Dataset(Manifest):
+    """What the data stage of a run made."""
+
+    user_tone: ToneClassifier
+    agent_tone: ToneClassifier
+    hearing: dict[str, Any]
 
     def percept(self, relative: str, codec: Codec) -> Percept:
         """Codes and prosody of a clip: from the file beside it, else made from the waveform."""
@@ -65,14 +73,30 @@ def inside(folder: Path, relative: str) -> Path:
     return path
 
 
-def _write_table(path: Path, rows: Sequence[Row]) -> None:
+def table_schema(kind: type[Any]) -> Any:
+    """The columns of a record's table, and which version of the records they are of."""
+    import typing
+
+    import pyarrow as pa
+
+    arrow = {str: pa.string(), float: pa.float64(), int: pa.int64()}
+    hints = typing.get_type_hints(kind)
+    columns = []
+    for column in fields(kind):
+        options = [hints[column.name], *typing.get_args(hints[column.name])]
+        # What is none of these is a closed set of words.
+        columns.append(pa.field(column.name, next((arrow[one] for one in options if one in arrow), pa.string())))
+    return pa.schema(columns, metadata={"paras2s_schema": str(TABLE_VERSION)})
+
+
+def _write_table(path: Path, rows: Sequence[Row], kind: type[Row]) -> None:
     import io
 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([as_row(row) for row in rows]), buffer)
+    pq.write_table(pa.Table.from_pylist([as_row(row) for row in rows], schema=table_schema(kind)), buffer)
     write_bytes(path, buffer.getvalue())
 
 
@@ -83,9 +107,15 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
     if not path.is_file():
         raise DataError(f"{path}: no such table; run `paras2s data` first")
     try:
-        rows = pq.read_table(path).to_pylist()
+        table = pq.read_table(path)
+        rows = table.to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a parquet table ({one_line(error)}); run `paras2s data` again") from error
+    version = (table.schema.metadata or {}).get(b"paras2s_schema", b"1").decode()
+    if version != str(TABLE_VERSION):
+        raise DataError(
+            f"{path}: of schema {version}, this version reads {TABLE_VERSION}; run `paras2s data` into another folder"
+        )
     names = {field.name for field in fields(kind)}
     if rows and set(rows[0]) != names:
         wrong = sorted(set(rows[0]) ^ names)
@@ -114,15 +144,21 @@ def save_dataset(
     user_tone.save(folder / "tone_user.json")
     agent_tone.save(folder / "tone_agent.json")
     write_json(folder / "hearing.json", hearing)
-    _write_table(folder / "demonstrations.parquet", demonstrations)
-    _write_table(folder / "candidates.parquet", candidates)
-    # Last, as the sign that the dataset is whole.
-    _write_table(folder / "queries.parquet", queries)
+    save_tables(folder, queries, demonstrations, candidates)
     return load_dataset(folder)
 
 
-def load_dataset(folder: Path) -> Dataset:
-    """Read a dataset.
+def save_tables(
+    folder: Path, queries: Sequence[Query], demonstrations: Sequence[Demonstration], candidates: Sequence[Candidate]
+) -> None:
+    """Write the three tables, the queries last, as the sign that the dataset is whole."""
+    _write_table(folder / "demonstrations.parquet", demonstrations, Demonstration)
+    _write_table(folder / "candidates.parquet", candidates, Candidate)
+    _write_table(folder / "queries.parquet", queries, Query)
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read the tables of a dataset, whoever made it.
 
     Raises:
         DataError: a table is missing, broken or of another version, or a named clip is missing or outside.
@@ -131,11 +167,21 @@ def load_dataset(folder: Path) -> Dataset:
     demonstrations = _read_table(folder / "demonstrations.parquet", Demonstration)
     for relative in (*(query.clip for query in queries), *(one.clip for one in demonstrations)):
         inside(folder, relative)
+    return Manifest(folder, queries, demonstrations, _read_table(folder / "candidates.parquet", Candidate))
+
+
+def load_dataset(folder: Path) -> Dataset:
+    """Read the dataset of a run.
+
+    Raises:
+        DataError: as `load_manifest`, or a classifier or the hearing check is missing.
+    """
+    found = load_manifest(folder)
     return Dataset(
-        folder,
-        queries,
-        demonstrations,
-        _read_table(folder / "candidates.parquet", Candidate),
+        found.folder,
+        found.queries,
+        found.demonstrations,
+        found.candidates,
         ToneClassifier.load(folder / "tone_user.json"),
         ToneClassifier.load(folder / "tone_agent.json"),
         read_json(folder / "hearing.json"),

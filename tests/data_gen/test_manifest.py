@@ -29,7 +29,9 @@ PROMPT = replace(TEST, id="rl-1", contrast_id="", category=None, topic=None, rol
                  style=None, clip="queries/q1.wav")  # fmt: skip
 SHOWN = replace(TEST, id="emotion001-sad-m1", role="demonstration", clip="queries/q2.wav")
 ANSWER = Demonstration(SHOWN.id, "I am sorry.", "gentle", "answers/a0.wav")
-REJECTED = Candidate("x", "emotion002", "emotion", "food", "rl", "happy", "m2", "Words.", "birds", 1.0, 0.25, "too many")
+REJECTED = Candidate(
+    "x", "emotion002", "emotion", "food", "rl", "happy", "m2", "Words.", "birds", 1.0, 0.25, "words", "too many"
+)
 KEPT = replace(REJECTED, id="y", rejected=None)
 
 
@@ -111,18 +113,30 @@ def rewrite(name: str, **values: object) -> Callable[[Path], None]:
     """Change columns of a table's first row."""
 
     def edit(folder: Path) -> None:
-        rows = pq.read_table(folder / name).to_pylist()
-        rows[0] = {**rows[0], **values}
-        pq.write_table(pa.Table.from_pylist(rows), folder / name)
+        first = True
+
+        def change(row: dict[str, object]) -> dict[str, object]:
+            nonlocal first
+            first, is_first = False, first
+            return {**row, **values} if is_first else row
+
+        columns(name, change)(folder)
 
     return edit
 
 
 def columns(name: str, change: Callable[[dict[str, object]], dict[str, object]]) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
-        pq.write_table(pa.Table.from_pylist([change(row) for row in pq.read_table(folder / name).to_pylist()]), folder / name)
+        table = pq.read_table(folder / name)
+        rows = pa.Table.from_pylist([change(row) for row in table.to_pylist()])
+        pq.write_table(rows.replace_schema_metadata(table.schema.metadata), folder / name)
 
     return edit
+
+
+def without_version(folder: Path) -> None:
+    path = folder / "candidates.parquet"
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
 
 
 def cut(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
@@ -157,12 +171,13 @@ def zero_footer(data: bytes) -> bytes:
         (columns("queries.parquet", lambda row: {**row, "clip": None}), r"queries\.parquet"),
         (columns("queries.parquet", lambda row: {**row, "clip": 7}), r"queries\.parquet"),
         (lambda folder: (folder / "queries.parquet").unlink(), r"queries\.parquet: no such table"),
+        (without_version, r"candidates\.parquet: of schema 1, this version reads 2; run `paras2s data` into another folder"),
         (lambda folder: (folder / "tone_agent.json").unlink(), r"tone_agent\.json: no such file"),
         (cut("hearing.json", lambda data: data[:9]), r"hearing\.json: not valid JSON"),
     ],
     ids=["query clip missing", "answer clip missing", "leaves", "leaves by a detour", "absolute", "answer leaves",
          "a folder", "cut off", "empty", "text", "zeros inside", "zeros in the footer", "column missing",
-         "column too many", "clip is null", "clip is a number", "no table", "no classifier", "hearing cut off"],
+         "column too many", "clip is null", "clip is a number", "no table", "older schema", "no classifier", "hearing cut off"],
 )  # fmt: skip
 def test_a_broken_manifest_is_named(saved: Dataset, damage: Callable[[Path], None], named: str) -> None:
     (saved.folder.parent / "secret.wav").write_bytes(clip_of(9).wav)

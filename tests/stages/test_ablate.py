@@ -116,7 +116,7 @@ def test_a_plot_has_a_curve_a_line_and_means_over_seeds(tmp_path: Path) -> None:
 
 def candidate(number: int, category: str, role: str) -> Candidate:
     return Candidate(
-        f"{category}{number}-x-m1", f"{category}{number}", category, "t", role, "x", "m1", "w", "w", 0.0, 1.0, None
+        f"{category}{number}-x-m1", f"{category}{number}", category, "t", role, "x", "m1", "w", "w", 0.0, 1.0, None, None
     )
 
 

@@ -57,14 +57,14 @@ def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
     return Prompt(read_prompt(system, folder), read_prompt(user, folder))
 
 
-def read_prompt(name: str, folder: Path | None = None) -> str:
-    """One prompt: the user's, where the folder has it, or the shipped one.
+def read_prompt(name: str, folder: Path | None = None, package: str = "paras2s.reward") -> str:
+    """One prompt: the user's, where the folder has it, or the one shipped in `package`/prompts.
 
     Raises:
         ConfigError: it cannot be read.
     """
     own = folder / f"{name}.md" if folder else None
-    source = own if own and own.is_file() else resources.files("paras2s.reward").joinpath(f"prompts/{name}.md")
+    source = own if own and own.is_file() else resources.files(package).joinpath(f"prompts/{name}.md")
     try:
         return source.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from paras2s.errors import DataError, JudgeError
 from paras2s.llm import Reply
@@ -96,6 +98,27 @@ def _refuse_broken(text: str, key: str, whole: int) -> None:
     """
     if 0 < whole < text.count(key):
         raise JudgeError("the reply holds a verdict that is broken beside a whole one; neither is taken")
+
+
+Found = TypeVar("Found", bound=BaseModel)
+
+
+def read_as(text: str, kind: type[Found]) -> Found:
+    """The last object of a reply that has all the keys of a model, checked strictly.
+
+    Raises:
+        JudgeError: there is none, or its values are not what the model allows; names the key.
+    """
+    keys = list(kind.model_fields)
+    found = [one for one in json_objects(text) if all(key in one for key in keys)]
+    _refuse_broken(text, f'"{keys[-1]}"', len(found))
+    if not found:
+        raise JudgeError(f"the reply holds no JSON object with {', '.join(keys)}")
+    try:
+        return kind.model_validate(found[-1], strict=True)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise JudgeError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
 
 def _by_dimension(found: dict[str, Any]) -> dict[str, Any] | None:

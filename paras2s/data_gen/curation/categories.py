@@ -1,0 +1,74 @@
+"""What queries are about: categories with their topics, pairs of contrasting styles and rules; shipped, or a user's."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from paras2s.acoustics.asr import normalise_words
+from paras2s.config import Section, parse_config
+from paras2s.errors import ConfigError, one_line
+
+Split = Literal["train", "validation", "test"]
+# Ellipses for irony, scare quotes, shouting, heaped marks and emoji give sarcasm away (appendix I.4).
+MARKED = re.compile(r"\.\.|…|[\"“”]|[!?]{2,}|\b(?![AI]\b)[A-Z]{3,}\b|[\U0001F300-\U0001FAFF☀-➿]")
+
+
+class QueryCategory(Section):
+    """One kind of contrast."""
+
+    prompt: str = Field(description="name of the prompt that asks for a list of sentences")
+    engine: Literal["openai", "cosyvoice", "piper", "espeak"] = Field(description="of the voices that speak it")
+    styles: tuple[tuple[str, str], ...] = Field(min_length=1)
+    topics: dict[Split, tuple[str, ...]]
+    forbidden: tuple[str, ...] = Field((), description="words, or runs of words, that no sentence may hold")
+    plain_marks: bool = Field(False, description="true: no ellipsis, quotes, capitals or heaped marks")
+    min_words: int = Field(3, ge=1)
+    max_words: int = Field(60, ge=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> QueryCategory:
+        every = [topic for topics in self.topics.values() for topic in topics]
+        if len(set(every)) < len(every):
+            raise ValueError(f"topic {max(every, key=every.count)!r} stands in two splits")
+        if not self.topics.get("train"):
+            raise ValueError("topics: train must name at least one")
+        if any(first == second for first, second in self.styles):
+            raise ValueError("styles: a pair must hold two")
+        return self
+
+    def complaint(self, text: str) -> str | None:
+        """What is wrong with a sentence by the category's own rules; None: nothing."""
+        words = normalise_words(text)
+        count = len(words.split())
+        if not self.min_words <= count <= self.max_words:
+            return f"{count} words, {self.min_words} to {self.max_words} are asked for"
+        for taboo in self.forbidden:
+            if f" {normalise_words(taboo)} " in f" {words} ":
+                return f"holds {taboo!r}, which the rules forbid"
+        marked = MARKED.search(text) if self.plain_marks else None
+        return f"{marked.group(0)!r} gives the tone away" if marked else None
+
+
+def load_categories(path: Path | None = None) -> dict[str, QueryCategory]:
+    """The shipped categories, with those of a file of the same form laid over them.
+
+    Raises:
+        ConfigError: missing, not YAML, or not such a file; names the key.
+    """
+    shipped = resources.files("paras2s.data_gen.curation").joinpath("categories.yaml")
+    found: dict[str, Any] = yaml.safe_load(shipped.read_text())
+    if path is not None:
+        try:
+            own = yaml.safe_load(path.read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{path}: not a file of categories ({one_line(error)})") from error
+        if not isinstance(own, dict):
+            raise ConfigError(f"{path}: expected categories by name")
+        found |= own
+    return {name: parse_config(values, f"{path or 'categories'}: {name}", QueryCategory) for name, values in found.items()}

@@ -1,0 +1,96 @@
+"""Engines on this machine: Piper through the vocoder, and espeak-ng. Both are run as programs, never imported (GPL-3.0)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from paras2s.audio import read_clip
+from paras2s.data_gen.render import Take, render
+from paras2s.data_gen.speech import AGENT_TONES, USER_STYLES, Speaker, Style
+from paras2s.data_gen.speech import VERSION as PIPER_VERSION
+from paras2s.data_gen.tts.base import Keep, Line, Spoken, Unspoken
+from paras2s.errors import AssetError, AudioError, DataError, one_line
+
+ESPEAK_WPM, ESPEAK_PITCH, ESPEAK_AMPLITUDE = 165, 50, 100
+ESPEAK_TIMEOUT_S = 60.0
+
+
+def shape_of(style: str) -> Style | None:
+    """How a style or tone is shaped here; None where it is not known. What is the speaker's (age, gender) is plain."""
+    return USER_STYLES.get(style) or AGENT_TONES.get(style)
+
+
+def _unknown(style: str) -> Unspoken:
+    known = ", ".join(dict.fromkeys((*USER_STYLES, *AGENT_TONES)))
+    return Unspoken(f"style {style!r} has no shape in this engine; there are {known}")
+
+
+class PiperTTS:
+    """Piper's one voice; the vocoder makes speaker and style. Options of a voice: f0_factor, formant_warp."""
+
+    version = PIPER_VERSION
+    spent_usd = 0.0
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+
+    def speak(self, lines: Sequence[Line], keep: Keep) -> None:
+        """All lines, in all cores."""
+        places, takes = [], []
+        for place, line in enumerate(lines):
+            shape = shape_of(line.style)
+            if shape is None:
+                keep(place, _unknown(line.style))
+                continue
+            options = line.voice.options
+            speaker = Speaker(line.voice.name, float(options.get("f0_factor", 1.0)), float(options.get("formant_warp", 1.0)))
+            places.append(place)
+            takes.append(Take(line.text, speaker, shape, line.take))
+        try:
+            for place, one in zip(places, render(takes, self._cache), strict=True):
+                keep(place, one.clip)
+        except (DataError, AssetError) as error:
+            for place in places:
+                keep(place, Unspoken(str(error)))
+
+
+class EspeakTTS:
+    """espeak-ng, for a pipeline that must run anywhere. Options of a voice: voice (en-us+f3), pitch (0 to 99)."""
+
+    version = "espeak-ng/1"
+    spent_usd = 0.0
+
+    def speak(self, lines: Sequence[Line], keep: Keep) -> None:
+        """One line after the other: each takes a few milliseconds."""
+        program = shutil.which("espeak-ng")
+        for place, line in enumerate(lines):
+            shape = shape_of(line.style)
+            if program is None:
+                keep(place, Unspoken("espeak-ng is not installed (Debian: espeak-ng)"))
+            elif shape is None:
+                keep(place, _unknown(line.style))
+            else:
+                keep(place, self._say(program, line, shape))
+
+    def _say(self, program: str, line: Line, shape: Style) -> Spoken:
+        pitch = int(line.voice.options.get("pitch", ESPEAK_PITCH))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "line.wav")
+            command = [
+                program, "-v", str(line.voice.options.get("voice", "en-us")), "-w", str(path),
+                "-s", str(round(ESPEAK_WPM * shape.rate)),
+                "-p", str(min(99, max(0, round(pitch * shape.f0_level)))),
+                "-a", str(min(200, round(ESPEAK_AMPLITUDE * shape.gain))),
+                "--", line.text,
+            ]  # fmt: skip
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=ESPEAK_TIMEOUT_S)
+                if done.returncode:
+                    return Unspoken(f"espeak-ng: {one_line(Exception(done.stderr))[:200]}")
+                return read_clip(path)
+            except (AudioError, OSError, subprocess.TimeoutExpired) as error:
+                return Unspoken(f"espeak-ng: {one_line(error)[:200]}")
