@@ -21,7 +21,7 @@ lint: .venv/.dev
 	touch $@
 
 .venv/.dev: .venv/.offline
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,judge,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,curate,dev]'
 	touch $@
 
 clean:

@@ -77,15 +77,29 @@ def demo(
 
 
 @app.command()
-def data(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
-    """Speak the scripts, filter the clips, split them, and check that the styles can be heard."""
-    from paras2s.stages.data import run_data
+def data(
+    config: Annotated[Path, typer.Argument(help="A run's config (demo, ci, full), or a curation's (local, paper), or YAML.")],
+    set_: Set = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    report: Annotated[bool, typer.Option("--report", help="What became of every sentence and clip; makes nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="What it would take, and the config; calls nothing.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Curation: write so many sentences at most, as a pilot.")] = None,
+    check: Annotated[str | None, typer.Option(metavar="NAME", help="Curation: listen and decide, under this name.")] = None,
+    port: Annotated[int, typer.Option(help="Of the page to listen at; 0: any free one.")] = 0,
+    ray: Annotated[bool, typer.Option("--ray", help="Curation: measure clips over Ray Data.")] = False,
+    ray_address: Annotated[str | None, typer.Option(help="Of a running cluster; else Ray starts here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make queries and demonstrations: from the shipped scripts for a run, or at scale with an LLM and a TTS (curation)."""
+    from paras2s.cli_data import Curation, curate, run_scripts, which_config
 
-    run = _open(config, set_, seed, run_dir, as_json)
-    run.open()
-    dataset = run_data(run)
-    if as_json:
-        print_json({"queries": len(dataset.queries), "candidates": len(dataset.candidates), "hearing": dataset.hearing})
+    path, is_curation = which_config(config)
+    if is_curation:
+        where: str | None = ray_address if ray or ray_address else ""
+        curate(path, Curation(set_, seed, run_dir, report, dry_run, limit, check, port, where), as_json)
+        return
+    run_scripts(_open(path, set_, seed, run_dir, as_json), report, dry_run, [limit, check, ray or None, ray_address], as_json)
 
 
 @app.command()

@@ -279,6 +279,9 @@ class CurationConfig(Section):
     max_lists: int = Field(20, ge=1, description="asked for of one topic and pair of styles, at most")
     texts_at_once: int = Field(2048, ge=1, description="sentences in memory; their tests run together")
     near_duplicate: float = Field(90.0, gt=0, le=100, description="rapidfuzz's token sort ratio from which two are one")
+    speak_with: Literal["openai", "cosyvoice", "piper", "espeak"] | None = Field(
+        None, description="one engine for everything, in place of each category's own"
+    )
     voices: tuple[VoiceConfig, ...] = ()
     agent: VoiceConfig = VoiceConfig(name="agent", engine="openai", kind="female", options={"voice": "coral"})
     agent_tones: tuple[str, ...] = Field((), description="of which an answer's must be one; (): described freely")

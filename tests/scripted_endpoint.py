@@ -36,9 +36,10 @@ class Fail:
 
 @dataclass(frozen=True)
 class Raw:
-    """A body that is sent as it is."""
+    """A body that is sent as it is: broken JSON, or the bytes of a spoken answer."""
 
     body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 class Hang:
@@ -53,7 +54,10 @@ Behaviour = Say | Fail | Raw | Hang | Cut
 
 
 class ScriptedEndpoint:
-    """Serves in a thread of its own while the `with` block lasts. `answer(request, number)` decides; `requests` keeps all."""
+    """Serves in a thread of its own while the `with` block lasts. `answer(request, number)` decides; `requests` keeps all.
+
+    A request is its JSON, or the fields of its form; "route" is its path.
+    """
 
     def __init__(self, answer: Callable[[dict[str, Any], int], Behaviour], latency_s: float = 0.0) -> None:
         self.answer = answer
@@ -80,7 +84,8 @@ class ScriptedEndpoint:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         app = web.Application(client_max_size=2**28)
-        app.router.add_post("/v1/chat/completions", self._complete)
+        for route in ("/v1/chat/completions", "/v1/audio/speech", "/inference_zero_shot"):
+            app.router.add_post(route, self._complete)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -91,8 +96,12 @@ class ScriptedEndpoint:
         await runner.cleanup()
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        asked = json.loads(await request.read())
-        asked["authorization"] = request.headers.get("Authorization")
+        if request.content_type.startswith("multipart/"):
+            form = await request.post()
+            asked = {name: part.file.read() if hasattr(part, "file") else part for name, part in form.items()}
+        else:
+            asked = json.loads(await request.read())
+        asked |= {"authorization": request.headers.get("Authorization"), "route": request.path}
         self.requests.append(asked)
         self._now += 1
         self.most_at_once = max(self.most_at_once, self._now)
@@ -108,7 +117,7 @@ class ScriptedEndpoint:
             body = {"error": {"message": behaviour.message, "type": "scripted"}}
             return web.json_response(body, status=behaviour.status, headers=behaviour.headers)
         if isinstance(behaviour, Raw):
-            return web.Response(body=behaviour.body, content_type="application/json")
+            return web.Response(body=behaviour.body, content_type="application/json", headers=behaviour.headers)
         if isinstance(behaviour, Hang):
             await self._stop.wait()
             return web.Response(status=503)

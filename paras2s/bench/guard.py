@@ -4,7 +4,7 @@ After VoiceBench (arXiv 2410.17196; github.com/MatthewCYM/VoiceBench at 5338154)
 to see what training makes a model forget (appendix D.1, H; Fig. 3c, Fig. 4). Where this differs:
 
 1. An answer that chooses none of the options is wrong. There, a letter is drawn at random for it.
-2. `sd-qa` is the LLM's verdict. There, it is averaged with PEDANT, two versions of which differ by 27 points (its issue 11).
+2. `sd-qa` is the LLM's verdict alone. There, it is averaged with PEDANT, whose versions differ by 27 points (its issue 11).
 3. The LLM is asked once. There, three times at temperature 0.5; the mean counts, or the majority.
 4. Prompts, refusal phrases and the reading of letters are our own, in English. Scores do not compare with its leaderboard.
 5. `ifeval` (25 rules of its own) and `mtbench` (several turns) are left out, and refused by name.
@@ -30,15 +30,10 @@ from paras2s.records import Unscored
 from paras2s.reward.judges.prompting import Prompt, read_prompt
 from paras2s.reward.judges.replies import ANSWER_SCHEMA, read_as, read_score, require_whole
 
-Kind = Literal["open", "qa", "choice", "reasoning", "refusal"]
-SUBSETS: dict[str, Kind] = {
-    "alpacaeval": "open",
-    "alpacaeval_full": "open",
-    "commoneval": "open",
-    "wildvoice": "open",
+SUBSETS = {
+    **dict.fromkeys(("alpacaeval", "alpacaeval_full", "commoneval", "wildvoice"), "open"),
+    **dict.fromkeys(("openbookqa", "mmsu"), "choice"),
     "sd-qa": "qa",
-    "openbookqa": "choice",
-    "mmsu": "choice",
     "bbh": "reasoning",
     "advbench": "refusal",
 }
@@ -46,8 +41,7 @@ LEFT_OUT = {
     "ifeval": "its 25 rules are not implemented here; score it with VoiceBench's own evaluator",
     "mtbench": "it has several turns, and no evaluator in VoiceBench",
 }
-POINTS_PER_SCORE = 20.0  # 1 to 5 becomes 20 to 100, as in VoiceBench's overall score.
-FULL_POINTS = 100.0
+POINTS_PER_SCORE, FULL_POINTS = 20.0, 100.0  # 1 to 5 becomes 20 to 100, as in VoiceBench's overall score.
 NEEDS_JUDGE = "needs an LLM judge"
 OPEN_USER = "The user's request:\n{{request}}\n\nThe assistant's answer:\n{{answer}}"
 QA_USER = "The question:\n{{request}}\n\nThe answer known to be right:\n{{reference}}\n\nThe assistant's answer:\n{{answer}}"
@@ -57,7 +51,6 @@ class FactVerdict(BaseModel):
     """What the judge of `sd-qa` replies."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
     reasoning: str
     correct: Literal["yes", "no"]
 
@@ -101,7 +94,7 @@ def load_guard(path: Path, subset: str | None = None) -> list[GuardItem]:
                 item = _item(row, f"{path.stem}/{number}", _subset(path.stem, row, subset))
                 if item.id in items:
                     raise DataError(f"id: {item.id!r} stands more than once")
-            except (DataError, ValueError) as error:
+            except (DataError, json.JSONDecodeError) as error:
                 raise DataError(f"{path}:{number}: {one_line(error)}") from error
             items[item.id] = item
     if not items:
@@ -157,23 +150,25 @@ def _choices(prompt: str, given: Any) -> dict[str, str] | None:
         if found is None:
             break
         marks.append(found)
+    if len(marks) < 2:
+        return None
     ends = [*(mark.start() for mark in marks[1:]), len(prompt)]
     texts = [prompt[mark.end() : end].strip().split("\n")[0] for mark, end in zip(marks, ends, strict=True)]
-    return {letter: text.strip(" \t,.;()") for letter, text in zip("ABCD", texts, strict=False)} if len(marks) > 1 else None
+    return {letter: text.strip(" \t,.;()") for letter, text in zip("ABCD", texts, strict=False)}
 
 
-# Answers that need no LLM: rules on lower case.
-
-# "a" is a letter only where no noun follows; "I'd", "Ph.D." and "B-flat" name none.
+# Rules, on lower case. "a" is a letter only where no noun follows; "I'd", "Ph.D." and "B-flat" name none.
 _LETTER = r"(?<![\w'.])(?:[b-d]|a(?=\s*(?:$|[.,:;!?)\]\"'/]|(?:is|because|since|and|or)\b)))(?!\w|'\w|\.\w|-\w)"
-_LETTERS = rf"(?P<said>\(?{_LETTER}\)?(?:\s*(?:,\s*or\b|,\s*and\b|,|/|or\b|and\b)\s*(?:(?:option|choice)\s+)?\(?{_LETTER}\)?)*)"
+_LETTERS = (
+    rf"(?P<said>\(?{_LETTER}\)?(?:\s*(?:,\s*or\b|,\s*and\b|,|/|or\b|and\b)\s*(?:(?:option|choice)\s+)?\(?{_LETTER}\)?)*+)"
+)
 _FILL = r"(?:(?:definitely|most|likely|probably|clearly|simply|therefore|either|the|letter|option|choice|answer)[\s:]+)*"
 _IS = r"(?:\bis|\bwas|\b(?:would|should|must|will|could) be|\bhas to be|:)"
 _CLAIMS = (
     rf"\b(?:answer|choice|option)\b[^.?!\n]{{0,80}}?{_IS}\s*\W?\s*{_FILL}{_LETTERS}",
     rf"\banswer\s+{_LETTERS}",
     rf"\b(?:it|that|this)(?:'s|\s+is|\s+(?:would|should|must|has to) be)\s+{_FILL}{_LETTERS}",
-    rf"\b(?:choose|pick|select|go with|going with|say|guess|opt for)\s+{_FILL}{_LETTERS}",
+    rf"\b(?:choose|pick|select|go with|going with|say|guess|opt for|leaves|hence|therefore)\s+{_FILL}{_LETTERS}",
     rf"{_LETTERS}\s*,?\s*(?:is|would be|must be|has to be)\s+(?:\w+\s+){{0,2}}?(?:correct|right|best|true|answer)\b",
     rf"^\W*{_FILL}{_LETTERS}(?=\s*(?:$|[.,:;!)]))",
 )
@@ -181,9 +176,7 @@ _DENIED = re.compile(
     r"(?:\bnot|n't|\bnever|\bneither|\bnor|\brather than|\binstead of)\s+"
     r"(?:(?:the|an?|be|to|choose|pick|select|say|answer|option|choice)\s+)*$"
 )
-_REJECTED = re.compile(
-    r"\)?\s*(?:(?:is|was|are|seems)\s+(?:\w+\s+)?(?:not|wrong|incorrect|false|out)|(?:is|was)n't|can't|cannot)\b"
-)
+_REJECTED = re.compile(r"\)?\s*(?:(?:is|was|are)\s+(?:\w+\s+)?(?:not|wrong|incorrect|false|out)|(?:is|was)n't|can't|cannot)\b")
 _NO_OPTION = re.compile(r"(?:\b(?:vitamins?|degrees?|plan|grade|type|hepatitis)|\d)\s*$")  # "vitamin C", "plan B".
 _YES_OR_NO = (
     rf"\banswer\b[^.?!\n]{{0,80}}?{_IS}\s*\W*(?:definitely |simply )?(yes|no)\b",
@@ -215,7 +208,7 @@ def chosen_letter(transcript: str, choices: Mapping[str, str] | None = None) -> 
     What it states as its answer binds ("the answer is B", "B. Paris"); without that, the option's words and bare letters do.
     """
     text = _plain(transcript)
-    claims = [found for pattern in _CLAIMS for found in re.finditer(pattern, text) if not _DENIED.search(text[: found.start()])]
+    claims = [found for pattern in _CLAIMS for found in re.finditer(pattern, text) if not _after(_DENIED, text, found.start())]
     stated = {letter for found in claims for letter in _letters(text, *found.span("said"))}
     if not stated:
         spoken, rest = _spoken_choices(text, choices or {})
@@ -226,14 +219,19 @@ def chosen_letter(transcript: str, choices: Mapping[str, str] | None = None) -> 
 
 
 def _plain(text: str) -> str:
-    return " ".join(re.sub(r"[*_`#]|\\boxed|[{}$]", " ", text.lower().replace("’", "'")).split())
+    text = re.sub(r"\"|[*_`#]|\\boxed|[{}$]", " ", text.lower().replace("’", "'"))
+    return " ".join(re.sub(r"'([a-d])'", r"\1", text).split())
+
+
+def _after(pattern: re.Pattern[str], text: str, place: int) -> bool:
+    return pattern.search(text[max(0, place - 60) : place]) is not None
 
 
 def _letters(text: str, start: int, end: int) -> set[str]:
     """Options named between two places, as far as they are not denied there."""
     found = [one for one in re.compile(_LETTER).finditer(text, start) if one.end() <= end]
-    named = [one for one in found if not _DENIED.search(text[: one.start()]) and not _REJECTED.match(text, one.end())]
-    return {one.group().upper() for one in named if not _NO_OPTION.search(text[: one.start()])}
+    named = [one for one in found if not _after(_DENIED, text, one.start()) and not _REJECTED.match(text, one.end())]
+    return {one.group().upper() for one in named if not _after(_NO_OPTION, text, one.start())}
 
 
 def _spoken_choices(text: str, choices: Mapping[str, str]) -> tuple[set[str], str]:
@@ -244,7 +242,7 @@ def _spoken_choices(text: str, choices: Mapping[str, str]) -> tuple[set[str], st
         if not words or (len(words) == 1 and re.fullmatch("[a-z]", words[0])):
             continue
         pattern = r"(?<!\w)" + r"\W+".join(map(re.escape, words)) + r"(?!\w)"
-        if any(not _DENIED.search(text[: found.start()]) for found in re.finditer(pattern, text)):
+        if any(not _after(_DENIED, text, found.start()) for found in re.finditer(pattern, text)):
             said.add(letter)
         text = re.sub(pattern, "|", text)
     return said, text
@@ -344,8 +342,8 @@ def score_guard(
             rows[item.id] = GuardRow(item.id, item.subset, None, said.judge, unscored=f"no transcript: {said.reason}")
         elif kind not in prompts:
             found = score_text(item, said)
-            points, reason = FULL_POINTS * found.right, found.reason
-            rows[item.id] = GuardRow(item.id, item.subset, said, "rules", points, reason=reason, undecided=found.undecided)
+            made = GuardRow(item.id, item.subset, said, "rules", FULL_POINTS * found.right, reason=found.reason)
+            rows[item.id] = replace(made, undecided=found.undecided)
         else:
             rows[item.id] = GuardRow(item.id, item.subset, said, "", unscored=NEEDS_JUDGE)
             values = {"request": item.prompt, "reference": item.reference, "answer": said}
@@ -392,13 +390,10 @@ def guard_summary(rows: Sequence[GuardRow]) -> GuardSummary:
         asked = [row for row in rows if row.subset == subset]
         scored = [(row.score, row.id) for row in asked if row.score is not None]
         subsets[subset] = Counted(clustered_mean([score for score, _ in scored], [name for _, name in scored]), len(asked))
-    found = [counted.estimate for counted in subsets.values()]
-    means = [one.mean for one in found if one.mean is not None]
-    errors = [one.standard_error for one in found if one.standard_error is not None]
-    complete = bool(means) and len(means) == len(found)
+    means = [one.estimate.mean for one in subsets.values() if one.estimate.mean is not None]
+    errors = [one.estimate.standard_error for one in subsets.values() if one.estimate.standard_error is not None]
+    n, mean = sum(one.estimate.n for one in subsets.values()), fmean(means) if len(means) == len(subsets) > 0 else None
     # Subsets share no items, so their errors are independent.
-    error = math.hypot(*errors) / len(found) if complete and len(errors) == len(found) else None
-    n, items = sum(one.n for one in found), sum(one.clusters for one in found)
-    overall = Counted(Estimate(fmean(means) if complete else None, error, n, items), len(rows))
-    undecided = {subset: sum(row.undecided for row in rows if row.subset == subset) for subset in subsets}
-    return GuardSummary(subsets, overall, undecided)
+    error = math.hypot(*errors) / len(subsets) if len(errors) == len(subsets) > 0 else None
+    overall = Counted(Estimate(mean, error, n, n), len(rows))
+    return GuardSummary(subsets, overall, {name: sum(row.undecided for row in rows if row.subset == name) for name in subsets})

@@ -18,6 +18,7 @@ from paras2s.storage import read_json, write_bytes, write_json
 Row = TypeVar("Row", Query, Demonstration, Candidate)
 # Raised whenever a column of a table is added, dropped or means something else.
 TABLE_VERSION = 2
+ROWS_PER_GROUP = 4096
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,43 @@ def _write_table(path: Path, rows: Sequence[Row], kind: type[Row]) -> None:
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([as_row(row) for row in rows], schema=table_schema(kind)), buffer)
     write_bytes(path, buffer.getvalue())
+
+
+class TableWriter:
+    """A table that grows by rows; it takes its place when the block ends well, and is gone when it does not."""
+
+    def __init__(self, path: Path, kind: type[Any]) -> None:
+        self._path, self._kind = path, kind
+        self._new = path.with_name(f".{path.name}.new")
+
+    def __enter__(self) -> TableWriter:
+        import pyarrow.parquet as pq
+
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._waiting: list[dict[str, Any]] = []
+        self._writer = pq.ParquetWriter(self._new, table_schema(self._kind))
+        return self
+
+    def write(self, rows: Sequence[Any]) -> None:
+        """Add rows; they reach the disk in groups."""
+        self._waiting += [as_row(row) for row in rows]
+        if len(self._waiting) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=table_schema(self._kind)))
+        self._waiting = []
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+        if kind is None:
+            self._new.replace(self._path)
+        else:
+            self._new.unlink(missing_ok=True)
 
 
 def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:

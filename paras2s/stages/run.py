@@ -25,6 +25,18 @@ if TYPE_CHECKING:
 STAGES = ("data", "warmup", "distill", "align", "bench")
 
 
+def claim_folder(folder: Path, resolved: str) -> None:
+    """Write a resolved config into its folder, or refuse a folder that holds another one.
+
+    Raises:
+        ConfigError: the folder belongs to a run with other settings.
+    """
+    path = folder / "config.resolved.yaml"
+    if path.is_file() and path.read_text() != resolved:
+        raise ConfigError(f"{path}: this folder holds a run with other settings; choose another folder, or delete it")
+    write_text(path, resolved)
+
+
 @dataclass(frozen=True)
 class Run:
     """Paths and output of one run. `quiet` drops the bars (for --json and tests)."""
@@ -77,11 +89,7 @@ class Run:
         Raises:
             ConfigError: the folder belongs to a run with other settings.
         """
-        path = self.folder / "config.resolved.yaml"
-        text = dump_config(self.config)
-        if path.is_file() and path.read_text() != text:
-            raise ConfigError(f"{path}: this folder holds a run with other settings; choose another run_dir, or delete it")
-        write_text(path, text)
+        claim_folder(self.folder, dump_config(self.config))
 
     def say(self, text: str) -> None:
         """One line for people."""

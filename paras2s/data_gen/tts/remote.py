@@ -115,17 +115,17 @@ class CosyVoiceTTS(_RemoteTTS):
     section = "cosyvoice"
 
     async def _ask(self, session: Session, line: Line) -> Clip:
-        import httpx
+        import openai
 
         options = line.voice.options
         found = await session.client.post(
             "/inference_zero_shot",
-            cast_to=httpx.Response,
+            cast_to=openai.HttpxBinaryResponseContent,
             body={"tts_text": line.text, "prompt_text": str(options.get("text", ""))},
             files={"prompt_wav": ("voice.wav", Path(str(options["clip"])).read_bytes(), "audio/wav")},
             options={"headers": {"Content-Type": "multipart/form-data"}},
         )
-        told = found.headers.get("X-Custom-Header-sampleRate")
+        told = found.response.headers.get("X-Custom-Header-sampleRate")
         rate_hz = int(told) if told else int(options.get("sample_rate_hz", 24_000))
         samples = np.frombuffer(found.content[: len(found.content) // 2 * 2], dtype="<i2").astype(np.float32) / 32768.0
         try:

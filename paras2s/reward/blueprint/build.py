@@ -113,7 +113,9 @@ def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], kep
         at_rate = [clips[place].at(extractor.rate_hz) for place in todo]
         fresh = dict(zip(todo, _measure(extractor, at_rate) if todo else [], strict=True))
         if kept:
-            kept.put_many({_key(clips[place], extractor): _to_json(found) for place, found in fresh.items() if _lasting(found)})
+            kept.put_many(
+                {_key(clips[place], extractor): fields_to_json(found) for place, found in fresh.items() if _lasting(found)}
+            )
         for place, row in enumerate(fields):
             row.update(fresh[place] if place in fresh else known[extractor.name, place])
     versions = {extractor.name: extractor.version for extractor in extractors}
@@ -149,15 +151,17 @@ def _key(clip: Clip, extractor: Extractor) -> str:
 def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: Kept) -> dict[tuple[str, int], Fields]:
     keys = {(item.name, place): _key(clip, item) for item in extractors for place, clip in enumerate(clips)}
     values = kept.get_many(keys.values())
-    return {place: _from_json(values[key]) for place, key in keys.items() if key in values}
+    return {place: fields_from_json(values[key]) for place, key in keys.items() if key in values}
 
 
-def _to_json(fields: Fields) -> dict[str, Any]:
+def fields_to_json(fields: Fields) -> dict[str, Any]:
+    """Fields as plain JSON: [value, unit, confidence], or the reason of an absent one."""
     return {
         key: [found.value, found.unit, found.confidence] if isinstance(found, Measured) else found.reason
         for key, found in fields.items()
     }
 
 
-def _from_json(stored: Mapping[str, Any]) -> Fields:
+def fields_from_json(stored: Mapping[str, Any]) -> Fields:
+    """The inverse of `fields_to_json`."""
     return {key: Absent(found) if isinstance(found, str) else Measured(*found) for key, found in stored.items()}

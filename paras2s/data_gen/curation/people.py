@@ -1,0 +1,107 @@
+"""What people decided about clips, and what they are still to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paras2s.config import CurationConfig
+from paras2s.data_gen.curation.speaking import AnswerMade, take_name
+from paras2s.data_gen.human_check import CheckItem, Decision, judge_items, load_decisions
+from paras2s.data_gen.manifest import inside, load_manifest
+from paras2s.records import Candidate
+from paras2s.storage import read_jsonl
+
+DECISIONS = "decisions.jsonl"
+
+
+def _item_id(candidate: Candidate) -> str:
+    """Changes with what is heard, so that a decision on an old clip does not bind a new one."""
+    from paras2s.data_gen.curation.voicing import seed_of
+
+    return f"{candidate.id}-{seed_of(candidate.text, candidate.speaker, candidate.heard):08x}"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Decisions by item; a reason in words where there are too few."""
+
+    config: CurationConfig
+    found: dict[str, Decision | str]
+
+    @classmethod
+    def load(cls, config: CurationConfig) -> Outcomes:
+        """Those made so far; none where nobody has begun."""
+        return cls(config, judge_items(load_decisions(config.folder / DECISIONS), config.human_check.annotators))
+
+    def judge(self, candidate: Candidate) -> Candidate:
+        """The candidate, rejected where people rejected it, or where too few have heard it and that is required."""
+        check = self.config.human_check
+        if candidate.rejected_by is not None or candidate.role not in check.roles:
+            return candidate
+        outcome = self.found.get(_item_id(candidate), f"waiting: 0 of {check.annotators} annotators")
+        if isinstance(outcome, str):
+            return replace(candidate, rejected_by="people", rejected=outcome) if check.required else candidate
+        if outcome.accept:
+            return candidate
+        return replace(candidate, rejected_by="people", rejected=f"by {outcome.annotator}: {outcome.note}".rstrip(": "))
+
+    def pick(self, made: AnswerMade) -> tuple[int | None, str]:
+        """The take that is used, and why that one; None where none is."""
+        if made.picked is None:
+            return None, "no take is understood well enough"
+        outcome = self.found.get(take_name(made, made.picked))
+        if not isinstance(outcome, Decision):
+            return made.picked, "fewest word errors"
+        if not outcome.accept:
+            return None, f"rejected by {outcome.annotator}"
+        if outcome.choice is None or not 0 <= outcome.choice < len(made.takes) or made.takes[outcome.choice][0] is None:
+            return made.picked, f"accepted by {outcome.annotator}"
+        return outcome.choice, f"chosen by {outcome.annotator}"
+
+
+def items_to_check(config: CurationConfig) -> list[CheckItem]:
+    """Everything that people are asked about: kept queries of the roles to be checked, and the takes of demonstrations.
+
+    Raises:
+        DataError: the pipeline has not run.
+    """
+    return [*_queries(config), *_answers(config)]
+
+
+def _queries(config: CurationConfig) -> Iterator[CheckItem]:
+    manifest = load_manifest(config.folder)
+    clips = {query.id: query.clip for query in manifest.queries}
+    for candidate in manifest.candidates:
+        people_said = candidate.rejected_by == "people"
+        if candidate.role not in config.human_check.roles or (candidate.rejected_by is not None and not people_said):
+            continue
+        path = config.folder / clips.get(candidate.id, f"queries/{candidate.id}.wav")
+        rate = candidate.word_error_rate
+        details = {
+            "category": candidate.category,
+            "topic": candidate.topic,
+            "heard": candidate.heard or "",
+            "word errors": "-" if rate is None else f"{100 * rate:.0f} %",
+        }
+        if path.is_file():
+            yield CheckItem(_item_id(candidate), "query", candidate.text, candidate.style, (path,), 0, details)
+
+
+def _answers(config: CurationConfig) -> Iterator[CheckItem]:
+    path = config.folder / "answers.jsonl"
+    if "demonstration" not in config.human_check.roles or not path.is_file():
+        return
+    for row in read_jsonl(path):
+        clips = tuple(_clip(config.folder, take["clip"]) for take in row["takes"] if take["word_error_rate"] is not None)
+        picked = row["picked"]
+        if picked is None or len(clips) < len(row["takes"]):
+            continue
+        heard = {f"take {n}": take["heard"] for n, take in enumerate(row["takes"], 1)}
+        item = Path(row["takes"][picked]["clip"]).stem
+        yield CheckItem(item, "answer", row["text"], row["tone"], clips, picked, {"question": row["query_id"], **heard})
+
+
+def _clip(folder: Path, name: str) -> Path:
+    return inside(folder, name)

@@ -1,0 +1,178 @@
+"""Engines: Piper and espeak-ng for real, the remote ones over real HTTP with clips that Piper spoke.
+
+Not covered: how gpt-4o-mini-tts and CosyVoice sound, which needs a key and their weights.
+"""
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted_endpoint import Fail, Raw, ScriptedEndpoint
+
+from paras2s.acoustics.asr import transcribe, word_error_rate
+from paras2s.audio import Clip, encode_clip, read_clip, write_clip
+from paras2s.config import EndpointConfig, VoiceConfig
+from paras2s.data_gen.speech import speak_plain
+from paras2s.data_gen.tts.base import Line, Unspoken, line_key, speak_all
+from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
+from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS, mend_wav, speech_usd
+from paras2s.endpoint import Price
+from paras2s.errors import ConfigError
+
+TEXTS = ("The bus leaves at nine in the morning.", "They are painting the house next door.")
+SILENCE = Clip(np.zeros(16_000, dtype=np.float32), 16_000)
+
+
+@pytest.fixture(scope="module")
+def spoken() -> dict[str, Clip]:
+    return dict(zip(TEXTS, speak_plain(TEXTS), strict=True))
+
+
+def voice(engine: str, **options: object) -> VoiceConfig:
+    return VoiceConfig(name="v", engine=engine, kind="male", options=options)
+
+
+def endpoint(server: ScriptedEndpoint, **changes: object) -> EndpointConfig:
+    settings = {"base_url": server.base_url, "model": "gpt-4o-mini-tts", "backoff_s": 0.001, "timeout_s": 20.0, **changes}
+    return EndpointConfig(**settings)
+
+
+def test_piper_speaks_the_words_in_the_voice_and_style(tmp_path: Path) -> None:
+    lines = [Line(TEXTS[0], voice("piper", f0_factor=factor), style) for factor, style in ((1.0, "happy"), (1.7, "sad"))]
+    first, second = speak_all(PiperTTS(tmp_path), lines, tmp_path)
+    assert isinstance(first, Clip)
+    assert isinstance(second, Clip)
+    assert second.duration_s > 1.2 * first.duration_s
+    assert word_error_rate(TEXTS[0], transcribe([first])[0].text) <= 0.2
+    assert speak_all(PiperTTS(tmp_path), lines, tmp_path)[0].samples.tolist() == first.samples.tolist()
+
+
+def test_a_style_that_an_engine_cannot_do_is_not_spoken_plain(tmp_path: Path) -> None:
+    for tts in (PiperTTS(tmp_path), EspeakTTS()):
+        found = speak_all(tts, [Line(TEXTS[0], voice("piper"), "whispering")], tmp_path)[0]
+        assert isinstance(found, Unspoken)
+        assert "espeak-ng is not installed" in found.reason or "'whispering' has no shape" in found.reason
+
+
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed here")
+def test_espeak_speaks(tmp_path: Path) -> None:
+    lines = [Line(TEXTS[0], voice("espeak", voice="en-us+f3"), style) for style in ("angry", "sad")]
+    quick, slow = speak_all(EspeakTTS(), lines, tmp_path)
+    assert slow.duration_s > 1.2 * quick.duration_s
+    assert len(list(tmp_path.rglob("*.wav"))) == 2
+
+
+def test_openai_is_told_the_words_and_the_manner_and_a_clip_is_paid_for_once(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+    def answer(asked: dict, _: int) -> Raw:
+        return Raw(encode_clip(spoken[asked["input"]]))
+
+    lines = [Line(text, voice("openai", voice="coral"), "happy", "Bright and quick.") for text in TEXTS]
+    with ScriptedEndpoint(answer) as server:
+        tts = OpenAITTS(endpoint(server))
+        found = speak_all(tts, lines, tmp_path)
+        again = speak_all(OpenAITTS(endpoint(server)), lines, tmp_path)
+        assert len(server.requests) == 2
+    asked = {one["input"]: one for one in server.requests}
+    assert asked[TEXTS[0]]["instructions"] == "Bright and quick."
+    assert (asked[TEXTS[0]]["voice"], asked[TEXTS[0]]["model"], asked[TEXTS[0]]["route"]) == (
+        "coral", "gpt-4o-mini-tts", "/v1/audio/speech",
+    )  # fmt: skip
+    for text, one, other in zip(TEXTS, found, again, strict=True):
+        np.testing.assert_allclose(one.samples, read_clip(encode_clip(spoken[text])).samples, atol=2e-4)
+        assert one.samples.tolist() == other.samples.tolist()
+    seconds = sum(clip.duration_s for clip in found)
+    letters = sum(len(text) + len("Bright and quick.") for text in TEXTS)
+    assert tts.spent_usd == pytest.approx((letters / 4 * 0.6 + seconds * 20.83 * 12) / 1e6, rel=1e-6)
+
+
+def test_cosyvoice_is_given_the_voice_to_copy(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+    write_clip(tmp_path / "me.wav", spoken[TEXTS[1]])
+
+    def answer(asked: dict, _: int) -> Raw:
+        samples = spoken[asked["tts_text"]].at(24_000).samples
+        return Raw((samples * 32767).astype("<i2").tobytes(), {"X-Custom-Header-sampleRate": "24000"})
+
+    line = Line(TEXTS[0], voice("cosyvoice", clip=str(tmp_path / "me.wav"), text=TEXTS[1]), "female")
+    with ScriptedEndpoint(answer) as server:
+        config = endpoint(server, base_url=server.base_url.removesuffix("/v1"), model="CosyVoice2-0.5B")
+        found = speak_all(CosyVoiceTTS(config), [line], tmp_path)[0]
+    asked = server.requests[0]
+    assert (asked["route"], asked["tts_text"], asked["prompt_text"]) == ("/inference_zero_shot", TEXTS[0], TEXTS[1])
+    assert asked["prompt_wav"] == (tmp_path / "me.wav").read_bytes()
+    assert found.sample_rate_hz == 24_000
+    assert word_error_rate(TEXTS[0], transcribe([found])[0].text) <= 0.2
+
+
+def test_silence_refusals_and_noise_that_is_no_audio_are_reasons_and_are_tried_again_by_a_later_run(tmp_path: Path) -> None:
+    bodies = {"quiet": Raw(encode_clip(SILENCE)), "text": Raw(b"<html>busy</html>"), "no": Fail(400, "unsafe")}
+    lines = [Line(name, voice("openai"), "happy") for name in bodies]
+    with ScriptedEndpoint(lambda asked, _: bodies[asked["input"]]) as server:
+        config = endpoint(server, max_attempts=2)
+        found = speak_all(OpenAITTS(config), lines, tmp_path)
+        first = len(server.requests)
+        speak_all(OpenAITTS(config), lines, tmp_path)
+        assert len(server.requests) == 2 * first == 8
+    assert [type(one) for one in found] == [Unspoken] * 3
+    assert "1.0 s of silence" in found[0].reason
+    assert "cannot be decoded" in found[1].reason
+    assert "HTTP 400: " in found[2].reason
+    assert not list(tmp_path.rglob("*.wav"))
+
+
+def test_a_voice_whose_clip_is_missing_holds_nobody_up(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+    lines = [Line(TEXTS[0], voice("openai", clip=str(tmp_path / "gone.wav")), "happy"), Line(TEXTS[0], voice("openai"), "sad")]
+    with ScriptedEndpoint(lambda asked, _: Raw(encode_clip(spoken[asked["input"]]))) as server:
+        found = speak_all(OpenAITTS(endpoint(server)), lines, tmp_path)
+    assert found[0] == Unspoken(f"voice v: {tmp_path / 'gone.wav'}: No such file or directory")
+    assert isinstance(found[1], Clip)
+
+
+def test_the_budget_is_kept_to(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+    lines = [Line(TEXTS[0], voice("openai"), "happy", take=take) for take in range(20)]
+    with ScriptedEndpoint(lambda asked, _: Raw(encode_clip(spoken[asked["input"]]))) as server:
+        tts = OpenAITTS(endpoint(server, budget_usd=0.004, concurrency=2))
+        found = speak_all(tts, lines, tmp_path)
+    said = [one for one in found if isinstance(one, Clip)]
+    assert 0 < len(said) < 20
+    assert tts.spent_usd <= 0.004
+    assert all("budget" in one.reason for one in found if isinstance(one, Unspoken))
+    with pytest.raises(ConfigError, match=r"openai\.budget_usd: no price is known for mine"):
+        OpenAITTS(endpoint(server, model="mine", budget_usd=1.0))
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0])
+def test_a_wav_whose_length_was_not_known_when_it_was_begun_is_read_whole(size: int) -> None:
+    clip = Clip(np.linspace(-0.5, 0.5, 8_000, dtype=np.float32), 8_000)
+    data = bytearray(encode_clip(clip))
+    place = data.index(b"data") + 4
+    data[place : place + 4] = struct.pack("<I", size)
+    data[4:8] = struct.pack("<I", 0xFFFFFFFF)
+    np.testing.assert_allclose(read_clip(mend_wav(bytes(data))).samples, clip.samples, atol=1e-4)
+    whole = encode_clip(clip)
+    assert mend_wav(whole) == whole
+    assert mend_wav(b"{}") == b"{}"
+
+
+def test_the_price_of_speech_by_hand() -> None:
+    line = Line("a" * 40, voice("openai"), "happy", "b" * 40)
+    price = Price(text_in=1.0, text_out=0.0, audio_out=10.0, audio_out_tokens_per_s=20.0)
+    assert speech_usd(price, line, 3.0) == pytest.approx((20 * 1.0 + 60 * 10.0) / 1e6)
+    assert speech_usd(Price(text_in=1.0, text_out=1.0), line, 3.0) is None
+    assert speech_usd(None, line, 3.0) is None
+
+
+def test_a_key_has_all_that_shapes_a_rendering_and_no_name(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+    write_clip(tmp_path / "a.wav", spoken[TEXTS[0]])
+    shutil.copy(tmp_path / "a.wav", tmp_path / "b.wav")
+    base = Line("Hello.", voice("cosyvoice", clip=str(tmp_path / "a.wav")), "happy")
+    same = Line("Hello.", voice("cosyvoice", clip=str(tmp_path / "b.wav")), "happy")
+    assert line_key("1", base) == line_key("1", same)
+    write_clip(tmp_path / "b.wav", spoken[TEXTS[1]])
+    others = [same, Line("Hello!", base.voice, "happy"), Line("Hello.", base.voice, "sad")]
+    others += [Line("Hello.", base.voice, "happy", "slow"), Line("Hello.", base.voice, "happy", "", 1)]
+    keys = {line_key("1", one) for one in (base, *others)} | {line_key("2", base)}
+    assert len(keys) == 7
+    assert json.dumps(sorted(keys))
