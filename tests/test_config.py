@@ -19,9 +19,12 @@ from paras2s.config import (
     dump_config,
     load_ablation,
     load_config,
+    load_curation,
     load_judging_config,
     parse_config,
 )
+from paras2s.data_gen.curation.categories import load_categories
+from paras2s.data_gen.curation.pipeline import check_wanted
 from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.build import make_extractors
 from paras2s.reward.fusion import find_rule
@@ -32,6 +35,7 @@ CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
 PAPER = sorted(CONFIGS.glob("paper/*.yaml"))
+DATA = sorted(CONFIGS.glob("data/*.yaml"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -45,7 +49,15 @@ def test_there_are_shipped_configs() -> None:
     assert {"demo", "ci", "full"} <= {path.stem for path in SHIPPED}
     assert {"trace", "trace_paper", "transcript", "audio"} <= {path.stem for path in JUDGES}
     assert {"fig2a", "fig3a", "fig3b", "fig3c", "reward_sources"} <= {path.stem for path in PAPER}
-    assert len(SHIPPED) + len(JUDGES) + len(PAPER) == len(list(CONFIGS.rglob("*.yaml")))
+    assert {"local", "paper"} <= {path.stem for path in DATA}
+    assert len(SHIPPED) + len(JUDGES) + len(PAPER) + len(DATA) == len(list(CONFIGS.rglob("*.yaml")))
+
+
+@pytest.mark.parametrize("path", DATA, ids=lambda path: path.stem)
+def test_every_shipped_curation_resolves_and_has_the_voices_it_needs(path: Path) -> None:
+    curation = load_curation(path)
+    assert curation.name == path.stem
+    check_wanted(curation, load_categories(curation.category_file))
 
 
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)

@@ -204,6 +204,8 @@ def test_lists_come_to_an_end(tmp_path: Path) -> None:
         assert len(lists) <= 2
         asked += lists
     assert [one.part for one in asked] == [1, 2, 3]
+    fresh = Dealer(config(tmp_path, contrasts=wanted, categories=("gender",), max_lists=3, texts_at_once=20), CATEGORIES)
+    assert [len(fresh.next_lists(left)) for left in (11, 10, 0)] == [2, 1, 0]
 
 
 def test_no_role_is_filled_from_one_list_alone(tmp_path: Path) -> None:

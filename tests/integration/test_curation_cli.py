@@ -74,7 +74,8 @@ def write_config(folder: Path, server: ScriptedEndpoint, **changes: Any) -> Path
     values = base | {
         "name": "t", "folder": str(folder / "out"), "cache_dir": str(folder / "cache"), "categories": ["moods"],
         "category_file": str(folder / "categories.yaml"), "contrasts": WANTED, "list_size": 5,
-        "writer": {**llm, "temperature": 1.0}, "tester": {**llm, "max_output_tokens": 100}, "answer_takes": 2, "texts_at_once": 20,
+        "writer": {**llm, "temperature": 1.0}, "tester": {**llm, "max_output_tokens": 100},
+        "answer_takes": 2, "texts_at_once": 20,
         "max_word_error_rate": 0.4, "human_check": {"annotators": 1}, **changes,
     }  # fmt: skip
     path = folder / "curation.yaml"

@@ -69,11 +69,15 @@ class Dealer:
         wanted = {role: count for role, count in self.config.contrasts.items() if SPLIT_OF_ROLE[role] == split}
         return sum(max(0, count - self.kept[category, role]) for role, count in wanted.items())
 
-    def next_lists(self) -> list[ListAsked]:
-        """The lists of the next round: as many as should fill what is lacking, within `texts_at_once`; [] when all is done."""
+    def next_lists(self, sentences: int | None = None) -> list[ListAsked]:
+        """The lists of the next round: as many as should fill what is lacking, within `texts_at_once`; [] when all is done.
+
+        `sentences`: how many may still be written, where that is limited.
+        """
         size = self.config.list_size
         wanted = {pool: math.ceil(self.need(*pool) / (size * self.share(pool))) for pool in self._queues if self.need(*pool)}
         room, asked = max(1, self.config.texts_at_once // size), []
+        room = room if sentences is None else min(room, math.ceil(sentences / size))
         while room and any(count and self._queues[pool] for pool, count in wanted.items()):
             for pool, count in wanted.items():
                 if room and count and self._queues[pool]:

@@ -104,9 +104,10 @@ class Pipeline:
     def _rounds(self) -> Iterator[list[tuple[Script, Role]]]:
         """What each round hands to speech: scripts that passed, each with its role; corpora first."""
         yield from self._corpus_batches()
-        while lists := self.dealer.next_lists():
-            room = None if self.limit is None else self.limit - self.written
-            if room is not None and room <= 0:
+        while True:
+            room = None if self.limit is None else max(0, self.limit - self.written)
+            lists = self.dealer.next_lists(room)
+            if not lists:
                 return
             scripts = self.write_lists(lists)[:room]
             self.written += len(scripts)
