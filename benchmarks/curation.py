@@ -88,9 +88,7 @@ def filters(config: CurationConfig, count: int) -> tuple[float, int]:
             for n in range(start, min(start + config.texts_at_once, count))
         ]
         run_text_tests(duplicates.drop(scripts), asker)
-        print(
-            f"  {min(start + config.texts_at_once, count)} sentences, {time.perf_counter() - started:.0f} s, {memory_mib():.0f} MiB"
-        )
+        print(f"  {start + len(scripts)} sentences, {time.perf_counter() - started:.0f} s, {memory_mib():.0f} MiB", flush=True)
     return time.perf_counter() - started, sum(spend.requests for spend in asker.spends.values())
 
 

@@ -69,9 +69,25 @@ class WarmupConfig(Section):
     first_token_weight: float = Field(4.0, description="of the first text token, which picks the answer")
 
 
+class OmniConfig(Section):
+    """The Qwen2.5-Omni thinker as reward model; the defaults are the paper's (ParaS2S, appendix D) where it gives them."""
+
+    model: str = Field("Qwen/Qwen2.5-Omni-7B", description="folder or hub name")
+    lora_rank: int = Field(16, ge=1)
+    lora_alpha: int = Field(32, ge=1)
+    learning_rate: float = Field(1e-6, gt=0)
+    batch_size: int = Field(10, ge=1)
+    steps: int = Field(1000, ge=1)
+    max_audio_s: float = Field(60.0, gt=0, description="of a clip")
+    prompts: Path | None = Field(None, description="folder with your own omni.md")
+
+
 class DistillConfig(Section):
     """Preference set and reward model."""
 
+    teacher: str = Field("rubric", description="whose scores are learned: rubric, or a judge's name or YAML (trace, audio ...)")
+    max_unscored_share: float = Field(0.3, gt=0, le=1, description="of answers; a teacher that fails on more stops the run")
+    omni: OmniConfig | None = Field(None, description="train the Qwen2.5-Omni thinker on the same scores as well")
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
     temperature: float = 1.2
     steps: int = 320
@@ -188,6 +204,17 @@ class JudgingConfig(Section):
     llm: LLMConfig = LLMConfig()
 
 
+class OmniServedConfig(Section):
+    """The Omni reward model behind a vLLM server."""
+
+    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-Omni-7B")
+    digit_ids: tuple[int, ...] = Field(
+        (16, 17, 18, 19, 20), min_length=5, max_length=5, description="of 1 to 5 in its tokenizer"
+    )
+    max_audio_s: float = Field(60.0, gt=0, description="of a clip")
+    prompts: Path | None = Field(None, description="folder with your own omni.md")
+
+
 class RewardSourceConfig(Section):
     """One source of reward. Every source speaks on the scale 1 to 5, so weights compare."""
 
@@ -225,19 +252,6 @@ class RunConfig(Section):
     reward: RewardConfig = RewardConfig()
     align: AlignConfig = AlignConfig()
     bench: BenchConfig = BenchConfig()
-
-
-class OmniConfig(Section):
-    """The Qwen2.5-Omni thinker as reward model; the defaults are the paper's (ParaS2S, appendix D) where it gives them."""
-
-    model: str = Field("Qwen/Qwen2.5-Omni-7B", description="folder or hub name")
-    lora_rank: int = Field(16, ge=1)
-    lora_alpha: int = Field(32, ge=1)
-    learning_rate: float = Field(1e-6, gt=0)
-    batch_size: int = Field(10, ge=1)
-    steps: int = Field(1000, ge=1)
-    max_audio_s: float = Field(60.0, gt=0, description="of a clip")
-    prompts: Path | None = Field(None, description="folder with your own omni.md")
 
 
 class VoiceConfig(Section):

@@ -54,10 +54,14 @@ class Message:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: messages, and the JSON schema of the reply wanted (None: free text)."""
+    """What is asked: messages, and the JSON schema of the reply wanted (None: free text).
+
+    `token_ids`: one token is wanted, and the log-probabilities of these; vLLM's `logprob_token_ids`.
+    """
 
     messages: tuple[Message, ...]
     schema: dict[str, Any] | None = None
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Reply:
     """What came back. `cost_usd` is None where no price is known; a reply from the cache costs nothing again.
 
     `refusal` is the endpoint's own refusal text, `finish_reason` as it gave it ("length": the text is cut off).
+    `logprobs` maps tokens to log-probabilities at the first place, None where they were not asked for or not given.
     """
 
     text: str
@@ -76,6 +81,7 @@ class Reply:
     latency_s: float
     attempts: int
     cached: bool
+    logprobs: dict[str, float] | None = None
 
 
 def request_key(config: LLMConfig, request: Request) -> str:
@@ -85,7 +91,8 @@ def request_key(config: LLMConfig, request: Request) -> str:
         for message in request.messages
     ]
     asked = (config.base_url, config.model, config.temperature, config.max_output_tokens, config.seed, config.structured)
-    return key_of([CACHE_VERSION, asked, messages, request.schema])
+    # Keys of requests that ask for no token's probability stay as they were before there was such a thing.
+    return key_of([CACHE_VERSION, asked, messages, request.schema, *([request.token_ids] if request.token_ids else [])])
 
 
 def _digest(data: bytes) -> str:
@@ -192,6 +199,9 @@ class LLMClient:
         if structured:
             schema = {"name": "verdict", "strict": True, "schema": request.schema}
             asked["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if request.token_ids:
+            asked |= {"max_completion_tokens": 1, "temperature": 0.0, "logprobs": True}
+            asked["extra_body"] = {"logprob_token_ids": list(request.token_ids)}
         messages: Any = [_as_json(message) for message in request.messages]
 
         async def post() -> Reply:
@@ -238,7 +248,14 @@ def _read_reply(found: Any) -> Reply:
         raise TypeError("the reply's content is no text")
     # Half an emoji would make every file it is written to unreadable.
     text = text.encode("utf-8", "replace").decode()
-    return Reply(text, choice.finish_reason or "", refusal, found.model or "", tokens, None, 0.0, 1, False)
+    return Reply(
+        text, choice.finish_reason or "", refusal, found.model or "", tokens, None, 0.0, 1, False, _first_logprobs(choice)
+    )
+
+
+def _first_logprobs(choice: Any) -> dict[str, float] | None:
+    places = getattr(getattr(choice, "logprobs", None), "content", None)
+    return {one.token: float(one.logprob) for one in places[0].top_logprobs} if places else None
 
 
 def _from_cache(stored: dict[str, Any]) -> Reply:

@@ -159,6 +159,22 @@ def train_reward_model(
     return model.eval()
 
 
+def fit_baseline(known: Sequence[float], scores: Sequence[float], asked: Sequence[float]) -> list[float]:
+    """Scores guessed from one number an answer: a straight line through what was taught; where the number never changes,
+    the commonest score.
+
+    Raises:
+        JudgeError: nothing was taught.
+    """
+    if not scores:
+        raise JudgeError("the judge scored none of the sampled answers, so no baseline can be fitted")
+    if len(set(known)) < 2:
+        values, counts = np.unique(np.asarray(scores), return_counts=True)
+        return [float(values[np.argmax(counts)])] * len(asked)
+    slope, start = np.polyfit(known, scores, 1)
+    return [float(slope * one + start) for one in asked]
+
+
 def agreement(predicted: Sequence[float], judged: Sequence[float]) -> dict[str, float | int | None]:
     """Pearson and Spearman with the judge and the mean absolute error; correlations are None where a side is constant."""
     from scipy import stats

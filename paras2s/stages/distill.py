@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from paras2s.audio import Clip
-from paras2s.data_gen.manifest import Dataset
+from paras2s.data_gen.manifest import Dataset, inside
 from paras2s.data_gen.speech import USER_STYLES
 from paras2s.parallel import cores
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Prompt, Sampling
-from paras2s.records import Blueprint, Query, Rollout, Verdict
+from paras2s.records import Query, Rollout, Unscored
 from paras2s.reward.degenerate import KINDS, degenerate_clip
-from paras2s.reward.distill import PreferenceSet, ScoredAnswer, agreement, train_reward_model
-from paras2s.reward.judges.measure import measure_answers
-from paras2s.reward.judges.rubric import Question, RubricJudge
+from paras2s.reward.distill import PreferenceSet, ScoredAnswer, agreement, fit_baseline, train_reward_model
 from paras2s.reward.model import RewardModel
+from paras2s.reward.teachers import LLMTeacher, RubricTeacher, Scores, Taught, Teacher
 from paras2s.rollout.actors import question_of
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.stages.prompts import prepare_prompts
 from paras2s.stages.run import Run
-from paras2s.storage import read_json, write_json
+from paras2s.storage import read_json, write_json, write_jsonl
 
 BATCH_QUERIES = 16
-DEGENERATE_OF_EACH = 96
+DEGENERATE_OF_EACH, PROBES_OF_EACH = 96, 8
 
 
 def sample_answers(
@@ -49,26 +49,70 @@ def sample_answers(
     return rollouts
 
 
-def scores_by_style(judge: RubricJudge, blueprint: Blueprint) -> dict[str, float]:
-    """The judge's score of one answer for every style of question; what it cannot score is missing."""
-    verdicts = {style: judge.judge(Question("", style), blueprint) for style in USER_STYLES}
-    return {style: verdict.score for style, verdict in verdicts.items() if isinstance(verdict, Verdict)}
+def open_teacher(run: Run, dataset: Dataset) -> Teacher:
+    """The teacher that the config names.
+
+    Raises:
+        ConfigError: no such judge, or it lacks its key.
+    """
+    from paras2s.reward.judges.llm_judge import open_judge
+    from paras2s.stages.judging import open_config
+
+    config = run.config.distill
+    if config.teacher == "rubric":
+        return RubricTeacher(dataset.agent_tone, tuple(USER_STYLES))
+    judging = open_config(config.teacher, {"cache_dir": str(run.config.cache_dir)})
+    return LLMTeacher(open_judge(judging, dataset.agent_tone)[0], config.max_unscored_share)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Sampled answers to some queries and what the teacher says of each."""
+
+    queries: Sequence[Query]
+    prompts: Sequence[Prompt]
+    owners: list[int]
+    codes: list[np.ndarray]
+    clips: list[Clip]
+    scores: list[Scores | Unscored]
+    per_s: float
+
+    def scored(self) -> list[tuple[int, float]]:
+        """(answer, score for its own style) of those that have one."""
+        return [
+            (place, scores[style])
+            for place, scores in enumerate(self.scores)
+            if isinstance(scores, dict) and (style := self.queries[self.owners[place]].style or "") in scores
+        ]
 
 
 def judge_rollouts(
-    run: Run, dataset: Dataset, judge: RubricJudge, rollouts: Sequence[Rollout]
-) -> tuple[list[ScoredAnswer], float]:
-    """Scored answers, and how many answers the judge scores a second (blueprints included)."""
+    run: Run,
+    dataset: Dataset,
+    teacher: Teacher,
+    asked_about: tuple[Sequence[Query], Sequence[Prompt]],
+    rollouts: Sequence[Rollout],
+) -> Judged:
+    """The teacher's scores of all answers; how many it scores a second, with all it measures for it."""
+    queries, prompts = asked_about
+    owners = [number for number, rollout in enumerate(rollouts) for _ in rollout.codes]
+    codes = [one for rollout in rollouts for one in rollout.codes]
     clips = [Clip(wave, rollout.sample_rate_hz) for rollout in rollouts for wave in rollout.waves]
-    owners = [(number, codes) for number, rollout in enumerate(rollouts) for codes in rollout.codes]
-    started = time.perf_counter()
-    with run.bar("answers judged", len(clips)) as bar:
-        blueprints = measure_answers(clips, dataset.agent_tone, bar.at)
-    found = [
-        ScoredAnswer(number, codes, scores_by_style(judge, blueprint))
-        for (number, codes), blueprint in zip(owners, blueprints, strict=True)
+    asked = [
+        Taught(queries[owner].text or "", queries[owner].style or "", inside(dataset.folder, queries[owner].clip), clip)
+        for owner, clip in zip(owners, clips, strict=True)
     ]
-    return found, len(clips) / (time.perf_counter() - started)
+    started = time.perf_counter()
+    cost = teacher.cost(asked)
+    if cost.calls:
+        usd = "an unknown price" if cost.usd is None else f"at most {cost.usd:.2f} USD"
+        run.say(f"  {teacher.name} will be asked about {cost.calls} answers, for {usd}; what it has said before costs nothing")
+    with run.bar("answers judged", len(clips)) as bar:
+        scores = teacher.scores(asked, bar.at)
+    unscored = [one for one in scores if isinstance(one, Unscored)]
+    if unscored:
+        run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")
+    return Judged(queries, prompts, owners, codes, clips, scores, len(clips) / (time.perf_counter() - started))
 
 
 def degenerate_answers(dataset: Dataset, policy: DualStreamPolicy, per_kind: int, seed: int) -> dict[str, list[Clip]]:
@@ -82,23 +126,21 @@ def degenerate_answers(dataset: Dataset, policy: DualStreamPolicy, per_kind: int
     return found
 
 
-def probe(
-    model: RewardModel, judge: RubricJudge, dataset: Dataset, policy: DualStreamPolicy, prompts: Sequence[Prompt],
-    queries: Sequence[Query],
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """What judge and reward model make of degenerate answers to held-out questions, by kind: their highest scores."""
-    table = {}
-    by_kind = degenerate_answers(dataset, policy, 8, seed=1000)
-    measured = iter(measure_answers([clip for clips in by_kind.values() for clip in clips], dataset.agent_tone))
-    for kind, clips in by_kind.items():
-        blueprints = [next(measured) for _ in clips]
-        verdicts = [judge.judge(Question("", queries[n % len(queries)].style or ""), b) for n, b in enumerate(blueprints)]
-        scores = [verdict.score for verdict in verdicts if isinstance(verdict, Verdict)]
-        heard = [question_of(prompts[n % len(prompts)]) for n in range(len(clips))]
-        predicted = model.score(heard, [policy.codec.encode(clip) for clip in clips])
+def probe(teacher: Teacher, model: RewardModel, held: Judged, dataset: Dataset, policy: DualStreamPolicy) -> dict[str, Any]:
+    """What teacher and reward model make of degenerate answers to held-out questions, by kind: their highest scores."""
+    table, queries, prompts = {}, held.queries, held.prompts
+    for kind, clips in degenerate_answers(dataset, policy, PROBES_OF_EACH, seed=1000).items():
+        rows = [n % len(queries) for n in range(len(clips))]
+        asked = [
+            Taught(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
+            for n, clip in zip(rows, clips, strict=True)
+        ]
+        found = teacher.scores(asked, lambda done, total: None)
+        scores = [one[each.style] for one, each in zip(found, asked, strict=True) if isinstance(one, dict)]
+        predicted = model.score([question_of(prompts[n]) for n in rows], [policy.codec.encode(clip) for clip in clips])
         table[kind] = {
             "judge_max": max(scores) if scores else None,
-            "judge_unscored": len(verdicts) - len(scores),
+            "judge_unscored": len(found) - len(scores),
             "model_max": max(predicted),
             "model_mean": float(np.mean(predicted)),
             "n": len(clips),
@@ -107,75 +149,119 @@ def probe(
 
 
 def run_distill(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> RewardModel:
-    """Make the preference set and train the reward model, or load it where it is whole already."""
+    """Make the preference set and train the reward models, or load the small one where all is whole already."""
     if (run.reward_dir / "agreement.json").is_file():
         run.say("  the reward model is there already")
         return RewardModel.load(run.reward_dir)
     torch.set_num_threads(cores())
-    config, judge = run.config.distill, RubricJudge()
+    config, teacher = run.config.distill, open_teacher(run, dataset)
     with run.stage("distill"):
         queries, held_out = dataset.of_role("preference"), dataset.of_role("test")
         prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
-        # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
-        demonstrated = dataset.of_role("demonstration")
-        more_prompts = prepare_prompts(policy, dataset, demonstrated)
         rollouts = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
-        answers, judge_per_s = judge_rollouts(run, dataset, judge, rollouts)
-        degenerate = degenerate_answers(dataset, policy, DEGENERATE_OF_EACH, seed=run.config.seed)
-        preferences = PreferenceSet(
-            questions=tuple(question_of(prompt) for prompt in (*prompts, *more_prompts)),
-            styles=tuple(query.style or "" for query in (*queries, *demonstrated)),
-            answers=tuple(answers),
-            degenerate=tuple(policy.codec.encode(clip) for clips in degenerate.values() for clip in clips),
-        )
-        with run.bar("reward model steps", config.steps) as bar:
-            model = train_reward_model(
-                preferences,
-                policy.codec.cardinality,
-                config,
-                run.config.seed,
-                lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
-            )
-        model.save(run.reward_dir)
-        report = _report(run, dataset, policy, model, judge, (held_out, held_prompts), judge_per_s)
-        report["preference_answers"] = len(answers)
-        report["probes"] = probe(model, judge, dataset, policy, held_prompts, held_out)
+        judged = judge_rollouts(run, dataset, teacher, (queries, prompts), rollouts)
+        save_preferences(run, judged)
+        model = _train_small(run, dataset, policy, judged)
+        held_rollouts = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
+        held = judge_rollouts(run, dataset, teacher, (held_out, held_prompts), held_rollouts)
+        report = held_out_report(model, judged, held)
+        report["teacher"] = teacher.name
+        report["preference_answers"] = len(judged.scores)
+        report["unscored_answers"] = sum(isinstance(one, Unscored) for one in (*judged.scores, *held.scores))
+        report["probes"] = probe(teacher, model, held, dataset, policy)
+        if config.omni is not None:
+            from paras2s.stages.distill_omni import distill_omni
+
+            report["omni"] = distill_omni(run, dataset, config.omni, judged, held)
+        report["spent_usd"], report["calls"] = teacher.spent.usd, teacher.spent.calls
         write_json(run.reward_dir / "agreement.json", report)
     describe_reward(run)
     return model
 
 
-def _report(
-    run: Run,
-    dataset: Dataset,
-    policy: DualStreamPolicy,
-    model: RewardModel,
-    judge: RubricJudge,
-    held_out: tuple[Sequence[Query], Sequence[Prompt]],
-    judge_per_s: float,
-) -> dict[str, Any]:
-    """Agreement with the judge on held-out queries, per category and against a baseline that does not listen."""
-    queries, prompts = held_out
-    rollouts = sample_answers(run, policy, queries, prompts, 2, stream=2_000_000)
-    answers, _ = judge_rollouts(run, dataset, judge, rollouts)
-    scored = [a for a in answers if (queries[a.question].style or "") in a.scores]
-    heard = [question_of(prompts[a.question]) for a in scored]
+def save_preferences(run: Run, judged: Judged) -> None:
+    """The preference set, to be looked at: which answer to which query, its scores by style or why it has none."""
+    rows = []
+    for owner, codes, clip, scores in zip(judged.owners, judged.codes, judged.clips, judged.scores, strict=True):
+        unscored = scores.reason if isinstance(scores, Unscored) else None
+        row = {"query_id": judged.queries[owner].id, "style": judged.queries[owner].style, "steps": len(codes)}
+        rows.append(row | {"duration_s": clip.duration_s, "scores": None if unscored else scores, "unscored": unscored})
+    write_jsonl(run.reward_dir / "preferences.jsonl", rows)
+
+
+def _train_small(run: Run, dataset: Dataset, policy: DualStreamPolicy, judged: Judged) -> RewardModel:
+    config = run.config.distill
+    # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
+    demonstrated = dataset.of_role("demonstration")
+    more_prompts = prepare_prompts(policy, dataset, demonstrated)
+    degenerate = degenerate_answers(dataset, policy, DEGENERATE_OF_EACH, seed=run.config.seed)
+    preferences = PreferenceSet(
+        questions=tuple(question_of(prompt) for prompt in (*judged.prompts, *more_prompts)),
+        styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
+        answers=tuple(
+            ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
+            for owner, codes, scores in zip(judged.owners, judged.codes, judged.scores, strict=True)
+        ),
+        degenerate=tuple(policy.codec.encode(clip) for clips in degenerate.values() for clip in clips),
+    )
+    with run.bar("reward model steps", config.steps) as bar:
+        model = train_reward_model(
+            preferences,
+            policy.codec.cardinality,
+            config,
+            run.config.seed,
+            lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
+        )
+    model.save(run.reward_dir)
+    return model
+
+
+def held_out_report(model: RewardModel, judged: Judged, held: Judged) -> dict[str, Any]:
+    """Agreement with the teacher on held-out queries, per category, and against baselines that do not hear the question."""
+    scored = held.scored()
+    heard = [question_of(held.prompts[held.owners[place]]) for place, _ in scored]
     started = time.perf_counter()
-    predicted = model.score(heard, [a.codes for a in scored])
-    model_per_s = len(scored) / (time.perf_counter() - started)
-    judged = [a.scores[queries[a.question].style or ""] for a in scored]
-    by_category: dict[str, Any] = {}
-    for category in sorted({query.category or "" for query in queries}):
-        rows = [n for n, a in enumerate(scored) if queries[a.question].category == category]
-        by_category[category] = agreement([predicted[n] for n in rows], [judged[n] for n in rows])
-    lengths = [float(len(a.codes)) for a in scored]
-    return {
-        "held_out": agreement(predicted, judged),
-        "held_out_by_category": by_category,
-        "baseline_length": agreement(lengths, judged),
-        "judge_answers_per_s": judge_per_s,
-        "model_answers_per_s": model_per_s,
+    predicted = model.score(heard, [held.codes[place] for place, _ in scored])
+    took_s = time.perf_counter() - started
+    return agreement_report(predicted, judged, held) | {
+        "judge_answers_per_s": held.per_s,
+        "model_answers_per_s": len(scored) / took_s if scored else None,
     }
+
+
+def agreement_report(predicted: Sequence[float], judged: Judged, held: Judged) -> dict[str, Any]:
+    """Of predictions for `held.scored()`, in its order; baselines are fitted on what the reward model learned from."""
+    scored = held.scored()
+    wanted = [score for _, score in scored]
+    categories = [held.queries[held.owners[place]].category or "" for place, _ in scored]
+    taught = judged.scored()
+    table = {
+        name: fit_baseline(
+            [measure(judged, p) for p, _ in taught], [s for _, s in taught], [measure(held, p) for p, _ in scored]
+        )
+        for name, measure in BASELINES.items()
+    }
+    return {
+        "held_out": agreement(predicted, wanted),
+        "held_out_by_category": {
+            one: agreement(*([row[n] for n, c in enumerate(categories) if c == one] for row in (predicted, wanted)))
+            for one in sorted(set(categories))
+        },
+        "baselines": {name: agreement(guessed, wanted) for name, guessed in table.items()},
+    }
+
+
+def _loudness_db(judged: Judged, place: int) -> float:
+    samples = judged.clips[place].samples
+    return float(10 * np.log10(np.mean(samples**2) + 1e-10)) if len(samples) else -100.0
+
+
+# What a reward model would have learned if it had listened to nothing that matters.
+BASELINES = {
+    "majority": lambda judged, place: 0.0,
+    "length": lambda judged, place: float(len(judged.codes[place])),
+    "loudness": _loudness_db,
+}
 
 
 def describe_reward(run: Run) -> None:

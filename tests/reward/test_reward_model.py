@@ -21,6 +21,7 @@ from paras2s.reward.distill import (
     ScoredAnswer,
     agreement,
     draw_batch,
+    fit_baseline,
     train_reward_model,
 )
 from paras2s.reward.model import MAX_STEPS, HeardQuestion, RewardModel, RewardModelConfig
@@ -307,3 +308,16 @@ def test_agreement_is_none_where_there_is_none(predicted: list[float], judged: l
     found = agreement(predicted, judged)
     assert (found["pearson"], found["spearman"], found["n"]) == (None, None, len(judged))
     assert found["mean_absolute_error"] == (None if error is None else pytest.approx(error))
+
+
+@pytest.mark.parametrize(
+    ("known", "scores", "asked", "guessed"),
+    [
+        ([1.0, 2.0, 3.0], [2.0, 3.0, 4.0], [5.0, 0.0], [6.0, 1.0]),
+        ([7.0, 7.0, 7.0], [1.0, 5.0, 5.0], [7.0, 9.0], [5.0, 5.0]),
+    ],
+)
+def test_a_baseline_is_a_line_through_what_was_taught_or_the_commonest_score(
+    known: list[float], scores: list[float], asked: list[float], guessed: list[float]
+) -> None:
+    assert fit_baseline(known, scores, asked) == pytest.approx(guessed)

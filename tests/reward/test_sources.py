@@ -24,7 +24,7 @@ from paras2s.reward.omni import OmniScore
 from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
 from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, QualitySource, RubricSource, WordErrorSource
-from paras2s.reward.sources.omni import OmniSource
+from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource, Result, bradley_terry, swiss_round, win_rates
 from paras2s.reward.sources.panel import RewardPanel, RewardSetup, combine
 
@@ -277,7 +277,7 @@ def test_the_omni_source_leaves_out_what_cannot_be_heard_or_was_not_understood(t
     question = AskedQuestion("q", group().question.heard, "hello", None, tmp_path / "q.wav")
     empty = answer(clip=Clip(np.zeros(0, dtype=np.float32), 16_000))
     long = answer(clip=Clip(np.full(32_000, 0.3, dtype=np.float32), 16_000))
-    source_ = OmniSource(ScriptedOmni())
+    source_ = OmniSource(InProcess(ScriptedOmni()))
     scores = source_.score(
         [group(spoken(0.4), empty, spoken(0.2), question=question), group(spoken(0.5), long, question=question)]
     )

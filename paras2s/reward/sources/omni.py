@@ -12,14 +12,31 @@ from paras2s.audio import read_clip
 from paras2s.errors import JudgeError
 from paras2s.records import Unscored
 from paras2s.reward.omni import LOW_MASS, OmniRewardModel, OmniScore, SpokenPair
+from paras2s.reward.omni_served import ServedOmni
 from paras2s.reward.sources.base import Group, Scores
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """A model of this process; where a batch has a pair that cannot be read, each is scored alone."""
+
+    model: OmniRewardModel
+
+    def score_each(self, pairs: Sequence[SpokenPair]) -> list[OmniScore | Unscored]:
+        """In order."""
+        try:
+            return list(self.model.score(pairs))
+        except JudgeError as error:
+            if len(pairs) == 1:
+                return [Unscored(OmniRewardModel.name, str(error))]
+            return [self.score_each([pair])[0] for pair in pairs]
 
 
 @dataclass(frozen=True)
 class OmniSource:
     """Expected digit of each answer. Where the digits have hardly any mass, the model did not understand what was asked."""
 
-    model: OmniRewardModel
+    model: InProcess | ServedOmni
     kind = OmniRewardModel.name
     extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = True
@@ -37,23 +54,13 @@ class OmniSource:
             for number, answer in enumerate(group.answers)
             if answer.clip is not None and len(answer.clip.samples)
         }
-        try:
-            found = dict(zip(pairs, self.model.score(list(pairs.values())), strict=True))
-        except JudgeError:
-            # One answer that cannot be read must not cost the others their score.
-            return [self._alone(pairs.get(number)) for number in range(len(group.answers))]
+        found = dict(zip(pairs, self.model.score_each(list(pairs.values())) if pairs else [], strict=True))
         silent = Unscored(self.kind, "the answer has no sound")
         return [self._checked(found[number]) if number in found else silent for number in range(len(group.answers))]
 
-    def _alone(self, pair: SpokenPair | None) -> float | Unscored:
-        if pair is None:
-            return Unscored(self.kind, "the answer has no sound")
-        try:
-            return self._checked(self.model.score([pair])[0])
-        except JudgeError as error:
-            return Unscored(self.kind, str(error))
-
-    def _checked(self, found: OmniScore) -> float | Unscored:
+    def _checked(self, found: OmniScore | Unscored) -> float | Unscored:
+        if isinstance(found, Unscored):
+            return found
         if not np.isfinite(found.expected):
             return Unscored(self.kind, f"the score is {found.expected}")
         if found.digit_mass < LOW_MASS:

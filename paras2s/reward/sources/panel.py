@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paras2s.audio import Clip
-from paras2s.config import OmniConfig, RewardConfig, RewardSourceConfig, load_judging_config
+from paras2s.config import OmniConfig, OmniServedConfig, RewardConfig, RewardSourceConfig, load_judging_config
 from paras2s.errors import ConfigError, one_line
 from paras2s.records import Reward, Unscored
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
@@ -19,12 +19,14 @@ from paras2s.reward.fusion import FusionRule
 from paras2s.reward.judges.llm_judge import LLMJudge, open_judge
 from paras2s.reward.model import RewardModel
 from paras2s.reward.omni import OmniRewardModel
+from paras2s.reward.omni_served import ServedOmni
 from paras2s.reward.sources.base import Group, RewardSource
 from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
-from paras2s.reward.sources.omni import OmniSource
+from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource
 from paras2s.reward.tone import ToneClassifier
+from paras2s.storage import read_json
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
@@ -116,11 +118,7 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
         if config.kind == "pairwise":
             return PairwiseSource(*_judge(options.pop("judge", "trace"), setup), **options)
         if config.kind == "omni":
-            adapter = options.pop("adapter", None)
-            if trained := sorted(set(options) - {"model", "batch_size", "max_audio_s", "prompts"}):
-                raise TypeError(f"{trained[0]} is a setting of its training")
-            settings = OmniConfig.model_validate(options)
-            return OmniSource(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
+            return OmniSource(_omni(options, setup))
         if config.kind == "reward_model":
             return ModelSource(RewardModel.load(setup.model_dir), **options)
         local: dict[str, Any] = {
@@ -135,6 +133,21 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
         raise ConfigError(
             f"reward.sources: {config.kind}: options {config.options} do not fit it ({one_line(error)})"
         ) from error
+
+
+def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni:
+    """Behind a server where `base_url` is given; else here, with the given adapter or the one that the run has distilled."""
+    if "base_url" in options:
+        given: dict[str, Any] = {key: options.pop(key) for key in ("base_url", "model", "concurrency") if key in options}
+        return ServedOmni(OmniServedConfig(llm=OmniServedConfig().llm.model_copy(update=given), **options))
+    own = setup.model_dir / "omni"
+    adapter = options.pop("adapter", str(own) if (own / "omni.json").is_file() else None)
+    if trained := sorted(set(options) - {"model", "batch_size", "max_audio_s", "prompts"}):
+        raise TypeError(f"{trained[0]} is a setting of its training")
+    if adapter is not None and "model" not in options:
+        options["model"] = read_json(Path(str(adapter)) / "omni.json")["model"]
+    settings = OmniConfig.model_validate(options)
+    return InProcess(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
 
 
 def _judge(name: object, setup: RewardSetup) -> tuple[LLMJudge, FusionRule]:

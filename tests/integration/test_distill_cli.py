@@ -1,0 +1,135 @@
+"""`paras2s distill` with an LLM as teacher, over real HTTP, and with the Omni thinker as pupil: true classes, tiny instances.
+
+Not covered: that what is learned is any good; the demo's reward model shows that for the small one.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scripted_endpoint import Fail, Say, ScriptedEndpoint
+from tiny_world import make_data, write_run
+from typer.testing import CliRunner
+
+from paras2s.cli import app
+from paras2s.config import load_config
+from paras2s.errors import JudgeError
+from paras2s.reward.sources.panel import RewardPanel
+from paras2s.stages.progress import open_console
+from paras2s.stages.run import Run
+from paras2s.storage import read_json, read_jsonl
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reward"))
+from test_omni import tiny_thinker, tiny_tokenizer
+
+ANSWERS = 8 * 2
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data and a warm-up, for every test to copy its settings from."""
+    folder = tmp_path_factory.mktemp("world")
+    config = write_run(folder)
+    make_data(config)
+    invoke("warmup", config)
+    return folder
+
+
+def invoke(*words: object) -> Any:
+    result = CliRunner().invoke(app, list(map(str, words)))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def pupil(world: Path, folder: Path, server: ScriptedEndpoint, **distill: Any) -> Path:
+    """A run of its own on the world's data and warm-up, taught by an audio judge at `server`."""
+    llm = {"base_url": server.base_url, "model": "gpt-audio", "backoff_s": 0.001, "max_attempts": 2, "timeout_s": 20.0}
+    judge = {"name": "audio", "extractors": [], "judge": {"reads": "audio"}, "llm": llm}
+    (folder / "judge.yaml").write_text(yaml.safe_dump(judge))
+    base = yaml.safe_load((world / "run.yaml").read_text())["distill"]
+    path = write_run(folder, distill={**base, "teacher": str(folder / "judge.yaml"), **distill})
+    (folder / "run").mkdir()
+    for part in ("data", "sft"):
+        (folder / "run" / part).symlink_to(world / "run" / part)
+    return path
+
+
+def teacher(asked: dict[str, Any], number: int) -> Say:
+    """A score by the answer's length alone: one that a baseline can find."""
+    heard = [part for part in asked["messages"][-1]["content"] if part["type"] == "input_audio"]
+    assert len(heard) == 2
+    score = 1 + len(heard[1]["input_audio"]["data"]) % 5
+    return Say(json.dumps({"reasoning": "r", "score": score}))
+
+
+def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(world: Path, tmp_path: Path) -> None:
+    with ScriptedEndpoint(teacher) as server:
+        config = pupil(world, tmp_path, server)
+        told = invoke("distill", config).output
+        first = len(server.requests)
+        (tmp_path / "run/reward/agreement.json").unlink()
+        invoke("distill", config)
+        assert len(server.requests) == first
+    # Preference answers, held-out answers and seven kinds of degenerate ones.
+    assert first == ANSWERS + ANSWERS + 7 * 8
+    assert f"will be asked about {ANSWERS} answers, for at most" in told
+    report = read_json(tmp_path / "run/reward/agreement.json")
+    assert report["teacher"].startswith("audio:gpt-audio/")
+    assert (report["preference_answers"], report["unscored_answers"]) == (ANSWERS, 0)
+    assert set(report["baselines"]) == {"majority", "length", "loudness"}
+    assert report["baselines"]["majority"]["pearson"] is None
+    assert report["held_out"]["n"] == ANSWERS
+    assert set(report["held_out_by_category"]) == {"emotion", "sarcasm", "age", "gender"}
+    rows = list(read_jsonl(tmp_path / "run/reward/preferences.jsonl"))
+    assert len(rows) == ANSWERS
+    # An LLM scores an answer for the style it was given to, and for no other.
+    assert all(list(row["scores"]) == [row["style"]] for row in rows)
+
+
+def test_a_teacher_that_fails_for_a_fifth_leaves_those_without_a_score_and_goes_on(world: Path, tmp_path: Path) -> None:
+    def failing(asked: dict[str, Any], number: int) -> Any:
+        size = len(asked["messages"][-1]["content"][3]["input_audio"]["data"]) if number >= 0 else 0
+        return Fail(400, "no audio today") if (size // 7 + number) % 5 == 0 else teacher(asked, number)
+
+    with ScriptedEndpoint(failing) as server:
+        told = invoke("distill", pupil(world, tmp_path, server, max_unscored_share=0.6)).output
+    rows = list(read_jsonl(tmp_path / "run/reward/preferences.jsonl"))
+    failed = [row for row in rows if row["scores"] is None]
+    assert 0 < len(failed) < len(rows)
+    assert all("HTTP 400" in row["unscored"] for row in failed)
+    assert f"{len(failed)} of {ANSWERS} answers have no score" in told
+    report = read_json(tmp_path / "run/reward/agreement.json")
+    assert report["unscored_answers"] >= len(failed)
+
+
+def test_a_teacher_that_fails_too_often_stops_the_run_and_nothing_is_learned(world: Path, tmp_path: Path) -> None:
+    with ScriptedEndpoint(lambda *_: Fail(400, "no audio today")) as server:
+        config = pupil(world, tmp_path, server, answers_per_query=4)
+        with pytest.raises(JudgeError, match=r"scored none of 32 in 32 answers, more than distill\.max_unscored_share"):
+            invoke("distill", config)
+    assert not (tmp_path / "run/reward/agreement.json").exists()
+
+
+def test_the_thinker_learns_from_the_same_scores_and_rewards_with_its_adapter(world: Path, tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tiny_thinker(tokenizer).save_pretrained(tmp_path / "thinker")
+    tokenizer.save_pretrained(tmp_path / "thinker")
+    omni = {"model": str(tmp_path / "thinker"), "steps": 3, "batch_size": 4, "lora_rank": 2, "learning_rate": 0.001}
+    with ScriptedEndpoint(teacher) as server:
+        config = pupil(world, tmp_path, server, omni=omni)
+        invoke("distill", config)
+    report = read_json(tmp_path / "run/reward/agreement.json")["omni"]
+    assert (report["pairs"], report["held_out"]["n"]) == (ANSWERS, ANSWERS)
+    # A random head has hardly any mass on digits, and says so.
+    assert report["low_mass_share"] == 1.0
+    assert (tmp_path / "run/reward/omni/adapter_model.safetensors").is_file()
+    loaded = load_config(config, {"reward.sources": [{"kind": "omni"}]})
+    panel = RewardPanel(Run(loaded, open_console(), True).reward_setup())
+    model = panel.sources[0].model.model
+    assert model.config.model == str(tmp_path / "thinker")
+    assert any("lora" in name for name, _ in model.thinker.named_parameters())
