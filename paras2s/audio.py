@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,21 @@ def _too_long(name: str, duration_s: float, max_duration_s: float) -> AudioError
     return AudioError(f"{name}: {duration_s:.0f} s is too long; cut it to at most {max_duration_s:.0f} s")
 
 
+def mend_wav(data: bytes) -> bytes:
+    """A WAV whose header was written before its length was known (all ones, or 0), with its real sizes; others as they are."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        return data
+    place = 12
+    while place + 8 <= len(data):
+        name, size = data[place : place + 4], struct.unpack("<I", data[place + 4 : place + 8])[0]
+        there = len(data) - place - 8
+        if name == b"data" and (size > there or (size == 0 and there)):
+            sizes = struct.pack("<I", len(data) - 8), struct.pack("<I", there)
+            return data[:4] + sizes[0] + data[8 : place + 4] + sizes[1] + data[place + 8 :]
+        place += 8 + size + size % 2
+    return data
+
+
 def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max_duration_s: float = MAX_DURATION_S) -> Clip:
     """Decode a file or bytes of one, any channel count, any rate; optionally resample.
 
@@ -75,7 +91,7 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max
     if not isinstance(source, bytes) and not Path(source).is_file():
         raise AudioError(f"{name}: no such file; check the path")
     try:
-        handle = io.BytesIO(source) if isinstance(source, bytes) else str(source)
+        handle = io.BytesIO(mend_wav(source)) if isinstance(source, bytes) else str(source)
         with soundfile.SoundFile(handle) as file:
             rate_hz = file.samplerate
             # Hours of audio are refused by their header, before any of it is in memory.

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from paras2s import __version__
+from paras2s.cli_bench import bench_guard, bench_paras2s
 from paras2s.cli_judging import bench_app, blueprint, judge_app, parse_overrides, print_json
 from paras2s.errors import ParaS2SError
 
@@ -24,6 +25,8 @@ app = typer.Typer(
 
 app.command()(blueprint)
 app.add_typer(judge_app, name="judge")
+bench_app.command("paras2s")(bench_paras2s)
+bench_app.command("guard")(bench_guard)
 app.add_typer(bench_app, name="bench")
 
 Config = Annotated[Path, typer.Argument(help="A run's YAML config, or the name of a preset: demo, ci, full.")]

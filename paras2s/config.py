@@ -180,6 +180,15 @@ class LLMConfig(EndpointConfig):
     structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
 
 
+class AudioChatConfig(EndpointConfig):
+    """A model there that hears and speaks, to be benched."""
+
+    model: str = Field("gpt-audio", min_length=1)
+    voice: str = "alloy"
+    system: str = Field("", description="system prompt; empty: none is sent")
+    temperature: float = Field(1.0, ge=0)
+
+
 class JudgeConfig(Section):
     """An LLM as judge: what it reads of the answers, and how it is asked (TRACE, 3.3 and appendix D)."""
 
@@ -391,6 +400,15 @@ def load_curation(path: Path, overrides: dict[str, Any] | None = None) -> Curati
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
     return _load(path, overrides, CurationConfig)
+
+
+def load_audio_chat(path: Path) -> AudioChatConfig:
+    """The settings of a model to be benched, likewise.
+
+    Raises:
+        ConfigError: missing file, bad YAML, unknown key, bad value.
+    """
+    return _load(path, None, AudioChatConfig)
 
 
 def load_ablation(path: Path, overrides: dict[str, Any] | None = None) -> AblationConfig:

@@ -4,13 +4,14 @@ Not covered: every format libsndfile knows; WAV, FLAC and OGG stand for them.
 """
 
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from paras2s.audio import Clip, encode_clip, make_clip, read_clip, write_clip
+from paras2s.audio import Clip, encode_clip, make_clip, mend_wav, read_clip, write_clip
 from paras2s.errors import AudioError
 
 
@@ -137,3 +138,16 @@ def test_a_long_clip_can_be_encoded(format: str) -> None:
     again = read_clip(encode_clip(Clip(samples, 16_000), format))
     assert again.sample_rate_hz == 16_000
     assert len(again.samples) == len(samples)
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0])
+def test_a_wav_whose_length_was_not_known_when_it_was_begun_is_read_whole(size: int) -> None:
+    clip = Clip(np.linspace(-0.5, 0.5, 8_000, dtype=np.float32), 8_000)
+    data = bytearray(encode_clip(clip))
+    place = data.index(b"data") + 4
+    data[place : place + 4] = struct.pack("<I", size)
+    data[4:8] = struct.pack("<I", 0xFFFFFFFF)
+    np.testing.assert_allclose(read_clip(bytes(data)).samples, clip.samples, atol=1e-4)
+    whole = encode_clip(clip)
+    assert mend_wav(whole) == whole
+    assert mend_wav(b"{}") == b"{}"

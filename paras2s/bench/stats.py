@@ -80,7 +80,7 @@ def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
     A category asked but never scored leaves overall without a mean: one over fewer categories would not compare.
     """
     categories: dict[Category, Counted] = {}
-    for category in CATEGORIES:
+    for category in dict.fromkeys((*CATEGORIES, *(row.category for row in rows))):
         asked = [row for row in rows if row.category == category]
         if asked:
             scored = [(row.score, row.contrast_id) for row in asked if row.score is not None]
@@ -88,7 +88,7 @@ def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
     rates = [(row.word_error_rate, row.contrast_id) for row in rows if row.word_error_rate is not None]
     return SystemScores(
         categories=categories,
-        overall=Counted(_mean_of_means([counted.estimate for counted in categories.values()]), len(rows)),
+        overall=Counted(mean_of_means([counted.estimate for counted in categories.values()]), len(rows)),
         word_error_rate=Counted(_mean_of(rates), len(rows)),
         duration_s=_mean_of([(row.duration_s, row.contrast_id) for row in rows]),
     )
@@ -138,7 +138,8 @@ def _mean_of(pairs: Sequence[tuple[float, str]]) -> Estimate:
     return clustered_mean([value for value, _ in pairs], [cluster for _, cluster in pairs])
 
 
-def _mean_of_means(estimates: Sequence[Estimate]) -> Estimate:
+def mean_of_means(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of means that share no contrast, each weighing the same; without a mean where one of them has none."""
     n, clusters = sum(estimate.n for estimate in estimates), sum(estimate.clusters for estimate in estimates)
     means = [estimate.mean for estimate in estimates if estimate.mean is not None]
     errors = [estimate.standard_error for estimate in estimates if estimate.standard_error is not None]

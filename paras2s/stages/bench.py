@@ -12,6 +12,7 @@ import torch
 from paras2s.acoustics.asr import normalise_words, word_error_rate
 from paras2s.audio import Clip, write_clip
 from paras2s.bench.rows import AnswerRow, load_rows, save_rows
+from paras2s.bench.sets import cell, plain
 from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.bench.systems import SpokenAnswer, topline, words_only
 from paras2s.data_gen.manifest import Dataset
@@ -154,27 +155,17 @@ def summary(systems: dict[str, list[AnswerRow]]) -> dict[str, Any]:
         scores = summarise(rows)
         contrast = contrast_metric(rows)
         table[system] = {
-            "overall": _plain(scores.overall),
-            "categories": {name: _plain(one) for name, one in scores.categories.items()},
-            "word_error_rate": _plain(scores.word_error_rate),
+            "overall": plain(scores.overall),
+            "categories": {name: plain(one) for name, one in scores.categories.items()},
+            "word_error_rate": plain(scores.word_error_rate),
             "duration_s": scores.duration_s.mean,
-            "contrast": _plain(contrast),
+            "contrast": plain(contrast),
             "judge": rows[0].judge if rows else None,
         }
     if "sft" in systems and "aligned" in systems:
         gain = paired_difference(systems["aligned"], systems["sft"])
-        table["aligned_over_sft"] = {**_plain(gain.difference), "relative_percent": gain.relative_percent}
+        table["aligned_over_sft"] = {**plain(gain.difference), "relative_percent": gain.relative_percent}
     return table
-
-
-def _plain(counted: Any) -> dict[str, Any]:
-    estimate = counted.estimate
-    return {
-        "mean": estimate.mean,
-        "standard_error": estimate.standard_error,
-        "n_scored": estimate.n,
-        "n_asked": counted.n_asked,
-    }
 
 
 def describe_bench(run: Run, systems: dict[str, list[AnswerRow]]) -> None:
@@ -188,13 +179,6 @@ def describe_bench(run: Run, systems: dict[str, list[AnswerRow]]) -> None:
         cells = [*(row["categories"][c] for c in ("emotion", "sarcasm", "age", "gender")), row["overall"]]
         cells += [row["contrast"], row["word_error_rate"]]
         overall = row["overall"]
-        table.add_row(name, *map(_cell, cells), f"{overall['n_scored']}/{overall['n_asked']}")
+        table.add_row(name, *map(cell, cells), f"{overall['n_scored']}/{overall['n_asked']}")
     if not run.quiet:
         run.console.print(table)
-
-
-def _cell(one: dict[str, Any]) -> str:
-    if one["mean"] is None:
-        return "-"
-    error = one["standard_error"]
-    return f"{one['mean']:.2f}" + (f" ± {error:.2f}" if error is not None else "")

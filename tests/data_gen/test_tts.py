@@ -5,7 +5,6 @@ Not covered: how gpt-4o-mini-tts and CosyVoice sound, which needs a key and thei
 
 import json
 import shutil
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from paras2s.config import EndpointConfig, VoiceConfig
 from paras2s.data_gen.speech import speak_plain
 from paras2s.data_gen.tts.base import Line, Unspoken, line_key, speak_all
 from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
-from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS, mend_wav, speech_usd
+from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS, speech_usd
 from paras2s.endpoint import Price
 from paras2s.errors import ConfigError
 
@@ -141,19 +140,6 @@ def test_the_budget_is_kept_to(tmp_path: Path, spoken: dict[str, Clip]) -> None:
     assert all("budget" in one.reason for one in found if isinstance(one, Unspoken))
     with pytest.raises(ConfigError, match=r"openai\.budget_usd: no price is known for mine"):
         OpenAITTS(endpoint(server, model="mine", budget_usd=1.0))
-
-
-@pytest.mark.parametrize("size", [0xFFFFFFFF, 0])
-def test_a_wav_whose_length_was_not_known_when_it_was_begun_is_read_whole(size: int) -> None:
-    clip = Clip(np.linspace(-0.5, 0.5, 8_000, dtype=np.float32), 8_000)
-    data = bytearray(encode_clip(clip))
-    place = data.index(b"data") + 4
-    data[place : place + 4] = struct.pack("<I", size)
-    data[4:8] = struct.pack("<I", 0xFFFFFFFF)
-    np.testing.assert_allclose(read_clip(mend_wav(bytes(data))).samples, clip.samples, atol=1e-4)
-    whole = encode_clip(clip)
-    assert mend_wav(whole) == whole
-    assert mend_wav(b"{}") == b"{}"
 
 
 def test_the_price_of_speech_by_hand() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,21 +26,6 @@ def speech_usd(price: Price | None, line: Line, duration_s: float) -> float | No
         return None
     text_tokens = (len(line.text) + len(line.manner)) / CHARACTERS_PER_TOKEN
     return (text_tokens * price.text_in + duration_s * price.audio_out_tokens_per_s * price.audio_out) / 1e6
-
-
-def mend_wav(data: bytes) -> bytes:
-    """A WAV whose header was written before its length was known (all ones, or 0), with its real sizes; others as they are."""
-    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        return data
-    place = 12
-    while place + 8 <= len(data):
-        name, size = data[place : place + 4], struct.unpack("<I", data[place + 4 : place + 8])[0]
-        there = len(data) - place - 8
-        if name == b"data" and (size > there or (size == 0 and there)):
-            sizes = struct.pack("<I", len(data) - 8), struct.pack("<I", there)
-            return data[:4] + sizes[0] + data[8 : place + 4] + sizes[1] + data[place + 8 :]
-        place += 8 + size + size % 2
-    return data
 
 
 class _RemoteTTS:
@@ -103,7 +87,7 @@ class OpenAITTS(_RemoteTTS):
             response_format="wav",
             **asked,
         )
-        return _decoded(mend_wav(found.content))
+        return _decoded(found.content)
 
 
 class CosyVoiceTTS(_RemoteTTS):

@@ -1,0 +1,145 @@
+"""The verbs that bench any system: `bench paras2s` on a dataset's held-out queries, `bench guard` on VoiceBench's questions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paras2s.cli_judging import Json, Set, Tone, parse_overrides, print_json
+
+Systems = Annotated[
+    list[str],
+    typer.Option(
+        "--system",
+        help="NAME=WHAT: a folder of ID.wav, a checkpoint's folder, an endpoint's YAML, cascade, or topline. Repeatable.",
+    ),
+]
+Curation = Annotated[Path | None, typer.Option(help="A curation's YAML: for cascade and topline, its LLM and its voice.")]
+Cache = Annotated[Path, typer.Option(help="Where answers that were paid for are kept.")]
+
+
+def parse_systems(items: list[str]) -> dict[str, str]:
+    """NAME=WHAT pairs.
+
+    Raises:
+        ConfigError: no equals sign, a name that is no file name, or one that stands twice.
+    """
+    import re
+
+    from paras2s.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for item in items:
+        name, equals, spec = item.partition("=")
+        if not equals or not re.fullmatch(r"[\w.+-]{1,60}", name) or not spec:
+            raise ConfigError(f"--system {item}: expected NAME=WHAT, such as mine=answers/ or kimi=endpoint.yaml")
+        if name in found:
+            raise ConfigError(f"--system {name}: stands twice")
+        found[name] = spec
+    return found
+
+
+def bench_paras2s(
+    data: Annotated[Path, typer.Argument(help="A dataset's folder: a curation's, or RUN/data.")],
+    system: Systems,
+    judge: Annotated[str, typer.Option("--judge", help="As for `judge answer`: trace, a YAML, or rubric.")] = "trace",
+    on: Annotated[str, typer.Option(help="Role of the queries: test, or validation.")] = "test",
+    answers: Annotated[int, typer.Option(min=1, help="Asked of each query.")] = 1,
+    out: Annotated[Path, typer.Option(help="Rows, samples and tables; systems benched there earlier stand beside.")] = Path(
+        "runs/paras2s"
+    ),
+    human: Annotated[Path | None, typer.Option(help="People's ratings (CSV: id, system, category, rater, score).")] = None,
+    curation: Curation = None,
+    cache_dir: Cache = Path("runs/cache"),
+    tone: Tone = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Score systems' spoken answers on held-out queries, by category and on average (ParaS2S, Table 2)."""
+    from paras2s.bench.human_scores import human_agreement, load_ratings
+    from paras2s.bench.human_scores import markdown_tables as human_tables
+    from paras2s.bench.sets import markdown, table_2
+    from paras2s.stages.bench_sets import BenchAsked, automatic_scores, bench_sets
+    from paras2s.stages.progress import open_console
+    from paras2s.storage import write_json, write_text
+
+    console = open_console(to_stderr=as_json)
+    asked = BenchAsked(data, on, parse_systems(system), answers, out, curation, cache_dir)
+    ratings = load_ratings(human) if human else None
+    systems = bench_sets(asked, _judge(judge, set_, tone, cache_dir), console, as_json)
+    table = table_2(systems)
+    write_json(out / "table2.json", table)
+    write_text(out / "table2.md", markdown(table))
+    agreement = human_agreement(ratings, automatic_scores(systems)) if ratings else None
+    if agreement:
+        write_text(out / "human.md", human_tables(agreement))
+    if as_json:
+        shown = None if agreement is None else {name: asdict(one) for name, one in agreement.groups.items()}
+        print_json({"systems": table, **({"human": shown} if shown else {})})
+        return
+    console.print(markdown(table), highlight=False, markup=False)
+    if agreement:
+        console.print(human_tables(agreement), highlight=False, markup=False)
+    console.print(f"{out}: rows, samples, table2.md and table2.json", highlight=False)
+
+
+def _judge(name: str, set_: list[str] | None, tone: Path | None, cache_dir: Path) -> Any:
+    from paras2s.errors import ConfigError
+    from paras2s.reward.blueprint.build import make_extractors
+    from paras2s.reward.judges.llm_judge import open_judge
+    from paras2s.reward.judges.measure import JUDGE_EXTRACTORS
+    from paras2s.reward.tone import ToneClassifier
+    from paras2s.stages.bench_sets import SetJudge
+    from paras2s.stages.judging import open_config, require_tone
+
+    if name == "rubric":
+        if set_:
+            raise ConfigError("--judge rubric has no config: leave --set out")
+        return SetJudge(None, make_extractors(JUDGE_EXTRACTORS, require_tone(tone)))
+    config = open_config(name, {"cache_dir": str(cache_dir)} | parse_overrides(set_))
+    return SetJudge(open_judge(config, ToneClassifier.load(tone) if tone else None)[0])
+
+
+def bench_guard(
+    files: Annotated[list[Path], typer.Argument(help="VoiceBench's questions: a JSONL each subset, named after it.")],
+    system: Annotated[str, typer.Option("--system", help="As for `bench paras2s`: what answers.")],
+    questions: Annotated[Path | None, typer.Option(help="Folder of spoken questions, ID.wav, to ask.")] = None,
+    subset: Annotated[str | None, typer.Option(help="The subset, where neither file name nor rows say it.")] = None,
+    judge: Annotated[str | None, typer.Option("--judge", help="A judge's config, whose LLM scores open questions.")] = None,
+    out: Annotated[Path, typer.Option(help="Where rows are written.")] = Path("runs/guard.jsonl"),
+    cache_dir: Cache = Path("runs/cache"),
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Score what a system still knows: the words of its spoken answers to VoiceBench's questions (ParaS2S, Fig. 3c and 4)."""
+    from paras2s.bench.guard import guard_summary, load_guard, score_guard
+    from paras2s.bench.sets import cell, plain
+    from paras2s.kept import Kept
+    from paras2s.llm import LLMClient
+    from paras2s.stages.bench_sets import BenchAsked, guard_json, guard_transcripts
+    from paras2s.stages.judging import open_config
+    from paras2s.stages.progress import open_console, progress_bar
+    from paras2s.storage import write_jsonl
+
+    console = open_console(to_stderr=as_json)
+    items = [item for path in files for item in load_guard(path, subset)]
+    asked = BenchAsked(Path(), "test", {}, 1, out, None, cache_dir)
+    transcripts = guard_transcripts(system, [item.id for item in items], questions, asked, console, as_json)
+    client = None
+    if judge is not None:
+        config = open_config(judge, parse_overrides(set_))
+        client = LLMClient(config.llm, Kept(cache_dir / "judging.sqlite"))
+    with progress_bar(console, "answers judged", None, as_json) as bar:
+        rows = score_guard(items, transcripts, client, bar.at)
+    write_jsonl(out, guard_json(rows))
+    found = guard_summary(rows)
+    shown = {name: plain(one) for name, one in {**found.subsets, "overall": found.overall}.items()}
+    if as_json:
+        print_json({"subsets": shown, "undecided": found.undecided})
+        return
+    for name, one in shown.items():
+        console.print(f"{name:>18} {cell(one, digits=1)}", highlight=False)
+    console.print(f"points of 100, the mean over subsets; rows in {out}", highlight=False)
