@@ -1,4 +1,4 @@
-"""`paras2s bench paras2s` and `bench guard` whole: folders, an audio chat endpoint, a checkpoint, the yardsticks; a scripted judge.
+"""`paras2s bench paras2s` and `bench guard` whole: folders, an audio chat endpoint, a checkpoint, yardsticks; a scripted judge.
 
 Not covered: what real systems score, which needs keys and weights.
 """
@@ -22,7 +22,6 @@ from paras2s.data_gen.manifest import Dataset, load_manifest
 from paras2s.data_gen.speech import speak_plain
 
 GOOD = "I am so sorry to hear that."
-STYLES = ("happy", "sad", "sincere", "sarcastic", "adult", "child", "male", "female")
 
 
 def invoke(*words: object) -> Any:
@@ -53,9 +52,9 @@ def judge_file(folder: Path, server: ScriptedEndpoint) -> Path:
 
 
 def judge(asked: dict[str, Any], _: int) -> Say:
-    """5 to the good answer, 1 to the rest; of a sad user always 4."""
+    """5 to the good answer, 1 to the rest; of a child always 4."""
     text = said(asked)
-    score = 4 if '"sad"' in text else 5 if "sorry to hear" in text else 1
+    score = 4 if '"child"' in text else 5 if "sorry to hear" in text else 1
     return Say(json.dumps({"reasoning": "r", "score": score}))
 
 
@@ -91,8 +90,12 @@ def test_every_kind_of_system_has_its_row_in_the_papers_table(world: Any, tmp_pa
         curation = base | {"tester": llm, "writer": llm, "cache_dir": str(folder / "cache"), "folder": str(tmp_path / "c")}
         (tmp_path / "curation.yaml").write_text(yaml.safe_dump(curation))
         systems = {
-            "mine": mine, "chat": tmp_path / "chat.yaml", "tiny": folder / "run/sft", "cascade": "cascade", "topline": "topline",
-        }  # fmt: skip
+            "mine": mine,
+            "chat": tmp_path / "chat.yaml",
+            "tiny": folder / "run/sft",
+            "cascade": "cascade",
+            "topline": "topline",
+        }
         words = [word for name, spec in systems.items() for word in ("--system", f"{name}={spec}")]
         command = ["bench", "paras2s", folder / "run/data", *words, "--judge", judge_file(tmp_path, server)]
         command += [
@@ -115,11 +118,11 @@ def test_every_kind_of_system_has_its_row_in_the_papers_table(world: Any, tmp_pa
     assert [part["type"] for part in asked[0]["messages"][1]["content"]] == ["input_audio"]
     # Eight queries of four categories; those of "mine" lack one.
     assert found["chat"]["average"] | {"standard_error": None} == {
-        "mean": pytest.approx((4.5 + 5 + 5 + 5) / 4), "standard_error": None, "n_scored": 8, "n_asked": 8,
+        "mean": pytest.approx((5 + 5 + 4.5 + 5) / 4), "standard_error": None, "n_scored": 8, "n_asked": 8,
     }  # fmt: skip
     assert (found["mine"]["average"]["n_scored"], found["mine"]["average"]["n_asked"]) == (7, 8)
-    assert found["cascade"]["sets"]["age"]["mean"] == 1.0
-    assert found["topline"]["sets"]["age"]["mean"] == 5.0
+    assert found["cascade"]["sets"]["age"]["mean"] == 2.5
+    assert found["topline"]["sets"]["age"]["mean"] == 4.5
     rows = load_rows(tmp_path / "out/mine.jsonl")
     assert [row.unscored for row in rows if row.score is None] == [f"no answer: {mine / rows[0].query_id}.wav is missing"]
     assert (tmp_path / "out" / rows[1].answer_clip).is_file()
@@ -174,7 +177,7 @@ def test_ratings_by_people_are_set_against_the_scores(world: Any, tmp_path: Path
 
 
 def test_a_curated_dataset_and_a_runs_are_benched_alike_and_bad_use_is_named(world: Any, tmp_path: Path) -> None:
-    folder, dataset = world
+    _, dataset = world
     assert load_manifest(dataset.folder).queries == dataset.queries
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -240,8 +243,8 @@ def load_rows_of(category: str) -> Any:
     def made(number: int, score: float) -> AnswerRow:
         return AnswerRow(
             system="s", query_id=f"{category}{number}", contrast_id=f"{category}{number}", category=category, style="sad",
-            question_text="q", question_clip="q.wav", answer_index=0, text_stream="", transcript=None, tone=None, tone_scores={},
-            score=score, unscored=None, reason="", family=None, fitting=score >= 4, answer_clip="a.wav", duration_s=1.0,
+            question_text="q", question_clip="q.wav", answer_index=0, text_stream="", transcript=None, tone=None,
+            tone_scores={}, score=score, unscored=None, reason="", family=None, fitting=score >= 4, answer_clip="a.wav", duration_s=1.0,
             word_error_rate=None, judge="j", model_score=None,
         )  # fmt: skip
 
