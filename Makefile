@@ -2,10 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo paper test lint clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
+
+# Hours: every figure of the paper in miniature, to docs/paper.md. Stopped, it goes on where it was.
+paper: .venv/.offline
+	$(BIN)/paras2s paper
 
 test: .venv/.dev lint
 	$(BIN)/python -m pytest

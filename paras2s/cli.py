@@ -199,7 +199,20 @@ def ablate(
     if as_json:
         print_json(read_json(folder / "table.json"))
     else:
-        typer.echo(f"{folder}/table.md, table.json and plot.svg where rows have a place on an axis")
+        typer.echo(f"{folder}/table.md, table.json, and plots where rows have a place on an axis")
+
+
+@app.command()
+def paper(
+    only: Annotated[list[str] | None, typer.Option(help="One figure: fig2a, table2 ... Repeatable; else all.")] = None,
+    out: Annotated[Path, typer.Option(help="Where paper.md and its plots are written.")] = Path("docs"),
+    run: Annotated[bool, typer.Option(help="Run what is not whole yet; else write the page from what there is.")] = True,
+) -> None:
+    """Run the paper's figures in miniature, hours on a laptop, and write them beside the paper's numbers."""
+    from paras2s.stages.paper import FIGURES, run_figures
+    from paras2s.stages.progress import open_console
+
+    typer.echo(run_figures(only or FIGURES, open_console(), False, out, run))
 
 
 @app.command()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from paras2s.errors import ConfigError, one_line
 
@@ -335,6 +335,15 @@ class AblationRow(Section):
     x: float | None = Field(None, description="place on the plot's axis; null: not plotted")
 
 
+class Claim(Section):
+    """Something the paper found that the rows of an ablation can bear out or not: one row above another."""
+
+    say: str
+    higher: str = Field(description="name of the row that should have more")
+    lower: str
+    of: Literal["score", "told_apart", "words_understood"] = "score"
+
+
 class AblationConfig(Section):
     """A grid of runs that share what they have in common: one table, and a plot where rows have a place on its axis."""
 
@@ -348,7 +357,19 @@ class AblationConfig(Section):
     set: dict[str, Any] = Field({}, description="laid over the base in every row")
     rows: tuple[AblationRow, ...] = Field(min_length=1)
     axis: str = Field("", description="what the plot's axis shows")
+    title: str = ""
+    plots: tuple[Literal["score", "words_understood"], ...] = ("score",)
     paper: str = Field("", description="what the paper found, in a sentence, to stand beside our table")
+    claims: tuple[Claim, ...] = ()
+    note: str = Field("", description="what differs from the paper's experiment")
+
+    @field_validator("claims")
+    @classmethod
+    def _about_rows(cls, claims: tuple[Claim, ...], info: ValidationInfo) -> tuple[Claim, ...]:
+        rows = {row.name for row in info.data.get("rows", ())}
+        if strange := [name for claim in claims for name in (claim.higher, claim.lower) if rows and name not in rows]:
+            raise ValueError(f"no row is called {strange[0]!r}")
+        return claims
 
 
 Config = TypeVar("Config", bound=Section)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paras2s.bench.report import draw_curves, standalone_svg
-from paras2s.config import AblationConfig, AblationRow, RunConfig, load_config
+from paras2s.config import AblationConfig, AblationRow, Claim, RunConfig, load_config
 from paras2s.errors import ConfigError, JudgeError, PolicyError
 from paras2s.kept import key_of
 from paras2s.stages.demo import preset_path
@@ -104,7 +104,7 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
 
 
 def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Path:
-    """All rows for all seeds; returns the folder with `table.json`, `table.md` and, where rows have places, `plot.svg`."""
+    """All rows for all seeds; returns the folder with `table.json`, `table.md` and, where rows have places, a plot each."""
     folder = ablation.run_dir / ablation.name
     runs = [(row, Run(row_config(ablation, row, seed), console, quiet)) for seed in ablation.seeds for row in ablation.rows]
     folders = [run.folder for _, run in runs]
@@ -125,8 +125,9 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
         # After every row, so that a long grid can be looked at while it runs.
         write_json(folder / "table.json", {"name": ablation.name, "queries": ablation.queries, "rows": found})
         write_text(folder / "table.md", markdown(ablation, found))
-    if (plot := draw(ablation, found)) is not None:
-        write_text(folder / "plot.svg", plot)
+    for kind in ablation.plots:
+        if (plot := draw(ablation, found, kind)) is not None:
+            write_text(folder / f"{kind}.svg", plot)
     if not quiet:
         console.print(_table(ablation, found))
     return folder
@@ -169,22 +170,58 @@ def _table(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str | None:
-    """Mean score over seeds against `x`, a curve a line; None where no row has a place."""
-    placed = [
-        row for row in rows if row["x"] is not None and "failed" not in row and row["scores"]["overall"]["mean"] is not None
-    ]
+def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
+    """A row's figure and its standard error; None where it was not measured."""
+    if "failed" in row:
+        return None, None
+    key = {"score": "overall", "told_apart": "contrast", "words_understood": "word_error_rate"}[of]
+    one = row["scores"][key]
+    if one["mean"] is None:
+        return None, None
+    return (1.0 - one["mean"] if of == "words_understood" else one["mean"]), one["standard_error"]
+
+
+def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]]) -> str:
+    """Whether our rows bear a claim out: the difference of the two means over seeds, in standard errors.
+
+    The rows answer the same questions, so the standard error of a difference is at most what is taken here.
+    """
+    sides = []
+    for name in (claim.higher, claim.lower):
+        found = [value_of(row, claim.of) for row in rows if row["row"] == name]
+        means = [mean for mean, _ in found if mean is not None]
+        errors = [error for _, error in found if error is not None]
+        if not means:
+            return f"not measured: {name}"
+        sides.append((sum(means) / len(means), sum(error**2 for error in errors) ** 0.5 / len(means)))
+    (high, error_high), (low, error_low) = sides
+    difference, error = high - low, (error_high**2 + error_low**2) ** 0.5
+    factor = 1 if claim.of == "score" else 100
+    digits = 2 if claim.of == "score" else 1
+    shown = f"{factor * difference:+.{digits}f} ± {factor * error:.{digits}f}" + ("" if factor == 1 else " points")
+    if not difference:
+        return f"no difference: {shown}"
+    if not error or abs(difference) >= 2 * error:
+        return f"{'agrees' if difference > 0 else 'does not agree'}: {shown}"
+    return f"{'leans that way' if difference > 0 else 'leans the other way'}, within the noise: {shown}"
+
+
+def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]], of: str = "score") -> str | None:
+    """Mean over seeds against `x`, a curve a line; None where no row has a place."""
+    placed = [(row, value) for row in rows if row["x"] is not None and (value := value_of(row, of)[0]) is not None]
     if not placed:
         return None
-    places = sorted({row["x"] for row in placed})
-    lines = list(dict.fromkeys(row["line"] for row in placed))
+    places = sorted({row["x"] for row, _ in placed})
+    lines = list(dict.fromkeys(row["line"] for row, _ in placed))
     curves = []
     for line in lines:
         values: list[float | None] = []
         for place in places:
-            means = [row["scores"]["overall"]["mean"] for row in placed if (row["line"], row["x"]) == (line, place)]
+            means = [value for row, value in placed if (row["line"], row["x"]) == (line, place)]
             values.append(sum(means) / len(means) if means else None)
         curves.append(values)
     spread: list[float | None] = [None] * len(places)
-    description = f"Score from 1 to 5 against {ablation.axis or 'x'}; lines: {', '.join(line or 'all' for line in lines)}"
-    return standalone_svg(draw_curves(places, curves, spread, description), [line or "score" for line in lines], ablation.axis)
+    what = "Score from 1 to 5" if of == "score" else "Share of words understood"
+    description = f"{what} against {ablation.axis or 'x'}; lines: {', '.join(line or 'all' for line in lines)}"
+    names = [line or of.replace("_", " ") for line in lines]
+    return standalone_svg(draw_curves(places, curves, spread, description), names, ablation.axis)

@@ -244,7 +244,8 @@ def load_rows_of(category: str) -> Any:
         return AnswerRow(
             system="s", query_id=f"{category}{number}", contrast_id=f"{category}{number}", category=category, style="sad",
             question_text="q", question_clip="q.wav", answer_index=0, text_stream="", transcript=None, tone=None,
-            tone_scores={}, score=score, unscored=None, reason="", family=None, fitting=score >= 4, answer_clip="a.wav", duration_s=1.0,
+            tone_scores={}, score=score, unscored=None, reason="", family=None, fitting=score >= 4, answer_clip="a.wav",
+            duration_s=1.0,
             word_error_rate=None, judge="j", model_score=None,
         )  # fmt: skip
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paras2s.config import AblationConfig, AblationRow
+from paras2s.config import AblationConfig, AblationRow, Claim
 from paras2s.data_gen.build import prompt_categories
 from paras2s.data_gen.manifest import Dataset
 from paras2s.errors import ConfigError
 from paras2s.records import Candidate, Query
-from paras2s.stages.ablate import cells, draw, markdown, row_config, share_stages, stage_keys
+from paras2s.stages.ablate import cells, draw, judge_claim, markdown, row_config, share_stages, stage_keys
 from paras2s.stages.align import rl_prompts
 from paras2s.stages.run import Run
 
@@ -132,3 +132,26 @@ def test_prompts_of_one_domain_are_found_by_the_ledger_though_they_have_no_label
     assert rl_prompts(dataset, ()) == queries
     with pytest.raises(ConfigError, match="no RL prompt is of 'gender'"):
         rl_prompts(dataset, ("emotion", "gender"))
+
+
+@pytest.mark.parametrize(
+    ("of", "above", "below", "verdict"),
+    [
+        ("score", result("a", 3.5), result("b", 3.0), "agrees: +0.50 ± 0.14"),
+        ("score", result("a", 3.0), result("b", 3.5), "does not agree: -0.50 ± 0.14"),
+        ("score", result("a", 3.2), result("b", 3.0), "leans that way, within the noise: +0.20 ± 0.14"),
+        ("score", result("a", 3.0), result("b", 3.1), "leans the other way, within the noise: -0.10 ± 0.14"),
+        ("told_apart", result("a", 1.0), result("b", 1.0), "no difference: +0.0 ± 14.1 points"),
+        ("words_understood", result("a", 1.0), result("b", 1.0), "not measured: a"),
+        ("score", {**result("a", 1.0), "failed": "nan"}, result("b", 1.0), "not measured: a"),
+    ],
+)
+def test_a_claim_is_borne_out_by_two_standard_errors_or_not(of: Any, above: Any, below: Any, verdict: str) -> None:
+    assert judge_claim(Claim(say="s", higher="a", lower="b", of=of), [above, below]) == verdict
+
+
+def test_seeds_count_together_and_a_claim_is_about_rows_there_are(tmp_path: Path) -> None:
+    rows = [result("a", 3.0), result("a", 4.0, seed=1), result("b", 3.0), result("b", 3.0, seed=1)]
+    assert judge_claim(Claim(say="s", higher="a", lower="b"), rows) == "agrees: +0.50 ± 0.10"
+    with pytest.raises(ValueError, match="no row is called 'c'"):
+        ablation(tmp_path, AblationRow(name="a"), claims=[{"say": "s", "higher": "a", "lower": "c"}])
