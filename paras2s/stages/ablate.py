@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from paras2s.bench.report import draw_curves, standalone_svg
+from paras2s.bench.rows import AnswerRow, load_rows
+from paras2s.bench.stats import paired_difference
 from paras2s.config import AblationConfig, AblationRow, Claim, RunConfig, load_config
 from paras2s.errors import ConfigError, JudgeError, PolicyError
 from paras2s.kept import key_of
@@ -181,10 +183,33 @@ def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
     return (1.0 - one["mean"] if of == "words_understood" else one["mean"]), one["standard_error"]
 
 
-def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]]) -> str:
+def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]:
+    """What a row's system answered, judged; [] where the run's folder is gone."""
+    found = next(one for one in ablation.rows if one.name == row)
+    config = row_config(ablation, found, seed)
+    path = config.run_dir / ("bench" if ablation.queries == "test" else "bench-validation") / f"{found.system}.jsonl"
+    return load_rows(path) if path.is_file() else []
+
+
+def paired_claim(ablation: AblationConfig, claim: Claim) -> tuple[float, float] | None:
+    """Difference of two rows' scores on the same questions and its error, over all seeds; None where rows are gone."""
+    found = []
+    for seed in ablation.seeds:
+        rows = [answers_of(ablation, name, seed) for name in (claim.higher, claim.lower)]
+        if not all(rows):
+            return None
+        estimate = paired_difference(*rows).difference.estimate
+        if estimate.mean is None or estimate.standard_error is None:
+            return None
+        found.append((estimate.mean, estimate.standard_error))
+    return sum(mean for mean, _ in found) / len(found), sum(error**2 for _, error in found) ** 0.5 / len(found)
+
+
+def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[float, float] | None = None) -> str:
     """Whether our rows bear a claim out: the difference of the two means over seeds, in standard errors.
 
-    The rows answer the same questions, so the standard error of a difference is at most what is taken here.
+    `paired`: the difference on the same questions and its error, where that is known; else the two errors are added, which is
+    at least as much.
     """
     sides = []
     for name in (claim.higher, claim.lower):
@@ -195,7 +220,7 @@ def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]]) -> str:
             return f"not measured: {name}"
         sides.append((sum(means) / len(means), sum(error**2 for error in errors) ** 0.5 / len(means)))
     (high, error_high), (low, error_low) = sides
-    difference, error = high - low, (error_high**2 + error_low**2) ** 0.5
+    difference, error = paired or (high - low, (error_high**2 + error_low**2) ** 0.5)
     factor = 1 if claim.of == "score" else 100
     digits = 2 if claim.of == "score" else 1
     shown = f"{factor * difference:+.{digits}f} ± {factor * error:.{digits}f}" + ("" if factor == 1 else " points")

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from paras2s.config import AblationConfig, load_ablation
 from paras2s.errors import DataError
-from paras2s.stages.ablate import judge_claim, markdown, run_ablation
+from paras2s.stages.ablate import draw, judge_claim, markdown, paired_claim, run_ablation
 from paras2s.stages.demo import preset_path
-from paras2s.storage import read_json, write_bytes, write_text
+from paras2s.storage import read_json, write_text
 
 # In the paper's order; the last is ours.
 FIGURES = ("table2", "fig2a", "fig2b", "fig3a", "fig3b", "fig3c", "table7", "reward_sources")
@@ -24,7 +24,8 @@ demo's: synthetic speech, a policy of 6.5 M parameters, the rubric as judge, a f
 7B on eight H100 with 100,000 prompts, so scores do not compare; what can be compared is which row is above which.
 
 Each row is one run of one seed, unless the table names more. A figure is a mean with its standard error, clustered by contrast.
-A claim of the paper *agrees* where our difference is at least twice its standard error, *leans* where it is less.
+A claim of the paper *agrees* where our difference, on the same questions, is at least twice its standard error, and *leans*
+where it is less.
 """
 
 
@@ -47,33 +48,33 @@ def write_page(out: Path) -> Path:
     parts = [HEAD]
     for name in FIGURES:
         config = paper_config(name)
-        folder = config.run_dir / config.name
         try:
-            rows = read_json(folder / "table.json")["rows"]
+            rows = read_json(config.run_dir / config.name / "table.json")["rows"]
         except DataError:
             parts.append(f"## {config.title or name}\n\nNot run yet: `paras2s ablate {name}`.\n")
             continue
-        parts.append(_section(config, folder, rows, out))
+        parts.append(_section(config, rows, out))
     page = out / "paper.md"
     write_text(page, "\n".join(parts))
     return page
 
 
-def _section(config: AblationConfig, folder: Path, rows: list[dict[str, Any]], out: Path) -> str:
+def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> str:
     lines = [f"## {config.title or config.name}", "", f"`paras2s ablate {config.name}`", ""]
     # Its heading and the paper's sentence stand in ours.
     table = [line for line in markdown(config, rows).splitlines() if line.startswith("|")]
     lines += [f"On {config.queries} queries, {len(rows)} of {len(config.rows) * len(config.seeds)} rows.", "", *table, ""]
     for kind in config.plots:
-        plot = folder / f"{kind}.svg"
-        if plot.is_file():
-            write_bytes(out / "paper" / f"{config.name}-{kind}.svg", plot.read_bytes())
+        if (plot := draw(config, rows, kind)) is not None:
+            write_text(out / "paper" / f"{config.name}-{kind}.svg", plot)
             lines += [f"![{config.title}: {kind.replace('_', ' ')}](paper/{config.name}-{kind}.svg)", ""]
     if config.paper:
         lines += [f"The paper: {config.paper}", ""]
     if config.claims:
         lines += ["| the paper's claim | ours |", "|---|---|"]
-        lines += [f"| {claim.say} | {judge_claim(claim, rows)} |" for claim in config.claims]
+        for claim in config.claims:
+            paired = paired_claim(config, claim) if claim.of == "score" else None
+            lines.append(f"| {claim.say} | {judge_claim(claim, rows, paired)} |")
         lines.append("")
     if config.note:
         lines += [config.note, ""]

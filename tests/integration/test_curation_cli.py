@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import yaml
 from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
+from tiny_world import tone
 from typer.testing import CliRunner
 
 from paras2s.cli import app
 from paras2s.config import load_curation
 from paras2s.data_gen.build import load_contrasts
 from paras2s.data_gen.curation.people import DECISIONS, items_to_check
+from paras2s.data_gen.curation.speaking import Ears
 from paras2s.data_gen.human_check import CheckSession, Decision
 from paras2s.data_gen.manifest import Manifest, load_manifest
 from paras2s.errors import BudgetError
@@ -264,3 +266,15 @@ def test_bad_use_is_named(curated: Any, tmp_path: Path) -> None:
     assert "queries.parquet: no such table" in str(result.exception)
     result = CliRunner().invoke(app, ["data", str(folder / "categories.yaml"), "--report"])
     assert "moods: unknown key" in str(result.exception)
+
+
+def test_ears_over_ray_data_hear_what_ears_here_hear(curated: Any, tmp_path: Path) -> None:
+    folder, config, *_ = curated
+    manifest = load_manifest(folder / "out")
+    clips = [manifest.clip(query.clip) for query in manifest.of_role("test")]
+    loaded = load_curation(config, {"style_check": "tone", "tone": str(tmp_path / "tone.json")})
+    tone(["happy", "sad"]).save(tmp_path / "tone.json")
+    here = Ears(loaded.model_copy(update={"cache_dir": tmp_path / "here"})).measure(clips)
+    there = Ears(loaded.model_copy(update={"cache_dir": tmp_path / "there"}), None).measure(clips)
+    assert [one.fields for one in there] == [one.fields for one in here]
+    assert all(one.value("agent_response") for one in here)

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from paras2s.bench.rows import AnswerRow, save_rows
 from paras2s.config import AblationConfig, AblationRow, Claim
 from paras2s.data_gen.build import prompt_categories
 from paras2s.data_gen.manifest import Dataset
 from paras2s.errors import ConfigError
 from paras2s.records import Candidate, Query
-from paras2s.stages.ablate import cells, draw, judge_claim, markdown, row_config, share_stages, stage_keys
+from paras2s.stages.ablate import cells, draw, judge_claim, markdown, paired_claim, row_config, share_stages, stage_keys
 from paras2s.stages.align import rl_prompts
 from paras2s.stages.run import Run
 
@@ -114,6 +115,15 @@ def test_a_plot_has_a_curve_a_line_and_means_over_seeds(tmp_path: Path) -> None:
     assert draw(grid, [result("a", 2.0), result("b", None, x=1.0)]) is None
 
 
+def answer(score: float, contrast_id: str) -> AnswerRow:
+    return AnswerRow(
+        system="s", query_id=contrast_id, contrast_id=contrast_id, category="age", style="child", question_text="q",
+        question_clip="q.wav", answer_index=0, text_stream="", transcript=None, tone=None, tone_scores={}, score=score,
+        unscored=None, reason="", family=None, fitting=score >= 4, answer_clip="a.wav", duration_s=1.0, word_error_rate=None,
+        judge="j", model_score=None,
+    )  # fmt: skip
+
+
 def candidate(number: int, category: str, role: str) -> Candidate:
     return Candidate(
         f"{category}{number}-x-m1", f"{category}{number}", category, "t", role, "x", "m1", "w", "w", 0.0, 1.0, None, None
@@ -148,6 +158,17 @@ def test_prompts_of_one_domain_are_found_by_the_ledger_though_they_have_no_label
 )
 def test_a_claim_is_borne_out_by_two_standard_errors_or_not(of: Any, above: Any, below: Any, verdict: str) -> None:
     assert judge_claim(Claim(say="s", higher="a", lower="b", of=of), [above, below]) == verdict
+
+
+def test_on_the_same_questions_a_difference_is_known_better(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", system="sft"))
+    claim = Claim(say="s", higher="a", lower="b")
+    assert paired_claim(grid, claim) is None
+    for row, shift in (("a", 0.5), ("b", 0.0)):
+        answers = [answer(score + shift, f"c{n}") for n, score in enumerate((1.0, 2.0, 4.0))]
+        save_rows(tmp_path / f"grid/seed0/{row}/bench-validation/{'aligned' if row == 'a' else 'sft'}.jsonl", answers)
+    assert paired_claim(grid, claim) == (0.5, 0.0)
+    assert judge_claim(claim, [result("a", 2.8), result("b", 2.3)], (0.5, 0.1)) == "agrees: +0.50 ± 0.10"
 
 
 def test_seeds_count_together_and_a_claim_is_about_rows_there_are(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from test_ablate import result
 
 from paras2s.stages import paper
-from paras2s.stages.ablate import draw
 
 
 def test_the_page_has_what_was_run_beside_the_papers_claims_and_names_what_was_not(
@@ -24,7 +23,6 @@ def test_the_page_has_what_was_run_beside_the_papers_claims_and_names_what_was_n
     folder = config.run_dir / "fig3c"
     folder.mkdir(parents=True)
     (folder / "table.json").write_text(json.dumps({"rows": rows}))
-    (folder / "score.svg").write_text(draw(config, rows) or "")
     text = paper.write_page(tmp_path / "docs").read_text()
     assert "| Too strong a leash keeps the policy from learning | agrees: +0.50 ± 0.14 |" in text
     assert "| Without a leash something is forgotten | not measured: beta = 0.2 |" in text
