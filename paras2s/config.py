@@ -89,6 +89,7 @@ class DistillConfig(Section):
     max_unscored_share: float = Field(0.3, gt=0, le=1, description="of answers; a teacher that fails on more stops the run")
     omni: OmniConfig | None = Field(None, description="train the Qwen2.5-Omni thinker on the same scores as well")
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
+    degenerate_answers: int = Field(96, ge=1, description="of each kind (silence, noise, a looped word ...), worth 1, to learn")
     temperature: float = 1.2
     steps: int = 320
     batch_size: int = 48

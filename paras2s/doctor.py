@@ -24,10 +24,13 @@ PACKAGES = {
     "transformers": "sentence embeddings: policy and judge",
     "peft": "LoRA",
     "onnx": "quality",
+    "rapidfuzz": "search for near-duplicates in a curation",
 }
+# Programs that only some users want.
+PROGRAMS = {"espeak-ng": "curation with voices of engine espeak (Debian: espeak-ng)"}
 # What only some users want: missing, it switches something off and is no fault.
 OPTIONAL = {
-    "openai": "LLM judges (pip install 'paras2s[judge]')",
+    "openai": "LLM judges and curation (pip install 'paras2s[curate]')",
     "funasr": "TRACE's emotion scores (pip install 'paras2s[trace]')",
     "speechbrain": "TRACE's accent scores (pip install 'paras2s[trace]')",
     "wandb": "curves at Weights & Biases (pip install 'paras2s[wandb]')",
@@ -48,6 +51,9 @@ def examine() -> dict[str, Any]:
             parts.append({"part": name, "ok": True, "is": asset_path(name).name, "switches_off": asset.switches_off})
         except AssetError as error:
             parts.append({"part": name, "ok": False, "is": str(error), "switches_off": asset.switches_off})
+    for program, stops in PROGRAMS.items():
+        path = shutil.which(program)
+        parts.append({"part": program, "ok": bool(path), "is": path or "not installed", "switches_off": stops, "needed": False})
     disk_gib = shutil.disk_usage(".").free / 2**30
     parts.append({"part": "disk", "ok": disk_gib > 1, "is": f"{disk_gib:.0f} GiB free", "switches_off": "runs of any kind"})
     for part in parts:

@@ -36,7 +36,9 @@ def write_run(folder: Path, **changes: Any) -> Path:
         "name": "tiny", "run_dir": str(folder / "run"), "cache_dir": str(folder / "cache"),
         "policy": {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "tap_layer": 0, "max_answer_steps": 14},
         "warmup": {"steps": 2, "batch_size": 2, "demonstration_contrasts": 1},
-        "distill": {"steps": 4, "batch_size": 8, "answers_per_query": 2, "hidden_size": 16, "layers": 1},
+        "distill": {
+            "steps": 4, "batch_size": 8, "answers_per_query": 2, "hidden_size": 16, "layers": 1, "degenerate_answers": 2,
+        },
     }  # fmt: skip
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(values | changes))

@@ -28,7 +28,7 @@ from paras2s.stages.run import Run
 from paras2s.storage import read_json, write_json, write_jsonl
 
 BATCH_QUERIES = 16
-DEGENERATE_OF_EACH, PROBES_OF_EACH = 96, 8
+PROBES_OF_EACH = 8
 
 
 def sample_answers(
@@ -194,7 +194,7 @@ def _train_small(run: Run, dataset: Dataset, policy: DualStreamPolicy, judged: J
     # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
     demonstrated = dataset.of_role("demonstration")
     more_prompts = prepare_prompts(policy, dataset, demonstrated)
-    degenerate = degenerate_answers(dataset, policy, DEGENERATE_OF_EACH, seed=run.config.seed)
+    degenerate = degenerate_answers(dataset, policy, config.degenerate_answers, seed=run.config.seed)
     preferences = PreferenceSet(
         questions=tuple(question_of(prompt) for prompt in (*judged.prompts, *more_prompts)),
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),

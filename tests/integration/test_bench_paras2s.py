@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import yaml
 from scripted_endpoint import Fail, Raw, Say, ScriptedEndpoint, said
-from tiny_world import make_data, write_run
 from typer.testing import CliRunner
 
 from paras2s.audio import read_clip, write_clip
 from paras2s.bench.rows import load_rows
 from paras2s.bench.sets import PAPER_SETS, cell, columns, markdown, table_2
 from paras2s.cli import app
-from paras2s.data_gen.manifest import Dataset, load_manifest
+from paras2s.data_gen.manifest import Dataset, load_dataset, load_manifest
 from paras2s.data_gen.speech import speak_plain
 
 GOOD = "I am so sorry to hear that."
@@ -33,13 +32,9 @@ def invoke(*words: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
-    folder = tmp_path_factory.mktemp("bench")
-    config = write_run(folder)
-    dataset = make_data(config)
-    invoke("warmup", config)
-    write_clip(folder / "good.wav", speak_plain([GOOD])[0])
-    return folder, dataset
+def world(tiny_run: Path) -> tuple[Path, Dataset]:
+    write_clip(tiny_run / "good.wav", speak_plain([GOOD])[0])
+    return tiny_run, load_dataset(tiny_run / "run/data")
 
 
 def judge_file(folder: Path, server: ScriptedEndpoint) -> Path:

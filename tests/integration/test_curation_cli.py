@@ -276,5 +276,8 @@ def test_ears_over_ray_data_hear_what_ears_here_hear(curated: Any, tmp_path: Pat
     tone(["happy", "sad"]).save(tmp_path / "tone.json")
     here = Ears(loaded.model_copy(update={"cache_dir": tmp_path / "here"})).measure(clips)
     there = Ears(loaded.model_copy(update={"cache_dir": tmp_path / "there"}), None).measure(clips)
-    assert [one.fields for one in there] == [one.fields for one in here]
-    assert all(one.value("agent_response") for one in here)
+    # Workers have other numbers of threads, which moves the last digits of confidences.
+    words = [one.value("agent_response") for one in here]
+    assert [one.value("agent_response") for one in there] == words
+    assert all(words)
+    assert [one.value("agent_emotion.sad") for one in there] == pytest.approx([one.value("agent_emotion.sad") for one in here])

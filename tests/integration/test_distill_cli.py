@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from scripted_endpoint import Fail, Say, ScriptedEndpoint
-from tiny_world import make_data, write_run
+from tiny_world import write_run
 from typer.testing import CliRunner
 
 from paras2s.cli import app
@@ -28,16 +28,6 @@ from test_omni import tiny_thinker, tiny_tokenizer
 ANSWERS = 8 * 2
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data and a warm-up, for every test to copy its settings from."""
-    folder = tmp_path_factory.mktemp("world")
-    config = write_run(folder)
-    make_data(config)
-    invoke("warmup", config)
-    return folder
-
-
 def invoke(*words: object) -> Any:
     result = CliRunner().invoke(app, list(map(str, words)))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -46,16 +36,16 @@ def invoke(*words: object) -> Any:
     return result
 
 
-def pupil(world: Path, folder: Path, server: ScriptedEndpoint, **distill: Any) -> Path:
-    """A run of its own on the world's data and warm-up, taught by an audio judge at `server`."""
+def pupil(tiny_run: Path, folder: Path, server: ScriptedEndpoint, **distill: Any) -> Path:
+    """A run of its own on the tiny run's data and warm-up, taught by an audio judge at `server`."""
     llm = {"base_url": server.base_url, "model": "gpt-audio", "backoff_s": 0.001, "max_attempts": 2, "timeout_s": 20.0}
     judge = {"name": "audio", "extractors": [], "judge": {"reads": "audio"}, "llm": llm}
     (folder / "judge.yaml").write_text(yaml.safe_dump(judge))
-    base = yaml.safe_load((world / "run.yaml").read_text())["distill"]
+    base = yaml.safe_load((tiny_run / "run.yaml").read_text())["distill"]
     path = write_run(folder, distill={**base, "teacher": str(folder / "judge.yaml"), **distill})
     (folder / "run").mkdir()
     for part in ("data", "sft"):
-        (folder / "run" / part).symlink_to(world / "run" / part)
+        (folder / "run" / part).symlink_to(tiny_run / "run" / part)
     return path
 
 
@@ -67,9 +57,9 @@ def teacher(asked: dict[str, Any], number: int) -> Say:
     return Say(json.dumps({"reasoning": "r", "score": score}))
 
 
-def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(world: Path, tmp_path: Path) -> None:
+def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: Path, tmp_path: Path) -> None:
     with ScriptedEndpoint(teacher) as server:
-        config = pupil(world, tmp_path, server)
+        config = pupil(tiny_run, tmp_path, server)
         told = invoke("distill", config).output
         first = len(server.requests)
         (tmp_path / "run/reward/agreement.json").unlink()
@@ -91,13 +81,13 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(world: Pat
     assert all(list(row["scores"]) == [row["style"]] for row in rows)
 
 
-def test_a_teacher_that_fails_for_a_fifth_leaves_those_without_a_score_and_goes_on(world: Path, tmp_path: Path) -> None:
+def test_a_teacher_that_fails_for_a_fifth_leaves_those_without_a_score_and_goes_on(tiny_run: Path, tmp_path: Path) -> None:
     def failing(asked: dict[str, Any], number: int) -> Any:
         size = len(asked["messages"][-1]["content"][3]["input_audio"]["data"]) if number >= 0 else 0
         return Fail(400, "no audio today") if (size // 7 + number) % 5 == 0 else teacher(asked, number)
 
     with ScriptedEndpoint(failing) as server:
-        told = invoke("distill", pupil(world, tmp_path, server, max_unscored_share=0.6)).output
+        told = invoke("distill", pupil(tiny_run, tmp_path, server, max_unscored_share=0.6)).output
     rows = list(read_jsonl(tmp_path / "run/reward/preferences.jsonl"))
     failed = [row for row in rows if row["scores"] is None]
     assert 0 < len(failed) < len(rows)
@@ -107,21 +97,21 @@ def test_a_teacher_that_fails_for_a_fifth_leaves_those_without_a_score_and_goes_
     assert report["unscored_answers"] >= len(failed)
 
 
-def test_a_teacher_that_fails_too_often_stops_the_run_and_nothing_is_learned(world: Path, tmp_path: Path) -> None:
+def test_a_teacher_that_fails_too_often_stops_the_run_and_nothing_is_learned(tiny_run: Path, tmp_path: Path) -> None:
     with ScriptedEndpoint(lambda *_: Fail(400, "no audio today")) as server:
-        config = pupil(world, tmp_path, server, answers_per_query=4)
+        config = pupil(tiny_run, tmp_path, server, answers_per_query=4)
         with pytest.raises(JudgeError, match=r"scored none of 32 in 32 answers, more than distill\.max_unscored_share"):
             invoke("distill", config)
     assert not (tmp_path / "run/reward/agreement.json").exists()
 
 
-def test_the_thinker_learns_from_the_same_scores_and_rewards_with_its_adapter(world: Path, tmp_path: Path) -> None:
+def test_the_thinker_learns_from_the_same_scores_and_rewards_with_its_adapter(tiny_run: Path, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tiny_thinker(tokenizer).save_pretrained(tmp_path / "thinker")
     tokenizer.save_pretrained(tmp_path / "thinker")
     omni = {"model": str(tmp_path / "thinker"), "steps": 3, "batch_size": 4, "lora_rank": 2, "learning_rate": 0.001}
     with ScriptedEndpoint(teacher) as server:
-        config = pupil(world, tmp_path, server, omni=omni)
+        config = pupil(tiny_run, tmp_path, server, omni=omni)
         invoke("distill", config)
     report = read_json(tmp_path / "run/reward/agreement.json")["omni"]
     assert (report["pairs"], report["held_out"]["n"]) == (ANSWERS, ANSWERS)
