@@ -21,7 +21,7 @@ Curation = Annotated[Path | None, typer.Option(help="A curation's YAML: for casc
 Cache = Annotated[Path, typer.Option(help="Where answers that were paid for are kept.")]
 
 
-def parse_systems(items: list[str]) -> dict[str, str]:
+def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:
     """NAME=WHAT pairs.
 
     Raises:
@@ -35,9 +35,9 @@ def parse_systems(items: list[str]) -> dict[str, str]:
     for item in items:
         name, equals, spec = item.partition("=")
         if not equals or not re.fullmatch(r"[\w.+-]{1,60}", name) or not spec:
-            raise ConfigError(f"--system {item}: expected NAME=WHAT, such as mine=answers/ or kimi=endpoint.yaml")
+            raise ConfigError(f"{option} {item}: expected NAME=WHAT, such as mine=answers/ or kimi=endpoint.yaml")
         if name in found:
-            raise ConfigError(f"--system {name}: stands twice")
+            raise ConfigError(f"{option} {name}: stands twice")
         found[name] = spec
     return found
 
@@ -52,6 +52,7 @@ def bench_paras2s(
         "runs/paras2s"
     ),
     human: Annotated[Path | None, typer.Option(help="People's ratings (CSV: id, system, category, rater, score).")] = None,
+    guard: Annotated[list[str] | None, typer.Option(help="NAME=ROWS of `bench guard`, to stand beside. Repeatable.")] = None,
     curation: Curation = None,
     cache_dir: Cache = Path("runs/cache"),
     tone: Tone = None,
@@ -59,9 +60,11 @@ def bench_paras2s(
     as_json: Json = False,
 ) -> None:
     """Score systems' spoken answers on held-out queries, by category and on average (ParaS2S, Table 2)."""
+    from paras2s.bench.guard import guard_summary, load_guard_rows
     from paras2s.bench.human_scores import human_agreement, load_ratings
     from paras2s.bench.human_scores import markdown_tables as human_tables
-    from paras2s.bench.sets import markdown, table_2
+    from paras2s.bench.sets import markdown, plain, table_2
+    from paras2s.errors import ConfigError
     from paras2s.stages.bench_sets import BenchAsked, automatic_scores, bench_sets
     from paras2s.stages.progress import open_console
     from paras2s.storage import write_json, write_text
@@ -69,8 +72,13 @@ def bench_paras2s(
     console = open_console(to_stderr=as_json)
     asked = BenchAsked(data, on, parse_systems(system), answers, out, curation, cache_dir)
     ratings = load_ratings(human) if human else None
+    known = {name: guard_summary(load_guard_rows(Path(path))) for name, path in parse_systems(guard or [], "--guard").items()}
+    if strange := sorted(set(known) - set(asked.systems)):
+        raise ConfigError(f"--guard {strange[0]}: no --system is called that")
     systems = bench_sets(asked, _judge(judge, set_, tone, cache_dir), console, as_json)
     table = table_2(systems)
+    for name, summary in known.items():
+        table[name]["guard"] = plain(summary.overall)
     write_json(out / "table2.json", table)
     write_text(out / "table2.md", markdown(table))
     agreement = human_agreement(ratings, automatic_scores(systems)) if ratings else None

@@ -277,7 +277,9 @@ class VoiceConfig(Section):
 class HumanCheckConfig(Section):
     """People who listen to what the filters kept (ParaS2S, section 3.1, step 5)."""
 
-    roles: tuple[str, ...] = Field(("test",), description="whose queries are checked")
+    roles: tuple[Literal["demonstration", "preference", "validation", "test"], ...] = Field(
+        ("test",), description="whose queries are checked; demonstration: its answers as well"
+    )
     annotators: int = Field(3, ge=1, description="whose decisions an item needs; the majority decides")
     required: bool = Field(False, description="true: what has not been checked by enough people is left out")
 
@@ -295,13 +297,18 @@ class CurationConfig(Section):
     prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
     contrasts: dict[Literal["demonstration", "preference", "rl", "validation", "test"], int] = Field(
         {"demonstration": 1250, "preference": 1250, "rl": 12_500, "validation": 50, "test": 300},
-        description="wanted a category, two queries each; ParaS2S: 10k, up to 10k and 100k prompts, and 300 a category",
+        description="wanted a category; two queries each held out, one or two in training (ParaS2S: 10k, 10k, 100k, 300 x 4)",
     )
-    writer: LLMConfig = LLMConfig(model="gpt-4.1", temperature=1.0, max_output_tokens=8192, concurrency=64)
-    tester: LLMConfig = LLMConfig(model="gpt-4.1", concurrency=64, max_output_tokens=1024)
+    writer: LLMConfig = Field(
+        LLMConfig(model="gpt-4.1", temperature=1.0, max_output_tokens=8192, concurrency=64), description="of the lists"
+    )
+    tester: LLMConfig = Field(
+        LLMConfig(model="gpt-4.1", concurrency=64, max_output_tokens=1024), description="of the tests, and of answers"
+    )
     list_size: int = Field(100, ge=1, le=200, description="sentences asked for in one list")
-    max_lists: int = Field(20, ge=1, description="asked for of one topic and pair of styles, at most")
+    max_lists: int = Field(40, ge=1, description="asked for of one topic and pair of styles, at most")
     texts_at_once: int = Field(2048, ge=1, description="sentences in memory; their tests run together")
+    max_failed_share: float = Field(0.5, gt=0, le=1, description="of a stage's calls in one round; more stop the run")
     near_duplicate: float = Field(90.0, gt=0, le=100, description="rapidfuzz's token sort ratio from which two are one")
     speak_with: Literal["openai", "cosyvoice", "piper", "espeak"] | None = Field(
         None, description="one engine for everything, in place of each category's own"

@@ -120,13 +120,22 @@ class LLMClient:
         self._structured = config.structured == "auto"
 
     def complete_all(
-        self, requests: Sequence[Request], on_progress: Callable[[int, int], None] | None = None
+        self,
+        requests: Sequence[Request],
+        on_progress: Callable[[int, int], None] | None = None,
+        usable: Callable[[Reply], bool] = lambda reply: True,
     ) -> list[Reply | JudgeError | BudgetError]:
-        """Replies in order; a call that failed for good is its error, and after the budget's end each is a BudgetError."""
-        return asyncio.run(self._complete_all(requests, on_progress))
+        """Replies in order; a call that failed for good is its error, and after the budget's end each is a BudgetError.
+
+        Equal requests are asked once. A reply that is not `usable` is given, but not kept: a later run asks again.
+        """
+        return asyncio.run(self._complete_all(requests, on_progress, usable))
 
     async def _complete_all(
-        self, requests: Sequence[Request], on_progress: Callable[[int, int], None] | None
+        self,
+        requests: Sequence[Request],
+        on_progress: Callable[[int, int], None] | None,
+        usable: Callable[[Reply], bool],
     ) -> list[Reply | JudgeError | BudgetError]:
         keys = [request_key(self.config, request) for request in requests]
         known = self.kept.get_many(keys) if self.kept else {}
@@ -141,7 +150,7 @@ class LLMClient:
             nonlocal done
             try:
                 reply = await self._complete(session, requests[place])
-                if self.kept:
+                if self.kept and usable(reply):
                     self.kept.put_many({keys[place]: asdict(reply)})
                 found[place] = reply
             except (JudgeError, BudgetError) as error:
@@ -150,7 +159,13 @@ class LLMClient:
             if on_progress:
                 on_progress(done, len(requests))
 
-        await self.caller.spread([place for place, one in enumerate(found) if one is None], work)
+        first: dict[str, int] = {}
+        waiting = [place for place, one in enumerate(found) if one is None and first.setdefault(keys[place], place) == place]
+        await self.caller.spread(waiting, work)
+        for place, one in enumerate(found):
+            if one is None:
+                twin = found[first[keys[place]]]
+                found[place] = replace(twin, cached=True) if isinstance(twin, Reply) else twin
         return [one for one in found if one is not None]
 
     async def _complete(self, session: Session, request: Request) -> Reply:

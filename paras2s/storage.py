@@ -88,18 +88,18 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; run the stage that writes it")
     try:
-        lines = path.read_text().split("\n")
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    if not line.endswith("\n"):
+                        return
+                    raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            yield json.loads(line)
-        except ValueError as error:
-            if number == len(lines):
-                return
-            raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:

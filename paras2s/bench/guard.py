@@ -29,6 +29,7 @@ from paras2s.llm import LLMClient, Reply, Request
 from paras2s.records import Unscored
 from paras2s.reward.judges.prompting import Prompt, read_prompt
 from paras2s.reward.judges.replies import ANSWER_SCHEMA, read_as, read_score, require_whole
+from paras2s.storage import read_jsonl
 
 SUBSETS = {
     **dict.fromkeys(("alpacaeval", "alpacaeval_full", "commoneval", "wildvoice"), "open"),
@@ -369,6 +370,21 @@ def _judged(row: GuardRow, reply: Reply | JudgeError | BudgetError) -> GuardRow:
         return replace(row, score=FULL_POINTS * (found.correct == "yes"), unscored=None, reason=found.reasoning)
     except JudgeError as error:
         return replace(row, unscored=str(error))
+
+
+def load_guard_rows(path: Path) -> list[GuardRow]:
+    """Rows that `bench guard` wrote.
+
+    Raises:
+        DataError: missing, or not such rows; names the line.
+    """
+    rows = []
+    for number, values in enumerate(read_jsonl(path), 1):
+        try:
+            rows.append(GuardRow(**values))
+        except (TypeError, DataError) as error:
+            raise DataError(f"{path}:{number}: no row of `bench guard` ({one_line(error)})") from error
+    return rows
 
 
 @dataclass(frozen=True)

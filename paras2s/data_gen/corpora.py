@@ -1,8 +1,8 @@
 """Three published corpora as sources of spoken queries: IEMOCAP, MELD, StyleTalk, each in the folders its authors made.
 
 After ParaS2S: six emotions (Table 4), at least five words (footnote 10), IEMOCAP sessions 1 and 2 for the test and 3 to 5
-for training (footnote 17), MELD by its own splits. Two of the paper's steps are not here: its filter by an LLM for queries
-whose tone changes the answer (appendix B.1), and any check that a clip says its text.
+for training (footnote 17), MELD by its own splits. The filter for queries whose tone changes the answer (appendix B.1) comes
+after, in the curation; whether a clip says its text is not checked.
 
 What keeps the splits apart, and what does not:
 

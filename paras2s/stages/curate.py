@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paras2s.config import CurationConfig, dump_config
+from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.funnel import (
     CLIP_FILTERS,
     TEXT_FILTERS,
@@ -21,15 +22,23 @@ from paras2s.data_gen.curation.funnel import (
     measured_rates,
     totals,
 )
-from paras2s.data_gen.curation.pipeline import Curated, Pipeline
+from paras2s.data_gen.curation.pipeline import Curated, Pipeline, check_wanted
 from paras2s.endpoint import load_prices
 from paras2s.stages.progress import progress_bar
 from paras2s.stages.run import claim_folder
 
+# How an endpoint is called, and how far a run goes, do not shape what comes out; a run that ended for their sake goes on.
+_CALLED = ("budget_usd", "concurrency", "requests_per_minute", "timeout_s", "max_attempts", "backoff_s", "prices")
+MAY_CHANGE = frozenset(
+    {f"{name}.{key}" for name in ("writer", "tester", "openai", "cosyvoice") for key in (*_CALLED, "max_output_tokens")}
+    | {"max_lists", "max_failed_share", "texts_at_once"}
+    | {f"human_check.{key}" for key in ("roles", "annotators", "required")}
+)
+
 
 def run_curation(config: CurationConfig, console: Console, quiet: bool, limit: int | None, ray_address: str | None) -> Curated:
     """The whole pipeline, with a bar a stage. `ray_address`: "" measures clips here, None or an address over Ray Data."""
-    claim_folder(config.folder, dump_config(config))
+    claim_folder(config.folder, dump_config(config), MAY_CHANGE)
     with _bars(console, quiet) as at:
         return Pipeline(config, at, limit, ray_address).run()
 
@@ -53,8 +62,10 @@ def _bars(console: Console, quiet: bool) -> Iterator[Any]:
 
 def estimate_curation(config: CurationConfig, limit: int | None) -> tuple[dict[str, StageEstimate], int]:
     """What each text stage takes, and on how many sentences the shares behind it were measured (0: none, the usual ones)."""
+    check_wanted(config, load_categories(config.category_file))
     rates = measured_rates(config.folder)
-    prices = load_prices(config.writer.prices).models | load_prices(config.tester.prices).models
+    tables = (config.writer.prices, config.tester.prices, config.openai.prices)
+    prices = {name: price for table in tables for name, price in load_prices(table).models.items()}
     return estimate(config, rates, prices, limit), rates.measured_on
 
 
@@ -71,7 +82,7 @@ def show_estimate(console: Console, found: dict[str, StageEstimate], measured_on
     basis = (
         f"shares measured on {measured_on} sentences" if measured_on else "usual shares; a run with --limit 100 measures yours"
     )
-    console.print(f"{basis}; speech comes on top", highlight=False)
+    console.print(f"{basis}; corpora come on top", highlight=False)
 
 
 def show_curated(console: Console, found: Curated) -> None:

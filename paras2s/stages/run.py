@@ -6,12 +6,13 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from rich.console import Console
 
 from paras2s.config import RunConfig, dump_config
@@ -25,16 +26,31 @@ if TYPE_CHECKING:
 STAGES = ("data", "warmup", "distill", "align", "bench")
 
 
-def claim_folder(folder: Path, resolved: str) -> None:
+def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
     """Write a resolved config into its folder, or refuse a folder that holds another one.
 
+    `may_change`: dotted keys of what does not shape the outcome, such as a budget.
+
     Raises:
-        ConfigError: the folder belongs to a run with other settings.
+        ConfigError: the folder belongs to a run with other settings; names the first of them.
     """
     path = folder / "config.resolved.yaml"
     if path.is_file() and path.read_text() != resolved:
-        raise ConfigError(f"{path}: this folder holds a run with other settings; choose another folder, or delete it")
+        there, here = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
+        other = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key) and key not in may_change)
+        if other:
+            raise ConfigError(
+                f"{path}: this folder holds a run with other settings ({other[0]}: {there.get(other[0])!r}); choose another "
+                "folder, or delete it"
+            )
     write_text(path, resolved)
+
+
+def flatten(settings: Any, before: str = "") -> dict[str, Any]:
+    """Nested settings by dotted keys; lists are values."""
+    if not isinstance(settings, dict):
+        return {before[:-1]: settings}
+    return {key: value for name, inner in settings.items() for key, value in flatten(inner, f"{before}{name}.").items()}
 
 
 @dataclass(frozen=True)

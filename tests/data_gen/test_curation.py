@@ -13,16 +13,19 @@ import pytest
 from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
 
 from paras2s.config import CurationConfig, VoiceConfig
-from paras2s.data_gen.curation.asking import Asker, Spend
+from paras2s.data_gen.corpora import CorpusTurn
+from paras2s.data_gen.curation.asking import Asker
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.dealing import Dealer
 from paras2s.data_gen.curation.duplicates import Duplicates
 from paras2s.data_gen.curation.funnel import Rates, StageEstimate, estimate, filters_seen, totals
 from paras2s.data_gen.curation.lists import read_numbered
+from paras2s.data_gen.curation.pipeline import check_wanted, script_of_turn
 from paras2s.data_gen.curation.speaking import ClipMade, judge_clip, keep_whole_contrasts, style_probability
 from paras2s.data_gen.curation.splits import Sides
 from paras2s.data_gen.curation.text_tests import run_text_tests
 from paras2s.data_gen.curation.voicing import check_voices, describe_styles, pick_voices, query_name
+from paras2s.data_gen.spend import Spend
 from paras2s.data_gen.tts.base import Unspoken
 from paras2s.endpoint import Price
 from paras2s.errors import ConfigError, DataError, JudgeError
@@ -31,12 +34,17 @@ from paras2s.records import Absent, Blueprint, Candidate, Measured, Script
 CATEGORIES = load_categories()
 
 
-def voice(name: str, kind: str = "male", split: str = "train", engine: str = "piper") -> VoiceConfig:
-    return VoiceConfig(name=name, engine=engine, kind=kind, split=split)
+def voice(name: str, kind: str = "male", split: str = "train", engine: str = "piper", **options: Any) -> VoiceConfig:
+    return VoiceConfig(name=name, engine=engine, kind=kind, split=split, options=options)
 
 
+# Each has a pitch of its own: two voices alike in two splits would be one speaker.
 VOICES = tuple(
-    voice(f"{kind}-{split}", kind, split) for split in ("train", "validation", "test") for kind in ("male", "female", "child")
+    VoiceConfig(
+        name=f"{kind}-{split}", engine="piper", kind=kind, split=split, options={"f0_factor": len(kind) + len(split) / 10}
+    )
+    for split in ("train", "validation", "test")
+    for kind in ("male", "female", "child")
 )
 
 
@@ -74,6 +82,7 @@ def script(number: int = 0, text: str = "The shop on the corner has closed.", **
         ("I cannot do that.", 3, (), (), "0 items, 3 were asked for"),
         ("- 1. One\n* 2. Two", 2, ("One", "Two"), (), ""),
         ("1. 3.5 miles a day", 1, ("3.5 miles a day",), (), ""),
+        ("1. The dog went to\n   the vet.\n2.Glued.\n\nEnjoy.", 2, ("The dog went to the vet.", "Glued."), (), ""),
     ],
 )
 def test_a_list_is_read_and_what_is_wrong_with_it_told(
@@ -120,7 +129,7 @@ def test_a_user_adds_a_category_and_bad_ones_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="hurry"):
         load_categories(path)
     path.write_text("hurry: {prompt: p, engine: piper, styles: [[a, b]], topics: {train: [T], test: [T]}}")
-    with pytest.raises(ConfigError, match="'T' stands in two splits"):
+    with pytest.raises(ConfigError, match="'t' stands in two splits"):
         load_categories(path)
 
 
@@ -187,13 +196,16 @@ def test_lists_are_asked_for_as_they_are_needed(tmp_path: Path) -> None:
     assert len({one.cell.topic for one in first}) == 3
     rows = [script(n, f"Line {n}.", category="sarcasm", id=f"sarcasm-x-01-{n:03d}") for n in range(20)]
     dealt = dealer.deal(rows)
-    roles = [role for _, role in dealt]
-    assert Counter(roles) == {"demonstration": 3, "rl": 7, None: 10}
-    dealer.count(rows, [(one, role) for one, role in dealt if role is not None][:9])
+    assert Counter(role for _, role in dealt) == {"demonstration": 3, "rl": 7}
+    assert len(dealer.leftover()) == 10
+    dealer.count(rows, dealt[:9])
     assert dealer.need("sarcasm", "train") == 1
     assert dealer.missing() == {"sarcasm/rl": 1, "sarcasm/test": 4}
-    # 9 of 20 survived; with 50 imagined ones of which a half did: 34 of 70.
-    assert dealer.share(("sarcasm", "train")) == pytest.approx(34 / 70)
+    # 9 of 20 survived and 10 wait; with 50 imagined ones of which a half did: 44 of 70.
+    assert dealer.share(("sarcasm", "train")) == pytest.approx(44 / 70)
+    # What waits is dealt before anything new is paid for.
+    assert {one.cell.split for one in dealer.next_lists()} == {"test"}
+    assert [(one.id, role) for one, role in dealer.deal([])] == [("sarcasm-x-01-010", "rl")]
 
 
 def test_lists_come_to_an_end(tmp_path: Path) -> None:
@@ -324,7 +336,10 @@ def test_what_a_line_says_is_data(tmp_path: Path) -> None:
 def test_styles_are_described_in_words_or_the_run_stops(tmp_path: Path) -> None:
     with ScriptedEndpoint(lambda *_: Say("1. Bright voice.\n2. Quick pace.")) as server:
         assert describe_styles(asker_for(server, tmp_path), ["happy"]) == {"happy": ["Bright voice.", "Quick pace."]}
-    with ScriptedEndpoint(lambda *_: Say("No.")) as server, pytest.raises(JudgeError, match="style 'sad': no instruction"):
+    with (
+        ScriptedEndpoint(lambda *_: Say("No.")) as server,
+        pytest.raises(JudgeError, match=r"style 'sad': no instr.*no numbered list"),
+    ):
         describe_styles(asker_for(server, tmp_path / "b"), ["sad"])
 
 
@@ -342,14 +357,14 @@ def test_delivery_keeps_the_voice_and_age_and_gender_are_the_voice(tmp_path: Pat
 
 
 def test_voices_that_are_missing_are_named_before_anything_is_paid(tmp_path: Path) -> None:
-    check_voices(config(tmp_path), CATEGORIES)
+    check_voices(config(tmp_path, agent_tones=("calm",)), CATEGORIES)
     few = tuple(one for one in VOICES if one.name != "child-test")
     with pytest.raises(ConfigError, match="age needs a child voice of engine piper for test"):
-        check_voices(config(tmp_path, voices=few), CATEGORIES)
+        check_voices(config(tmp_path, agent_tones=("calm",), voices=few), CATEGORIES)
     with pytest.raises(ConfigError, match="'male-train' stands twice"):
-        check_voices(config(tmp_path, voices=(*VOICES, VOICES[0])), CATEGORIES)
+        check_voices(config(tmp_path, agent_tones=("calm",), voices=(*VOICES, VOICES[0])), CATEGORIES)
     with pytest.raises(ConfigError, match="m: cosyvoice copies a voice; give options clip and text"):
-        check_voices(config(tmp_path, voices=(*VOICES, voice("m", engine="cosyvoice"))), CATEGORIES)
+        check_voices(config(tmp_path, agent_tones=("calm",), voices=(*VOICES, voice("m", engine="cosyvoice"))), CATEGORIES)
 
 
 def test_a_prompt_for_rl_does_not_tell_its_label_by_its_name() -> None:
@@ -363,9 +378,11 @@ def test_a_prompt_for_rl_does_not_tell_its_label_by_its_name() -> None:
 # Speech filters.
 
 
-def heard(words: str | None, **tones: float) -> Blueprint:
+def heard(words: str | None, **tones: float | None) -> Blueprint:
     fields: dict[str, Any] = {"agent_response": Absent("silent") if words is None else Measured(words)}
-    return Blueprint(fields | {f"agent_emotion.{name}": Measured(value) for name, value in tones.items()})
+    for name, value in tones.items():
+        fields[f"agent_emotion.{name}"] = Absent("no model") if value is None else Measured(value)
+    return Blueprint(fields)
 
 
 @pytest.mark.parametrize(
@@ -375,6 +392,7 @@ def heard(words: str | None, **tones: float) -> Blueprint:
         (heard("the shop on the corner is closed", happy=0.3, sad=0.2), "words", "word error rate 0.14 above 0.10"),
         (heard("the shop on the corner has closed", happy=0.1, sad=0.3), "style", "happy has only 0.25"),
         (heard("the shop on the corner has closed"), None, None),
+        (heard("the shop on the corner has closed", happy=None, sad=0.5), "style", "not measured: no model"),
         (heard(None), "words", "not heard: silent"),
         (Unspoken("the engine gave 1.0 s of silence"), "speech", "the engine gave 1.0 s of silence"),
     ],
@@ -413,23 +431,70 @@ def test_a_held_out_contrast_is_whole_or_gone_and_training_keeps_what_came_out()
 
 def test_an_estimate_by_hand(tmp_path: Path) -> None:
     passed = {"rules": 1.0, "duplicate": 1.0, "neutrality": 0.5, "reasonability": 0.8, "answers": 1.0, "relevance": 0.5}
-    tokens = {stage: (100.0, 10.0) for stage in ("lists", "neutrality", "reasonability", "answers", "relevance")}
+    tokens = {stage: (100.0, 10.0) for stage in ("neutrality", "reasonability", "answers", "relevance")} | {
+        "lists": (100.0, 1.0)
+    }
     made = config(tmp_path, contrasts={"rl": 20}, categories=("emotion", "age"))
     found = estimate(made, Rates(passed, tokens, 1.0, 50), {"gpt-4o": Price(text_in=1.0, text_out=10.0)})
     # 40 wanted, one in 5 comes through: 200 sentences in 20 lists.
     assert {stage: one.requests for stage, one in found.items()} == {
-        "lists": 20, "neutrality": 200, "reasonability": 100, "answers": 160, "relevance": 80,
+        "lists": 20, "neutrality": 200, "reasonability": 100, "answers": 160, "relevance": 80, "speech": 80,
     }  # fmt: skip
     assert found["lists"] == StageEstimate(20, 2000, 200, pytest.approx(0.004))
-    assert totals(found) == (560, 56_000, 5_600, pytest.approx(0.112))
+    assert totals({name: one for name, one in found.items() if name != "speech"}) == (560, 56_000, 5_600, pytest.approx(0.112))
     limited = estimate(made, Rates(passed, tokens, 1.0, 50), {}, limit=100)
     assert (limited["neutrality"].requests, totals(limited)[3]) == (100, None)
 
 
 def test_what_is_unknown_makes_a_sum_unknown() -> None:
     spend = Spend()
-    spend.add([JudgeError("x")], 1.5)
-    assert (spend.requests, spend.failed, spend.usd, spend.seconds) == (1, 1, 0.0, 1.5)
+    spend.pay(0.5)
+    assert spend.usd == 0.5
+    spend.pay(None)
+    spend.pay(0.25)
+    assert spend.usd is None
+
+
+def test_more_is_not_wanted_than_all_lists_could_give(tmp_path: Path) -> None:
+    check_wanted(config(tmp_path, agent_tones=("calm",), contrasts={"rl": 300}, list_size=100), CATEGORIES)
+    with pytest.raises(ConfigError, match="contrasts: sarcasm/train: 30000 are wanted, of at most 56000 sentences"):
+        check_wanted(config(tmp_path, agent_tones=("calm",), contrasts={"rl": 30_000}, list_size=100), CATEGORIES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"prompts": "nowhere"}, "prompts: nowhere is not a folder"),
+        ({"style_check": "tone"}, "style_check: tone needs the classifier's file"),
+        ({"categories": ("weather",)}, "'weather' is not known"),
+        ({"agent": voice("agent")}, "agent_tones: piper knows few tones"),
+        ({"corpora": {"styletalk": "x"}, "speak_with": None, "categories": ()}, "styletalk has no sound of its own"),
+        ({"voices": (*VOICES, voice("twin", split="test", f0_factor=4.5))}, "male-train and twin are one voice in two splits"),
+        (
+            {"voices": (*VOICES, VoiceConfig(name="x", engine="piper", kind="male", options={"pitch": 3}))},
+            "piper has no option 'pitch'",
+        ),
+    ],
+)
+def test_what_could_not_be_done_is_refused_before_anything_is_paid(
+    tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    tones = {} if "agent" in changes else {"agent_tones": ("calm",)}
+    with pytest.raises(ConfigError, match=complaint):
+        check_wanted(config(tmp_path, **{"contrasts": {"rl": 1}, **tones, **changes}), CATEGORIES)
+
+
+def test_names_that_become_files_are_plain_words(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("../up: {prompt: write_age, engine: piper, styles: [[a, b]], topics: {train: [T]}}")
+    with pytest.raises(ConfigError, match=r"'\.\./up' is no name for a category"):
+        load_categories(path)
+    path.write_text("up: {prompt: write_age, engine: piper, styles: [[a, ../b]], topics: {train: [T]}}")
+    with pytest.raises(ConfigError, match="styles"):
+        load_categories(path)
+    turn = CorpusTurn("t1", "styletalk", "test", "Five words are in here.", "../../sad", "A", "d1", None)
+    with pytest.raises(DataError, match=r"style '\.\./\.\./sad' is no plain word"):
+        script_of_turn(turn)
 
 
 def test_filters_are_shown_in_their_order_and_failures_beside_them() -> None:

@@ -15,11 +15,12 @@ from paras2s.acoustics.asr import transcribe, word_error_rate
 from paras2s.audio import Clip, encode_clip, read_clip, write_clip
 from paras2s.config import EndpointConfig, VoiceConfig
 from paras2s.data_gen.speech import speak_plain
+from paras2s.data_gen.spend import Spend
 from paras2s.data_gen.tts.base import Line, Unspoken, line_key, speak_all
 from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
 from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS, speech_usd
 from paras2s.endpoint import Price
-from paras2s.errors import ConfigError
+from paras2s.errors import BudgetError, ConfigError
 
 TEXTS = ("The bus leaves at nine in the morning.", "They are painting the house next door.")
 SILENCE = Clip(np.zeros(16_000, dtype=np.float32), 16_000)
@@ -133,11 +134,34 @@ def test_the_budget_is_kept_to(tmp_path: Path, spoken: dict[str, Clip]) -> None:
     lines = [Line(TEXTS[0], voice("openai"), "happy", take=take) for take in range(20)]
     with ScriptedEndpoint(lambda asked, _: Raw(encode_clip(spoken[asked["input"]]))) as server:
         tts = OpenAITTS(endpoint(server, budget_usd=0.004, concurrency=2))
-        found = speak_all(tts, lines, tmp_path)
-    said = [one for one in found if isinstance(one, Clip)]
-    assert 0 < len(said) < 20
-    assert tts.spent_usd <= 0.004
-    assert all("budget" in one.reason for one in found if isinstance(one, Unspoken))
+        spend = Spend()
+        with pytest.raises(BudgetError, match="run again with a larger one"):
+            speak_all(tts, lines, tmp_path, spend=spend)
+        first = len(server.requests)
+        said = speak_all(OpenAITTS(endpoint(server)), lines, tmp_path)
+        # What was paid for is kept.
+        assert 0 < first < 20
+        assert len(server.requests) == 20
+    assert all(isinstance(one, Clip) for one in said)
+    assert spend.usd == pytest.approx(tts.spent_usd)
+    assert 0 < tts.spent_usd <= 0.004
+
+
+def test_equal_lines_are_said_once_and_counted(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+    lines = [Line(TEXTS[n % 2], voice("openai"), "happy") for n in range(6)]
+    with ScriptedEndpoint(lambda asked, _: Raw(encode_clip(spoken[asked["input"]]))) as server:
+        spend = Spend()
+        found = speak_all(OpenAITTS(endpoint(server, model="mine")), lines, tmp_path, spend=spend)
+        assert len(server.requests) == 2
+        speak_all(OpenAITTS(endpoint(server, model="mine")), lines, tmp_path, spend=spend)
+    assert found[0].samples.tolist() == found[2].samples.tolist() == found[4].samples.tolist()
+    # No price is known, so the cost is not known either.
+    assert (spend.requests, spend.cached, spend.failed, spend.usd) == (4, 2, 0, None)
+
+
+def test_a_budget_needs_a_price(tmp_path: Path) -> None:
+    server = ScriptedEndpoint(lambda *_: Fail(500))
+    server.port = 9
     with pytest.raises(ConfigError, match=r"openai\.budget_usd: no price is known for mine"):
         OpenAITTS(endpoint(server, model="mine", budget_usd=1.0))
 

@@ -203,6 +203,18 @@ def test_what_a_system_still_knows(world: Any, tmp_path: Path) -> None:
     found = json.loads(invoke(*command).stdout)
     assert found["subsets"]["openbookqa"]["mean"] == 50.0
     assert found["subsets"]["overall"]["n_scored"] == 2
+    beside = [
+        "bench",
+        "paras2s",
+        world[1].folder,
+        "--system",
+        f"mine={world[0] / 'run/sft'}",
+        "--guard",
+        f"mine={tmp_path / 'g.jsonl'}",
+    ]
+    beside += ["--judge", "rubric", "--tone", world[1].folder / "tone_agent.json", "--out", tmp_path / "o", "--json"]
+    assert json.loads(invoke(*beside).stdout)["systems"]["mine"]["guard"]["mean"] == 50.0
+    assert (tmp_path / "o/table2.md").read_text().splitlines()[0].endswith("still knows, of 100 |")
     (answers / "g1.wav").unlink()
     found = json.loads(invoke(*command).stdout)
     assert (found["subsets"]["openbookqa"]["mean"], found["subsets"]["openbookqa"]["n_asked"]) == (0.0, 2)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
+from scripted_endpoint import Fail, Raw, Say, ScriptedEndpoint, said
 from tiny_world import tone
 from typer.testing import CliRunner
 
+from paras2s.audio import Clip, encode_clip
 from paras2s.cli import app
 from paras2s.config import load_curation
 from paras2s.data_gen.build import load_contrasts
@@ -22,7 +23,8 @@ from paras2s.data_gen.curation.people import DECISIONS, items_to_check
 from paras2s.data_gen.curation.speaking import Ears
 from paras2s.data_gen.human_check import CheckSession, Decision
 from paras2s.data_gen.manifest import Manifest, load_manifest
-from paras2s.errors import BudgetError
+from paras2s.data_gen.speech import speak_plain
+from paras2s.errors import BudgetError, JudgeError
 from paras2s.storage import read_jsonl
 
 LINES = [one.text for one in load_contrasts() if one.category == "emotion"]
@@ -150,7 +152,7 @@ def test_the_funnel_adds_up_and_every_rejected_sentence_has_its_reason(curated: 
     texts = found["texts"]["moods"]
     assert texts["in"] == len(list(read_jsonl(folder / "out/texts.jsonl")))
     # The fifth item of every list names ChatGPT, the sixth is one too many.
-    assert texts["rules"] == texts["in"] / 5
+    assert texts["rules"] == texts["list"] == texts["in"] / 6
     assert texts["neutrality"] > 0
     assert all(row["rejected"] for row in read_jsonl(folder / "out/texts.jsonl") if row["rejected_by"])
     assert "6 items, 5 were asked for" in (folder / "out/lists.jsonl").read_text()
@@ -172,9 +174,10 @@ def test_a_run_that_is_stopped_by_its_budget_ends_as_an_unbroken_one(curated: An
     tester = [spend["usd"] for stage, spend in found["spends"].items() if stage not in ("lists", "speech")]
     config = write_config(tmp_path, server)
     stopped, asked = 0, len(server.requests)
-    for _ in range(9):
+    for attempt in range(9):
         try:
-            run(config, "-s", f"tester.budget_usd={0.4 * sum(tester) + 0.002:.6f}")
+            # Another budget each time: it does not make another run.
+            run(config, "-s", f"tester.budget_usd={0.4 * sum(tester) + 0.002 + attempt * 1e-6:.6f}")
             break
         except BudgetError:
             stopped += 1
@@ -182,7 +185,9 @@ def test_a_run_that_is_stopped_by_its_budget_ends_as_an_unbroken_one(curated: An
     assert stopped >= 1
     assert ledger(tmp_path / "out") == ledger(folder / "out")
     # No call was made twice.
-    assert len(server.requests) - asked == sum(spend["requests"] for spend in found["spends"].values())
+    assert len(server.requests) - asked == sum(
+        spend["requests"] - spend["cached"] for stage, spend in found["spends"].items() if stage != "speech"
+    )
 
 
 def test_a_pilot_measures_what_the_estimate_rests_on(tmp_path: Path) -> None:
@@ -203,7 +208,7 @@ def test_a_pilot_measures_what_the_estimate_rests_on(tmp_path: Path) -> None:
     writer, rng = Writer(), np.random.default_rng(0)
     words = sorted({word for line in LINES for word in line.lower().strip(".").split() if word.isalpha()})
     with ScriptedEndpoint(usage) as server:
-        config = write_config(tmp_path, server, contrasts={"rl": 1000}, max_lists=50)
+        config = write_config(tmp_path, server, contrasts={"rl": 300}, max_lists=60)
         pilot = run(config, "--limit", 60)
         expected = run(config, "--dry-run", "--limit", 200)
         whole = run(config, "--limit", 200)
@@ -281,3 +286,100 @@ def test_ears_over_ray_data_hear_what_ears_here_hear(curated: Any, tmp_path: Pat
     assert [one.value("agent_response") for one in there] == words
     assert all(words)
     assert [one.value("agent_emotion.sad") for one in there] == pytest.approx([one.value("agent_emotion.sad") for one in here])
+
+
+def test_where_people_must_agree_nothing_is_used_before_and_all_can_be_heard(curated: Any, tmp_path: Path) -> None:
+    _, _, server, *_ = curated
+    path = write_config(
+        tmp_path, server, contrasts={"test": 2}, human_check={"annotators": 1, "roles": ["test"], "required": True}
+    )
+    first = run(path)
+    # What waits is as good as there: no more is paid for in its place.
+    assert (first["queries"], first["missing"]) == (0, {})
+    config = load_curation(path)
+    items = items_to_check(config)
+    assert len(items) == 4
+    session = CheckSession(items, config.folder / DECISIONS, "ann")
+    for item in items:
+        session.decide(Decision(item.id, "ann", True))
+    assert run(path)["queries"] == 4
+
+
+def test_a_silent_engine_stops_the_run_before_more_is_paid_for(tmp_path: Path) -> None:
+    silence = encode_clip(Clip(np.zeros(8_000, dtype=np.float32), 16_000))
+    writer = Writer()
+
+    def answer(asked: dict[str, Any], number: int) -> Any:
+        return Raw(silence) if asked["route"] == "/v1/audio/speech" else writer(asked, number)
+
+    with ScriptedEndpoint(answer) as server:
+        openai = {"base_url": server.base_url, "model": "gpt-4o-mini-tts", "max_attempts": 1}
+        changes = {"speak_with": "openai", "openai": openai, "contrasts": {"test": 8}, "voices": speakers(tmp_path)}
+        with pytest.raises(JudgeError, match=r"speech by openai: \d+ of \d+ failed.*silence"):
+            run(write_config(tmp_path, server, **changes))
+        # Ten clips are enough to see it; there would be 80 lists.
+        assert sum(said(one).startswith("You write lines") for one in server.requests if "messages" in one) < 12
+    spent = [row["stage"] for row in read_jsonl(tmp_path / "out/spend.jsonl")]
+    assert {"lists", "neutrality", "speech"} <= set(spent)
+    assert not (tmp_path / "out/queries.parquet").exists()
+
+
+def speakers(folder: Path) -> list[dict[str, Any]]:
+    """Voices of an engine that is told in words how to speak."""
+    names = (("ash", "male", "train"), ("coral", "female", "validation"), ("echo", "male", "test"))
+    return [{"name": n, "engine": "openai", "kind": k, "split": s, "options": {"voice": n}} for n, k, s in names]
+
+
+def test_a_reply_that_cannot_be_read_is_asked_for_again_by_the_next_run(tmp_path: Path) -> None:
+    writer, broken = Writer(), True
+
+    def answer(asked: dict[str, Any], number: int) -> Any:
+        cut = broken and "likelier" in said(asked) and sum(map(ord, said(asked))) % 3 == 0
+        return Say("Neutral, I would say.") if cut else writer(asked, number)
+
+    with ScriptedEndpoint(answer) as server:
+        path = write_config(tmp_path, server, contrasts={"test": 1})
+        first = run(path)["spends"]["neutrality"]
+        broken = False
+        again = run(path)["spends"]["neutrality"]
+    assert first["failed"] > 0
+    assert (again["failed"], again["requests"] - again["cached"]) == (0, first["failed"])
+
+
+def test_a_corpus_without_sound_is_spoken_and_its_answers_are_demonstrations(tmp_path: Path) -> None:
+    corpus = tmp_path / "styletalk"
+    corpus.mkdir()
+    head = "diag_id,context,curr_audio_id,res_audio_id,curr_text,res_text,curr_emotion,curr_speed,curr_volume,"
+    head += "res_emotion,res_speed,res_volume"
+    rows = {
+        "train": [f"d1,c,d1/c_0.wav,d1/r_0.wav,B: {TEXTS[0]},That sounds wonderful!,sad,n,n,cheerful,n,n",
+                  f"d1,c,d1/c_1.wav,d1/r_1.wav,B: {TEXTS[0]},I see.,neutral,n,n,neutral,n,n"],
+        "eval": ["d2,c,d2/c_0.wav,d2/r_0.wav,B: They are painting the house next door.,I am so sorry.,happy,n,n,gentle,n,n"],
+    }  # fmt: skip
+    for name, lines in rows.items():
+        (corpus / f"{name}.csv").write_text("\n".join([head, *lines]) + "\n")
+    clips = dict(zip(TEXTS, map(encode_clip, speak_plain(TEXTS)), strict=True))
+
+    def answer(asked: dict[str, Any], _: int) -> Any:
+        return Raw(clips[asked["input"]]) if asked["route"] == "/v1/audio/speech" else Say("1. Slowly, low.\n2. Tired.")
+
+    with ScriptedEndpoint(answer) as server:
+        openai = {"base_url": server.base_url, "model": "gpt-4o-mini-tts", "concurrency": 4}
+        changes = {
+            "speak_with": None, "openai": openai, "contrasts": {}, "categories": [], "voices": speakers(tmp_path),
+            "agent_tones": [],
+            "agent": {"name": "agent", "engine": "openai", "kind": "female"}, "corpora": {"styletalk": str(corpus)},
+        }  # fmt: skip
+        found = run(write_config(tmp_path, server, **changes))
+    manifest = load_manifest(tmp_path / "out")
+    assert Counter(query.role for query in manifest.queries) == {"demonstration": 1, "test": 1}
+    assert [(one.text, one.tone) for one in manifest.demonstrations] == [("That sounds wonderful!", "cheerful")]
+    assert found["spends"]["speech"]["requests"] == 2 + 2
+    told = {one["input"]: one.get("instructions") for one in server.requests if one["route"] == "/v1/audio/speech"}
+    assert told["That sounds wonderful!"] == "cheerful"
+    assert told["The bus leaves at nine in the morning."] in ("Slowly, low.", "Tired.")
+    reasons = [row["reason"] for row in read_jsonl(tmp_path / "out/left_out.jsonl")]
+    assert "its style is neutral" in reasons
+
+
+TEXTS = ("The bus leaves at nine in the morning.", "They are painting the house next door.", "That sounds wonderful!")

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from paras2s.config import CurationConfig
+from paras2s.data_gen.curation.lists import NumberedList, read_numbered
+from paras2s.data_gen.spend import Spend
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.kept import Kept
 from paras2s.llm import LLMClient, Reply, Request
@@ -19,6 +21,9 @@ from paras2s.reward.judges.replies import read_as, require_whole
 PACKAGE = "paras2s.data_gen"
 Progress = Callable[[str, int, int], None]
 Found = TypeVar("Found", bound=BaseModel)
+Answer = TypeVar("Answer")
+# Failures of fewer calls than these say little.
+FEW = 10
 
 
 class Checked(BaseModel):
@@ -57,34 +62,6 @@ class WrittenAnswer(Checked):
 
 
 @dataclass
-class Spend:
-    """What one stage cost in this run. `cached` calls were paid for earlier; `usd` is None as soon as one price is unknown."""
-
-    requests: int = 0
-    cached: int = 0
-    failed: int = 0
-    text_in_tokens: int = 0
-    text_out_tokens: int = 0
-    usd: float | None = 0.0
-    seconds: float = 0.0
-
-    def add(self, replies: Sequence[Reply | JudgeError | BudgetError], took_s: float) -> None:
-        """Count replies; those from the cache cost nothing now."""
-        self.requests += len(replies)
-        self.seconds += took_s
-        for reply in replies:
-            if not isinstance(reply, Reply):
-                self.failed += 1
-            elif reply.cached:
-                self.cached += 1
-            else:
-                self.text_in_tokens += reply.tokens.text_in
-                self.text_out_tokens += reply.tokens.text_out
-                known = self.usd is not None and reply.cost_usd is not None
-                self.usd = (self.usd or 0.0) + (reply.cost_usd or 0.0) if known else None
-
-
-@dataclass
 class Asker:
     """The writer and the tester, their prompts, and what every stage cost so far."""
 
@@ -105,24 +82,52 @@ class Asker:
         folder = self.config.prompts
         return Prompt(read_prompt(system, folder, PACKAGE), read_prompt(user, folder, PACKAGE))
 
-    def ask(self, stage: str, client: LLMClient, requests: Sequence[Request]) -> list[Reply | JudgeError]:
-        """Replies in order.
+    def ask(
+        self, stage: str, client: LLMClient, requests: Sequence[Request], read: Callable[[Reply], Answer]
+    ) -> list[Answer | JudgeError]:
+        """What `read` makes of each reply, in order. A reply that it refuses is not kept, so that a later run asks again.
 
         Raises:
-            BudgetError: the budget ended before the requests did; what was answered is kept.
+            BudgetError: the budget ended before the requests did. JudgeError: more calls failed than may. What was answered
+            is kept either way.
         """
         started = time.perf_counter()
-        replies = client.complete_all(requests, lambda done, total: self.progress(stage, done, total))
-        self.spends.setdefault(stage, Spend()).add(replies, time.perf_counter() - started)
-        for reply in replies:
-            if isinstance(reply, BudgetError):
-                raise reply
-        return [reply for reply in replies if not isinstance(reply, BudgetError)]
 
-    def write(self, stage: str, prompt: Prompt, plains: Sequence[Mapping[str, str]]) -> list[str | JudgeError]:
-        """Free text by the writer, one for each set of our own words."""
-        requests = [Request(prompt.messages({}, plain)) for plain in plains]
-        return [_whole(reply) for reply in self.ask(stage, self.writer, requests)]
+        def usable(reply: Reply) -> bool:
+            return not isinstance(_read(reply, read), JudgeError)
+
+        replies = client.complete_all(requests, lambda done, total: self.progress(stage, done, total), usable)
+        found = [one if isinstance(one, BudgetError) else _read(one, read) for one in replies]
+        self._count(stage, replies, found, time.perf_counter() - started)
+        for one in found:
+            if isinstance(one, BudgetError):
+                raise one
+        read_all = [one for one in found if not isinstance(one, BudgetError)]
+        failed = [one for one in read_all if isinstance(one, JudgeError)]
+        stop_if_too_many(stage, self.spends[stage], failed[-1:], self.config.max_failed_share)
+        return read_all
+
+    def _count(
+        self, stage: str, replies: Sequence[Reply | JudgeError | BudgetError], found: Sequence[Any], took_s: float
+    ) -> None:
+        spend = self.spends.setdefault(stage, Spend())
+        spend.requests += len(replies)
+        spend.seconds += took_s
+        spend.failed += sum(isinstance(one, JudgeError | BudgetError) for one in found)
+        for reply in replies:
+            if isinstance(reply, Reply) and reply.cached:
+                spend.cached += 1
+            elif isinstance(reply, Reply):
+                spend.text_in_tokens += reply.tokens.text_in
+                spend.text_out_tokens += reply.tokens.text_out
+                spend.pay(reply.cost_usd)
+
+    def write(
+        self, stage: str, asked: Sequence[tuple[Prompt, Mapping[str, str]]], count: int
+    ) -> list[NumberedList | JudgeError]:
+        """Numbered lists of `count` items by the writer, one for each prompt with our own words."""
+        requests = [Request(prompt.messages({}, plain)) for prompt, plain in asked]
+        return self.ask(stage, self.writer, requests, lambda reply: _list(reply, count))
 
     def check(
         self,
@@ -135,19 +140,31 @@ class Asker:
         """One record by the tester for each set of data."""
         schema = kind.model_json_schema()
         requests = [Request(prompt.messages(one, plain or {}), schema) for one in values]
-        return [_read(reply, kind) for reply in self.ask(stage, self.tester, requests)]
+        return self.ask(stage, self.tester, requests, lambda reply: read_as(require_whole(reply), kind))
 
 
-def _whole(reply: Reply | JudgeError) -> str | JudgeError:
+def stop_if_too_many(stage: str, spend: Spend, reasons: Sequence[object], most: float) -> None:
+    """Stop a stage that mostly fails: going on would pay for what cannot be used.
+
+    Raises:
+        JudgeError: of the ten and more calls of this run, a larger share than `most` failed.
+    """
+    if reasons and spend.requests >= FEW and spend.failed > most * spend.requests:
+        raise JudgeError(
+            f"{stage}: {spend.failed} of {spend.requests} failed, more than max_failed_share allows (the last: {reasons[-1]}); "
+            "mend it and run again: what was paid for is kept"
+        )
+
+
+def _list(reply: Reply, count: int) -> NumberedList:
+    found = read_numbered(require_whole(reply), count)
+    if not found.items:
+        raise JudgeError("the reply holds no numbered list")
+    return found
+
+
+def _read(reply: Reply | JudgeError, read: Callable[[Reply], Answer]) -> Answer | JudgeError:
     try:
-        return reply if isinstance(reply, JudgeError) else require_whole(reply)
-    except JudgeError as error:
-        return error
-
-
-def _read(reply: Reply | JudgeError, kind: type[Found]) -> Found | JudgeError:
-    text = _whole(reply)
-    try:
-        return text if isinstance(text, JudgeError) else read_as(text, kind)
+        return reply if isinstance(reply, JudgeError) else read(reply)
     except JudgeError as error:
         return error

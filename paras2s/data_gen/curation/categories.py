@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from paras2s.acoustics.asr import normalise_words
 from paras2s.config import Section, parse_config
 from paras2s.errors import ConfigError, one_line
 
 Split = Literal["train", "validation", "test"]
+# Names become file names.
+NAME = re.compile(r"[A-Za-z][\w-]{0,40}")
+StyleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][\w-]{0,40}$")]
 # Ellipses for irony, scare quotes, shouting, heaped marks and emoji give sarcasm away (appendix I.4).
 MARKED = re.compile(r"\.\.|…|[\"“”]|[!?]{2,}|\b(?![AI]\b)[A-Z]{3,}\b|[\U0001F300-\U0001FAFF☀-➿]")
 
@@ -24,7 +27,7 @@ class QueryCategory(Section):
 
     prompt: str = Field(description="name of the prompt that asks for a list of sentences")
     engine: Literal["openai", "cosyvoice", "piper", "espeak"] = Field(description="of the voices that speak it")
-    styles: tuple[tuple[str, str], ...] = Field(min_length=1)
+    styles: tuple[tuple[StyleName, StyleName], ...] = Field(min_length=1)
     topics: dict[Split, tuple[str, ...]]
     forbidden: tuple[str, ...] = Field((), description="words, or runs of words, that no sentence may hold")
     plain_marks: bool = Field(False, description="true: no ellipsis, quotes, capitals or heaped marks")
@@ -33,7 +36,7 @@ class QueryCategory(Section):
 
     @model_validator(mode="after")
     def _check(self) -> QueryCategory:
-        every = [topic for topics in self.topics.values() for topic in topics]
+        every = [" ".join(topic.split()).lower() for topics in self.topics.values() for topic in topics]
         if len(set(every)) < len(every):
             raise ValueError(f"topic {max(every, key=every.count)!r} stands in two splits")
         if not self.topics.get("train"):
@@ -70,5 +73,7 @@ def load_categories(path: Path | None = None) -> dict[str, QueryCategory]:
             raise ConfigError(f"{path}: not a file of categories ({one_line(error)})") from error
         if not isinstance(own, dict):
             raise ConfigError(f"{path}: expected categories by name")
+        if strange := [name for name in own if not NAME.fullmatch(str(name))]:
+            raise ConfigError(f"{path}: {strange[0]!r} is no name for a category: letters, digits, - and _ alone")
         found |= own
     return {name: parse_config(values, f"{path or 'categories'}: {name}", QueryCategory) for name, values in found.items()}

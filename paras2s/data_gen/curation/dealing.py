@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +23,8 @@ SPLIT_OF_ROLE: dict[Role, Split] = {
 # Of the sentences written, how many are taken to survive before any was seen; later their own share counts.
 FIRST_YIELD, LEAST_YIELD = 0.5, 0.05
 YIELD_WEIGHT = 50
+# What comes through all text filters and speech, as a rule.
+USUAL_YIELD = 0.45
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,12 @@ class Dealer:
         self.kept: Counter[tuple[str, Role]] = Counter()
         self._written: Counter[tuple[str, Split]] = Counter()
         self._survived: Counter[tuple[str, Split]] = Counter()
-        self._queues = {pool: self._cells(pool, categories[pool[0]], number) for number, pool in enumerate(self._pools())}
+        # Scripts that passed and are not needed now; they are dealt before new ones are paid for.
+        self._bank: dict[tuple[str, str], list[Script]] = defaultdict(list)
+        self._queues = {pool: self._cells(pool, categories[pool[0]], number) for number, pool in enumerate(self.pools())}
 
-    def _pools(self) -> list[tuple[str, Split]]:
+    def pools(self) -> list[tuple[str, Split]]:
+        """Category and split of all that is wanted."""
         splits = dict.fromkeys(SPLIT_OF_ROLE[role] for role, count in self.config.contrasts.items() if count)
         return [(name, split) for name in self.config.categories for split in splits]
 
@@ -75,7 +80,8 @@ class Dealer:
         `sentences`: how many may still be written, where that is limited.
         """
         size = self.config.list_size
-        wanted = {pool: math.ceil(self.need(*pool) / (size * self.share(pool))) for pool in self._queues if self.need(*pool)}
+        lacking = {pool: self.need(*pool) - len(self._bank[pool]) for pool in self._queues}
+        wanted = {pool: math.ceil(need / (size * self.share(pool))) for pool, need in lacking.items() if need > 0}
         room, asked = max(1, self.config.texts_at_once // size), []
         room = room if sentences is None else min(room, math.ceil(sentences / size))
         while room and any(count and self._queues[pool] for pool, count in wanted.items()):
@@ -88,27 +94,36 @@ class Dealer:
 
     def share(self, pool: tuple[str, Split]) -> float:
         """Of the sentences written for a pool, the share that survived, drawn toward a half while few were written."""
-        share = (self._survived[pool] + FIRST_YIELD * YIELD_WEIGHT) / (self._written[pool] + YIELD_WEIGHT)
+        survived = self._survived[pool] + len(self._bank[pool])
+        share = (survived + FIRST_YIELD * YIELD_WEIGHT) / (self._written[pool] + YIELD_WEIGHT)
         return max(share, LEAST_YIELD)
 
-    def deal(self, scripts: Sequence[Script]) -> list[tuple[Script, Role | None]]:
-        """A role for every script that passed the text tests; None for one more than is needed.
+    def deal(self, scripts: Sequence[Script]) -> list[tuple[Script, Role]]:
+        """Roles for scripts that passed the text tests, and for those that wait from earlier rounds; the rest waits on.
 
         Lists are taken in turn, so that no role is filled from one topic alone.
         """
         taken: Counter[tuple[str, Role]] = Counter()
-        dealt: dict[str, Role | None] = {}
-        for script in sorted(scripts, key=_turn):
+        dealt: list[tuple[Script, Role]] = []
+        waiting = [script for bank in self._bank.values() for script in bank]
+        self._bank.clear()
+        for script in (*waiting, *sorted(scripts, key=_turn)):
             lacking = [
                 role
                 for role, count in self.config.contrasts.items()
                 if SPLIT_OF_ROLE[role] == script.split
                 and self.kept[script.category, role] + taken[script.category, role] < count
             ]
-            dealt[script.id] = lacking[0] if lacking else None
             if lacking:
                 taken[script.category, lacking[0]] += 1
-        return [(script, dealt[script.id]) for script in scripts]
+                dealt.append((script, lacking[0]))
+            else:
+                self._bank[script.category, script.split].append(script)
+        return dealt
+
+    def leftover(self) -> list[Script]:
+        """Scripts that passed and that no role wanted."""
+        return [script for bank in self._bank.values() for script in bank]
 
     def count(self, written: Sequence[Script], kept: Sequence[tuple[Script, Role]]) -> None:
         """Note a round's outcome: what was written, and the contrasts that came through everything."""
@@ -117,6 +132,15 @@ class Dealer:
         for script, role in kept:
             self._survived[script.category, script.split] += 1  # type: ignore[index]
             self.kept[script.category, role] += 1
+
+    def out_of_reach(self) -> dict[str, tuple[int, int]]:
+        """Pools that all their lists would hardly fill, by "category/split": sentences there can be, contrasts wanted."""
+        found = {}
+        for (name, split), queue in self._queues.items():
+            most, wanted = len(queue) * self.config.list_size, self.need(name, split)
+            if most * USUAL_YIELD < wanted:
+                found[f"{name}/{split}"] = (most, wanted)
+        return found
 
     def missing(self) -> dict[str, int]:
         """What the roles lack, by "category/role", where they lack anything."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-ITEM = re.compile(r"^\s*(?:[-*]\s*)?(\d{1,4})\s*[.):]\s+(\S.*?)\s*$")
+# A number glued to its text is one as well ("2.Two"), but "3.5 miles" is none.
+ITEM = re.compile(r"^\s*(?:[-*]\s*)?(\d{1,4})\s*[.):](?:\s+|(?=[^\d\s]))(\S.*?)\s*$")
 QUOTES = "\"'“”‘’"
 
 
@@ -21,11 +22,20 @@ class NumberedList:
 def read_numbered(text: str, asked: int) -> NumberedList:
     """The items of a numbered list. Its numbers order nothing: a wrong one is told, and the item is taken all the same.
 
-    Items beyond `asked` are surplus. Prose before, between and after the items is passed over.
+    Items beyond `asked` are surplus. A line right below an item goes on with it; other prose is passed over.
     """
-    rows = [found for found in map(ITEM.match, text.splitlines()) if found]
-    items = [_bare(found.group(2)) for found in rows]
-    numbers = [int(found.group(1)) for found in rows]
+    numbers: list[int] = []
+    texts: list[str] = []
+    within = False
+    for line in text.splitlines():
+        found = ITEM.match(line)
+        if found:
+            numbers.append(int(found.group(1)))
+            texts.append(found.group(2))
+        elif within and line.strip():
+            texts[-1] += f" {line.strip()}"
+        within = bool(line.strip()) and bool(texts)
+    items = [_bare(one) for one in texts]
     complaints = []
     if len(items) != asked:
         complaints.append(f"{len(items)} items, {asked} were asked for")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paras2s.config import CurationConfig
-from paras2s.data_gen.curation.speaking import AnswerMade, take_name
+from paras2s.data_gen.curation.speaking import WAITING, AnswerMade, take_name
 from paras2s.data_gen.human_check import CheckItem, Decision, judge_items, load_decisions
 from paras2s.data_gen.manifest import inside, load_manifest
 from paras2s.records import Candidate
@@ -40,7 +40,7 @@ class Outcomes:
         check = self.config.human_check
         if candidate.rejected_by is not None or candidate.role not in check.roles:
             return candidate
-        outcome = self.found.get(_item_id(candidate), f"waiting: 0 of {check.annotators} annotators")
+        outcome = self.found.get(_item_id(candidate), f"{WAITING}0 of {check.annotators} annotators")
         if isinstance(outcome, str):
             return replace(candidate, rejected_by="people", rejected=outcome) if check.required else candidate
         if outcome.accept:
@@ -51,14 +51,18 @@ class Outcomes:
         """The take that is used, and why that one; None where none is."""
         if made.picked is None:
             return None, "no take is understood well enough"
-        outcome = self.found.get(take_name(made, made.picked))
-        if not isinstance(outcome, Decision):
-            return made.picked, "fewest word errors"
+        check = self.config.human_check
+        outcome = self.found.get(take_name(made, made.picked), f"{WAITING}0 of {check.annotators} annotators")
+        if isinstance(outcome, str):
+            waits = check.required and "demonstration" in check.roles
+            return (None, outcome) if waits else (made.picked, "fewest word errors")
         if not outcome.accept:
             return None, f"rejected by {outcome.annotator}"
-        if outcome.choice is None or not 0 <= outcome.choice < len(made.takes) or made.takes[outcome.choice][0] is None:
+        # People are shown the takes that were spoken and heard, in order.
+        shown = [number for number, (_, _, rate) in enumerate(made.takes) if rate is not None]
+        if outcome.choice is None or not 0 <= outcome.choice < len(shown):
             return made.picked, f"accepted by {outcome.annotator}"
-        return outcome.choice, f"chosen by {outcome.annotator}"
+        return shown[outcome.choice], f"chosen by {outcome.annotator}"
 
 
 def items_to_check(config: CurationConfig) -> list[CheckItem]:
@@ -94,14 +98,12 @@ def _answers(config: CurationConfig) -> Iterator[CheckItem]:
     if "demonstration" not in config.human_check.roles or not path.is_file():
         return
     for row in read_jsonl(path):
-        clips = tuple(_clip(config.folder, take["clip"]) for take in row["takes"] if take["word_error_rate"] is not None)
-        picked = row["picked"]
-        if picked is None or len(clips) < len(row["takes"]):
+        shown = [take for take in row["takes"] if take["word_error_rate"] is not None]
+        if row["clearest"] is None:
             continue
-        heard = {f"take {n}": take["heard"] for n, take in enumerate(row["takes"], 1)}
-        item = Path(row["takes"][picked]["clip"]).stem
-        yield CheckItem(item, "answer", row["text"], row["tone"], clips, picked, {"question": row["query_id"], **heard})
-
-
-def _clip(folder: Path, name: str) -> Path:
-    return inside(folder, name)
+        clearest = row["takes"][row["clearest"]]
+        clips = tuple(inside(config.folder, take["clip"]) for take in shown)
+        heard = {f"take {n}": take["heard"] for n, take in enumerate(shown, 1)}
+        details = {"question": row["query_id"], **heard}
+        item = Path(clearest["clip"]).stem
+        yield CheckItem(item, "answer", row["text"], row["tone"], clips, shown.index(clearest), details)

@@ -11,17 +11,20 @@ from typing import Any
 from paras2s.acoustics.asr import normalise_words, word_error_rate
 from paras2s.audio import Clip, encode_clip, read_clip
 from paras2s.config import CurationConfig, ExtractorConfig
+from paras2s.data_gen.curation.asking import stop_if_too_many
 from paras2s.data_gen.curation.categories import QueryCategory
 from paras2s.data_gen.curation.voicing import Engines, engine_of, pick_voices, query_line, query_name, seed_of
 from paras2s.data_gen.tts.base import Line, Spoken, Unspoken, speak_all
 from paras2s.errors import AudioError
 from paras2s.kept import Kept
-from paras2s.records import Blueprint, Candidate, Measured, PlannedAnswer, Role, Script
+from paras2s.records import Absent, Blueprint, Candidate, Measured, PlannedAnswer, Role, Script
 from paras2s.reward.blueprint.build import build_blueprints, fields_from_json, fields_to_json, make_extractors
 from paras2s.reward.blueprint.schema import EMOTION, RESPONSE
 from paras2s.reward.tone import ToneClassifier
 
 HELD_OUT = ("validation", "test")
+# What `people` say of an item that too few have heard.
+WAITING = "waiting: "
 # What emotion2vec calls our styles.
 EMOTION2VEC = {name: name for name in ("happy", "sad", "angry", "surprised")} | {"fear": "fearful", "disgust": "disgusted"}
 Bar = Callable[[str, int, int], None]
@@ -37,6 +40,12 @@ class ClipMade:
     candidate: Candidate
     clip: Clip | None
 
+    @property
+    def heard_out(self) -> bool:
+        """Whether the filters kept it; people may still be waited for."""
+        said = self.candidate.rejected or ""
+        return self.candidate.rejected_by is None or (self.candidate.rejected_by == "people" and said.startswith(WAITING))
+
 
 @dataclass(frozen=True)
 class AnswerMade:
@@ -46,6 +55,13 @@ class AnswerMade:
     planned: PlannedAnswer
     takes: tuple[tuple[Clip | None, str, float | None], ...]
     picked: int | None
+
+
+@dataclass(frozen=True)
+class Unmeasured:
+    """A filter that applies, and could not measure."""
+
+    reason: str
 
 
 class Ears:
@@ -92,13 +108,18 @@ def measure_clips(clips: Sequence[Clip], wanted: Sequence[ExtractorConfig], tone
     return build_blueprints(clips, make_extractors(wanted, classifier), Kept(kept))
 
 
-def style_probability(found: Blueprint, config: CurationConfig, script: Script, style: str) -> float | None:
-    """Share of the right one among a contrast's two styles; None where the filter does not know both."""
+def style_probability(found: Blueprint, config: CurationConfig, script: Script, style: str) -> float | Unmeasured | None:
+    """Share of the right one among a contrast's two styles. None where the filter does not know both, Unmeasured where it does
+    and could not tell.
+    """
     names = EMOTION2VEC if config.style_check == "emotion" else {one: one for one in script.styles}
     pair = [found.fields.get(f"{EMOTION}.{names.get(one)}") for one in script.styles]
-    values = [float(one.value) for one in pair if isinstance(one, Measured)]
-    if len(values) < 2:
+    if None in pair:
         return None
+    absent = [one.reason for one in pair if isinstance(one, Absent)]
+    if absent:
+        return Unmeasured(absent[0])
+    values = [float(one.value) for one in pair if isinstance(one, Measured)]
     return values[script.styles.index(style)] / max(sum(values), 1e-12)
 
 
@@ -113,9 +134,15 @@ def judge_clip(
         by, reason = "speech", found.reason
     else:
         heard = found.value(RESPONSE)
-        probability = style_probability(found, config, script, style)
+        told = style_probability(found, config, script, style)
+        probability = told if isinstance(told, float) else None
         if heard is None:
             by, reason = "words", f"not heard: {found.why_absent(RESPONSE)}"
+        elif not normalise_words(script.text):
+            by, reason = "words", "the sentence holds no word that could be heard"
+        elif isinstance(told, Unmeasured) and script.clip is None:
+            error_rate = word_error_rate(script.text, heard)
+            by, reason = "style", f"not measured: {told.reason}"
         else:
             error_rate = word_error_rate(script.text, heard)
             if script.clip is None and error_rate > config.max_word_error_rate:
@@ -200,7 +227,11 @@ def _speak_or_read(sources: Sequence[Line | Path], engines: Engines, on_progress
         said = speak_all(
             engines.of(lines[0].voice), lines, engines.config.cache_dir,
             lambda done, total, before=before: on_progress(before + done, len(sources)),  # type: ignore[misc]
+            engines.spend,
         )  # fmt: skip
+        failed = [one for one in said if isinstance(one, Unspoken)]
+        name = f"speech by {lines[0].voice.engine}"
+        stop_if_too_many(name, engines.spend, [one.reason for one in failed], engines.config.max_failed_share)
         found.update(zip(places, said, strict=True))
     return [found[place] for place in range(len(sources))]
 
@@ -208,7 +239,7 @@ def _speak_or_read(sources: Sequence[Line | Path], engines: Engines, on_progress
 def speak_answers(made: Sequence[ClipMade], engines: Engines, ears: Ears, bar: Bar) -> list[AnswerMade]:
     """Takes of the answer to every kept demonstration query; the one with the fewest word errors is picked (section 4.1)."""
     config = engines.config
-    shown = [one for one in made if one.role == "demonstration" and one.candidate.rejected_by is None and one.script.answers]
+    shown = [one for one in made if one.role == "demonstration" and one.heard_out and one.script.answers]
     planned = [one.script.answers[one.script.styles.index(one.style)] for one in shown]
     count = config.answer_takes
     lines = [

@@ -13,7 +13,7 @@ from paras2s.config import CurationConfig, VoiceConfig
 from paras2s.data_gen.curation.asking import Asker
 from paras2s.data_gen.curation.categories import QueryCategory
 from paras2s.data_gen.curation.dealing import SPLIT_OF_ROLE
-from paras2s.data_gen.curation.lists import read_numbered
+from paras2s.data_gen.spend import Spend
 from paras2s.data_gen.tts.base import TTS, Line
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.records import Role, Script
@@ -21,6 +21,12 @@ from paras2s.records import Role, Script
 # Styles that are the speaker's, and the kinds of voice that have them; every other style is delivery, by any adult.
 KINDS_OF_STYLE: dict[str, tuple[str, ...]] = {"child": ("child",), "male": ("male",), "female": ("female",)}
 ADULTS = ("male", "female")
+OPTIONS: dict[str, set[str]] = {
+    "openai": {"voice"},
+    "cosyvoice": {"clip", "text", "sample_rate_hz"},
+    "piper": {"f0_factor", "formant_warp"},
+    "espeak": {"voice", "pitch"},
+}
 MANNERS_PER_STYLE = 4
 
 
@@ -34,6 +40,7 @@ class Engines:
     """Engines by name, made when a voice first needs one."""
 
     config: CurationConfig
+    spend: Spend = field(default_factory=Spend)
     _made: dict[str, TTS] = field(default_factory=dict)
 
     def of(self, voice: VoiceConfig) -> TTS:
@@ -51,11 +58,6 @@ class Engines:
         if name == "cosyvoice":
             return CosyVoiceTTS(self.config.cosyvoice)
         return PiperTTS(self.config.cache_dir) if name == "piper" else EspeakTTS()
-
-    @property
-    def spent_usd(self) -> float:
-        """Paid by all of them so far."""
-        return sum(engine.spent_usd for engine in self._made.values())
 
 
 def engine_of(config: CurationConfig, categories: Mapping[str, QueryCategory], category: str) -> str:
@@ -79,9 +81,24 @@ def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]
     names = [voice.name for voice in config.voices]
     if len(set(names)) < len(names):
         raise ConfigError(f"voices: {max(names, key=names.count)!r} stands twice; a voice belongs to one split")
+    owner: dict[tuple[str, str], VoiceConfig] = {}
+    for voice in config.voices:
+        # Two names for one sound would put a speaker on both sides of the split.
+        twin = owner.setdefault((voice.engine, repr(sorted(voice.options.items()))), voice)
+        if twin.split != voice.split:
+            raise ConfigError(f"voices: {twin.name} and {voice.name} are one voice in two splits")
     for voice in (*config.voices, config.agent):
+        if strange := sorted(set(voice.options) - OPTIONS[voice.engine]):
+            raise ConfigError(f"voices: {voice.name}: {voice.engine} has no option {strange[0]!r}")
         if voice.engine == "cosyvoice" and not {"clip", "text"} <= voice.options.keys():
             raise ConfigError(f"voices: {voice.name}: cosyvoice copies a voice; give options clip and text")
+    if config.agent.engine in ("piper", "espeak") and not config.agent_tones:
+        raise ConfigError(f"agent_tones: {config.agent.engine} knows few tones; name those that answers may have")
+    if "styletalk" in config.corpora:
+        engine = engine_of(config, categories, "styletalk")
+        for split in ("train", "test"):
+            if not voices_for(config, engine, split, "neutral"):
+                raise ConfigError(f"voices: styletalk has no sound of its own, and no {engine} voice for {split}")
     splits = sorted({SPLIT_OF_ROLE[role] for role, count in config.contrasts.items() if count})
     for name in config.categories:
         category = categories[name]
@@ -120,13 +137,12 @@ def describe_styles(asker: Asker, styles: Sequence[str]) -> dict[str, list[str]]
     """
     plain = {"count": str(MANNERS_PER_STYLE)}
     prompt = asker.prompt("write_system", "manner")
-    found = asker.write("manners", prompt, [plain | {"style": style} for style in styles])
+    found = asker.write("manners", [(prompt, plain | {"style": style}) for style in styles], MANNERS_PER_STYLE)
     manners = {}
-    for style, text in zip(styles, found, strict=True):
-        items = () if isinstance(text, JudgeError) else read_numbered(text, MANNERS_PER_STYLE).items
-        if not items:
-            raise JudgeError(f"style {style!r}: no instruction for the synthesiser ({text}); run again")
-        manners[style] = list(items)
+    for style, one in zip(styles, found, strict=True):
+        if isinstance(one, JudgeError):
+            raise JudgeError(f"style {style!r}: no instruction for the synthesiser ({one}); run again")
+        manners[style] = list(one.items)
     return manners
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from paras2s.audio import Clip, encode_clip, read_clip
 from paras2s.config import VoiceConfig
+from paras2s.data_gen.spend import Spend
 from paras2s.errors import AudioError
 from paras2s.kept import key_of
 from paras2s.storage import write_bytes
@@ -53,11 +55,15 @@ class TTS(Protocol):
         """Names the engine and its model."""
 
     @property
-    def spent_usd(self) -> float:
-        """Paid by this instance so far."""
+    def spent_usd(self) -> float | None:
+        """Paid by this instance so far; None where no price is known."""
 
     def speak(self, lines: Sequence[Line], keep: Keep) -> None:
-        """Say every line, and hand each clip or failure to `keep` with the line's place as soon as it is there."""
+        """Say every line, and hand each clip or failure to `keep` with the line's place as soon as it is there.
+
+        Raises:
+            BudgetError: the budget ended before the lines did.
+        """
 
 
 def line_key(version: str, line: Line) -> str:
@@ -76,48 +82,64 @@ def heard(clip: Clip) -> Spoken:
 
 
 def speak_all(
-    tts: TTS, lines: Sequence[Line], cache: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
+    tts: TTS,
+    lines: Sequence[Line],
+    cache: Path,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    spend: Spend | None = None,
 ) -> list[Spoken]:
-    """Clips in order. What was said before comes from `cache`; a failure is not kept, so that a later run tries again.
+    """Clips in order, equal lines said once. What was said before comes from `cache`; a failure is not kept: it is tried again.
 
     Raises:
-        StorageError: the cache cannot be written.
+        StorageError: the cache cannot be written. BudgetError: the engine's budget ended; what was said is kept.
     """
+    started, spend = time.perf_counter(), spend or Spend()
     found: list[Spoken | None] = [None] * len(lines)
-    paths: list[Path | None] = []
+    places: dict[Path, list[int]] = {}
     for place, line in enumerate(lines):
         try:
             key = line_key(tts.version, line)
         except OSError as error:
-            paths.append(None)
             found[place] = Unspoken(f"voice {line.voice.name}: {error.filename}: {error.strerror}")
             continue
-        path = cache / "tts" / key[:2] / f"{key}.wav"
-        paths.append(path)
-        if path.is_file():
-            try:
-                found[place] = read_clip(path)
-            except AudioError:
-                # Not ours, or damaged: said again.
-                found[place] = None
-    missing = [place for place, one in enumerate(found) if one is None]
-    done = len(lines) - len(missing)
+        places.setdefault(cache / "tts" / key[:2] / f"{key}.wav", []).append(place)
+    missing = []
+    for path, same in places.items():
+        try:
+            kept = read_clip(path) if path.is_file() else None
+        except AudioError:
+            # Not ours, or damaged: said again.
+            kept = None
+        if kept is None:
+            missing.append(path)
+        for place in same:
+            found[place] = kept
+    done = len(lines) - sum(len(places[path]) for path in missing)
+    spend.requests += len(places)
+    spend.cached += len(places) - len(missing)
+    before_usd = tts.spent_usd
 
     def keep(number: int, spoken: Spoken) -> None:
         nonlocal done
-        place = missing[number]
-        path = paths[place]
-        if isinstance(spoken, Clip) and path is not None:
+        path = missing[number]
+        if isinstance(spoken, Clip):
             spoken = heard(spoken)
             if isinstance(spoken, Clip):
                 data = encode_clip(spoken)
                 write_bytes(path, data)
                 # What a later run reads from the cache is what this one goes on with.
                 spoken = read_clip(data)
-        found[place] = spoken
-        done += 1
+        spend.failed += isinstance(spoken, Unspoken)
+        for place in places[path]:
+            found[place] = spoken
+        done += len(places[path])
         on_progress(done, len(lines))
 
-    if missing:
-        tts.speak([lines[place] for place in missing], keep)
+    try:
+        if missing:
+            tts.speak([lines[places[path][0]] for path in missing], keep)
+    finally:
+        after_usd = tts.spent_usd
+        spend.pay(None if before_usd is None or after_usd is None else after_usd - before_usd)
+        spend.seconds += time.perf_counter() - started
     return [one if one is not None else Unspoken("the engine gave neither a clip nor a reason") for one in found]

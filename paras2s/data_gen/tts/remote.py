@@ -43,15 +43,18 @@ class _RemoteTTS:
         return f"{self.section}:{self.config.model}@{self.config.base_url}/1"
 
     @property
-    def spent_usd(self) -> float:
-        """Paid by this instance so far."""
-        return self._caller.wallet.spent_usd
+    def spent_usd(self) -> float | None:
+        """Paid by this instance so far; None where no price of speech is known."""
+        price = self._caller.price
+        return None if price is None or price.audio_out is None else self._caller.wallet.spent_usd
 
     def speak(self, lines: Sequence[Line], keep: Keep) -> None:
         """As many lines at once as the endpoint has slots."""
         asyncio.run(self._speak(lines, keep))
 
     async def _speak(self, lines: Sequence[Line], keep: Keep) -> None:
+        stopped: list[BudgetError] = []
+
         async def work(session: Session, place: int) -> None:
             line = lines[place]
             most_usd = speech_usd(self._caller.price, line, len(line.text) / SLOW_CHARACTERS_PER_S)
@@ -63,11 +66,16 @@ class _RemoteTTS:
                     lambda clip: speech_usd(self._caller.price, line, clip.duration_s),
                 )
                 spoken: Spoken = got.value
-            except (JudgeError, BudgetError, AudioError, OSError) as error:
+            except BudgetError as error:
+                stopped.append(error)
+                return
+            except (JudgeError, AudioError, OSError) as error:
                 spoken = Unspoken(str(error))
             keep(place, spoken)
 
         await self._caller.spread(range(len(lines)), work)
+        if stopped:
+            raise stopped[0]
 
     async def _ask(self, session: Session, line: Line) -> Clip:
         raise NotImplementedError
@@ -93,10 +101,11 @@ class OpenAITTS(_RemoteTTS):
 class CosyVoiceTTS(_RemoteTTS):
     """CosyVoice's own FastAPI server, zero-shot: a voice's options are clip (its sound) and text (what is said in it).
 
-    `sample_rate_hz`, where the server does not say it: 24000 for CosyVoice 2, 22050 for the first one.
+    `sample_rate_hz`, where the server does not say it: 24000 for CosyVoice 2, 22050 for the first. It is one's own, and free.
     """
 
     section = "cosyvoice"
+    spent_usd = 0.0
 
     async def _ask(self, session: Session, line: Line) -> Clip:
         import openai
