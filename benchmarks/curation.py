@@ -72,7 +72,7 @@ def config_for(folder: Path, base_url: str) -> CurationConfig:
     values: dict[str, Any] = {
         "kind": "curation", "name": "bench", "folder": folder / "out", "cache_dir": folder / "cache",
         "writer": llm, "tester": llm,
-        "contrasts": {"rl": 4_000}, "voices": voices, "speak_with": "piper", "max_lists": 100, "agent": voices[0],
+        "contrasts": {"rl": 4_000}, "voices": voices, "speak_with": "piper", "max_lists": 100,
     }  # fmt: skip
     return CurationConfig(**values)
 

@@ -34,7 +34,7 @@ def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:
     found: dict[str, str] = {}
     for item in items:
         name, equals, spec = item.partition("=")
-        if not equals or not re.fullmatch(r"[\w.+-]{1,60}", name) or not spec:
+        if not equals or not re.fullmatch(r"\w[\w.+-]{0,59}", name) or not spec:
             raise ConfigError(f"{option} {item}: expected NAME=WHAT, such as mine=answers/ or kimi=endpoint.yaml")
         if name in found:
             raise ConfigError(f"{option} {name}: stands twice")
@@ -118,6 +118,7 @@ def bench_guard(
     subset: Annotated[str | None, typer.Option(help="The subset, where neither file name nor rows say it.")] = None,
     judge: Annotated[str | None, typer.Option("--judge", help="A judge's config, whose LLM scores open questions.")] = None,
     out: Annotated[Path, typer.Option(help="Where rows are written.")] = Path("runs/guard.jsonl"),
+    curation: Curation = None,
     cache_dir: Cache = Path("runs/cache"),
     set_: Set = None,
     as_json: Json = False,
@@ -134,7 +135,7 @@ def bench_guard(
 
     console = open_console(to_stderr=as_json)
     items = [item for path in files for item in load_guard(path, subset)]
-    asked = BenchAsked(Path(), "test", {}, 1, out, None, cache_dir)
+    asked = BenchAsked(Path(), "test", {}, 1, out, curation, cache_dir)
     transcripts = guard_transcripts(system, [item.id for item in items], questions, asked, console, as_json)
     client = None
     if judge is not None:

@@ -20,6 +20,8 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Scripts, speech, filters and splits. Counts are contrasts (two styles each) per category."""
 
+    curated: Path | None = Field(None, description="folder of a curated dataset, in place of the shipped scripts and counts")
+
     demonstration_contrasts: int = Field(20, ge=1, description="a category; 20 x 4 = 80 contrasts to demonstrate")
     rl_contrasts: int = Field(48, ge=1, description="a category, none of them demonstrated; prompts without labels")
     preference_contrasts: int = Field(40, ge=1, description="of the RL contrasts, keep their labels for the reward model")
@@ -229,9 +231,15 @@ class RewardSourceConfig(Section):
     """One source of reward. Every source speaks on the scale 1 to 5, so weights compare."""
 
     kind: Literal["reward_model", "omni", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
+    name: str = Field("", description="in the stored parts of a reward; needed where two sources are of one kind")
     weight: float = Field(1.0, gt=0)
     required: bool = Field(True, description="false: an answer it cannot score is rewarded by the others alone")
     options: dict[str, str | int | float] = Field({}, description="of this kind; see reward/sources")
+
+    @property
+    def key(self) -> str:
+        """What its scores are stored under."""
+        return self.name or self.kind
 
 
 class RewardConfig(Section):
@@ -242,9 +250,9 @@ class RewardConfig(Section):
     @field_validator("sources")
     @classmethod
     def _once_each(cls, sources: tuple[RewardSourceConfig, ...]) -> tuple[RewardSourceConfig, ...]:
-        kinds = [source.kind for source in sources]
-        if len(set(kinds)) < len(kinds):
-            raise ValueError(f"{max(kinds, key=kinds.count)} stands twice; give it once, with one weight")
+        keys = [source.key for source in sources]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"{max(keys, key=keys.count)} stands twice; give each a name, or one of them with one weight")
         return sources
 
 
@@ -350,6 +358,8 @@ class Claim(Section):
     higher: str = Field(description="name of the row that should have more")
     lower: str
     of: Literal["score", "told_apart", "words_understood"] = "score"
+    at_least: bool = Field(False, description="the claim is that it has no less, not that it has more")
+    leave_out: tuple[str, ...] = Field((), description="categories that do not count: those a row was trained in")
 
 
 class AblationConfig(Section):

@@ -221,18 +221,19 @@ class LLMClient:
 
         async def post() -> Reply:
             found = await session.client.chat.completions.create(model=self.config.model, messages=messages, **asked)
-            return _checked(_read_reply(found), session)
+            # Of a call that wants probabilities the text does not matter: it may well be an end token.
+            return _checked(_read_reply(found), session, may_be_empty=bool(request.token_ids))
 
         return await session.attempt(post)
 
 
-def _checked(reply: Reply, session: Session) -> Reply:
+def _checked(reply: Reply, session: Session, may_be_empty: bool) -> Reply:
     """The reply without the key, should a gateway echo it; a hiccup that says nothing at all is tried again.
 
     Raises:
         ValueError: no text, no refusal, and no reason for it.
     """
-    if not reply.text.strip() and not reply.refusal and reply.finish_reason in ("", "stop"):
+    if not may_be_empty and not reply.text.strip() and not reply.refusal and reply.finish_reason in ("", "stop"):
         raise ValueError("an empty reply")
     refusal = None if reply.refusal is None else session.without_key(reply.refusal)
     return replace(reply, text=session.without_key(reply.text), refusal=refusal)

@@ -327,7 +327,7 @@ def score_guard(
     An empty transcript is an answer: nothing was said. `on_progress` counts the calls of the LLM.
 
     Raises:
-        DataError: an id stands twice, or a transcript belongs to no item.
+        DataError: an id stands twice, or a transcript belongs to no item. BudgetError: the budget ended; what was said is kept.
     """
     if len({item.id for item in items}) < len(items):
         raise DataError("id: an item stands more than once")
@@ -359,6 +359,8 @@ def score_guard(
 
 def _judged(row: GuardRow, reply: Reply | JudgeError | BudgetError) -> GuardRow:
     """The row with an LLM's verdict, or with the reason why there is none."""
+    if isinstance(reply, BudgetError):
+        raise reply
     if not isinstance(reply, Reply):
         return replace(row, unscored=str(reply), cost_usd=None)
     row = replace(row, reply=reply.text, cost_usd=reply.cost_usd)

@@ -98,6 +98,8 @@ class EndpointRespondent:
     def __init__(self, config: AudioChatConfig, cache: Path) -> None:
         self.config, self._cache = config, cache / "answers"
         self._caller = Caller(config, "endpoint")
+        if config.budget_usd is not None and self._caller.price and chat_usd(self._caller.price, 1.0, 1.0) is None:
+            raise ConfigError(f"endpoint.budget_usd: {config.model} has no price of its audio; add it to a table")
 
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """As many at once as the endpoint has slots."""
@@ -137,16 +139,16 @@ class EndpointRespondent:
             lambda response: self._paid(clip.duration_s, response),
         )
         response = got.value
-        assert response.clip is not None
+        if response.clip is None:
+            return response
         # The text last, as the sign that both are there.
         write_bytes(base.with_suffix(".wav"), encode_clip(response.clip))
         write_json(base.with_suffix(".json"), {"text": response.text, "question": question.id})
         return replace(response, clip=read_clip(base.with_suffix(".wav")))
 
     def _paid(self, heard_s: float, response: Response) -> float | None:
-        if self._caller.price is None or response.clip is None:
-            return None
-        return chat_usd(self._caller.price, heard_s, response.clip.duration_s)
+        spoken_s = response.clip.duration_s if response.clip else 0.0
+        return None if self._caller.price is None else chat_usd(self._caller.price, heard_s, spoken_s)
 
     async def _ask(self, session: Session, wav: bytes) -> Response:
         data = base64.b64encode(wav).decode()
@@ -160,7 +162,8 @@ class EndpointRespondent:
         )  # fmt: skip
         spoken = found.choices[0].message.audio
         if spoken is None:
-            raise ValueError(f"the reply has no audio, only {str(found.choices[0].message.content)[:100]!r}")
+            # Paid for, and no better the next time.
+            return Response(failed=f"the reply has no audio, only {str(found.choices[0].message.content)[:100]!r}")
         try:
             clip = read_clip(base64.b64decode(spoken.data))
         except AudioError as error:
@@ -180,31 +183,30 @@ def chat_usd(price: Price, heard_s: float, spoken_s: float) -> float | None:
 class PolicyRespondent:
     """A checkpoint of the dual-stream policy: it reads the sound and what a recogniser heard in it, as in training."""
 
-    BATCH = 32
+    BATCH, TEMPERATURE, SEED = 32, 1.0, 0
 
-    def __init__(self, folder: Path, temperature: float, seed: int) -> None:
+    def __init__(self, folder: Path) -> None:
         from paras2s.policy.codec import Codec2Pairs
         from paras2s.policy.dual_policy import DualStreamPolicy
 
         if not (folder / "policy.json").is_file():
             raise PolicyError(f"{folder}: no policy.json; give the folder of a checkpoint, such as runs/demo/aligned")
         self._policy = DualStreamPolicy.load(folder, Codec2Pairs())
-        self._temperature, self._seed = temperature, seed
 
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """By the native sampler; a question's seeds do not depend on its neighbours'."""
+        """By the native sampler; every checkpoint gets the same seeds."""
         from paras2s.language import embed_sentences
         from paras2s.policy.interface import Sampling
         from paras2s.rollout.engine import NativeEngine, answer_seeds
 
         embed_sentences([question.heard for question in questions])
         engine = NativeEngine(self._policy)
-        sampling = Sampling(self._temperature, self._temperature, MAX_STEPS)
+        sampling = Sampling(self.TEMPERATURE, self.TEMPERATURE, MAX_STEPS)
         found: list[list[Response]] = []
         for start in range(0, len(questions), self.BATCH):
             part = questions[start : start + self.BATCH]
             prompts = [self._policy.encode_prompt(read_clip(one.clip), one.heard) for one in part]
-            seeds = answer_seeds(self._seed, 4_000_000 + start, range(len(part)), count)
+            seeds = answer_seeds(self.SEED, 4_000_000 + start, range(len(part)), count)
             for rollout in engine.generate([one.id for one in part], prompts, count, sampling, seeds):
                 row = zip(rollout.texts, rollout.waves, strict=True)
                 found.append([_sounding(text, Clip(wave, rollout.sample_rate_hz)) for text, wave in row])

@@ -75,12 +75,15 @@ def markdown(table: Mapping[str, Any]) -> str:
     real = any(name in CORPORA for name in sets)
     averages = ["synthetic", "real", "average"] if real else ["average"]
     knows = ["still knows, of 100"] if any("guard" in row for row in table.values()) else []
-    head = ["system", *sets, *averages, "told apart, %", "word errors, %", *knows]
+    # Only a judge that names the kind of an answer can say that two answers are of different kinds.
+    apart = ["told apart, %"] if any(row["contrast"]["n_scored"] for row in table.values()) else []
+    head = ["system", *sets, *averages, *apart, "word errors, %", *knows]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
     for name, row in table.items():
         cells = [*(cell(row["sets"].get(one, empty)) for one in sets), *(cell(row[one]) for one in averages)]
-        cells += [cell(row["contrast"], 100, 0), cell(row["word_error_rate"], 100, 1)]
+        cells += [cell(row["contrast"], 100, 0) for _ in apart]
+        cells += [cell(row["word_error_rate"], 100, 1)]
         cells += [cell(row.get("guard", empty), 1, 1) for _ in knows]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -141,12 +141,11 @@ def judge_candidate(
     )
 
 
-def hearing_check(rows: Sequence[tuple[Candidate, np.ndarray]], contrasts: Sequence[Contrast]) -> dict[str, object]:
+def hearing_check(rows: Sequence[tuple[Candidate, np.ndarray]], styles_of: Mapping[str, tuple[str, ...]]) -> dict[str, object]:
     """How often a plain classifier on prosody tells a contrast's two styles apart on held-out scripts and speakers.
 
     Fitted on the kept labelled training clips, asked about the kept test clips; chance is 0.5.
     """
-    styles_of = {contrast.id: contrast.styles for contrast in contrasts}
     train = [(c, u) for c, u in rows if c.role in ("demonstration", "preference") and c.rejected is None]
     test = [(c, u) for c, u in rows if c.role == "test" and c.rejected is None]
     plain = ToneClassifier.fit(np.stack([u for _, u in train]), [c.style for c, _ in train], [c.speaker for c, _ in train], ())
@@ -164,6 +163,21 @@ def hearing_check(rows: Sequence[tuple[Candidate, np.ndarray]], contrasts: Seque
     }
 
 
+def speak_and_fit(
+    takes: Sequence[Take], cache: Path, progress: Progress
+) -> tuple[list[Rendered], tuple[ToneClassifier, ToneClassifier]]:
+    """Takes rendered, together with the sentences on which the classifiers of users' styles and agent's tones are fitted."""
+    user_takes, user_labels, user_speakers = _calibrate_user(0)
+    agent_takes, agent_labels, agent_speakers = _calibrate_agent(0)
+    every = [*takes, *user_takes, *agent_takes]
+    rendered = render(every, cache, lambda done, total: progress("speech", done, total))
+    first, second = len(takes), len(takes) + len(user_takes)
+    test_voices = {speaker.name for voices in SPEAKERS["test"].values() for speaker in voices}
+    user = _fit_tone(rendered[first:second], user_labels, user_speakers, test_voices)
+    agent = _fit_tone(rendered[second:], agent_labels, agent_speakers, {speaker.name for speaker in _TONE_HELD_OUT})
+    return rendered[:first], (user, agent)
+
+
 def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, progress: Progress) -> Dataset:
     """Make the whole dataset in `folder`; a second call with the same config finds everything in the cache.
 
@@ -172,8 +186,6 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     """
     roles = assign_roles(load_contrasts(), config, seed)
     plans = plan_queries(roles, config, seed)
-    user_takes, user_labels, user_speakers = _calibrate_user(0)
-    agent_takes, agent_labels, agent_speakers = _calibrate_agent(0)
     families = load_families()
     answer_takes = [
         Take(text, AGENT, AGENT_TONES[family.tone], _seed_of("answer", text, number), True)
@@ -181,15 +193,9 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
         for text in family.answers
         for number in range(config.answer_takes)
     ]
-    every = [plan.take for plan in plans] + user_takes + agent_takes + answer_takes
-    rendered = render(every, cache, lambda done, total: progress("speech", done, total))
-    sizes = np.cumsum([len(plans), len(user_takes), len(agent_takes)])
-    queries, user, agent, answers = (
-        rendered[: sizes[0]], rendered[sizes[0] : sizes[1]], rendered[sizes[1] : sizes[2]], rendered[sizes[2] :]
-    )  # fmt: skip
-    test_voices = {speaker.name for voices in SPEAKERS["test"].values() for speaker in voices}
-    user_tone = _fit_tone(user, user_labels, user_speakers, test_voices)
-    agent_tone = _fit_tone(agent, agent_labels, agent_speakers, {speaker.name for speaker in _TONE_HELD_OUT})
+    spoken = [plan.take for plan in plans] + answer_takes
+    rendered, (user_tone, agent_tone) = speak_and_fit(spoken, cache, progress)
+    queries, answers = rendered[: len(plans)], rendered[len(plans) :]
     heard = _hear(queries, cache, progress)
     candidates = [
         judge_candidate(plan, words, one.percept.utterance, user_tone, config)
@@ -213,7 +219,7 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
         clips=clips,
         user_tone=user_tone,
         agent_tone=agent_tone,
-        hearing=hearing_check(rows, contrasts),
+        hearing=hearing_check(rows, {contrast.id: contrast.styles for contrast in contrasts}),
     )
 
 

@@ -26,7 +26,8 @@ def score_of(logprobs: dict[str, float] | None) -> OmniScore:
     Raises:
         JudgeError: one of the five digits is missing: then the others are no distribution.
     """
-    found = {token.strip(): value for token, value in (logprobs or {}).items()}
+    # As they are: the server also gives the token it sampled, which may be " 5" or a line break and a 5.
+    found = logprobs or {}
     if missing := [digit for digit in DIGITS if digit not in found]:
         raise JudgeError(f"the server gave no log-probability of {', '.join(missing)}; it must know logprob_token_ids (vLLM)")
     shares = [math.exp(found[digit]) for digit in DIGITS]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from paras2s.audio import Clip, read_clip
+from paras2s.audio import Clip
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.llm import Request, Tokens
+from paras2s.llm import Request
 from paras2s.records import Unscored, Verdict
-from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Utterance
+from paras2s.reward.judges.llm_judge import Exchange, LLMJudge
 from paras2s.reward.judges.measure import measure_answers
 from paras2s.reward.judges.rubric import Question, RubricJudge
 from paras2s.reward.tone import ToneClassifier
@@ -38,10 +38,11 @@ class Taught:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of teaching: calls, tokens and USD at most before, or what was spent after. USD is None where no price is known."""
+    """Calls and USD: at most, before teaching; after it, the calls of this run and what all verdicts cost, whenever they were
+    paid for. USD is None where no price is known.
+    """
 
     calls: int
-    tokens: Tokens
     usd: float | None
 
 
@@ -70,7 +71,7 @@ class Teacher(Protocol):
 class RubricTeacher:
     """The rubric: offline, by rules. It scores an answer for every style of question at no cost."""
 
-    spent = Cost(0, Tokens(), 0.0)
+    spent = Cost(0, 0.0)
 
     def __init__(self, tone: ToneClassifier, styles: Sequence[str]) -> None:
         self.judge, self._tone, self._styles = RubricJudge(), tone, tuple(styles)
@@ -100,13 +101,11 @@ class LLMTeacher:
 
     def __init__(self, judge: LLMJudge, max_unscored_share: float) -> None:
         self._judge, self._most = judge, max_unscored_share
+        self._usd: float | None = 0.0
         self.name = f"{judge.name}/{judge.version}/{judge.answer_prompt.hash}"
 
     def _exchange(self, one: Taught) -> Exchange:
-        # A judge that listens hears the style for itself; one that reads must be told it.
-        if self._judge.reads == "audio" and one.question is not None:
-            return Exchange(Utterance(clip=read_clip(one.question)), one.answer)
-        return Exchange(Utterance(text=one.text, style=one.style), one.answer)
+        return self._judge.exchange_of(one.text, one.style, one.question, one.answer)
 
     def scores(self, asked: Sequence[Taught], on_progress: Progress) -> list[Scores | Unscored]:
         """A chunk after the other; replies are kept as they come, so a stopped run repeats no call."""
@@ -119,6 +118,9 @@ class LLMTeacher:
                 if isinstance(verdict, BudgetError):
                     raise verdict
                 failed += isinstance(verdict, Unscored)
+                if isinstance(verdict, Verdict):
+                    known = self._usd is not None and verdict.cost_usd is not None
+                    self._usd = (self._usd or 0.0) + (verdict.cost_usd or 0.0) if known else None
                 found.append({one.style: verdict.score} if isinstance(verdict, Verdict) else verdict)
             on_progress(len(found), len(asked))
             if len(found) >= FEW_ANSWERS and failed > self._most * len(found):
@@ -131,17 +133,15 @@ class LLMTeacher:
 
     def cost(self, asked: Sequence[Taught]) -> Cost:
         """By the longest replies allowed. Answers are measured for it, and kept."""
-        calls, tokens, usd, priced = 0, Tokens(), 0.0, True
+        calls, usd, priced = 0, 0.0, True
         for start in range(0, len(asked), CHUNK_ANSWERS):
             wanted = self._judge.answer_requests([self._exchange(one) for one in asked[start : start + CHUNK_ANSWERS]])
             requests = [one for one in wanted if isinstance(one, Request)]
-            more, more_usd = self._judge.estimate(requests)
-            tokens = Tokens(tokens.text_in + more.text_in, tokens.audio_in + more.audio_in, tokens.text_out + more.text_out)
+            _, more_usd = self._judge.estimate(requests)
             calls, usd, priced = calls + len(requests), usd + (more_usd or 0.0), priced and more_usd is not None
-        return Cost(calls, tokens, usd if priced else None)
+        return Cost(calls, usd if priced else None)
 
     @property
     def spent(self) -> Cost:
-        """What was paid now; replies from the cache were paid for earlier."""
-        client = self._judge.client
-        return Cost(client.calls, Tokens(), None if client.price is None else client.caller.wallet.spent_usd)
+        """Calls made now, and what all verdicts given so far cost."""
+        return Cost(self._judge.client.calls, self._usd)

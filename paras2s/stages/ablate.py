@@ -15,13 +15,13 @@ from rich.table import Table
 
 from paras2s.bench.report import draw_curves, standalone_svg
 from paras2s.bench.rows import AnswerRow, load_rows
-from paras2s.bench.stats import paired_difference
+from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
 from paras2s.config import AblationConfig, AblationRow, Claim, RunConfig, load_config
-from paras2s.errors import ConfigError, JudgeError, PolicyError
+from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.kept import key_of
 from paras2s.stages.demo import preset_path
 from paras2s.stages.run import Run
-from paras2s.storage import write_json, write_text
+from paras2s.storage import read_json, write_json, write_text
 
 # Sections that decide what a stage makes; a later stage also depends on those before it.
 SECTIONS = {"data": ("seed", "data"), "sft": ("policy", "warmup"), "reward": ("distill",)}
@@ -58,6 +58,9 @@ def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def stage_keys(config: RunConfig) -> dict[str, str]:
     """A key for what each shared stage makes under this config: equal keys, equal outcome."""
     settings = config.model_dump(mode="json")
+    if config.distill.teacher.endswith((".yaml", ".yml")) and Path(config.distill.teacher).is_file():
+        # A judge edited in place is another teacher.
+        settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
     keys, so_far = {}, []
     for stage, sections in SECTIONS.items():
         so_far += [settings[section] for section in sections]
@@ -93,6 +96,7 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
         run_align(run, dataset, policy, resume=True)
     systems = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))
     found = summary(systems)[row.system]
+    agreed = read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"]
     kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
     return {
         "row": row.name,
@@ -101,6 +105,7 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
         "seed": run.config.seed,
         "scores": found,
         "kl": sum(kl) / len(kl) if kl else None,
+        "reward_model_pearson": agreed,
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
     }
 
@@ -112,6 +117,8 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
     folders = [run.folder for _, run in runs]
     if len(set(folders)) < len(folders):
         raise ConfigError(f"{ablation.name}: two rows would write {max(folders, key=folders.count)}; rename one")
+    # What an earlier try measured stands until it is measured again.
+    earlier = {(row["row"], row["seed"]): row for row in _earlier(folder / "table.json")}
     found: list[dict[str, Any]] = []
     for number, (row, run) in enumerate(runs, 1):
         run.say(f"[bold]row {number} of {len(runs)}: {row.name}, seed {run.config.seed}[/bold]")
@@ -125,14 +132,23 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
             found.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
             run.say(f"[red]row {row.name!r} failed[/red]: {error}")
         # After every row, so that a long grid can be looked at while it runs.
-        write_json(folder / "table.json", {"name": ablation.name, "queries": ablation.queries, "rows": found})
-        write_text(folder / "table.md", markdown(ablation, found))
+        done = {(row["row"], row["seed"]) for row in found}
+        there = [earlier[key] for row, run in runs if (key := (row.name, run.config.seed)) in earlier and key not in done]
+        write_json(folder / "table.json", {"name": ablation.name, "queries": ablation.queries, "rows": [*found, *there]})
+        write_text(folder / "table.md", markdown(ablation, [*found, *there]))
     for kind in ablation.plots:
         if (plot := draw(ablation, found, kind)) is not None:
             write_text(folder / f"{kind}.svg", plot)
     if not quiet:
         console.print(_table(ablation, found))
     return folder
+
+
+def _earlier(path: Path) -> list[dict[str, Any]]:
+    try:
+        return list(read_json(path)["rows"]) if path.is_file() else []
+    except (DataError, KeyError, TypeError):
+        return []
 
 
 COLUMNS = ("row", "seed", "score", "told apart", "word errors", "KL", "scored", "align and bench, minutes")
@@ -192,42 +208,74 @@ def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]
 
 
 def paired_claim(ablation: AblationConfig, claim: Claim) -> tuple[float, float] | None:
-    """Difference of two rows' scores on the same questions and its error, over all seeds; None where rows are gone."""
+    """Mean difference of two rows on the same questions and its error: by category, then over categories, as the score is.
+
+    Over all seeds; None where rows are gone, or nothing can be paired.
+    """
     found = []
     for seed in ablation.seeds:
-        rows = [answers_of(ablation, name, seed) for name in (claim.higher, claim.lower)]
-        if not all(rows):
-            return None
-        estimate = paired_difference(*rows).difference.estimate
-        if estimate.mean is None or estimate.standard_error is None:
+        first, second = (answers_of(ablation, name, seed) for name in (claim.higher, claim.lower))
+        estimate = _paired(first, second, claim) if first and second else None
+        if estimate is None or estimate.mean is None or estimate.standard_error is None:
             return None
         found.append((estimate.mean, estimate.standard_error))
     return sum(mean for mean, _ in found) / len(found), sum(error**2 for _, error in found) ** 0.5 / len(found)
 
 
-def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[float, float] | None = None) -> str:
-    """Whether our rows bear a claim out: the difference of the two means over seeds, in standard errors.
+def _paired(first: Sequence[AnswerRow], second: Sequence[AnswerRow], claim: Claim) -> Estimate | None:
+    if claim.of == "told_apart":
+        return None
+    sides = [_by_query(rows, claim.of) for rows in (first, second)]
+    places = {row.query_id: (row.category, row.contrast_id) for row in (*first, *second)}
+    shared = [one for one in places if one in sides[0] and one in sides[1] and places[one][0] not in claim.leave_out]
+    parts = []
+    for category in sorted({places[one][0] for one in shared}):
+        own = [one for one in shared if places[one][0] == category]
+        parts.append(clustered_mean([sides[0][one] - sides[1][one] for one in own], [places[one][1] for one in own]))
+    return mean_of_means(parts)
 
-    `paired`: the difference on the same questions and its error, where that is known; else the two errors are added, which is
-    at least as much.
+
+def _by_query(rows: Sequence[AnswerRow], of: str) -> dict[str, float]:
+    """A question's mean over its answers; those not measured are left out."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        value = row.score if of == "score" else None if row.word_error_rate is None else 1.0 - row.word_error_rate
+        if value is not None:
+            values.setdefault(row.query_id, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[float, float] | None = None) -> str:
+    """Whether our rows bear a claim out: a difference in standard errors.
+
+    `paired`: the difference on the same questions and its error, where that is known; else the two rows' errors are added,
+    which is at least as much.
     """
-    sides = []
-    for name in (claim.higher, claim.lower):
-        found = [value_of(row, claim.of) for row in rows if row["row"] == name]
-        means = [mean for mean, _ in found if mean is not None]
-        errors = [error for _, error in found if error is not None]
-        if not means:
-            return f"not measured: {name}"
-        sides.append((sum(means) / len(means), sum(error**2 for error in errors) ** 0.5 / len(means)))
-    (high, error_high), (low, error_low) = sides
-    difference, error = paired or (high - low, (error_high**2 + error_low**2) ** 0.5)
-    factor = 1 if claim.of == "score" else 100
-    digits = 2 if claim.of == "score" else 1
-    shown = f"{factor * difference:+.{digits}f} ± {factor * error:.{digits}f}" + ("" if factor == 1 else " points")
+    if paired is None:
+        if claim.leave_out:
+            return "not measured: the rows' answers are gone"
+        sides = []
+        for name in (claim.higher, claim.lower):
+            found = [value_of(row, claim.of) for row in rows if row["row"] == name]
+            means = [mean for mean, _ in found if mean is not None]
+            errors = [error for _, error in found if error is not None]
+            if not means:
+                return f"not measured: {name}"
+            if len(errors) < len(means):
+                return f"not known: {name} has no standard error"
+            sides.append((sum(means) / len(means), sum(error**2 for error in errors) ** 0.5 / len(means)))
+        (high, error_high), (low, error_low) = sides
+        paired = high - low, (error_high**2 + error_low**2) ** 0.5
+    difference, error = paired
+    points = claim.of != "score"
+    shown = f"{100 * difference:+.1f} ± {100 * error:.1f} points" if points else f"{difference:+.2f} ± {error:.2f}"
+    apart = abs(difference) >= 2 * error and difference != 0
+    if claim.at_least:
+        return f"{'does not agree' if apart and difference < 0 else 'agrees' if apart else 'not told apart'}: {shown}"
+    if apart:
+        return f"{'agrees' if difference > 0 else 'does not agree'}: {shown}"
     if not difference:
         return f"no difference: {shown}"
-    if not error or abs(difference) >= 2 * error:
-        return f"{'agrees' if difference > 0 else 'does not agree'}: {shown}"
     return f"{'leans that way' if difference > 0 else 'leans the other way'}, within the noise: {shown}"
 
 

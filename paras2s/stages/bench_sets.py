@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,12 +27,14 @@ from paras2s.bench.rows import FITTING_SCORE, AnswerRow, load_rows, save_rows
 from paras2s.config import load_audio_chat, load_curation
 from paras2s.data_gen.manifest import Manifest, load_manifest
 from paras2s.errors import BudgetError, ConfigError
+from paras2s.kept import key_of
 from paras2s.records import Query, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints
 from paras2s.reward.blueprint.schema import RESPONSE
-from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Utterance
+from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.rubric import Question, RubricJudge
 from paras2s.stages.progress import progress_bar
+from paras2s.storage import read_json, write_json
 
 YARDSTICKS = ("cascade", "topline")
 CHUNK_ANSWERS = 64
@@ -48,8 +51,6 @@ class BenchAsked:
     out: Path
     curation: Path | None
     cache_dir: Path
-    temperature: float = 1.0
-    seed: int = 0
 
 
 def open_respondent(spec: str, asked: BenchAsked) -> Respondent:
@@ -66,40 +67,64 @@ def open_respondent(spec: str, asked: BenchAsked) -> Respondent:
     if path.suffix in (".yaml", ".yml"):
         return EndpointRespondent(load_audio_chat(path), asked.cache_dir)
     if (path / "policy.json").is_file():
-        return PolicyRespondent(path, asked.temperature, asked.seed)
+        return PolicyRespondent(path)
     if path.is_dir():
         return FolderRespondent(path)
     raise ConfigError(f"--system: {spec!r} is no folder, no YAML of an endpoint, and neither {' nor '.join(YARDSTICKS)}")
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What a judge says of one answer: a score, or why there is none; what was heard; of the rubric, what it recognised."""
+
+    score: float | None
+    unscored: str | None
+    reason: str = ""
+    heard: str | None = None
+    family: str | None = None
+    tone: str | None = None
+
+
 class SetJudge:
-    """One answer at a time or many: an LLM judge, or the rubric over the same blueprints."""
+    """One judge for all systems: an LLM, or the rubric over its own blueprints. `name` is of it and of all it is asked with."""
 
     def __init__(self, judge: LLMJudge | None, rubric_extractors: Sequence[Any] = ()) -> None:
-        self.judge = judge
-        self._rubric = RubricJudge()
+        self._judge, self._rubric = judge, RubricJudge()
         self._extractors = judge.extractors if judge else list(rubric_extractors)
+        one = judge or self._rubric
+        hashed = judge.answer_prompt.hash if judge else self._rubric.prompt_hash
+        self.name = f"{one.name}/{one.version}/{hashed}"
 
-    def judge_all(self, pairs: Sequence[tuple[Query, Clip]]) -> list[tuple[Verdict | Unscored, str | None]]:
-        """A verdict and the words heard (None: not measured) for each query's answer.
+    def judge_all(self, pairs: Sequence[tuple[Query, Clip]], folder: Path) -> list[Judgement]:
+        """A judgement of each query's answer; `folder` holds the queries' clips.
 
         Raises:
             BudgetError: the budget ended; what was said is kept.
         """
-        clips = [clip for _, clip in pairs]
-        blueprints = build_blueprints(clips, self._extractors, self.judge.kept if self.judge else None)
-        heard = [one.value(RESPONSE) for one in blueprints]
-        if self.judge is None:
-            found: list[Any] = [
-                self._rubric.judge(Question(query.text or "", query.style or ""), blueprint)
+        blueprints = build_blueprints([clip for _, clip in pairs], self._extractors, self._judge.kept if self._judge else None)
+        heard = [one.value(RESPONSE) for one in blueprints] if self._extractors else [None] * len(pairs)
+        if self._judge is None:
+            found = [
+                self._rubric.find(Question(query.text or "", query.style or ""), blueprint)
                 for (query, _), blueprint in zip(pairs, blueprints, strict=True)
             ]
-        else:
-            found = self.judge.answers([Exchange(Utterance(None, q.text, q.style), clip) for q, clip in pairs])
-        for one in found:
-            if isinstance(one, BudgetError):
-                raise one
-        return list(zip(found, heard, strict=True))
+            return [
+                Judgement(None, one.reason, heard=words)
+                if isinstance(one, Unscored)
+                else Judgement(one.score, None, one.reason, words, one.family, one.tone)
+                for one, words in zip(found, heard, strict=True)
+            ]
+        exchanges = [self._judge.exchange_of(q.text, q.style, folder / q.clip, clip) for q, clip in pairs]
+        judged = []
+        for verdict, words in zip(self._judge.answers(exchanges), heard, strict=True):
+            if isinstance(verdict, BudgetError):
+                raise verdict
+            judged.append(
+                Judgement(verdict.score, None, verdict.reason, words)
+                if isinstance(verdict, Verdict)
+                else Judgement(None, verdict.reason, heard=words)
+            )
+        return judged
 
 
 def bench_system(
@@ -107,8 +132,6 @@ def bench_system(
 ) -> list[AnswerRow]:
     """Rows of one system: its answers are written beside them, so that people can listen."""
     queries = [query for query in manifest.queries if query.role == asked.role]
-    if not queries:
-        raise ConfigError(f"{asked.data}: no queries of role {asked.role}")
     questions = [question_of_query(query, manifest.folder) for query in queries]
     respondent = open_respondent(asked.systems[name], asked)
     with progress_bar(console, f"{name} answers", len(questions), quiet) as bar:
@@ -118,26 +141,24 @@ def bench_system(
     with progress_bar(console, f"judging {name}", len(flat), quiet) as bar:
         for start in range(0, len(flat), CHUNK_ANSWERS):
             chunk = flat[start : start + CHUNK_ANSWERS]
-            judged = iter(judge.judge_all([(query, one.clip) for query, _, one in chunk if one.clip is not None]))
+            spoken = [(query, one.clip) for query, _, one in chunk if one.clip is not None]
+            judged = iter(judge.judge_all(spoken, manifest.folder))
             for query, n, one in chunk:
                 relative = Path("samples") / name / f"{query.id}-{n}.wav"
-                if one.clip is None:
-                    verdict: tuple[Any, str | None] = (Unscored("", one.failed or "no answer"), None)
-                else:
+                found = Judgement(None, one.failed or "no answer")
+                if one.clip is not None:
                     write_clip(asked.out / relative, one.clip)
-                    verdict = next(judged)
-                rows.append(_row(name, query, n, one, verdict, manifest, relative))
+                    found = next(judged)
+                question = os.path.relpath(manifest.folder / query.clip, asked.out)
+                rows.append(_row(name, query, n, one, found, (question, str(relative), judge.name)))
             bar.at(len(rows), len(flat))
     return rows
 
 
-def _row(
-    system: str, query: Query, number: int, one: Response, verdict: tuple[Verdict | Unscored, str | None],
-    manifest: Manifest, relative: Path,
-) -> AnswerRow:  # fmt: skip
-    found, heard = verdict
-    scored = found if isinstance(found, Verdict) else None
-    comparable = heard is not None and bool(normalise_words(one.text))
+def _row(system: str, query: Query, number: int, one: Response, found: Judgement, named: tuple[str, str, str]) -> AnswerRow:
+    """`named`: the question's and the answer's clip, relative to where rows are written, and the judge."""
+    question_clip, answer_clip, judge = named
+    comparable = found.heard is not None and bool(normalise_words(one.text))
     return AnswerRow(
         system=system,
         query_id=query.id,
@@ -145,28 +166,48 @@ def _row(
         category=query.category or "",
         style=query.style or "",
         question_text=query.text or "",
-        question_clip=str(manifest.folder / query.clip),
+        question_clip=question_clip,
         answer_index=number,
         text_stream=one.text,
-        transcript=heard,
-        tone=None,
+        transcript=found.heard,
+        tone=found.tone,
         tone_scores={},
-        score=scored.score if scored else None,
-        unscored=None if scored else (found.reason if isinstance(found, Unscored) else "no verdict"),
-        reason=scored.reason if scored else "",
-        family=None,
-        fitting=bool(scored and scored.score >= FITTING_SCORE),
-        answer_clip=str(relative),
+        score=found.score,
+        unscored=found.unscored,
+        reason=found.reason,
+        family=found.family,
+        fitting=found.score is not None and found.score >= FITTING_SCORE,
+        answer_clip=answer_clip,
         duration_s=one.clip.duration_s if one.clip else 0.0,
-        word_error_rate=word_error_rate(one.text, heard or "") if comparable else None,
-        judge=f"{scored.judge}/{scored.version}/{scored.prompt_hash}" if scored else "",
+        word_error_rate=word_error_rate(one.text, found.heard or "") if comparable else None,
+        judge=judge,
         model_score=None,
     )
+
+
+def claim_table(asked: BenchAsked, manifest: Manifest, judge: SetJudge) -> None:
+    """Refuse a folder whose rows are of other questions or of another judge: they would stand in one table.
+
+    Raises:
+        ConfigError: names what differs.
+    """
+    queries = [query.id for query in manifest.queries if query.role == asked.role]
+    if not queries:
+        raise ConfigError(f"{asked.data}: no queries of role {asked.role}")
+    here = {"questions": key_of([asked.role, queries]), "answers": asked.answers, "judge": judge.name}
+    path = asked.out / "asked.json"
+    there = read_json(path) if path.is_file() else here
+    if other := [name for name in here if there.get(name) != here[name]]:
+        raise ConfigError(
+            f"{asked.out}: holds rows with other {other[0]} ({there.get(other[0])}); give another --out, or delete it"
+        )
+    write_json(path, here)
 
 
 def bench_sets(asked: BenchAsked, judge: SetJudge, console: Console, quiet: bool) -> dict[str, list[AnswerRow]]:
     """All systems, each written as soon as it is done; rows of systems benched earlier into the same folder stand beside."""
     manifest = load_manifest(asked.data)
+    claim_table(asked, manifest, judge)
     there = {path.stem: load_rows(path) for path in sorted(asked.out.glob("*.jsonl"))}
     made = {}
     for name in asked.systems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from paras2s.data_gen.adopt import adopt_curated
 from paras2s.data_gen.build import build_dataset
 from paras2s.data_gen.manifest import Dataset, load_dataset
 from paras2s.stages.run import Run
@@ -18,13 +19,14 @@ def run_data(run: Run) -> Dataset:
     config = run.config
     with run.stage("data"), run.bar("scripts spoken") as speech, run.bar("clips transcribed") as words:
         bars = {"speech": speech, "words": words}
-        dataset = build_dataset(
-            config.data,
-            config.seed,
-            run.data_dir,
-            config.cache_dir,
-            lambda name, done, total: bars[name].at(done, total),
-        )
+
+        def at(name: str, done: int, total: int) -> None:
+            bars[name].at(done, total)
+
+        if config.data.curated is not None:
+            dataset = adopt_curated(config.data.curated, run.data_dir, config.cache_dir, at)
+        else:
+            dataset = build_dataset(config.data, config.seed, run.data_dir, config.cache_dir, at)
     describe_dataset(run, dataset)
     return dataset
 

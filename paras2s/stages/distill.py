@@ -77,6 +77,12 @@ class Judged:
     scores: list[Scores | Unscored]
     per_s: float
 
+    def only(self, places: Sequence[int]) -> Judged:
+        """The same, of some answers alone."""
+        parts = ([field[place] for place in places] for field in (self.owners, self.codes, self.clips, self.scores))
+        owners, codes, clips, scores = parts
+        return Judged(self.queries, self.prompts, owners, codes, clips, scores, self.per_s)  # type: ignore[arg-type]
+
     def scored(self) -> list[tuple[int, float]]:
         """(answer, score for its own style) of those that have one."""
         return [
@@ -115,8 +121,8 @@ def judge_rollouts(
     return Judged(queries, prompts, owners, codes, clips, scores, len(clips) / (time.perf_counter() - started))
 
 
-def degenerate_answers(dataset: Dataset, policy: DualStreamPolicy, per_kind: int, seed: int) -> dict[str, list[Clip]]:
-    """Degenerate relatives of demonstrated answers, through the codec as an answer would be."""
+def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, list[Clip]]:
+    """Degenerate relatives of demonstrated answers, by kind."""
     demonstrated = sorted({one.clip for one in dataset.demonstrations})
     found: dict[str, list[Clip]] = {kind: [] for kind in KINDS}
     for number in range(per_kind):
@@ -129,7 +135,7 @@ def degenerate_answers(dataset: Dataset, policy: DualStreamPolicy, per_kind: int
 def probe(teacher: Teacher, model: RewardModel, held: Judged, dataset: Dataset, policy: DualStreamPolicy) -> dict[str, Any]:
     """What teacher and reward model make of degenerate answers to held-out questions, by kind: their highest scores."""
     table, queries, prompts = {}, held.queries, held.prompts
-    for kind, clips in degenerate_answers(dataset, policy, PROBES_OF_EACH, seed=1000).items():
+    for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():
         rows = [n % len(queries) for n in range(len(clips))]
         asked = [
             Taught(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
@@ -167,13 +173,18 @@ def run_distill(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> RewardM
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
         report["preference_answers"] = len(judged.scores)
-        report["unscored_answers"] = sum(isinstance(one, Unscored) for one in (*judged.scores, *held.scores))
+        report["preference_unscored"] = sum(isinstance(one, Unscored) for one in judged.scores)
+        report["held_out_unscored"] = sum(isinstance(one, Unscored) for one in held.scores)
         report["probes"] = probe(teacher, model, held, dataset, policy)
         if config.omni is not None:
             from paras2s.stages.distill_omni import distill_omni
 
             report["omni"] = distill_omni(run, dataset, config.omni, judged, held)
-        report["spent_usd"], report["calls"] = teacher.spent.usd, teacher.spent.calls
+        spent = teacher.spent
+        report["cost_usd"], report["calls_now"] = spent.usd, spent.calls
+        if spent.calls or spent.usd:
+            usd = "an unknown price" if spent.usd is None else f"{spent.usd:.4f} USD"
+            run.say(f"  the teacher's verdicts cost {usd}, earlier runs' included; {spent.calls} calls were made now")
         write_json(run.reward_dir / "agreement.json", report)
     describe_reward(run)
     return model
@@ -194,7 +205,7 @@ def _train_small(run: Run, dataset: Dataset, policy: DualStreamPolicy, judged: J
     # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
     demonstrated = dataset.of_role("demonstration")
     more_prompts = prepare_prompts(policy, dataset, demonstrated)
-    degenerate = degenerate_answers(dataset, policy, config.degenerate_answers, seed=run.config.seed)
+    degenerate = degenerate_answers(dataset, config.degenerate_answers, seed=run.config.seed)
     preferences = PreferenceSet(
         questions=tuple(question_of(prompt) for prompt in (*judged.prompts, *more_prompts)),
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
@@ -269,9 +280,9 @@ def describe_reward(run: Run) -> None:
     report = read_json(run.reward_dir / "agreement.json")
     held = report["held_out"]
     pearson = "unknown (a side is constant)" if held["pearson"] is None else f"{held['pearson']:.3f}"
-    run.say(
-        f"  reward model on held-out queries: Pearson {pearson} with the judge over {held['n']} answers; "
-        f"{report['model_answers_per_s']:.0f} answers/s against the judge's {report['judge_answers_per_s']:.1f}"
-    )
+    run.say(f"  reward model on held-out queries: Pearson {pearson} with the judge over {held['n']} answers")
+    if report["model_answers_per_s"] is not None:
+        speeds = f"{report['model_answers_per_s']:.0f} answers/s against the judge's {report['judge_answers_per_s']:.1f}"
+        run.say(f"  {speeds} (what it has said before counts as said)")
     worst = max(row["model_max"] for row in report["probes"].values())
     run.say(f"  degenerate answers score at most {worst:.2f} with the reward model")

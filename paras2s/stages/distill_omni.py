@@ -11,8 +11,9 @@ from paras2s.audio import Clip, read_clip
 from paras2s.config import OmniConfig
 from paras2s.data_gen.manifest import Dataset, inside
 from paras2s.errors import JudgeError
-from paras2s.reward.omni import LOW_MASS, OmniRewardModel, SpokenPair
-from paras2s.stages.distill import Judged, agreement_report
+from paras2s.reward.omni import LOW_MASS, RATE_HZ, OmniRewardModel, OmniScore, SpokenPair, audio_tokens
+from paras2s.reward.sources.omni import InProcess
+from paras2s.stages.distill import PROBES_OF_EACH, Judged, agreement_report, degenerate_answers
 from paras2s.stages.run import Run
 
 
@@ -34,7 +35,7 @@ def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: Judged,
     """
     model = OmniRewardModel.pretrained(config)
     model.add_lora()
-    taught = [(place, score) for place, score in judged.scored() if len(judged.clips[place].samples)]
+    taught = [(place, score) for place, score in judged.scored() if _audible(judged.clips[place], config)]
     if not taught:
         raise JudgeError("the teacher scored none of the sampled answers, so there is nothing to learn from")
     pairs = spoken_pairs(dataset, judged, [place for place, _ in taught])
@@ -46,11 +47,37 @@ def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: Judged,
             lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
         )
     model.save_adapter(run.reward_dir / "omni")
-    found = model.score(spoken_pairs(dataset, held, [place for place, _ in held.scored()]))
+    pupil = InProcess(model)
+    scored = pupil.score_each(spoken_pairs(dataset, held, [place for place, _ in held.scored()]))
+    found = [one for one in scored if isinstance(one, OmniScore)]
     mass = [one.digit_mass for one in found]
-    return agreement_report([one.expected for one in found], judged, held) | {
+    # Agreement over what it could score; how many it could not stands beside.
+    kept = held.only([place for (place, _), one in zip(held.scored(), scored, strict=True) if isinstance(one, OmniScore)])
+    return agreement_report([one.expected for one in found], judged, kept) | {
         "model": config.model,
         "pairs": len(pairs),
+        "pairs_left_out": len(judged.scored()) - len(pairs),
+        "held_out_unscored": len(scored) - len(found),
         "digit_mass_mean": float(np.mean(mass)) if mass else None,
         "low_mass_share": float(np.mean([one < LOW_MASS for one in mass])) if mass else None,
+        "probes": _probe(pupil, dataset, held),
     }
+
+
+def _audible(clip: Clip, config: OmniConfig) -> bool:
+    """Whether a clip is neither too short to have a token nor longer than is read."""
+    if not len(clip.samples) or clip.duration_s > config.max_audio_s:
+        return False
+    return audio_tokens(len(clip.at(RATE_HZ).samples)) > 0
+
+
+def _probe(pupil: InProcess, dataset: Dataset, held: Judged) -> dict[str, Any]:
+    """The highest score of each kind of degenerate audio, as an answer to held-out questions."""
+    table = {}
+    for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():
+        queries = [held.queries[n % len(held.queries)] for n in range(len(clips))]
+        questions = [read_clip(inside(dataset.folder, query.clip)) for query in queries]
+        scored = pupil.score_each([SpokenPair(question, clip) for question, clip in zip(questions, clips, strict=True)])
+        values = [one.expected for one in scored if isinstance(one, OmniScore)]
+        table[kind] = {"model_max": max(values) if values else None, "unscored": len(scored) - len(values), "n": len(clips)}
+    return table

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from paras2s.bench.sets import cell
 from paras2s.config import AblationConfig, load_ablation
 from paras2s.errors import DataError
 from paras2s.stages.ablate import draw, judge_claim, markdown, paired_claim, run_ablation
@@ -51,7 +52,9 @@ def write_page(out: Path) -> Path:
         try:
             rows = read_json(config.run_dir / config.name / "table.json")["rows"]
         except DataError:
-            parts.append(f"## {config.title or name}\n\nNot run yet: `paras2s ablate {name}`.\n")
+            title = config.title or name
+            unknown = f"## {title}\n\nNot run yet: `paras2s ablate {name}`.\n"
+            parts.append(_kept_section(out / "paper.md", title) or unknown)
             continue
         parts.append(_section(config, rows, out))
     page = out / "paper.md"
@@ -59,11 +62,39 @@ def write_page(out: Path) -> Path:
     return page
 
 
+def _by_category(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Each row's score in every category, and how well its reward model agreed with the judge on held-out queries."""
+    measured = [row for row in rows if "failed" not in row]
+    names = list(dict.fromkeys(name for row in measured for name in row["scores"]["categories"]))
+    if not names:
+        return []
+    lines = [f"| row | {' | '.join(names)} | reward model's Pearson |", f"|{'---|' * (len(names) + 2)}"]
+    for row in measured:
+        pearson = row.get("reward_model_pearson")
+        empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
+        cells = [cell(row["scores"]["categories"].get(name, empty)) for name in names]
+        lines.append(f"| {row['row']} | {' | '.join(cells)} | {'-' if pearson is None else format(pearson, '.2f')} |")
+    return lines
+
+
+def _kept_section(page: Path, title: str) -> str | None:
+    """A figure's section in the page as it is, so that a page written where its rows are gone does not lose it."""
+    if not page.is_file():
+        return None
+    for part in page.read_text().split("\n## ")[1:]:
+        if part.startswith(f"{title}\n") and "Not run yet" not in part:
+            return f"## {part.rstrip()}\n"
+    return None
+
+
 def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> str:
     lines = [f"## {config.title or config.name}", "", f"`paras2s ablate {config.name}`", ""]
     # Its heading and the paper's sentence stand in ours.
     table = [line for line in markdown(config, rows).splitlines() if line.startswith("|")]
-    lines += [f"On {config.queries} queries, {len(rows)} of {len(config.rows) * len(config.seeds)} rows.", "", *table, ""]
+    minutes = sum(row.get("minutes") or 0 for row in rows)
+    asked = len(config.rows) * len(config.seeds)
+    lines += [f"On {config.queries} queries, {len(rows)} of {asked} rows, {minutes:.0f} minutes to align and bench.", ""]
+    lines += [*table, "", *_by_category(rows), ""]
     for kind in config.plots:
         if (plot := draw(config, rows, kind)) is not None:
             write_text(out / "paper" / f"{config.name}-{kind}.svg", plot)
@@ -73,8 +104,7 @@ def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> s
     if config.claims:
         lines += ["| the paper's claim | ours |", "|---|---|"]
         for claim in config.claims:
-            paired = paired_claim(config, claim) if claim.of == "score" else None
-            lines.append(f"| {claim.say} | {judge_claim(claim, rows, paired)} |")
+            lines.append(f"| {claim.say} | {judge_claim(claim, rows, paired_claim(config, claim))} |")
         lines.append("")
     if config.note:
         lines += [config.note, ""]

@@ -27,7 +27,7 @@ from paras2s.bench.guard import (
     score_text,
 )
 from paras2s.config import LLMConfig
-from paras2s.errors import DataError
+from paras2s.errors import BudgetError, DataError
 from paras2s.llm import LLMClient
 from paras2s.records import Unscored
 
@@ -386,15 +386,12 @@ def test_what_is_no_verdict_is_unscored_with_its_reason(behaviour: Any, why: str
     assert found.subsets["sd-qa"].estimate.mean is found.overall.estimate.mean is None
 
 
-def test_a_spent_budget_leaves_the_rest_unscored() -> None:
+def test_a_spent_budget_stops_instead_of_giving_a_mean_of_what_was_paid_for() -> None:
     items = [item("alpacaeval", f"o/{n}", prompt=f"Number {n}") for n in range(10)]
     with ScriptedEndpoint(fair) as server:
         client = client_for(server, budget_usd=0.022, concurrency=1)
-        rows = score_guard(items, {one.id: "Hello!" for one in items}, client)
-    assert any(row.score == 100.0 for row in rows)
-    assert all(row.score == 100.0 or "the budget of 0.02 USD is spent" in (row.unscored or "") for row in rows)
-    assert rows[-1].score is None
-    assert guard_summary(rows).overall.estimate.mean == 100.0
+        with pytest.raises(BudgetError, match=r"the budget of 0\.02 USD is spent"):
+            score_guard(items, {one.id: "Hello!" for one in items}, client)
 
 
 def test_the_verdict_of_facts_has_two_values_and_no_other_key() -> None:

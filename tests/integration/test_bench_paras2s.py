@@ -147,6 +147,22 @@ def test_a_failing_endpoint_and_a_failing_judge_are_reasons_and_never_scores(wor
     assert "no JSON object with a score" in next(row.unscored for row in load_rows(tmp_path / "o/mine.jsonl") if row.unscored)
 
 
+def test_rows_of_another_judge_or_of_other_questions_do_not_stand_in_one_table(world: Any, tmp_path: Path) -> None:
+    folder, dataset = world
+    mine = copies(tmp_path / "mine", dataset, folder / "good.wav")
+    command = ["bench", "paras2s", dataset.folder, "--system", f"mine={mine}", "--out", tmp_path / "o", "--json"]
+    rubric = ["--judge", "rubric", "--tone", dataset.folder / "tone_agent.json"]
+    found = json.loads(invoke(*command, *rubric).stdout)["systems"]["mine"]
+    # The rubric names kinds of answers: the same one to both styles is never told apart.
+    assert found["contrast"] == {"mean": 0.0, "standard_error": 0.0, "n_scored": 4, "n_asked": 4}
+    assert "told apart" in (tmp_path / "o/table2.md").read_text()
+    assert (tmp_path / "o" / load_rows(tmp_path / "o/mine.jsonl")[0].question_clip).is_file()
+    with ScriptedEndpoint(judge) as server:
+        for words in (["--judge", judge_file(tmp_path, server)], [*rubric, "--answers", 2]):
+            result = CliRunner().invoke(app, list(map(str, [*command, *words])))
+            assert "holds rows with other" in str(result.exception)
+
+
 def test_ratings_by_people_are_set_against_the_scores(world: Any, tmp_path: Path) -> None:
     folder, dataset = world
     queries = dataset.of_role("test")

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 import yaml
 from scripted_endpoint import Fail, Raw, Say, ScriptedEndpoint, said
-from tiny_world import tone
+from tiny_world import tone, write_run
 from typer.testing import CliRunner
 
 from paras2s.audio import Clip, encode_clip
 from paras2s.cli import app
 from paras2s.config import load_curation
+from paras2s.data_gen import build
 from paras2s.data_gen.build import load_contrasts
 from paras2s.data_gen.curation.people import DECISIONS, items_to_check
 from paras2s.data_gen.curation.speaking import Ears
 from paras2s.data_gen.human_check import CheckSession, Decision
-from paras2s.data_gen.manifest import Manifest, load_manifest
+from paras2s.data_gen.manifest import Manifest, load_dataset, load_manifest, save_tables
 from paras2s.data_gen.speech import speak_plain
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.storage import read_jsonl
@@ -383,3 +384,24 @@ def test_a_corpus_without_sound_is_spoken_and_its_answers_are_demonstrations(tmp
 
 
 TEXTS = ("The bus leaves at nine in the morning.", "They are painting the house next door.", "That sounds wonderful!")
+
+
+def test_a_run_learns_from_a_curated_dataset(curated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = curated[0]
+    # A dozen sentences to fit tones on, in place of all.
+    monkeypatch.setattr(build, "load_calibration", lambda: LINES[:12])
+    path = write_run(tmp_path, data={"curated": str(folder / "out")})
+    runner = CliRunner()
+    for verb in ("data", "warmup"):
+        result = runner.invoke(app, [verb, str(path)])
+        assert result.exit_code == 0, result.exception
+    dataset = load_dataset(tmp_path / "run/data")
+    manifest = load_manifest(folder / "out")
+    assert (dataset.queries, dataset.demonstrations) == (manifest.queries, manifest.demonstrations)
+    assert dataset.hearing["clips"] == 4
+    assert (tmp_path / "run/sft/policy.json").is_file()
+    only = tmp_path / "few"
+    only.mkdir()
+    save_tables(only, [], manifest.demonstrations[:0], manifest.candidates)
+    result = runner.invoke(app, ["data", str(write_run(tmp_path, run_dir=str(tmp_path / "r2"), data={"curated": str(only)}))])
+    assert "no queries of role demonstration" in str(result.exception)

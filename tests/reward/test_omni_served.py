@@ -54,6 +54,11 @@ def test_the_expected_digit_by_hand() -> None:
     assert (found.hard, found.digit_mass) == (4, pytest.approx(0.8))
 
 
+def test_the_token_that_was_sampled_beside_the_five_does_not_count_as_a_digit() -> None:
+    logprobs = {token: math.log(share) for token, share in DIGITS.items()}
+    assert score_of({**logprobs, " 5": math.log(0.19), "\n1": math.log(0.01)}) == score_of(logprobs)
+
+
 @pytest.mark.parametrize("logprobs", [None, {}, {"1": -1.0, "2": -1.0, "3": -1.0, "4": -1.0, "Well": -0.1}])
 def test_without_all_five_digits_there_is_no_score(logprobs: dict[str, float] | None) -> None:
     with pytest.raises(JudgeError, match=r"no log-probability of .*5; it must know logprob_token_ids"):

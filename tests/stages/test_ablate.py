@@ -3,6 +3,7 @@
 Not covered: the stages themselves, which the demo's preset goes through.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def counted(mean: float | None, error: float | None = 0.1) -> dict[str, Any]:
 
 def result(name: str, mean: float | None, **changes: Any) -> dict[str, Any]:
     scores = {"overall": counted(mean), "contrast": counted(0.5), "word_error_rate": counted(None)}
+    scores["categories"] = {"age": counted(mean)}
     return {"row": name, "line": "", "x": None, "seed": 0, "scores": scores, "kl": 0.125, "minutes": 2.0, **changes}
 
 
@@ -168,6 +170,8 @@ def test_on_the_same_questions_a_difference_is_known_better(tmp_path: Path) -> N
         answers = [answer(score + shift, f"c{n}") for n, score in enumerate((1.0, 2.0, 4.0))]
         save_rows(tmp_path / f"grid/seed0/{row}/bench-validation/{'aligned' if row == 'a' else 'sft'}.jsonl", answers)
     assert paired_claim(grid, claim) == (0.5, 0.0)
+    assert paired_claim(grid, claim.model_copy(update={"leave_out": ("age",)})) is None
+    assert judge_claim(claim.model_copy(update={"leave_out": ("age",)}), []) == "not measured: the rows' answers are gone"
     assert judge_claim(claim, [result("a", 2.8), result("b", 2.3)], (0.5, 0.1)) == "agrees: +0.50 ± 0.10"
 
 
@@ -176,3 +180,27 @@ def test_seeds_count_together_and_a_claim_is_about_rows_there_are(tmp_path: Path
     assert judge_claim(Claim(say="s", higher="a", lower="b"), rows) == "agrees: +0.50 ± 0.10"
     with pytest.raises(ValueError, match="no row is called 'c'"):
         ablation(tmp_path, AblationRow(name="a"), claims=[{"say": "s", "higher": "a", "lower": "c"}])
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict"), [(0.5, "agrees"), (0.1, "not told apart"), (-0.1, "not told apart"), (-0.5, "does not agree")]
+)
+def test_a_claim_of_no_less_needs_no_difference(difference: float, verdict: str) -> None:
+    claim = Claim(say="s", higher="a", lower="b", at_least=True)
+    assert judge_claim(claim, [], (difference, 0.2)).startswith(f"{verdict}: ")
+
+
+def test_without_an_error_nothing_is_known() -> None:
+    lone = {**result("a", 3.01), "scores": {**result("a", 3.01)["scores"], "overall": counted(3.01, None)}}
+    assert judge_claim(Claim(say="s", higher="a", lower="b"), [lone, result("b", 3.0)]) == "not known: a has no standard error"
+
+
+def test_categories_weigh_the_same_in_a_claim_as_in_a_score(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", system="sft"))
+    for row, gain in (("a", 1.0), ("b", 0.0)):
+        answers = [replace(answer(2.0 + gain, f"c{n}"), category="age") for n in range(2)]
+        answers += [replace(answer(2.0, f"d{n}"), category="gender") for n in range(8)]
+        save_rows(tmp_path / f"grid/seed0/{row}/bench-validation/{'aligned' if row == 'a' else 'sft'}.jsonl", answers)
+    claim = Claim(say="s", higher="a", lower="b")
+    assert paired_claim(grid, claim) == (0.5, 0.0)
+    assert paired_claim(grid, claim.model_copy(update={"leave_out": ("gender",)})) == (1.0, 0.0)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from paras2s.audio import Clip, encode_clip
+from paras2s.audio import Clip, encode_clip, read_clip
 from paras2s.config import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.kept import Kept, key_of
@@ -153,6 +154,14 @@ class LLMJudge:
         )
 
     # Single answers.
+
+    def exchange_of(self, text: str | None, style: str | None, question: Path | None, answer: Clip) -> Exchange:
+        """A labelled question and an answer as this judge takes them: one that listens hears the style for itself, one that
+        reads is told it.
+        """
+        if self.reads == "audio" and question is not None:
+            return Exchange(Utterance(clip=read_clip(question)), answer)
+        return Exchange(Utterance(text=text, style=style), answer)
 
     def answers(
         self, exchanges: Sequence[Exchange], on_progress: Progress | None = None

@@ -18,7 +18,7 @@ from paras2s.reward.sources.base import Group, Scores
 
 @dataclass(frozen=True)
 class InProcess:
-    """A model of this process; where a batch has a pair that cannot be read, each is scored alone."""
+    """A model of this process; where a batch has a pair that cannot be read, it is halved until that one stands alone."""
 
     model: OmniRewardModel
 
@@ -29,7 +29,8 @@ class InProcess:
         except JudgeError as error:
             if len(pairs) == 1:
                 return [Unscored(OmniRewardModel.name, str(error))]
-            return [self.score_each([pair])[0] for pair in pairs]
+            middle = len(pairs) // 2
+            return self.score_each(pairs[:middle]) + self.score_each(pairs[middle:])
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,26 @@ class OmniSource:
     needs_sound = True
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Groups one after the other, the answers of a group in one batch where all can be read."""
-        return [self._group(group) for group in groups]
+        """All answers together: a server fills its slots, and a model its batches, across groups."""
+        asked: dict[tuple[int, int], SpokenPair] = {}
+        for row, group in enumerate(groups):
+            if group.question.clip is None:
+                continue
+            question = read_clip(group.question.clip)
+            for number, answer in enumerate(group.answers):
+                if answer.clip is not None and len(answer.clip.samples):
+                    asked[row, number] = SpokenPair(question, answer.clip)
+        found = dict(zip(asked, self.model.score_each(list(asked.values())) if asked else [], strict=True))
+        return [
+            [self._one(group, found.get((row, number))) for number in range(len(group.answers))]
+            for row, group in enumerate(groups)
+        ]
 
-    def _group(self, group: Group) -> Scores:
-        if group.question.clip is None:
-            return [Unscored(self.kind, "the question has no sound") for _ in group.answers]
-        question = read_clip(group.question.clip)
-        pairs = {
-            number: SpokenPair(question, answer.clip)
-            for number, answer in enumerate(group.answers)
-            if answer.clip is not None and len(answer.clip.samples)
-        }
-        found = dict(zip(pairs, self.model.score_each(list(pairs.values())) if pairs else [], strict=True))
-        silent = Unscored(self.kind, "the answer has no sound")
-        return [self._checked(found[number]) if number in found else silent for number in range(len(group.answers))]
+    def _one(self, group: Group, found: OmniScore | Unscored | None) -> float | Unscored:
+        if found is None:
+            silent = "the question has no sound" if group.question.clip is None else "the answer has no sound"
+            return Unscored(self.kind, silent)
+        return self._checked(found)
 
     def _checked(self, found: OmniScore | Unscored) -> float | Unscored:
         if isinstance(found, Unscored):

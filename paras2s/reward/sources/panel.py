@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paras2s.audio import Clip
-from paras2s.config import OmniConfig, OmniServedConfig, RewardConfig, RewardSourceConfig, load_judging_config
+from paras2s.config import LLMConfig, OmniConfig, OmniServedConfig, RewardConfig, RewardSourceConfig, load_judging_config
 from paras2s.errors import ConfigError, one_line
 from paras2s.records import Reward, Unscored
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
@@ -39,15 +39,15 @@ def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourc
     present: dict[str, float] = {}
     missing: list[Unscored] = []
     for source in sources:
-        value = parts[source.kind]
+        value = parts[source.key]
         if not isinstance(value, Unscored) and not math.isfinite(value):
-            value = Unscored(source.kind, f"the score is {value}")
+            value = Unscored(source.key, f"the score is {value}")
         if isinstance(value, Unscored):
             if source.required:
                 return value
             missing.append(value)
             continue
-        present[source.kind] = value
+        present[source.key] = value
         total += source.weight * value
         weight += source.weight
     return Reward(total / weight, present) if weight else missing[0]
@@ -85,10 +85,11 @@ class RewardPanel:
     def score(self, groups: Sequence[Group]) -> list[list[Reward | Unscored]]:
         """Rewards [B][G]."""
         measured = self._measured(groups)
-        scores = {source.kind: source.score(measured) for source in self.sources}
+        named = zip(self.setup.config.sources, self.sources, strict=True)
+        scores = {config.key: source.score(measured) for config, source in named}
         return [
             [
-                combine({kind: rows[place][number] for kind, rows in scores.items()}, self.setup.config.sources)
+                combine({key: rows[place][number] for key, rows in scores.items()}, self.setup.config.sources)
                 for number in range(len(group.answers))
             ]
             for place, group in enumerate(groups)
@@ -138,15 +139,15 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
 def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni:
     """Behind a server where `base_url` is given; else here, with the given adapter or the one that the run has distilled."""
     if "base_url" in options:
-        given: dict[str, Any] = {key: options.pop(key) for key in ("base_url", "model", "concurrency") if key in options}
-        return ServedOmni(OmniServedConfig(llm=OmniServedConfig().llm.model_copy(update=given), **options))
+        called = {key: options.pop(key) for key in list(options) if key in LLMConfig.model_fields}
+        return ServedOmni(OmniServedConfig.model_validate({"llm": {"model": OmniConfig().model, **called}, **options}))
     own = setup.model_dir / "omni"
     adapter = options.pop("adapter", str(own) if (own / "omni.json").is_file() else None)
     if trained := sorted(set(options) - {"model", "batch_size", "max_audio_s", "prompts"}):
         raise TypeError(f"{trained[0]} is a setting of its training")
-    if adapter is not None and "model" not in options:
-        options["model"] = read_json(Path(str(adapter)) / "omni.json")["model"]
-    settings = OmniConfig.model_validate(options)
+    # What it was trained with, its prompt among it, is what it rewards with.
+    learned: dict[str, Any] = read_json(Path(str(adapter)) / "omni.json") if adapter is not None else {}
+    settings = OmniConfig.model_validate({**learned, **options})
     return InProcess(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
 
 
