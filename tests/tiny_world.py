@@ -24,6 +24,19 @@ from paras2s.reward.tone import ToneClassifier
 ROLES: tuple[Role, ...] = ("demonstration", "preference", "test")
 
 
+def invoke(*words: object) -> Any:
+    """The command line within this process; what it raises is raised."""
+    from typer.testing import CliRunner
+
+    from paras2s.cli import app
+
+    result = CliRunner().invoke(app, list(map(str, words)))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def tone(labels: list[str]) -> ToneClassifier:
     """Always the last label's, a little."""
     ones, count = np.ones(UTTERANCE_DIM), len(labels)

@@ -13,13 +13,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from paras2s.audio import encode_clip, read_clip
 from paras2s.bench.rows import AnswerRow
 from paras2s.bench.stats import Counted, Estimate, contrast_metric, paired_difference, summarise
 from paras2s.errors import AudioError, DataError
+from paras2s.pages import page_template
 from paras2s.records import CATEGORIES, Category
 from paras2s.storage import write_text
 
@@ -98,16 +98,9 @@ def write_report(
         DataError: a clip's path leaves `run_dir`, or `contrast_metric` refused the rows.
         StorageError: the disk refused.
     """
-    environment = Environment(
-        autoescape=True,
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     rows = [row for answers in systems.values() for row in answers]
     chosen = _choose_contrasts(rows, max_contrasts)
-    page = environment.get_template("report.html.j2").render(
+    page = page_template(Path(__file__).with_name("report.html.j2")).render(
         title=title,
         subtitle=subtitle,
         facts=facts,

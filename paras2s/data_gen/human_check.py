@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paras2s.errors import ConfigError, DataError, StorageError
+from paras2s.pages import page_template
 from paras2s.storage import append_jsonl, read_jsonl
 
 ANNOTATOR = re.compile(r"[\w.-]{1,40}")
@@ -326,14 +326,7 @@ class _CheckServer(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(24)
         self.paces_s: list[float] = []
         self.shown_at_s = time.monotonic()
-        environment = Environment(
-            autoescape=True,
-            loader=FileSystemLoader(Path(__file__).parent),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self.template = environment.get_template("human_check.html.j2")
+        self.template = page_template(Path(__file__).with_name("human_check.html.j2"))
         super().__init__(("127.0.0.1", port), _Handler)
         names = [f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")]
         # A browser leaves the usual port out.

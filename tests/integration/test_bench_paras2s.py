@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from scripted_endpoint import Fail, Raw, Say, ScriptedEndpoint, said
+from tiny_world import invoke
 from typer.testing import CliRunner
 
 from paras2s.audio import read_clip, write_clip
@@ -21,14 +22,6 @@ from paras2s.data_gen.manifest import Dataset, load_dataset, load_manifest
 from paras2s.data_gen.speech import speak_plain
 
 GOOD = "I am so sorry to hear that."
-
-
-def invoke(*words: object) -> Any:
-    result = CliRunner().invoke(app, list(map(str, words)))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from scripted_endpoint import Fail, Say, ScriptedEndpoint
-from tiny_world import write_run
-from typer.testing import CliRunner
+from tiny_world import invoke, write_run
 
-from paras2s.cli import app
 from paras2s.config import load_config
 from paras2s.errors import JudgeError
 from paras2s.reward.degenerate import KINDS
@@ -27,14 +25,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reward"))
 from test_omni import tiny_thinker, tiny_tokenizer
 
 ANSWERS = 8 * 2
-
-
-def invoke(*words: object) -> Any:
-    result = CliRunner().invoke(app, list(map(str, words)))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def pupil(tiny_run: Path, folder: Path, server: ScriptedEndpoint, **distill: Any) -> Path:

@@ -363,6 +363,8 @@ def script_of_turn(turn: CorpusTurn) -> Script:
         spoken_styles=1,
         speaker=turn.speaker,
         clip=None if turn.clip is None else str(turn.clip),
+        # For whoever reads the ledger: the last turn of a dialogue may be hard to make sense of alone.
+        tests={"context": turn.context} if turn.context else {},
         answers=answers,
     )
 
