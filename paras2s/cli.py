@@ -117,7 +117,14 @@ def warmup(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir 
 
 
 @app.command()
-def distill(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
+def distill(
+    config: Config,
+    set_: Set = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    export: Annotated[Path | None, typer.Option(help="Write the distilled Omni model there, merged, for vLLM.")] = None,
+    as_json: Json = False,
+) -> None:
     """Judge the SFT policy's own answers and train the reward model on the verdicts."""
     from paras2s.data_gen.manifest import load_dataset
     from paras2s.policy.codec import Codec2Pairs
@@ -128,6 +135,10 @@ def distill(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir
     run = _open(config, set_, seed, run_dir, as_json)
     run.open()
     run_distill(run, load_dataset(run.data_dir), DualStreamPolicy.load(run.sft_dir, Codec2Pairs()))
+    if export is not None:
+        from paras2s.stages.distill_omni import export_omni
+
+        export_omni(run, export)
     if as_json:
         print_json(read_json(run.reward_dir / "agreement.json"))
 

@@ -243,6 +243,22 @@ class OmniRewardModel:
         self.thinker.save_pretrained(str(folder))
         write_json(folder / "omni.json", self.config.model_dump(mode="json"))
 
+    def export(self, folder: Path) -> None:
+        """The model with its adapter merged in, laid out as vLLM reads it: a whole Omni model without its talker.
+
+        vLLM knows the whole model's class alone, and drops what is not the thinker's; see `omni_served`.
+        """
+        from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
+
+        thinker = self.thinker.merge_and_unload() if hasattr(self.thinker, "merge_and_unload") else self.thinker
+        config = Qwen2_5OmniConfig(thinker_config=thinker.config.to_dict(), enable_audio_output=False)
+        whole: Any = Qwen2_5OmniForConditionalGeneration(config)
+        whole.thinker = thinker
+        whole.to(self.dtype).save_pretrained(str(folder))
+        self.tokenizer.save_pretrained(str(folder))
+        # Merging changed the weights under the adapter's feet.
+        self.thinker = thinker
+
     def load_adapter(self, folder: Path) -> None:
         """Put a trained adapter on.
 

@@ -1,8 +1,8 @@
 """The Omni reward model behind a vLLM server: the same two clips and guideline over HTTP, the digits' log-probabilities back.
 
-Serve a merged model with `vllm serve FOLDER --limit-mm-per-prompt '{"audio": 2}'`. The server writes its own marks around a
-clip, so scores are those of the in-process model up to these. Plain `logprobs` would not do: they are the likeliest tokens,
-which need not be digits; `logprob_token_ids` asks for the five.
+`paras2s distill CONFIG --export FOLDER` merges one, `vllm serve FOLDER --limit-mm-per-prompt '{"audio": 2}'` serves it. The
+server writes its own marks around a clip, so scores are those of the in-process model up to these. Plain `logprobs` would not
+do: they are the likeliest tokens, which need not be digits; `logprob_token_ids` asks for the five.
 """
 
 from __future__ import annotations

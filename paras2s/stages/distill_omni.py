@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from paras2s.reward.omni import LOW_MASS, RATE_HZ, OmniRewardModel, OmniScore, S
 from paras2s.reward.sources.omni import InProcess
 from paras2s.stages.distill import PROBES_OF_EACH, Judged, agreement_report, degenerate_answers
 from paras2s.stages.run import Run
+from paras2s.storage import read_json
 
 
 def spoken_pairs(dataset: Dataset, judged: Judged, places: Sequence[int]) -> list[SpokenPair]:
@@ -62,6 +64,20 @@ def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: Judged,
         "low_mass_share": float(np.mean([one < LOW_MASS for one in mass])) if mass else None,
         "probes": _probe(pupil, dataset, held),
     }
+
+
+def export_omni(run: Run, folder: Path) -> None:
+    """Write the run's distilled Omni model, merged, where `vllm serve` can read it.
+
+    Raises:
+        JudgeError: this run has distilled none.
+    """
+    adapter = run.reward_dir / "omni"
+    if not (adapter / "omni.json").is_file():
+        raise JudgeError(f"{adapter}: no Omni model to export; set distill.omni and distil")
+    config = OmniConfig.model_validate(read_json(adapter / "omni.json"))
+    OmniRewardModel.pretrained(config, adapter).export(folder)
+    run.say(f"  serve it: vllm serve {folder} --limit-mm-per-prompt '{{\"audio\": 2}}'")
 
 
 def _audible(clip: Clip, config: OmniConfig) -> bool:

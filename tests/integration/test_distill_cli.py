@@ -117,6 +117,8 @@ def test_the_thinker_learns_from_the_same_scores_and_rewards_with_its_adapter(ti
     with ScriptedEndpoint(teacher) as server:
         config = pupil(tiny_run, tmp_path, server, omni=omni)
         invoke("distill", config)
+    invoke("distill", config, "--export", tmp_path / "served")
+    assert (tmp_path / "served/model.safetensors").is_file()
     report = read_json(tmp_path / "run/reward/agreement.json")["omni"]
     assert (report["pairs"] + report["pairs_left_out"], report["held_out"]["n"] + report["held_out_unscored"]) == (
         ANSWERS,

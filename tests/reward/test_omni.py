@@ -184,6 +184,22 @@ def test_it_overfits_eight_pairs_and_an_adapter_is_the_same_after_loading(tokeni
         other.load_adapter(tmp_path / "adapter")
 
 
+def test_what_is_exported_for_a_server_is_a_whole_model_that_scores_the_same(tokenizer, tmp_path: Path):
+    from safetensors import safe_open
+
+    model = model_for(tokenizer, learning_rate=0.01, batch_size=8, steps=3)
+    model.add_lora()
+    model.train(PAIRS, SCORES, 0)
+    before = model.score(PAIRS)
+    model.export(tmp_path / "served")
+    with safe_open(tmp_path / "served/model.safetensors", "pt") as file:
+        names = list(file.keys())
+    assert all(name.startswith("thinker.") and "lora" not in name for name in names)
+    again = OmniRewardModel.pretrained(OmniConfig(model=str(tmp_path / "served")))
+    for one, other in zip(again.score(PAIRS), before, strict=True):
+        assert one.expected == pytest.approx(other.expected, abs=1e-4)
+
+
 def test_bad_input_is_named(tokenizer, tmp_path: Path):
     model = model_for(tokenizer, max_audio_s=1.0)
     with pytest.raises(JudgeError, match="the answer lasts 2 s, at most 1 s are read"):
