@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -14,9 +17,10 @@ from paras2s.audio import Clip
 from paras2s.data_gen.manifest import Dataset, inside
 from paras2s.data_gen.speech import USER_STYLES
 from paras2s.parallel import cores
+from paras2s.policy.codec import Codec
 from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.interface import Prompt, Sampling
-from paras2s.records import Query, Rollout, Unscored
+from paras2s.records import Query, Unscored
 from paras2s.reward.degenerate import KINDS, degenerate_clip
 from paras2s.reward.distill import PreferenceSet, ScoredAnswer, agreement, fit_baseline, train_reward_model
 from paras2s.reward.model import RewardModel
@@ -25,28 +29,62 @@ from paras2s.rollout.actors import question_of
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.stages.prompts import prepare_prompts
 from paras2s.stages.run import Run
-from paras2s.storage import read_json, write_json, write_jsonl
+from paras2s.storage import read_json, write_bytes, write_json, write_jsonl
 
 BATCH_QUERIES = 16
 PROBES_OF_EACH = 8
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """Answers as codes [T, K], and which query each was given to. Kept before anybody is paid to judge them."""
+
+    owners: list[int]
+    codes: list[np.ndarray]
+
+
 def sample_answers(
     run: Run, policy: DualStreamPolicy, queries: Sequence[Query], prompts: Sequence[Prompt], count: int, stream: int
-) -> list[Rollout]:
-    """`count` answers a query, at the distillation's temperature."""
+) -> Sampled:
+    """`count` answers a query, at the distillation's temperature; those of an earlier try, where it was stopped."""
+    path = run.reward_dir / f"sampled-{stream}.npz"
+    asked = [query.id for query in queries]
+    if (kept := _load_sampled(path, asked, count)) is not None:
+        return kept
     engine = NativeEngine(policy)
     temperature = run.config.distill.temperature
     sampling = Sampling(temperature, temperature, run.config.policy.max_answer_steps)
-    rollouts: list[Rollout] = []
+    owners: list[int] = []
+    codes: list[np.ndarray] = []
     with run.bar("answers sampled", len(queries)) as bar:
         for start in range(0, len(queries), BATCH_QUERIES):
             part = slice(start, start + BATCH_QUERIES)
-            ids = [query.id for query in queries[part]]
-            seeds = answer_seeds(run.config.seed, stream + start, range(len(ids)), count)
-            rollouts += engine.generate(ids, prompts[part], count, sampling, seeds)
-            bar.at(len(rollouts), len(queries))
-    return rollouts
+            seeds = answer_seeds(run.config.seed, stream + start, range(len(asked[part])), count)
+            for number, rollout in enumerate(
+                engine.generate(asked[part], prompts[part], count, sampling, seeds, with_waves=False)
+            ):
+                owners += [start + number] * count
+                codes += rollout.codes
+            bar.at(min(start + BATCH_QUERIES, len(queries)), len(queries))
+    buffer = io.BytesIO()
+    width = policy.codec.num_codebooks
+    flat = np.concatenate([np.zeros((0, width), dtype=np.int16), *(one.astype(np.int16) for one in codes)])
+    np.savez(buffer, asked=np.array(asked), owners=owners, steps=[len(one) for one in codes], codes=flat)
+    write_bytes(path, buffer.getvalue())
+    return Sampled(owners, codes)
+
+
+def _load_sampled(path: Path, asked: Sequence[str], count: int) -> Sampled | None:
+    """None where there are none, or of other queries."""
+    try:
+        with np.load(path) as held:
+            if held["asked"].tolist() != list(asked) or len(held["owners"]) != count * len(asked):
+                return None
+            edges = np.cumsum(held["steps"])[:-1]
+            codes = np.split(held["codes"].astype(np.int64), edges)
+            return Sampled(held["owners"].tolist(), list(codes))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
 
 
 def open_teacher(run: Run, dataset: Dataset) -> Teacher:
@@ -92,18 +130,18 @@ class Judged:
         ]
 
 
-def judge_rollouts(
+def judge_sampled(
     run: Run,
     dataset: Dataset,
     teacher: Teacher,
     asked_about: tuple[Sequence[Query], Sequence[Prompt]],
-    rollouts: Sequence[Rollout],
+    sampled: Sampled,
+    codec: Codec,
 ) -> Judged:
     """The teacher's scores of all answers; how many it scores a second, with all it measures for it."""
     queries, prompts = asked_about
-    owners = [number for number, rollout in enumerate(rollouts) for _ in rollout.codes]
-    codes = [one for rollout in rollouts for one in rollout.codes]
-    clips = [Clip(wave, rollout.sample_rate_hz) for rollout in rollouts for wave in rollout.waves]
+    owners, codes = sampled.owners, sampled.codes
+    clips = [codec.decode(one) for one in codes]
     asked = [
         Taught(queries[owner].text or "", queries[owner].style or "", inside(dataset.folder, queries[owner].clip), clip)
         for owner, clip in zip(owners, clips, strict=True)
@@ -164,12 +202,12 @@ def run_distill(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> RewardM
     with run.stage("distill"):
         queries, held_out = dataset.of_role("preference"), dataset.of_role("test")
         prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
-        rollouts = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
-        judged = judge_rollouts(run, dataset, teacher, (queries, prompts), rollouts)
+        sampled = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
+        judged = judge_sampled(run, dataset, teacher, (queries, prompts), sampled, policy.codec)
         save_preferences(run, judged)
         model = _train_small(run, dataset, policy, judged)
-        held_rollouts = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
-        held = judge_rollouts(run, dataset, teacher, (held_out, held_prompts), held_rollouts)
+        held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
+        held = judge_sampled(run, dataset, teacher, (held_out, held_prompts), held_sampled, policy.codec)
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
         report["preference_answers"] = len(judged.scores)

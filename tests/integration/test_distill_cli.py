@@ -54,6 +54,9 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: 
         told = invoke("distill", config).output
         first = len(server.requests)
         (tmp_path / "run/reward/agreement.json").unlink()
+        # What was sampled is kept: another machine need not sample the same to go on.
+        kept = sorted((tmp_path / "run/reward").glob("sampled-*.npz"))
+        assert len(kept) == 2
         invoke("distill", config)
         assert len(server.requests) == first
     # Preference answers, held-out answers and seven kinds of degenerate ones.
