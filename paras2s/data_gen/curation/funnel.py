@@ -185,7 +185,10 @@ def _calls(
 
 
 def _speech(config: CurationConfig, contrasts: float, prices: Mapping[str, Price]) -> StageEstimate:
-    """Two queries a contrast, and the takes of the demonstrated ones' answers; engines of one's own cost nothing."""
+    """Two queries a contrast, and the takes of the demonstrated ones' answers; engines of one's own cost nothing.
+
+    Where some voices are bought and others one's own, all lines are priced as bought.
+    """
     total = sum(config.contrasts.values())
     shown = 2 * config.contrasts.get("demonstration", 0) / total * contrasts * config.answer_takes if total else 0.0
     engines = {one.engine for one in (*config.voices, config.agent)} if config.speak_with is None else {config.speak_with}
