@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import re
 import resource
 import sys
 import tempfile
@@ -47,7 +48,8 @@ def serve(pipe: Connection, latency_s: float) -> None:
         draw = zlib.crc32(text.encode()) % 100
         if text.startswith("You write lines"):
             rng = np.random.default_rng(zlib.crc32(text.encode()))
-            reply = "\n".join(f"{n}. {' '.join(rng.choice(WORDS, 10))}" for n in range(1, 101))
+            count = int(re.search(r"Write (\d+)", text).group(1))  # type: ignore[union-attr]
+            reply = "\n".join(f"{n}. {' '.join(rng.choice(WORDS, 10))}" for n in range(1, count + 1))
         elif "likelier" in text:
             reply = json.dumps({"reasoning": "r" * 80, "likelier": "neutral" if draw < 80 else "first"})
         elif "plausibly say" in text:
@@ -98,7 +100,7 @@ def memory_mib() -> float:
 
 
 def paid(spends: dict[str, Spend]) -> tuple[int, float]:
-    """Requests and USD of the LLM stages, those of an earlier run included: here the pilot's, whose replies were kept."""
+    """Requests and USD of the LLM stages."""
     requests, _, _, usd = totals({name: one for name, one in spends.items() if name != "speech"})
     return requests, usd or 0.0
 
@@ -122,11 +124,11 @@ def main() -> None:
         expected, measured_on = estimate_curation(config, asked.estimate)
         requests, _, _, usd = totals(expected)
         whole = Pipeline(config, lambda *_: None, limit=asked.estimate).run()
-        whole_requests, later_usd = paid(whole.spends)
-        paid_usd = later_usd + paid(pilot.spends)[1]
+        whole_requests, whole_usd = paid(whole.spends)
+        # A pilot's lists are shorter, so nothing of it is used again: its cost comes on top.
         print(
-            f"estimate for {asked.estimate} after a pilot of {measured_on}: {requests} requests, {usd or 0:.4f} USD; "
-            f"ledger: {whole_requests}, {paid_usd:.4f} ({100 * ((usd or 0) / paid_usd - 1):+.1f} %)"
+            f"estimate for {asked.estimate} after a pilot of {measured_on} ({paid(pilot.spends)[1]:.4f} USD): "
+            f"{requests} requests, {usd or 0:.4f} USD; ledger: {whole_requests}, {whole_usd:.4f} ({100 * ((usd or 0) / whole_usd - 1):+.1f} %)"
         )
     here.send(None)
     print(f"at most {here.recv()} calls under way at once; this process took at most {memory_mib():.0f} MiB")

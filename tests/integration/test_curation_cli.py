@@ -26,7 +26,7 @@ from paras2s.data_gen.human_check import CheckSession, Decision
 from paras2s.data_gen.manifest import Manifest, load_dataset, load_manifest, save_tables
 from paras2s.data_gen.speech import speak_plain
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.storage import read_jsonl
+from paras2s.storage import read_json, read_jsonl
 
 LINES = [one.text for one in load_contrasts() if one.category == "emotion"]
 WANTED = {"demonstration": 1, "preference": 1, "rl": 2, "validation": 1, "test": 2}
@@ -152,6 +152,7 @@ def test_the_funnel_adds_up_and_every_rejected_sentence_has_its_reason(curated: 
         assert counts["in"] == sum(count for name, count in counts.items() if name != "in")
     texts = found["texts"]["moods"]
     assert texts["in"] == len(list(read_jsonl(folder / "out/texts.jsonl")))
+    assert texts["in"] - texts["list"] == read_json(folder / "out/curated.json")["written"]
     # The fifth item of every list names ChatGPT, the sixth is one too many.
     assert texts["rules"] == texts["list"] == texts["in"] / 6
     assert texts["neutrality"] > 0

@@ -133,7 +133,10 @@ class Pipeline:
         yield from self._corpus_batches()
         while True:
             lists = self.dealer.next_lists(self._room())
-            scripts = self.write_lists(lists)[: self._room()] if lists else []
+            scripts = self.write_lists(lists) if lists else []
+            # What an LLM wrote beyond what it was asked for is told, and counts for nothing.
+            self._log("texts.jsonl", [asdict(script) for script in scripts if script.rejected_by is not None])
+            scripts = [script for script in scripts if script.rejected_by is None][: self._room()]
             self.written += len(scripts)
             tested = self.test(scripts)
             passed = [script for script in tested if script.rejected_by is None]
