@@ -126,10 +126,12 @@ def main() -> None:
         whole = Pipeline(config, lambda *_: None, limit=asked.estimate).run()
         whole_requests, whole_usd = paid(whole.spends)
         # A pilot's lists are shorter, so nothing of it is used again: its cost comes on top.
+        above = 100 * ((usd or 0) / whole_usd - 1)
         print(
-            f"estimate for {asked.estimate} after a pilot of {measured_on} ({paid(pilot.spends)[1]:.4f} USD): "
-            f"{requests} requests, {usd or 0:.4f} USD; ledger: {whole_requests}, {whole_usd:.4f} ({100 * ((usd or 0) / whole_usd - 1):+.1f} %)"
+            f"pilot of {measured_on}: {paid(pilot.spends)[1]:.4f} USD; {asked.estimate} estimated: {requests} requests, ",
+            end="",
         )
+        print(f"{usd or 0:.4f} USD; ledger: {whole_requests} requests, {whole_usd:.4f} USD ({above:+.1f} %)")
     here.send(None)
     print(f"at most {here.recv()} calls under way at once; this process took at most {memory_mib():.0f} MiB")
     server.join()
