@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.bench.agreement import RESAMPLES, resample
 from paras2s.bench.rows import HIGHEST_SCORE, LOWEST_SCORE
@@ -60,17 +60,6 @@ class Rating(_Row):
     score: float = Field(ge=LOWEST_SCORE, le=HIGHEST_SCORE)
 
 
-class _Score(_Row):
-    score: float | None = None
-    unscored: str | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> _Score:
-        if (self.score is None) == (self.unscored is None):
-            raise ValueError("give either a score or the reason in 'unscored', and not both")
-        return self
-
-
 RowKind = TypeVar("RowKind", bound=_Row)
 Scores = Mapping[AnswerKey, float | Unscored]
 
@@ -90,17 +79,6 @@ def load_ratings(path: Path) -> list[Rating]:
         raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
 
 
-def load_scores(path: Path) -> dict[AnswerKey, float | Unscored]:
-    """Automatic scores of a JSONL with the keys id, system, category and score, or `unscored` with the reason.
-
-    Raises:
-        DataError: missing, empty, a wrong row, or an answer that stands twice; names file:line and key.
-    """
-    lines = [(number, line) for number, line in enumerate(_text(path).split("\n"), 1) if line.strip()]
-    rows = _checked(path, lines, _Score, ("id", "system"))
-    return {row.key: Unscored("", row.unscored or "") if row.score is None else row.score for row in rows}
-
-
 def _text(path: Path) -> str:
     try:
         # Spreadsheets put a mark before the first column's name.
@@ -114,7 +92,7 @@ def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], o
     found: dict[tuple[str, ...], RowKind] = {}
     for number, row in rows:
         try:
-            one = kind.model_validate_json(row, strict=True) if isinstance(row, str) else kind.model_validate(row)
+            one = kind.model_validate(row)
         except ValidationError as error:
             wrong = error.errors()[0]
             raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error

@@ -5,11 +5,9 @@ Not covered: whether the percentile interval holds its level on few queries, whi
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ from paras2s.bench.human_scores import (
     human_agreement,
     krippendorff_alpha,
     load_ratings,
-    load_scores,
     markdown_tables,
     weighted_pearson,
     weighted_ranks,
@@ -108,51 +105,6 @@ def test_a_wrong_rating_is_named_by_line_and_column(tmp_path: Path, lines: list[
         load_ratings(path)
     with pytest.raises(DataError, match="nowhere: cannot be read"):
         load_ratings(tmp_path / "nowhere")
-
-
-def test_scores_are_read_and_one_without_says_why(tmp_path: Path) -> None:
-    path = tmp_path / "scores.jsonl"
-    rows = [
-        {"id": "q1", "system": "s", "category": "age", "score": 4},
-        {"id": "q2", "system": "s", "category": "age", "unscored": "no speech"},
-    ]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    assert load_scores(path) == {key("q1"): 4.0, key("q2"): Unscored("", "no speech")}
-
-
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [
-        ({"score": 4, "unscored": "x"}, ":1: row: Value error, give either a score or the reason in 'unscored'"),
-        ({}, ":1: row: Value error, give either"),
-        ({"score": "4"}, ":1: score: Input should be a valid number"),
-        ({"score": True}, ":1: score: Input should be a valid number"),
-        ({"unscored": ""}, ":1: unscored: String should have at least 1"),
-        ({"score": 4, "rater": "x"}, ":1: rater: Extra inputs"),
-        ({"score": 4, "id": 7}, ":1: id: Input should be a valid string"),
-    ],
-)
-def test_a_wrong_score_is_named_by_line_and_key(tmp_path: Path, row: dict[str, Any], why: str) -> None:
-    path = tmp_path / "scores.jsonl"
-    path.write_text(json.dumps({"id": "q", "system": "s", "category": "age", **row}) + "\n")
-    with pytest.raises(DataError, match=re.escape(why)):
-        load_scores(path)
-
-
-def test_scores_that_are_no_json_not_finite_or_there_twice_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "scores.jsonl"
-    line = '{"id": "q", "system": "s", "category": "age", "score": 4}\n'
-    for text, why in [
-        (line + line, ":2: id, system: q, s stands"),
-        (line + "{", ":2: row: Invalid JSON"),
-        ("", "holds no rows"),
-    ]:
-        path.write_text(text)
-        with pytest.raises(DataError, match=re.escape(why)):
-            load_scores(path)
-    path.write_text(line.replace("4}", "NaN}"))
-    with pytest.raises(DataError, match=":1: score"):
-        load_scores(path)
 
 
 # Correlation.

@@ -578,10 +578,16 @@ def test_done_ends_it_and_frees_the_port(open_page: Callable[..., Page]) -> None
 
 
 def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
+    opened: list[int] = []
+
     def interrupt(url: str) -> None:
+        opened.append(int(urlsplit(url).port or 0))
         raise KeyboardInterrupt
 
     serve(CheckSession([], tmp_path / "d.jsonl", "ann"), 0, interrupt)
+    assert len(opened) == 1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", opened[0]), timeout=WAIT_S)
 
 
 def test_a_port_in_use_is_named(open_page: Callable[..., Page], tmp_path: Path) -> None:

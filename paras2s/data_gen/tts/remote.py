@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def speech_usd(price: Price | None, line: Line, duration_s: float) -> float | No
     return (text_tokens * price.text_in + duration_s * price.audio_out_tokens_per_s * price.audio_out) / 1e6
 
 
-class _RemoteTTS:
+class _RemoteTTS(ABC):
     """What both have in common: attempts, slots, budget."""
 
     section = ""
@@ -77,8 +78,9 @@ class _RemoteTTS:
         if stopped:
             raise stopped[0]
 
+    @abstractmethod
     async def _ask(self, session: Session, line: Line) -> Clip:
-        raise NotImplementedError
+        """One HTTP request for one line; raises ValueError where the reply is no sound."""
 
 
 class OpenAITTS(_RemoteTTS):
