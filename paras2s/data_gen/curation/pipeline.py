@@ -75,8 +75,8 @@ class Pipeline:
         check_files(config)
         # A pilot's few sentences come from every pool.
         pools = max(1, len(Dealer(config, self.categories).pools()))
-        self.list_size = config.list_size if limit is None else max(MIN_LIST, min(config.list_size, limit // pools))
-        config = self.config = config.model_copy(update={"list_size": self.list_size})
+        size = config.list_size if limit is None else max(MIN_LIST, min(config.list_size, limit // pools))
+        config = self.config = config.model_copy(update={"list_size": size})
         self.asker = Asker.open(config, progress)
         self.dealer = Dealer(config, self.categories)
         self.duplicates = Duplicates(config.near_duplicate)
@@ -104,13 +104,13 @@ class Pipeline:
                     # Closed in the opposite order: the queries' table is the sign that the dataset is whole.
                     for kind, name in ((Query, "queries"), (Candidate, "candidates"), (Demonstration, "demonstrations"))
                 }
-                for dealt in self._rounds():
+                for written, dealt in self._rounds():
                     made = speak_queries(dealt, self.categories, self.engines, self.manners, self.ears, self.progress)
                     made = keep_whole_contrasts([replace(one, candidate=self.outcomes.judge(one.candidate)) for one in made])
                     counts["queries"] += self._write_queries(made)
                     answers = speak_answers(made, self.engines, self.ears, self.progress)
                     counts["demonstrations"] += self._write_answers(answers, made)
-                    self._count(dealt, made)
+                    self._count(written, dealt, made)
                 overlaps = self.sides.prove()
         finally:
             spends = dict(self.asker.spends) | {"speech": self.engines.spend}
@@ -128,9 +128,10 @@ class Pipeline:
 
     # Rounds.
 
-    def _rounds(self) -> Iterator[list[tuple[Script, Role]]]:
-        """What each round hands to speech: scripts that passed, each with its role; corpora first."""
-        yield from self._corpus_batches()
+    def _rounds(self) -> Iterator[tuple[list[Script], list[tuple[Script, Role]]]]:
+        """What each round wrote, and what it hands to speech: scripts that passed, each with its role; corpora first."""
+        for batch in self._corpus_batches():
+            yield [], batch
         while True:
             lists = self.dealer.next_lists(self._room())
             scripts = self.write_lists(lists) if lists else []
@@ -146,8 +147,7 @@ class Pipeline:
                 break
             self._log("texts.jsonl", [asdict(script) for script, _ in given])
             self._describe(given)
-            self._round_written = tested
-            yield given
+            yield tested, given
         left = [reject(script, "surplus", "more than its roles want") for script in self.dealer.leftover()]
         self._log("texts.jsonl", [asdict(script) for script in left])
 
@@ -168,11 +168,11 @@ class Pipeline:
         asked = [
             (
                 self.asker.prompt("write_system", self.categories[one.cell.category].prompt),
-                {**_in_words(one), "count": str(self.list_size)},
+                {**_in_words(one), "count": str(self.config.list_size)},
             )
             for one in lists
         ]
-        found = self.asker.write("lists", asked, self.list_size)
+        found = self.asker.write("lists", asked, self.config.list_size)
         return [script for one, text in zip(lists, found, strict=True) for script in self._scripts(one, text)]
 
     def _scripts(self, asked: ListAsked, found: NumberedList | JudgeError) -> list[Script]:
@@ -223,7 +223,6 @@ class Pipeline:
                 self._log("texts.jsonl", [asdict(script) for script in tested])
                 dealt = [(one, _role_of(one)) for one in tested if one.rejected_by is None]
                 self._describe(dealt)
-                self._round_written = []
                 yield dealt
 
     # What is written.
@@ -273,10 +272,10 @@ class Pipeline:
                 count += 1
         return count
 
-    def _count(self, dealt: Sequence[tuple[Script, Role]], made: Sequence[ClipMade]) -> None:
+    def _count(self, written: Sequence[Script], dealt: Sequence[tuple[Script, Role]], made: Sequence[ClipMade]) -> None:
         survived = {one.script.id for one in made if one.heard_out}
         kept = [(script, role) for script, role in dealt if script.id in survived and script.category in self.categories]
-        self.dealer.count(self._round_written, kept)
+        self.dealer.count(written, kept)
 
 
 def _in_words(asked: ListAsked) -> dict[str, str]:
