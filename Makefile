@@ -25,7 +25,7 @@ lint: .venv/.dev
 	touch $@
 
 .venv/.dev: .venv/.offline
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,curate,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,models,curate,dev]'
 	touch $@
 
 clean:

@@ -57,11 +57,11 @@ def peak_mib() -> float:
 
 def run_ours(wire: Connection, turns: int) -> None:
     """One step for each message; answers with (seconds, mean reward, |gradient|)."""
-    from paras2s.policy.dual_policy import teacher_forced
     from paras2s.policy.interface import Sampling
     from paras2s.policy.learner import flatten
     from paras2s.policy.objective import Objective, group_advantages, grpo_loss
     from paras2s.policy.sampler import sample
+    from paras2s.policy.scoring import teacher_forced
 
     torch.set_num_threads(THREADS)
     model = our_model(seed=0)

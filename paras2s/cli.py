@@ -13,6 +13,7 @@ import typer
 from paras2s import __version__
 from paras2s.cli_bench import bench_guard, bench_paras2s
 from paras2s.cli_judging import bench_app, blueprint, judge_app, parse_overrides, print_json
+from paras2s.cli_policy import check_policy
 from paras2s.errors import ParaS2SError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 
 app.command()(blueprint)
+app.command("check-policy")(check_policy)
 app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("guard")(bench_guard)
@@ -127,14 +129,12 @@ def distill(
 ) -> None:
     """Judge the SFT policy's own answers and train the reward model on the verdicts."""
     from paras2s.data_gen.manifest import load_dataset
-    from paras2s.policy.codec import Codec2Pairs
-    from paras2s.policy.dual_policy import DualStreamPolicy
     from paras2s.stages.distill import run_distill
     from paras2s.storage import read_json
 
     run = _open(config, set_, seed, run_dir, as_json)
     run.open()
-    run_distill(run, load_dataset(run.data_dir), DualStreamPolicy.load(run.sft_dir, Codec2Pairs()))
+    run_distill(run, load_dataset(run.data_dir), run.load_policy(run.sft_dir))
     if export is not None:
         from paras2s.stages.distill_omni import export_omni
 
@@ -153,13 +153,11 @@ def align(
 ) -> None:
     """Move the SFT policy toward its better answers by GRPO."""
     from paras2s.data_gen.manifest import load_dataset
-    from paras2s.policy.codec import Codec2Pairs
-    from paras2s.policy.dual_policy import DualStreamPolicy
     from paras2s.stages.align import run_align
 
     run = _open(config, set_, seed, run_dir, False)
     run.open()
-    run_align(run, load_dataset(run.data_dir), DualStreamPolicy.load(run.sft_dir, Codec2Pairs()), resume)
+    run_align(run, load_dataset(run.data_dir), run.load_policy(run.sft_dir), resume)
 
 
 @bench_app.command("contrasts")

@@ -34,9 +34,20 @@ class DataConfig(Section):
     min_style_probability: float = Field(0.5, ge=0, le=1, description="the right one of the two styles; below: rejected")
 
 
-class PolicyConfig(Section):
-    """Sizes of the embedded dual-stream policy (reference: Kimi-Audio, 28 layers, tap 21, delay 6)."""
+class LoraConfig(Section):
+    """Low-rank adapters on every projection of the policy's decoder layers, both branches; the rest is frozen."""
 
+    rank: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+
+
+class PolicyConfig(Section):
+    """Who speaks: released weights, or the embedded dual-stream policy of these sizes (Kimi-Audio: 28 layers, tap 21)."""
+
+    weights: Path | None = Field(None, description="folder of a released checkpoint; None: the embedded policy, from nothing")
+    kind: str | None = Field(None, description="kimi, glm4_voice ... or module:Class; None: what the checkpoint calls itself")
+    device: str = Field("auto", description="cpu, cuda, cuda:1; auto: a GPU where there is one")
+    dtype: Literal["float32", "bfloat16"] | None = Field(None, description="None: as the weights are stored")
     hidden_size: int = 224
     intermediate_size: int = 576
     num_layers: int = Field(4, description="of the text path: shared + text branch")
@@ -46,6 +57,13 @@ class PolicyConfig(Section):
     audio_delay_steps: int = Field(1, ge=0, description="steps by which the text runs ahead of the audio")
     text_pieces: int = Field(2000, description="word pieces of the text vocabulary")
     max_answer_steps: int = Field(52, description="4.2 s at 12.5 steps a second")
+
+    @property
+    def torch_dtype(self) -> Any:
+        """As torch names it."""
+        import torch
+
+        return None if self.dtype is None else getattr(torch, self.dtype)
 
 
 class AugmentConfig(Section):
@@ -62,13 +80,14 @@ class WarmupConfig(Section):
     """Supervised warm-up on both streams."""
 
     demonstration_contrasts: int = Field(8, ge=1, description="a category: how many of the demonstrated ones are learned from")
-    steps: int = Field(260, ge=1)
+    steps: int = Field(260, ge=0, description="0: released weights are aligned as they are")
     batch_size: int = Field(24, ge=1)
     learning_rate: float = 1.5e-3
     weight_decay: float = 0.05
     augment: AugmentConfig = AugmentConfig()
     text_weight: float = Field(1.0, description="of the text loss beside the audio loss")
     first_token_weight: float = Field(4.0, description="of the first text token, which picks the answer")
+    lora: LoraConfig | None = Field(None, description="learn adapters alone, and fold them in at the end")
 
 
 class OmniConfig(Section):
@@ -100,6 +119,20 @@ class DistillConfig(Section):
     layers: int = 2
 
 
+class RoleConfig(Section):
+    """What Ray reserves for each worker of a role."""
+
+    cpus: float = Field(1.0, ge=0)
+    gpus: float = Field(0.0, ge=0, description="0.5: two workers share one")
+    threads: int | None = Field(None, ge=1, description="of a worker; None: this machine's cores by the number of workers")
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """As Ray names it."""
+        named = {"CPU": self.cpus, "GPU": self.gpus}
+        return {name: amount for name, amount in named.items() if amount}
+
+
 class AlignConfig(Section):
     """GRPO (ParaS2S, section 4.3 and appendix D)."""
 
@@ -122,13 +155,30 @@ class AlignConfig(Section):
     clip_low: float = Field(0.2, ge=0)
     clip_high: float = Field(0.2, ge=0)
     ratio_cap: float | None = Field(None, description="two-sided clipping: the free ratio is held below it")
-    importance_cap: float | None = Field(None, description="weigh by exp(learner - sampler log-prob), at most this")
+    importance_cap: float | None = Field(
+        None, description="weigh each token by exp(learner - sampler log-prob), at most this: for stale or foreign samples"
+    )
+    max_drift: float = Field(0.1, gt=0, description="nats a token between sampler and learner, on policy; more stops the run")
+    lora: LoraConfig | None = Field(None, description="learn adapters alone; None: all weights, beside a frozen copy")
+    answers_at_once: int | None = Field(None, ge=1, description="in one pass of the learner; None: all of a step's")
+    checkpoint_layers: bool = Field(False, description="make activations anew for the gradient: less memory, a third more time")
     kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
     kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each entry added up, or k3 of the joint log-prob")
     kl_bias_correction: bool = False
     max_grad_norm: float = Field(1.0, gt=0)
+    engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies; see `make vllm-env`")
+    engine_python: Path | None = Field(None, description="vLLM's own interpreter; None: .venv-vllm/bin/python")
+    max_staleness: int | None = Field(
+        None, ge=0, description="updates by which answers may be behind; None: the synchronous driver"
+    )
     rollout_workers: int = Field(1, ge=1)
+    rollout_workers_max: int | None = Field(None, ge=1, description="as machines join; None: no more than there were")
     reward_workers: int = Field(1, ge=1)
+    learner_workers: int = Field(1, ge=1, description="ranks that share the weights (FSDP2)")
+    mixed_precision: bool = Field(False, description="learn in bfloat16, with float32 weights behind it")
+    rollout: RoleConfig = RoleConfig()
+    reward: RoleConfig = RoleConfig()
+    learner: RoleConfig = RoleConfig()
     checkpoint_every: int = Field(10, ge=1)
     evaluate_every: int = Field(10, ge=1, description="steps between looks at the validation queries, by the run's reward")
     max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")

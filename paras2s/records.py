@@ -12,6 +12,9 @@ import numpy as np
 
 SCHEMA_VERSION = 1
 
+# The two streams that an objective tells apart.
+TEXT, AUDIO = 0, 1
+
 # The four of ParaS2S, a corpus of real speech, or one of a user's own.
 Category = str
 CATEGORIES: tuple[Category, ...] = ("emotion", "sarcasm", "age", "gender")
@@ -115,20 +118,30 @@ class Block:
 
     tokens [G, T, S] int64, as the model's own ids; sampled [G, T, S] bool, false for forced and padded tokens;
     behaviour_logp [G, T, S] float, 0 where not sampled. Steps after an answer's end hold padding and are not sampled.
+    `labels` [G, T, S] says TEXT or AUDIO of each token where one slot holds both in turn; None: a slot's name says it.
     """
 
     slots: tuple[str, ...]
     tokens: np.ndarray
     sampled: np.ndarray
     behaviour_logp: np.ndarray
+    labels: np.ndarray | None = None
+
+    @property
+    def streams(self) -> np.ndarray:
+        """TEXT or AUDIO of every token [G, T, S]."""
+        if self.labels is not None:
+            return self.labels
+        by_slot = np.array([TEXT if slot == "text" else AUDIO for slot in self.slots])
+        return np.broadcast_to(by_slot, self.tokens.shape)
 
 
 @dataclass(frozen=True)
 class Rollout:
     """G answers to one query. Made by a rollout worker; read by reward workers (wave, text) and the learner (blocks).
 
-    `codes[g]` [T_g, K] are codec codes without offsets; `waves[g]` is float32 at `sample_rate_hz` and may be empty;
-    `finish_reason[g]` is "eos" or "length".
+    `codes[g]` [T_g, K] are codes without offsets of the codec that `code_format` names; `waves[g]` is float32 at
+    `sample_rate_hz` and may be empty; `finish_reason[g]` is "eos" or "length".
     """
 
     query_id: str
@@ -140,6 +153,7 @@ class Rollout:
     codes: tuple[np.ndarray, ...]
     waves: tuple[np.ndarray, ...]
     sample_rate_hz: int
+    code_format: str
 
     @property
     def size(self) -> int:

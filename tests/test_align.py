@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from paras2s.align import evaluate, pick_queries, split
 from paras2s.policy.interface import Sampling
 from paras2s.records import Reward, Unscored
+from paras2s.rollout.fleet import split
+from paras2s.stages.alignment import evaluate, pick_queries
 
 
 @pytest.mark.parametrize(("per_step", "available"), [(4, 12), (5, 12), (12, 12), (7, 3), (1, 5), (30, 8)])
@@ -69,5 +70,8 @@ def test_shares_are_even_and_whole_for_any_numbers() -> None:
 def test_a_look_at_held_out_queries_is_the_mean_of_what_was_scored(values: list[float | None], expected: float | None) -> None:
     """A reward model that scored nothing gives no number, which the log can hold and a NaN it could not."""
     rewards = [[Unscored("rubric", "silent") if value is None else Reward(value, {})] for value in values]
-    actors = SimpleNamespace(ask=lambda *_: ([], rewards))
-    assert evaluate(actors, 1, ([None] * len(values),) * 2, Sampling(), 0) == (expected, values.count(None))  # type: ignore[arg-type]
+    fleet = SimpleNamespace(begin=lambda *_: None, collect=lambda _: ([], rewards))
+    alignment = SimpleNamespace(run=SimpleNamespace(config=SimpleNamespace(seed=0)), sampling=Sampling(),
+                                held_prompts=[None] * len(values), held_questions=[None] * len(values))  # fmt: skip
+    found = evaluate(fleet, alignment)  # type: ignore[arg-type]
+    assert found == {"validation_reward": expected, "validation_unscored": values.count(None)}

@@ -36,6 +36,7 @@ SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
 PAPER = sorted(CONFIGS.glob("paper/*.yaml"))
 DATA = sorted(CONFIGS.glob("data/*.yaml"))
+CLUSTERS = sorted((CONFIGS / "clusters").glob("*.yaml"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -50,7 +51,7 @@ def test_there_are_shipped_configs() -> None:
     assert {"trace", "trace_paper", "transcript", "audio"} <= {path.stem for path in JUDGES}
     assert {"fig2a", "fig3a", "fig3b", "fig3c", "reward_sources"} <= {path.stem for path in PAPER}
     assert {"local", "paper"} <= {path.stem for path in DATA}
-    assert len(SHIPPED) + len(JUDGES) + len(PAPER) + len(DATA) == len(list(CONFIGS.rglob("*.yaml")))
+    assert len(SHIPPED) + len(JUDGES) + len(PAPER) + len(DATA) + len(CLUSTERS) == len(list(CONFIGS.rglob("*.yaml")))
 
 
 @pytest.mark.parametrize("path", DATA, ids=lambda path: path.stem)

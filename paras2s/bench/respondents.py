@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from paras2s.audio import Clip, encode_clip, read_clip
 from paras2s.config import AudioChatConfig, CurationConfig
 from paras2s.endpoint import Caller, Price, Session
-from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError, PolicyError
+from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
 from paras2s.kept import key_of
 from paras2s.records import Query
 from paras2s.storage import read_json, write_bytes, write_json
@@ -181,22 +181,19 @@ def chat_usd(price: Price, heard_s: float, spoken_s: float) -> float | None:
 
 
 class PolicyRespondent:
-    """A checkpoint of the dual-stream policy: it reads the sound and what a recogniser heard in it, as in training."""
+    """A checkpoint of a policy, whatever its kind: it reads the sound and what a recogniser heard in it, as in training."""
 
     BATCH, TEMPERATURE, SEED = 32, 1.0, 0
 
     def __init__(self, folder: Path) -> None:
-        from paras2s.policy.codec import Codec2Pairs
-        from paras2s.policy.dual_policy import DualStreamPolicy
+        from paras2s.policy.table import load_policy
 
-        if not (folder / "policy.json").is_file():
-            raise PolicyError(f"{folder}: no policy.json; give the folder of a checkpoint, such as runs/demo/aligned")
-        self._policy = DualStreamPolicy.load(folder, Codec2Pairs())
+        self._policy = load_policy(folder)
 
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """By the native sampler; every checkpoint gets the same seeds."""
         from paras2s.language import embed_sentences
-        from paras2s.policy.interface import Sampling
+        from paras2s.policy.interface import Sampling, Turn
         from paras2s.rollout.engine import NativeEngine, answer_seeds
 
         embed_sentences([question.heard for question in questions])
@@ -205,7 +202,7 @@ class PolicyRespondent:
         found: list[list[Response]] = []
         for start in range(0, len(questions), self.BATCH):
             part = questions[start : start + self.BATCH]
-            prompts = [self._policy.encode_prompt(read_clip(one.clip), one.heard) for one in part]
+            prompts = [self._policy.encode_prompt([Turn("user", one.heard, read_clip(one.clip))]) for one in part]
             seeds = answer_seeds(self.SEED, 4_000_000 + start, range(len(part)), count)
             for rollout in engine.generate([one.id for one in part], prompts, count, sampling, seeds):
                 row = zip(rollout.texts, rollout.waves, strict=True)

@@ -5,6 +5,8 @@ branch is the rest of `layers`, then `norm`, then `lm_head`; the audio branch is
 `mimo_output`. Both heads at position l predict position l + 1, independently given the history. Parameter names are those
 of the released checkpoint, whose own code names its two heads the wrong way round.
 
+Without codebooks it is a plain causal decoder, Qwen2's or (with half of each head rotated, in pairs) GLM-4's.
+
 Left out: flash attention, tensor parallelism, Whisper itself (features come in ready).
 Alphabet: B rows, L positions, K codebooks, F continuous features, V vocabulary.
 """
@@ -12,13 +14,18 @@ Alphabet: B rows, L positions, K codebooks, F continuous features, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as fn
+from torch.utils.checkpoint import checkpoint
 
-from paras2s.policy.memory import Memory
+from paras2s.policy.interface import Prompt, Sampling
+from paras2s.policy.memory import Memory, PromptMemory
+from paras2s.records import Block
 
 
 class DualStreamConfig(BaseModel):
@@ -34,10 +41,14 @@ class DualStreamConfig(BaseModel):
     num_kv_heads: int
     rms_norm_eps: float = 1e-6
     rope_theta: float = 1e6
+    rotary_share: float = 1.0  # of each head, from its front
+    rotary_in_pairs: bool = False  # neighbours turn together (GLM), or the head's halves (Qwen2)
     text_vocab: int
     codebook_sizes: tuple[int, ...]
     audio_delay_steps: int
     continuous_dim: int = 0
+    # "adapted": features go through the adaptor and are added (Kimi-Audio); "ready": they stand in the embedding's place.
+    continuous: Literal["adapted", "ready"] = "adapted"
     blank_id: int
     text_eos_id: int
     msg_end_id: int
@@ -49,6 +60,9 @@ class DualStreamConfig(BaseModel):
     pad_id: int
     # True: only ids that mean something in a slot can be sampled or scored there. False: all V, as in Kimi-Audio.
     mask_invalid_ids: bool
+    # Of a plain decoder: what else ends an answer, and from which id on a token is audio; None: none is.
+    more_end_ids: tuple[int, ...] = ()
+    audio_from_id: int | None = None
 
     @model_validator(mode="after")
     def _check(self) -> DualStreamConfig:
@@ -58,6 +72,8 @@ class DualStreamConfig(BaseModel):
             raise ValueError(f"tap_layer {self.tap_layer} is outside the {self.num_layers} layers")
         if self.mask_invalid_ids and self.codebook_sizes and self.msg_end_id != self.text_vocab - 1:
             raise ValueError("with mask_invalid_ids, msg_end_id must be the last id below the codes")
+        if self.continuous == "ready" and self.continuous_dim not in (0, self.hidden_size):
+            raise ValueError(f"features that stand for embeddings must have their size, {self.hidden_size}")
         if len(self.codebook_sizes) > 1 and not self.mask_invalid_ids:
             raise ValueError("several codebooks need mask_invalid_ids, so that each slot stays in its own codebook")
         return self
@@ -97,6 +113,11 @@ class DualStreamConfig(BaseModel):
         return ((self.msg_end_id, ranges[0][1]), *ranges[1:]) if ranges else ()
 
     @property
+    def text_end_ids(self) -> tuple[int, ...]:
+        """Either of them in the text slot ends the answer of a decoder without an audio branch."""
+        return (self.text_eos_id, *self.more_end_ids)
+
+    @property
     def audio_end_ids(self) -> tuple[int, int]:
         """Either of them in the first audio slot ends the answer."""
         return self.msg_end_id, self.media_end_id
@@ -117,18 +138,25 @@ class RMSNorm(nn.Module):
         return fn.rms_norm(x.float(), x.shape[-1:], self.weight.float(), self.eps).to(x.dtype)
 
 
-def rotary(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [B, 1, L, head_dim] of positions [B, L]; computed once and shared by every layer."""
+def rotary(positions: Tensor, config: DualStreamConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [B, 1, L, turned] of positions [B, L]; computed once and shared by every layer."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    inverse = theta ** (-torch.arange(0, head_dim, 2, device=positions.device, dtype=wide) / head_dim)
+    turned = int(config.rotary_share * config.hidden_size // config.num_heads)
+    inverse = config.rope_theta ** (-torch.arange(0, turned, 2, device=positions.device, dtype=wide) / turned)
     angles = positions.to(wide)[..., None] * inverse
-    angles = torch.cat([angles, angles], dim=-1)[:, None]
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    angles = angles.repeat_interleave(2, -1) if config.rotary_in_pairs else torch.cat([angles, angles], dim=-1)
+    return angles[:, None].cos().to(dtype), angles[:, None].sin().to(dtype)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sin
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, in_pairs: bool) -> Tensor:
+    turned = cos.shape[-1]
+    if turned < x.shape[-1]:
+        return torch.cat([_rotate(x[..., :turned], cos, sin, in_pairs), x[..., turned:]], -1)
+    if in_pairs:
+        across = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
+    else:
+        across = torch.cat([-x[..., turned // 2 :], x[..., : turned // 2]], dim=-1)
+    return x * cos + across * sin
 
 
 class Attention(nn.Module):
@@ -138,6 +166,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads = config.num_heads, config.num_kv_heads
         self.head_dim = config.hidden_size // config.num_heads
+        self.in_pairs = config.rotary_in_pairs
         self.q_proj = nn.Linear(config.hidden_size, self.heads * self.head_dim)
         self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
         self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
@@ -149,7 +178,7 @@ class Attention(nn.Module):
         q = self.q_proj(x).view(rows, length, self.heads, self.head_dim).transpose(1, 2)
         k = self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
         v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        q, k = _rotate(q, cos, sin, self.in_pairs), _rotate(k, cos, sin, self.in_pairs)
         if memory is None:
             seen = fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         else:
@@ -214,7 +243,7 @@ class _Backbone(nn.Module):
         if config.num_codebooks:
             self.mimo_layers = nn.ModuleList(Layer(config) for _ in range(config.branch_layers))
             self.mimo_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        if config.continuous_dim:
+        if config.continuous_dim and config.continuous == "adapted":
             self.vq_adaptor = ContinuousAdaptor(config.continuous_dim, config.hidden_size, config.rms_norm_eps)
 
 
@@ -224,10 +253,18 @@ class DualStreamLM(nn.Module):
     def __init__(self, config: DualStreamConfig) -> None:
         super().__init__()
         self.dual_config = config
+        self.checkpoint_layers = False
         self.model = _Backbone(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.num_codebooks:
             self.mimo_output = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor]:
+        """Teacher-forced log-probs [N, T, S] of the answers' only block (see `Policy.logprobs`)."""
+        # Scoring is built on this class; as its forward it is one call to whoever shards the network.
+        from paras2s.policy.scoring import teacher_forced
+
+        return (teacher_forced(self, prompts, [blocks[0] for blocks in answers], sampling),)
 
     def initialise(self, seed: int) -> None:
         """Small normal weights; the outputs of residual blocks are scaled down by depth."""
@@ -247,11 +284,13 @@ class DualStreamLM(nn.Module):
         audio_ids [B, L, K], text_ids [B, L]; where `continuous` [B, L] holds, the audio part becomes
         (E(a) + adaptor(features)) sqrt(2), before the text embedding is added.
         """
-        x = torch.zeros(*text_ids.shape, self.dual_config.hidden_size, dtype=self.lm_head.weight.dtype)
-        x = x.to(text_ids.device)
+        config, weight = self.dual_config, self.model.embed_tokens.weight
+        if features is not None and continuous is not None and config.continuous == "ready" and config.continuous_dim:
+            return torch.where(continuous[..., None], features.to(weight.dtype), self.model.embed_tokens(text_ids))
+        x = torch.zeros(*text_ids.shape, config.hidden_size, dtype=weight.dtype, device=weight.device)
         for codebook in range(audio_ids.shape[-1]):
             x = x + self.model.embed_tokens(audio_ids[..., codebook])
-        if features is not None and continuous is not None and self.dual_config.continuous_dim:
+        if features is not None and continuous is not None and config.continuous_dim:
             scaled = (x + self.model.vq_adaptor(features.to(x.dtype))) * math.sqrt(2)
             x = torch.where(continuous[..., None], scaled, x)
         return x + self.model.embed_tokens(text_ids)
@@ -264,21 +303,37 @@ class DualStreamLM(nn.Module):
         The text branch goes no further than `text_steps` positions: behind the end of the text nothing asks for it.
         """
         config = self.dual_config
-        cos, sin = rotary(positions, config.hidden_size // config.num_heads, config.rope_theta, x.dtype)
+        cos, sin = rotary(positions, config, x.dtype)
         for number in range(config.tap_layer + 1):
-            x = self.model.layers[number](x, cos, sin, memory, number)
+            x = self._through(self.model.layers[number], x, cos, sin, memory, number)
         audio = None
         if config.num_codebooks:
             audio = x
             for number, layer in enumerate(self.model.mimo_layers, config.num_layers):
-                audio = layer(audio, cos, sin, memory, number)
+                audio = self._through(layer, audio, cos, sin, memory, number)
             audio = self.model.mimo_norm(audio)
         if text_steps is not None and text_steps < x.shape[1]:
             x, cos, sin = x[:, :text_steps], cos[:, :, :text_steps], sin[:, :, :text_steps]
         if x.shape[1]:
             for number in range(config.tap_layer + 1, config.num_layers):
-                x = self.model.layers[number](x, cos, sin, memory, number)
+                x = self._through(self.model.layers[number], x, cos, sin, memory, number)
         return self.model.norm(x), audio
+
+    def _through(self, layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, number: int) -> Tensor:
+        """One layer, whose activations are made anew for the gradient where that is wanted."""
+        if not (self.checkpoint_layers and torch.is_grad_enabled()):
+            return layer(x, cos, sin, memory, number)
+        if not isinstance(memory, PromptMemory):
+            return checkpoint(layer, x, cos, sin, memory, number, use_reentrant=False)
+
+        def keyed(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            # What the layer remembers must come out of the checkpoint, since answers differentiate through it.
+            own = PromptMemory(memory.lengths)
+            return (layer(x, cos, sin, own, number), *own.pairs[number])
+
+        x, *pair = checkpoint(keyed, x, use_reentrant=False)
+        memory.pairs[number] = pair[0], pair[1]
+        return x
 
     def text_logits(self, text_hidden: Tensor) -> Tensor:
         """Logits [..., n] over `text_range`."""

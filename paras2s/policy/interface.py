@@ -1,18 +1,26 @@
-"""What a trainer may know of a policy, and no more (one interface for dual-stream, interleaved and framed models)."""
+"""What travels between a policy and everyone else (one form for dual-stream, interleaved and framed models)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
-from torch import Tensor
 
 from paras2s.audio import Clip
 from paras2s.records import Block
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message of a dialogue.
+
+    A user's clip may come with what a recogniser heard in it; an assistant's turn with both is what was said, and its sound.
+    """
+
+    role: Literal["system", "user", "assistant"]
+    text: str = ""
+    clip: Clip | None = None
 
 
 @dataclass(frozen=True)
@@ -20,7 +28,7 @@ class SlotSpec:
     """One token slot: ids [start, stop) can be sampled in it."""
 
     name: str
-    kind: Literal["text", "audio"]
+    kind: Literal["text", "audio", "both"]
     start: int
     stop: int
 
@@ -30,7 +38,9 @@ class PolicySpec:
     """What is fixed about a policy.
 
     `joint_step`: several slots are sampled from one history. `lora_targets` and `hearing_parameters` are patterns of
-    names: modules that LoRA goes on, and parameters that take the question in and say nothing.
+    names: modules that LoRA goes on, and parameters that take the question in and say nothing. `sharded` is a pattern of
+    the modules that are sharded over devices one by one. `context_steps`: prompt and answer together, None: no limit.
+    `code_format` says whose codes a rollout holds, so that a reward may read them without their sound.
     """
 
     slots: tuple[SlotSpec, ...]
@@ -44,15 +54,30 @@ class PolicySpec:
     joint_step: bool
     lora_targets: str
     hearing_parameters: str
+    sharded: str
+    context_steps: int | None
+    code_format: str
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample. There is no truncation: top-k and top-p would break on-policy log-probs."""
+    """How to sample.
+
+    `top_k` of a stream (0: all) is for trying a released model as its makers do; what learns is sampled without it, since
+    a truncated policy is not the one whose log-probs are trained. `speak` False answers in text alone, where a policy can.
+    """
 
     text_temperature: float = 1.0
     audio_temperature: float = 1.0
     max_steps: int = 52
+    text_top_k: int = 0
+    audio_top_k: int = 0
+    speak: bool = True
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens cannot be drawn that the policy gives a probability."""
+        return bool(self.text_top_k or self.audio_top_k)
 
 
 @dataclass(frozen=True)
@@ -83,35 +108,3 @@ class Generation:
     blocks: tuple[Block, ...]
     finish_reason: tuple[str, ...]
     seeds: tuple[int, ...]
-
-
-class Policy(Protocol):
-    """The operations of a policy that can be trained by reinforcement learning."""
-
-    spec: PolicySpec
-
-    def encode_prompt(self, clip: Clip, heard: str) -> Prompt:
-        """A question as the model reads it; `heard` is the recogniser's transcript."""
-
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[Generation]:
-        """G answers for each prompt, from one prefill a prompt; `seeds` [B][G] make each answer reproducible."""
-
-    def logprobs(self, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:
-        """Teacher-forced log-probs [sum of G, T, S], differentiable, 0 where not sampled."""
-
-    def decode_audio(self, block: Block, answer: int) -> Clip:
-        """Waveform of one answer; empty for an empty answer."""
-
-    def decode_text(self, block: Block, answer: int) -> str:
-        """The text stream of one answer."""
-
-    def encode_target(self, clip: Clip, text: str) -> Block:
-        """A demonstration as the block that the model should have sampled (G = 1)."""
-
-    def reference(self) -> AbstractContextManager[None]:
-        """Inside, the policy is the one from before training."""
-
-    def save(self, folder: Path) -> None:
-        """Write weights and config."""

@@ -35,10 +35,9 @@ class PromptMemory:
 
     def unseen(self, like: Tensor) -> Tensor:
         """What to add to scores over the prompts [B, P]: minus infinity on padding."""
-        places = torch.arange(int(self.lengths.max()))
-        return torch.zeros(len(self.lengths), len(places), dtype=like.dtype).masked_fill(
-            places >= self.lengths[:, None], float("-inf")
-        )
+        places = torch.arange(int(self.lengths.max()), device=self.lengths.device)
+        seen = torch.zeros(len(self.lengths), len(places), dtype=like.dtype, device=like.device)
+        return seen.masked_fill(places >= self.lengths[:, None], float("-inf"))
 
 
 class AnswerMemory:
@@ -60,70 +59,131 @@ class AnswerMemory:
     def _whole_mask(self, like: Tensor) -> Tensor:
         if self._mask is None:
             over_prompt = self.prompts.unseen(like).index_select(0, self.prompt_of)
-            over_answer = torch.full((self.steps, self.steps), float("-inf"), dtype=like.dtype).triu(1)
+            square = torch.full((self.steps, self.steps), float("-inf"), dtype=like.dtype, device=like.device)
+            over_answer = square.triu(1)
             shape = (len(self.prompt_of), self.steps, -1)
             self._mask = torch.cat([over_prompt[:, None].expand(shape), over_answer.expand(shape)], 2)[:, None]
         return self._mask
 
 
 class StepMemory:
-    """Answers that grow by one step at a time; `capacity` steps are preallocated, the prompts are kept once a group.
+    """Answers that grow by one step at a time, beside the prompts they stand behind, each kept once for its group.
 
+    Everything is preallocated: `seats` prompts of `prompt_width` positions, G answers of `capacity` steps behind each. A
+    group is admitted to a free seat and leaves it with its last answer, so that others can enter while answers grow.
     Scores over the prompt are products of a whole group's queries with one prompt's keys, so that a prompt is read once
     a step and not once an answer.
     """
 
-    def __init__(self, prompts: PromptMemory, group_size: int, capacity: int) -> None:
-        key = prompts.pairs[0][0]
-        batch, heads, _, size = key.shape
-        shape = (len(prompts.pairs), batch * group_size, heads, capacity, size)
-        self.keys, self.values = torch.zeros(shape, dtype=key.dtype), torch.zeros(shape, dtype=key.dtype)
-        self.prompts, self.group_size, self.length = prompts, group_size, 0
-        # Where each row stands in [B, G]; None while all rows are there.
-        self._seat: Tensor | None = None
-        self._rows = batch * group_size
-        padded = len(set(prompts.lengths.tolist())) > 1
-        self._unseen = prompts.unseen(key).repeat_interleave(group_size, 0)[:, None, None] if padded else None
+    def __init__(self, like: PromptMemory, seats: int, group_size: int, capacity: int, prompt_width: int) -> None:
+        key = like.pairs[0][0]
+        _, heads, _, size = key.shape
+        of_prompts, of_answers = (len(like.pairs), seats, heads), (len(like.pairs), seats * group_size, heads)
+        self.prompt_keys = key.new_zeros((*of_prompts, prompt_width, size))
+        self.prompt_values = torch.zeros_like(self.prompt_keys)
+        self.keys = key.new_zeros((*of_answers, capacity, size))
+        self.values = torch.zeros_like(self.keys)
+        self.group_size, self.seats = group_size, seats
+        self.prompt_lengths = torch.zeros(seats, dtype=torch.long, device=key.device)
+        # Of the rows there are: where each stands in [seats, G], and how many steps it has.
+        self.places = torch.zeros(0, dtype=torch.long, device=key.device)
+        self.lengths = torch.zeros(0, dtype=torch.long, device=key.device)
+        self._settle()
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """One step, L = 1; the caller advances `length` once all layers are through."""
-        prompt_k, prompt_v = self.prompts.pairs[layer]
-        stop, width, (rows, heads, _, size) = self.length + 1, prompt_k.shape[2], k.shape
-        self.keys[layer, :rows, :, self.length] = k[:, :, 0]
-        self.values[layer, :rows, :, self.length] = v[:, :, 0]
-        q = (q * size**-0.5).view(rows, heads, -1, size)
-        over_prompt = self._by_row(self._by_prompt(q) @ prompt_k.transpose(2, 3), q.shape[2])
-        if self._unseen is not None:
-            over_prompt = over_prompt + self._unseen
-        over_own = q @ self.keys[layer, :rows, :, :stop].transpose(2, 3)
-        weights = torch.cat([over_prompt, over_own], -1).softmax(-1)
-        seen = weights[..., width:] @ self.values[layer, :rows, :, :stop]
-        seen = seen + self._by_row(self._by_prompt(weights[..., :width]) @ prompt_v, q.shape[2])
-        return seen.view(rows, -1, 1, size)
+    @property
+    def free_seats(self) -> list[int]:
+        """Seats without an answer under way."""
+        taken = set((self.places // self.group_size).tolist())
+        return [seat for seat in range(self.seats) if seat not in taken]
+
+    def admit(self, read: PromptMemory) -> None:
+        """Seat the groups behind these prompts; their rows follow the rows there are."""
+        count, width = len(read.lengths), int(read.lengths.max())
+        seats = torch.tensor(self.free_seats[:count], device=self.places.device)
+        for layer, (key, value) in read.pairs.items():
+            self.prompt_keys[layer, seats, :, :width] = key[:, :, :width]
+            self.prompt_values[layer, seats, :, :width] = value[:, :, :width]
+        self.prompt_lengths[seats] = read.lengths
+        members = torch.arange(self.group_size, device=seats.device)
+        self.places = torch.cat([self.places, (seats[:, None] * self.group_size + members).flatten()])
+        self.lengths = torch.cat([self.lengths, self.lengths.new_zeros(count * self.group_size)])
+        self._settle()
+
+    def advance(self) -> None:
+        """One step is through all layers."""
+        self.lengths = self.lengths + 1
+        self._longest += 1
+        if self._own_unseen is not None:
+            self._mask_own()
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows only, in ascending order."""
         kept = len(rows)
         for held in (self.keys, self.values):
-            written = held[:, : self._rows, :, : self.length]
-            held[:, :kept, :, : self.length] = written.index_select(1, rows)
-        self._seat = rows if self._seat is None else self._seat[rows]
-        self._rows = kept
+            written = held[:, : len(self.places), :, : self._longest]
+            held[:, :kept, :, : self._longest] = written.index_select(1, rows)
+        self.places, self.lengths = self.places[rows], self.lengths[rows]
+        self._settle()
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """One step, L = 1; the caller calls `advance` once all layers are through."""
+        width, stop, (rows, heads, _, size) = self._width, self._longest + 1, k.shape
+        if self._own_unseen is None:
+            self.keys[layer, :rows, :, self._longest], self.values[layer, :rows, :, self._longest] = k[:, :, 0], v[:, :, 0]
+        else:
+            self.keys[layer, self._rows, :, self.lengths], self.values[layer, self._rows, :, self.lengths] = (
+                k[:, :, 0],
+                v[:, :, 0],
+            )
+        q = (q * size**-0.5).view(rows, heads, -1, size)
+        prompt_k, prompt_v = self.prompt_keys[layer, :, :, :width], self.prompt_values[layer, :, :, :width]
+        over_prompt = self._by_row(self._by_prompt(q) @ prompt_k.transpose(2, 3), q.shape[2])
         if self._unseen is not None:
-            self._unseen = self._unseen[rows]
+            over_prompt = over_prompt + self._unseen
+        over_own = q @ self.keys[layer, :rows, :, :stop].transpose(2, 3)
+        if self._own_unseen is not None:
+            over_own = over_own + self._own_unseen
+        weights = torch.cat([over_prompt, over_own], -1).softmax(-1)
+        seen = weights[..., width:] @ self.values[layer, :rows, :, :stop]
+        seen = seen + self._by_row(self._by_prompt(weights[..., :width]) @ prompt_v, q.shape[2])
+        return seen.view(rows, -1, 1, size)
+
+    def _settle(self) -> None:
+        """What follows from who is there, once for all layers and steps until that changes."""
+        count = len(self.places)
+        lengths = self.prompt_lengths[self.places // self.group_size]
+        self._rows = torch.arange(count, device=self.places.device)
+        # All seats taken in order: queries can be viewed by prompt, and need not be put in place.
+        self._whole = count == self.seats * self.group_size and bool((self.places == self._rows).all())
+        self._width = int(lengths.max()) if count else 0
+        self._longest = int(self.lengths.max()) if count else 0
+        self._unseen: Tensor | None = None
+        self._own_unseen: Tensor | None = None
+        if count and int(lengths.min()) < self._width:
+            behind = torch.arange(self._width, device=lengths.device) >= lengths[:, None]
+            self._unseen = self._minus_infinity(behind)
+        if count and int(self.lengths.min()) < self._longest:
+            self._mask_own()
+
+    def _mask_own(self) -> None:
+        behind = torch.arange(self._longest + 1, device=self.lengths.device) > self.lengths[:, None]
+        self._own_unseen = self._minus_infinity(behind)
+
+    def _minus_infinity(self, where: Tensor) -> Tensor:
+        zeros = torch.zeros(where.shape, dtype=self.keys.dtype, device=where.device)
+        return zeros.masked_fill(where, float("-inf"))[:, None, None]
 
     def _by_prompt(self, x: Tensor) -> Tensor:
-        """Rows [N, J, R, E] to [B, J, G R, E]; seats of rows that have left hold zeros."""
+        """Rows [N, J, R, E] to [seats, J, G R, E]; where nobody sits there are zeros."""
         _, heads, repeats, size = x.shape
-        batch = len(self.prompts.lengths)
-        if self._seat is not None:
-            whole = torch.zeros(batch * self.group_size, heads, repeats, size, dtype=x.dtype)
-            x = whole.index_copy_(0, self._seat, x)
-        x = x.view(batch, self.group_size, heads, repeats, size).transpose(1, 2)
-        return x.reshape(batch, heads, self.group_size * repeats, size)
+        if not self._whole:
+            whole = torch.zeros(self.seats * self.group_size, heads, repeats, size, dtype=x.dtype, device=x.device)
+            x = whole.index_copy_(0, self.places, x)
+        x = x.view(self.seats, self.group_size, heads, repeats, size).transpose(1, 2)
+        return x.reshape(self.seats, heads, self.group_size * repeats, size)
 
     def _by_row(self, x: Tensor, repeats: int) -> Tensor:
-        """The way back: [B, J, G R, E] to [N, J, R, E]."""
-        batch, heads, _, size = x.shape
-        x = x.view(batch, heads, self.group_size, repeats, size).transpose(1, 2).reshape(-1, heads, repeats, size)
-        return x if self._seat is None else x.index_select(0, self._seat)
+        """The way back: [seats, J, G R, E] to [N, J, R, E]."""
+        heads, size = x.shape[1], x.shape[3]
+        x = x.view(self.seats, heads, self.group_size, repeats, size).transpose(1, 2).reshape(-1, heads, repeats, size)
+        return x if self._whole else x.index_select(0, self.places)

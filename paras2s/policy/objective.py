@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-TEXT, AUDIO = 0, 1
+from paras2s.records import AUDIO, TEXT
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,34 @@ class Objective:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """Over what a loss is averaged, where its batch comes in parts: all sequences, and all units of each stream's mask."""
+
+    sequences: float
+    units: tuple[float, ...]
+
+
+# What is added up for the log, in this order: a batch in parts, or on several devices, has the sums of its parts.
+SUMS = ("kl", "clipped", "units", "kl_text", "text", "kl_audio", "audio")
+
+
+@dataclass(frozen=True)
 class ObjectiveResult:
-    """`loss` is a scalar with gradient; the rest are detached numbers for the log."""
+    """`loss` is a scalar with gradient; `sums` are detached (see `SUMS`), the rest are their means for the log."""
 
     loss: Tensor
-    kl: float
-    kl_text: float
-    kl_audio: float
-    clipped_share: float
+    sums: tuple[float, ...]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Mean k3 a unit and a token of each stream, in nats, and the share of units outside the clip range."""
+        held = dict(zip(SUMS, self.sums, strict=True))
+        return {
+            "kl": held["kl"] / max(held["units"], 1.0),
+            "kl_text": held["kl_text"] / max(held["text"], 1.0),
+            "kl_audio": held["kl_audio"] / max(held["audio"], 1.0),
+            "clipped_share": held["clipped"] / max(held["units"], 1.0),
+        }
 
 
 @dataclass(frozen=True)
@@ -124,55 +144,88 @@ LOSSES: dict[str, tuple[Term, Literal["sequence", "batch", "length"]]] = {
 }
 
 
-def _average(values: Tensor, mask: Tensor, over: str, max_steps: int) -> Tensor:
+def _average(values: Tensor, mask: Tensor, over: str, max_steps: int, sequences: float, units: float) -> Tensor:
     if over == "sequence":
-        return ((values * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()
+        return ((values * mask).sum(1) / mask.sum(1).clamp(min=1)).sum() / sequences
     if over == "batch":
-        return (values * mask).sum() / mask.sum().clamp(min=1)
-    return (values * mask).sum() / (mask.shape[0] * max_steps)
+        return (values * mask).sum() / max(units, 1.0)
+    return (values * mask).sum() / (sequences * max_steps)
+
+
+def _stream_masks(mask: Tensor, stream_id: Tensor, objective: Objective) -> list[tuple[Tensor, float]]:
+    if objective.average == "joint":
+        return [(mask, 1.0)]
+    return [(mask * (stream_id == TEXT), objective.text_weight), (mask * (stream_id == AUDIO), objective.audio_weight)]
+
+
+def whole_of(mask: Tensor, step_id: Tensor, stream_id: Tensor, objective: Objective) -> Whole:
+    """What a batch, all [N, M], adds to the averages; those of its parts add up to it."""
+    units = []
+    for part, _ in _stream_masks(mask, stream_id, objective):
+        if objective.ratio_level == "step":
+            steps = torch.zeros(len(mask), int(step_id.max()) + 1, dtype=mask.dtype, device=mask.device)
+            part = (steps.scatter_add(1, step_id, part) > 0).to(mask.dtype)
+        units.append(part.sum().item())
+    return Whole(float(len(mask)), tuple(units))
 
 
 def grpo_loss(
-    batch: LogProbBatch, advantages: Tensor, objective: Objective, importance: Tensor | None = None
+    batch: LogProbBatch,
+    advantages: Tensor,
+    objective: Objective,
+    importance: Tensor | None = None,
+    whole: Whole | None = None,
 ) -> ObjectiveResult:
-    """Loss of a batch; advantages [N]; `importance` [N] weighs the policy term where another engine sampled."""
+    """Loss of a batch; advantages [N]; `importance` weighs the policy term where another engine, or an older policy, sampled.
+
+    `importance` is [N], one weight a sequence, or [N, M], one an entry; a unit of several entries has their product.
+    `whole`: the batch is a part of one; losses of the parts add up to the loss of the whole.
+    """
     term, over = LOSSES[objective.loss_type]
-    streams = [(batch.mask, 1.0)]
-    if objective.average == "per_stream":
-        streams = [
-            (batch.mask * (batch.stream_id == TEXT), objective.text_weight),
-            (batch.mask * (batch.stream_id == AUDIO), objective.audio_weight),
-        ]
-    loss = torch.zeros((), dtype=batch.logp.dtype)
+    whole = whole or whole_of(batch.mask, batch.step_id, batch.stream_id, objective)
+    loss = torch.zeros((), dtype=batch.logp.dtype, device=batch.logp.device)
     kl_sum, clipped, units_seen = 0.0, 0.0, 0.0
-    for mask, weight in streams:
+    streams = _stream_masks(batch.mask, batch.stream_id, objective)
+    for (mask, weight), units_in_all in zip(streams, whole.units, strict=True):
         units = _units(batch, mask, objective.ratio_level, objective.kl_form)
         ratio = units.log_ratio.exp()
         spread = advantages[:, None].expand_as(ratio)
         values = term(ratio, spread, units.logp, objective)
         if importance is not None:
-            values = values * importance[:, None]
+            values = values * _unit_weights(importance, batch, mask, objective.ratio_level)
         if objective.kl_weight:
             correction = ratio if objective.kl_bias_correction else 1.0
             values = values + objective.kl_weight * units.kl * correction
-        loss = loss + weight * _average(values, units.mask, over, objective.max_steps)
+        loss = loss + weight * _average(values, units.mask, over, objective.max_steps, whole.sequences, units_in_all)
         kl_sum += (units.kl * units.mask).sum().item()
         outside = ((ratio < 1 - objective.clip_low) & (spread < 0)) | ((ratio > 1 + objective.clip_high) & (spread > 0))
         clipped += (outside * units.mask).sum().item()
         units_seen += units.mask.sum().item()
-    return ObjectiveResult(
-        loss=loss,
-        kl=kl_sum / max(units_seen, 1.0),
-        kl_text=_stream_kl(batch, TEXT),
-        kl_audio=_stream_kl(batch, AUDIO),
-        clipped_share=clipped / max(units_seen, 1.0),
-    )
+    return ObjectiveResult(loss, (kl_sum, clipped, units_seen, *_stream_kl(batch, TEXT), *_stream_kl(batch, AUDIO)))
 
 
-def _stream_kl(batch: LogProbBatch, stream: int) -> float:
-    """Mean k3 a token of one stream, in nats."""
+def _unit_weights(importance: Tensor, batch: LogProbBatch, mask: Tensor, level: str) -> Tensor:
+    if importance.ndim == 1:
+        return importance[:, None]
+    if level != "step":
+        return importance
+    logs = importance.log() * mask
+    steps = torch.zeros(len(mask), int(batch.step_id.max()) + 1, dtype=logs.dtype, device=logs.device)
+    return steps.scatter_add(1, batch.step_id, logs).exp()
+
+
+def truncated_importance(logp: Tensor, behaviour_logp: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """How much likelier each token [N, M] is to the learner than to who sampled it, at most `cap`; 1 where nothing was sampled.
+
+    For answers of an older policy or of another engine. Weights of whole sequences would be products of hundreds of ratios.
+    """
+    return ((logp.detach() - behaviour_logp) * mask).exp().clamp(max=cap)
+
+
+def _stream_kl(batch: LogProbBatch, stream: int) -> tuple[float, float]:
+    """Sum of k3 over the tokens of one stream, in nats, and how many they are."""
     mask = batch.mask * (batch.stream_id == stream)
-    return float((k3(batch.ref_logp, batch.logp.detach()) * mask).sum() / mask.sum().clamp(min=1))
+    return float((k3(batch.ref_logp, batch.logp.detach()) * mask).sum()), float(mask.sum())
 
 
 @dataclass(frozen=True)

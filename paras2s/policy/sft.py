@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from paras2s.config import WarmupConfig
-from paras2s.policy.augment import augment
+from paras2s.policy.base import Policy
+from paras2s.policy.batches import entries_of, flat
 from paras2s.policy.checkpoint import restore_training, save_training
-from paras2s.policy.dual_policy import DualStreamPolicy, teacher_forced
 from paras2s.policy.interface import Prompt, Sampling
-from paras2s.records import Block
+from paras2s.records import AUDIO, TEXT, Block
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Example:
     """One demonstration as the model reads it: a prompt and the answer it should give (G = 1)."""
 
     prompt: Prompt
-    target: Block
+    target: tuple[Block, ...]
 
 
 def schedule(step: int, steps: int, warm: int = 20) -> float:
@@ -33,23 +33,21 @@ def schedule(step: int, steps: int, warm: int = 20) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def stream_losses(policy: DualStreamPolicy, batch: Sequence[Example], first_token_weight: float) -> torch.Tensor:
+def stream_losses(policy: Policy, batch: Sequence[Example], first_token_weight: float) -> torch.Tensor:
     """Mean negative log-likelihood a token of (text, audio), [2]; the first text token counts `first_token_weight` times."""
-    blocks = [example.target for example in batch]
-    logp = teacher_forced(policy.model, [example.prompt for example in batch], blocks, Sampling())
-    mask = torch.zeros_like(logp)
-    for row, block in enumerate(blocks):
-        mask[row, : block.sampled.shape[1]] = torch.from_numpy(block.sampled[0]).to(logp.dtype)
-    mask[:, 0, 0] *= first_token_weight
-    text = (logp[..., 0] * mask[..., 0]).sum() / mask[..., 0].sum()
-    audio = (logp[..., 1:] * mask[..., 1:]).sum() / mask[..., 1:].sum()
-    return -torch.stack([text, audio])
+    answers = [example.target for example in batch]
+    logp = flat(policy.logprobs([example.prompt for example in batch], answers, Sampling()))
+    known = entries_of(answers, logp.dtype, logp.device)
+    mask = known.mask.clone()
+    mask[:, 0] *= first_token_weight
+    streams = [mask * (known.stream_id == stream) for stream in (TEXT, AUDIO)]
+    return -torch.stack([(logp * one).sum() / one.sum().clamp(min=1) for one in streams])
 
 
 class Warmup:
     """The optimiser and the order of demonstrations; `step` n depends on the seed and n alone, so it can be resumed."""
 
-    def __init__(self, policy: DualStreamPolicy, examples: Sequence[Example], config: WarmupConfig, seed: int) -> None:
+    def __init__(self, policy: Policy, examples: Sequence[Example], config: WarmupConfig, seed: int) -> None:
         self.policy, self.examples, self.config, self.seed = policy, examples, config, seed
         decayed = [p for p in policy.model.parameters() if p.ndim >= 2]
         plain = [p for p in policy.model.parameters() if p.ndim < 2]
@@ -65,9 +63,8 @@ class Warmup:
         place = step * size % count
         rows = np.concatenate(orders)[place : place + size]
         rng = np.random.default_rng([self.seed, 2, step])
-        model = self.policy.model.dual_config
         picked = [self.examples[int(row)] for row in rows]
-        return [replace(one, prompt=augment(one.prompt, self.config.augment, model, rng)) for one in picked]
+        return [replace(one, prompt=self.policy.blur(one.prompt, self.config.augment, rng)) for one in picked]
 
     def step(self, number: int) -> dict[str, float]:
         """One update; returns the losses in nats a token."""

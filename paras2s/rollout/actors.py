@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,23 @@ import numpy as np
 import ray
 import torch
 
-from paras2s.config import AlignConfig
+from paras2s.config import AlignConfig, PolicyConfig
 from paras2s.parallel import cores
+from paras2s.policy.base import Policy
 from paras2s.policy.codec import Codec2Pairs
-from paras2s.policy.dual_policy import DualStreamPolicy
+from paras2s.policy.devices import Devices
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.policy.learner import Learner
+from paras2s.policy.sharding import Sharded
+from paras2s.policy.table import load_policy
 from paras2s.records import Reward, Rollout, Unscored
-from paras2s.reward.model import HeardQuestion
 from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
 from paras2s.reward.sources.panel import RewardPanel, RewardSetup
-from paras2s.rollout.engine import NativeEngine
+from paras2s.rollout.engine import Engine, NativeEngine
+from paras2s.rollout.hearing import embedded_codes, sounds
 
 
-def start_ray(address: str | None) -> None:
+def start_ray(address: str | None, cpus: int = 0) -> None:
     """Join a cluster, or start Ray on this machine; quiet, without a dashboard, and only once."""
     if ray.is_initialized():
         return
@@ -39,7 +43,7 @@ def start_ray(address: str | None) -> None:
     else:
         # Actors take turns on the cores, so more of them than cores is no harm.
         ray.init(
-            num_cpus=max(4, cores()),
+            num_cpus=max(4, cores(), cpus),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -52,14 +56,34 @@ def threads_for(workers: int) -> int:
     return max(1, cores() // workers)
 
 
-@ray.remote(max_restarts=3, max_task_retries=3)
+def open_policy(checkpoint: Path, config: PolicyConfig) -> Policy:
+    """A run's policy, on the device and in the precision of its config."""
+    return load_policy(checkpoint, config.kind, config.device, config.torch_dtype)
+
+
+def make_engine(policy: Policy, config: AlignConfig, policy_config: PolicyConfig, threads: int) -> Engine:
+    """What samples: this process, or a vLLM engine in an interpreter of its own."""
+    if config.engine == "native":
+        return NativeEngine(policy)
+    from paras2s.rollout.vllm_engine import VllmEngine
+
+    engine: Engine = VllmEngine(policy, config, policy_config.max_answer_steps, threads)
+    return engine
+
+
+@ray.remote(max_restarts=-1, max_task_retries=-1)
 class RolloutWorker:
     """Samples answers with the weights it is handed."""
 
-    def __init__(self, checkpoint: Path, threads: int) -> None:
+    def __init__(self, checkpoint: Path, policy_config: PolicyConfig, config: AlignConfig, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.engine = NativeEngine(DualStreamPolicy.load(checkpoint, Codec2Pairs()))
-        self.engine.version = -1
+        policy = open_policy(checkpoint, policy_config)
+        if config.lora is not None:
+            # The learner hands on its adapters alone, so they must be here to be filled.
+            policy.add_lora(config.lora.rank, config.lora.alpha)
+        self.engine = make_engine(policy, config, policy_config, threads)
+        # The embedded reward model reads the embedded codec's codes; everyone else's answers must be heard.
+        self.with_waves = policy.spec.code_format != Codec2Pairs.version
 
     def generate(
         self,
@@ -73,12 +97,11 @@ class RolloutWorker:
     ) -> list[Rollout]:
         """Rollouts of these queries under weights `version`."""
         if version != self.engine.version:
-            self.engine.policy.model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in weights.items()})
-            self.engine.version = version
-        return self.engine.generate(query_ids, prompts, group_size, sampling, seeds, with_waves=False)
+            self.engine.set_weights(weights, version)
+        return self.engine.generate(query_ids, prompts, group_size, sampling, seeds, self.with_waves)
 
 
-@ray.remote(max_restarts=3, max_task_retries=3)
+@ray.remote(max_restarts=-1, max_task_retries=-1)
 class RewardWorker:
     """Scores answers with the run's reward sources."""
 
@@ -96,35 +119,52 @@ class RewardWorker:
             self._panel = RewardPanel(self.setup)
         return self._panel
 
-    def score(self, rollouts: Sequence[Rollout], questions: Sequence[AskedQuestion]) -> list[list[Reward | Unscored]]:
-        """Rewards [B][G]."""
-        groups = [Group(question, self._answers(rollout)) for question, rollout in zip(questions, rollouts, strict=True)]
+    def score(
+        self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[AskedQuestion]
+    ) -> list[list[Reward | Unscored]]:
+        """Rewards [B][G] of a part of these rollouts, to whose questions alone they are."""
+        groups = [Group(asked, self._answers(one)) for asked, one in zip(questions, rollouts[part], strict=True)]
         return self.panel.score(groups)
 
     def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
-        # Rollout workers leave waveforms out; most rewards read codes alone.
-        sound = self.panel.needs_sound
+        codes = embedded_codes(rollout, self.codec)
+        # Most rewards read codes alone.
+        clips = sounds(rollout, self.codec) if self.panel.needs_sound else [None] * rollout.size
         return tuple(
-            GivenAnswer(codes, text, self.codec.decode(codes) if sound and len(codes) else None)
-            for codes, text in zip(rollout.codes, rollout.texts, strict=True)
+            GivenAnswer(one, text, clip if len(one) else None)
+            for one, text, clip in zip(codes, rollout.texts, clips, strict=True)
         )
-
-
-def question_of(prompt: Prompt) -> HeardQuestion:
-    """The part of a prompt that the reward model hears: codes from 0, and features."""
-    assert prompt.features is not None
-    speech = prompt.continuous
-    return HeardQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech], prompt.words_dim)
 
 
 @ray.remote
 class LearnerActor:
-    """The one learner."""
+    """The learner, or one rank of it. Never restarted: what it knows is in its checkpoints."""
 
-    def __init__(self, checkpoint: Path, config: AlignConfig, max_steps: int, resume_from: Path | None) -> None:
-        torch.set_num_threads(threads_for(1))
+    def __init__(self, checkpoint: Path, policy: PolicyConfig, config: AlignConfig, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._checkpoint, self._policy, self._config = checkpoint, policy, config
+
+    def meeting(self) -> tuple[str, int]:
+        """Where ranks can meet at this one: its machine's address and a free port."""
+        with socket.socket() as held:
+            held.bind(("", 0))
+            return str(ray.util.get_node_ip_address()), int(held.getsockname()[1])  # type: ignore[no-untyped-call]
+
+    def open(self, rank: int, meeting: tuple[str, int], resume_from: Path | None) -> None:
+        """Load the policy and meet the other ranks; all of them at once."""
+        config = self._config
+        devices = Devices()
+        if config.learner_workers > 1 or config.mixed_precision:
+            device = "cuda" if torch.cuda.is_available() and self._policy.device != "cpu" else "cpu"
+            devices = Sharded(rank, config.learner_workers, *meeting, device, config.mixed_precision)
+
+        def reopen() -> Policy:
+            return load_policy(self._checkpoint, self._policy.kind, "cpu", self._policy.torch_dtype)
+
+        # Adapters are drawn at random, and every rank must draw the same.
         torch.manual_seed(0)
-        self.learner = Learner(DualStreamPolicy.load(checkpoint, Codec2Pairs()), config, max_steps)
+        policy = open_policy(self._checkpoint, self._policy)
+        self.learner = Learner(policy, config, self._policy.max_answer_steps, devices, reopen)
         if resume_from is not None:
             self.learner.restore(resume_from)
 
@@ -132,16 +172,18 @@ class LearnerActor:
         """The step to do next."""
         return self.learner.next_step
 
-    def step(
-        self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]
-    ) -> dict[str, Any]:
+    def step(self, given: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]]]) -> dict[str, Any]:
         """One update."""
-        return self.learner.step(prompts, rollouts, rewards)
+        return self.learner.step(*given)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The present weights."""
+        """What was trained, for the rollout workers."""
         return self.learner.weights()
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint."""
         self.learner.save(folder)
+
+    def export(self, folder: Path) -> None:
+        """Write the policy itself."""
+        self.learner.export(folder)

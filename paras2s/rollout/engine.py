@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from paras2s.policy.dual_policy import DualStreamPolicy
-from paras2s.policy.interface import Prompt, Sampling
+from paras2s.errors import PolicyError
+from paras2s.policy.base import Policy
+from paras2s.policy.interface import Generation, Prompt, Sampling
+from paras2s.policy.weights import fill
 from paras2s.records import Rollout
 
 
@@ -17,12 +20,48 @@ def answer_seeds(seed: int, step: int, queries: Sequence[int], group_size: int) 
     return [[int(value) for value in rows[i * group_size : (i + 1) * group_size]] for i in range(len(queries))]
 
 
-class NativeEngine:
-    """Samples with the policy's own batched sampler."""
+def check_lengths(query_ids: Sequence[str], prompts: Sequence[Prompt], max_steps: int, context_steps: int | None) -> None:
+    """Prompts and answers must fit a policy's context; nothing is ever cut.
 
-    def __init__(self, policy: DualStreamPolicy) -> None:
-        self.policy = policy
-        self.version = 0
+    Raises:
+        PolicyError: they do not; names the query.
+    """
+    for query_id, prompt in zip(query_ids, prompts, strict=True):
+        if context_steps is not None and prompt.length + max_steps > context_steps:
+            raise PolicyError(
+                f"query {query_id}: a prompt of {prompt.length} steps and an answer of up to {max_steps} do not fit the "
+                f"policy's {context_steps}; leave the query out, or lower policy.max_answer_steps"
+            )
+
+
+def decoded(policy: Policy, query_id: str, version: int, generation: Generation, with_waves: bool) -> Rollout:
+    """A generation as a rollout: text, codes, and waveforms where they are wanted."""
+    blocks, answers = generation.blocks, range(len(generation.seeds))
+    silence = np.zeros(0, dtype=np.float32)
+    return Rollout(
+        query_id=query_id,
+        policy_version=version,
+        blocks=blocks,
+        finish_reason=generation.finish_reason,
+        seeds=generation.seeds,
+        texts=tuple(policy.decode_text(blocks, answer) for answer in answers),
+        codes=tuple(policy.decode_codes(blocks, answer) for answer in answers),
+        waves=tuple(
+            policy.decode_audio(blocks, answer, generation.seeds[answer]).samples if with_waves else silence
+            for answer in answers
+        ),
+        sample_rate_hz=policy.spec.output_rate_hz,
+        code_format=policy.spec.code_format,
+    )
+
+
+class Engine(Protocol):
+    """What gives rollouts, under the weights it was handed last."""
+
+    version: int
+
+    def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
+        """What was trained, as `Learner.weights` gives it."""
 
     def generate(
         self,
@@ -34,25 +73,33 @@ class NativeEngine:
         with_waves: bool = True,
     ) -> list[Rollout]:
         """One rollout a query; `with_waves` False leaves the waveforms empty, for rewards that read codes."""
+
+
+class NativeEngine:
+    """Samples with the policy's own batched sampler. `version` is -1 until weights come."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.version = -1
+
+    def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
+        """Into the policy itself."""
+        fill(self.policy.trainable(), weights, "the learner's weights")
+        self.version = version
+
+    def generate(
+        self,
+        query_ids: Sequence[str],
+        prompts: Sequence[Prompt],
+        group_size: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        with_waves: bool = True,
+    ) -> list[Rollout]:
+        """One rollout a query; `with_waves` False leaves the waveforms empty, for rewards that read codes."""
+        check_lengths(query_ids, prompts, sampling.max_steps, self.policy.spec.context_steps)
         generations = self.policy.generate(prompts, group_size, sampling, seeds)
-        rollouts = []
-        for query_id, generation in zip(query_ids, generations, strict=True):
-            block = generation.blocks[0]
-            codes = tuple(self.policy.decode_codes(block, answer) for answer in range(group_size))
-            waves = tuple(
-                self.policy.codec.decode(one).samples if with_waves else np.zeros(0, dtype=np.float32) for one in codes
-            )
-            rollouts.append(
-                Rollout(
-                    query_id=query_id,
-                    policy_version=self.version,
-                    blocks=generation.blocks,
-                    finish_reason=generation.finish_reason,
-                    seeds=generation.seeds,
-                    texts=tuple(self.policy.decode_text(block, answer) for answer in range(group_size)),
-                    codes=codes,
-                    waves=waves,
-                    sample_rate_hz=self.policy.codec.sample_rate_hz,
-                )
-            )
-        return rollouts
+        return [
+            decoded(self.policy, query_id, self.version, generation, with_waves)
+            for query_id, generation in zip(query_ids, generations, strict=True)
+        ]

@@ -7,34 +7,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from paras2s.align import align
+from paras2s.align_async import align_async
 from paras2s.data_gen.build import prompt_categories
 from paras2s.data_gen.manifest import Dataset
 from paras2s.errors import ConfigError
-from paras2s.policy.augment import augment
-from paras2s.policy.dual_policy import DualStreamPolicy
+from paras2s.policy.base import Policy
 from paras2s.policy.interface import Prompt
 from paras2s.records import Query
 from paras2s.reward.sources.base import AskedQuestion
-from paras2s.rollout.actors import question_of
-from paras2s.stages.prompts import prepare_prompts
+from paras2s.stages.alignment import Alignment
+from paras2s.stages.prompts import CODEC, heard_questions, prepare_prompts
 from paras2s.stages.run import Run
 
 # Sources that must be told how a question was asked; a classifier listens, since RL prompts have no labels.
 TOLD_THE_STYLE = ("rubric", "llm", "pairwise")
 
 
-def ask_questions(
-    run: Run, dataset: Dataset, policy: DualStreamPolicy, queries: Sequence[Query], prompts: Sequence[Prompt]
-) -> list[AskedQuestion]:
+def ask_questions(run: Run, dataset: Dataset, queries: Sequence[Query]) -> list[AskedQuestion]:
     """What rewards may know of these queries: their sound, what was heard in it, and no label."""
     told = any(run.reward_setup().needs(kind) for kind in TOLD_THE_STYLE)
     styles: list[str] | list[None] = [None] * len(queries)
     if told:
-        rows = np.stack([dataset.percept(query.clip, policy.codec).utterance for query in queries])
+        rows = np.stack([dataset.percept(query.clip, CODEC).utterance for query in queries])
         styles = dataset.user_tone.predict(rows)
     return [
-        AskedQuestion(query.id, question_of(prompt), query.heard, style, (run.data_dir / query.clip).resolve())
-        for query, prompt, style in zip(queries, prompts, styles, strict=True)
+        AskedQuestion(query.id, heard, query.heard, style, (run.data_dir / query.clip).resolve())
+        for query, heard, style in zip(queries, heard_questions(dataset, queries), styles, strict=True)
     ]
 
 
@@ -53,19 +51,21 @@ def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
     return [query for query in queries if category[query.id] in only]
 
 
-def run_align(run: Run, dataset: Dataset, policy: DualStreamPolicy, resume: bool) -> None:
+def run_align(run: Run, dataset: Dataset, policy: Policy, resume: bool) -> None:
     """Reinforce the SFT policy, or leave it where that is done already."""
     if (run.aligned_dir / "trainer.json").is_file():
         run.say("  the aligned policy is there already")
         return
-    blurring, sizes = run.config.align.augment, policy.model.dual_config
+    blurring = run.config.align.augment
 
     def blur(prompt: Prompt, rng: np.random.Generator) -> Prompt:
-        return augment(prompt, blurring, sizes, rng)
+        return policy.blur(prompt, blurring, rng)
 
     queries, held = rl_prompts(dataset, run.config.align.only_categories), dataset.of_role("validation")
     prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held))
-    questions, held_questions = (
-        ask_questions(run, dataset, policy, part, read) for part, read in ((queries, prompts), (held, held_prompts))
-    )
-    align(run, prompts, questions, (held_prompts, held_questions), blur, resume)
+    questions, held_questions = (ask_questions(run, dataset, part) for part in (queries, held))
+    alignment = Alignment(run, prompts, questions, held_prompts, held_questions, blur)
+    if run.config.align.max_staleness is None:
+        align(alignment, resume)
+    else:
+        align_async(alignment, resume)

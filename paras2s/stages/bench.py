@@ -17,16 +17,15 @@ from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.bench.systems import SpokenAnswer, topline, words_only
 from paras2s.data_gen.manifest import Dataset
 from paras2s.parallel import cores
-from paras2s.policy.codec import Codec2Pairs
-from paras2s.policy.dual_policy import DualStreamPolicy
+from paras2s.policy.base import Policy
 from paras2s.policy.interface import Sampling
+from paras2s.policy.table import is_checkpoint
 from paras2s.records import Blueprint, Measured, Query, Unscored
 from paras2s.reward.judges.measure import measure_answers
 from paras2s.reward.judges.rubric import RESPONSE, TONE_PREFIX, Question, RubricJudge
 from paras2s.reward.model import RewardModel
-from paras2s.rollout.actors import question_of
 from paras2s.rollout.engine import NativeEngine, answer_seeds
-from paras2s.stages.prompts import prepare_prompts
+from paras2s.stages.prompts import CODEC, heard_questions, prepare_prompts
 from paras2s.stages.run import Run
 from paras2s.storage import write_json
 
@@ -35,7 +34,7 @@ BATCH_QUERIES = 32
 SYSTEMS = ("words_only", "sft", "aligned", "topline")
 
 
-def policy_answers(run: Run, dataset: Dataset, queries: Sequence[Query], policy: DualStreamPolicy) -> list[SpokenAnswer]:
+def policy_answers(run: Run, dataset: Dataset, queries: Sequence[Query], policy: Policy) -> list[SpokenAnswer]:
     """Answers of a policy to held-out queries; every policy gets the same seeds."""
     config = run.config.bench
     prompts = prepare_prompts(policy, dataset, queries)
@@ -63,13 +62,12 @@ def judge_answers(
     judge: RubricJudge,
 ) -> list[AnswerRow]:
     """Rows of one system: written clips, transcripts, verdicts, and the reward model's opinion."""
-    policy = DualStreamPolicy.load(run.sft_dir, Codec2Pairs())
     queries = list({answer.query.id: answer.query for answer in answers}.values())
-    prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
+    heard = dict(zip([q.id for q in queries], heard_questions(dataset, queries), strict=True))
     with run.bar(f"judging {system}", len(answers)) as bar:
         blueprints = measure_answers([answer.clip for answer in answers], dataset.agent_tone, bar.at)
-    codes = [policy.codec.encode(a.clip) if len(a.clip.samples) else a.clip.samples for a in answers]
-    scores = model.score([question_of(prompts[answer.query.id]) for answer in answers], codes)
+    codes = [CODEC.encode(a.clip) if len(a.clip.samples) else a.clip.samples for a in answers]
+    scores = model.score([heard[answer.query.id] for answer in answers], codes)
     rows = []
     for answer, blueprint, model_score in zip(answers, blueprints, scores, strict=True):
         relative = samples / system / f"{answer.query.id}-{answer.index}.wav"
@@ -124,15 +122,13 @@ def run_bench(
     """Those systems that can be benched by now, on the queries of one role; the aligned policy where it is made already."""
     torch.set_num_threads(cores())
     config, cache, judge = run.config.bench, run.config.cache_dir, RubricJudge()
-    queries, codec = dataset.of_role(role), Codec2Pairs()
+    queries = dataset.of_role(role)
     folder = run.folder / ("bench" if role == "test" else f"bench-{role}")
     samples = Path("samples") if role == "test" else Path(f"samples-{role}")
     paths = {system: folder / f"{system}.jsonl" for system in SYSTEMS}
     found = {system: load_rows(path) for system, path in paths.items() if system in wanted and path.is_file()}
     folders = {"sft": run.sft_dir, "aligned": run.aligned_dir}
-    missing = [
-        s for s in SYSTEMS if s in wanted and s not in found and (s not in folders or (folders[s] / "policy.json").is_file())
-    ]
+    missing = [s for s in SYSTEMS if s in wanted and s not in found and (s not in folders or is_checkpoint(folders[s]))]
     with run.stage("bench") if missing else contextlib.nullcontext():
         for system in missing:
             if system == "words_only":
@@ -140,7 +136,7 @@ def run_bench(
             elif system == "topline":
                 answers = topline(queries, config.answers_per_query, cache)
             else:
-                answers = policy_answers(run, dataset, queries, DualStreamPolicy.load(folders[system], codec))
+                answers = policy_answers(run, dataset, queries, run.load_policy(folders[system]))
             found[system] = judge_answers(run, dataset, samples, system, answers, model, judge)
             save_rows(paths[system], found[system])
     found = {system: found[system] for system in SYSTEMS if system in found}

@@ -28,6 +28,7 @@ from paras2s.config import load_audio_chat, load_curation
 from paras2s.data_gen.manifest import Manifest, load_manifest
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.kept import key_of
+from paras2s.policy.table import is_checkpoint
 from paras2s.records import Query, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints
 from paras2s.reward.blueprint.schema import RESPONSE
@@ -66,7 +67,7 @@ def open_respondent(spec: str, asked: BenchAsked) -> Respondent:
     path = Path(spec)
     if path.suffix in (".yaml", ".yml"):
         return EndpointRespondent(load_audio_chat(path), asked.cache_dir)
-    if (path / "policy.json").is_file():
+    if is_checkpoint(path):
         return PolicyRespondent(path)
     if path.is_dir():
         return FolderRespondent(path)

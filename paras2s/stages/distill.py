@@ -13,21 +13,21 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from paras2s.audio import Clip
+from paras2s.audio import Clip, read_clip, write_clip
 from paras2s.data_gen.manifest import Dataset, inside
 from paras2s.data_gen.speech import USER_STYLES
+from paras2s.errors import AudioError
 from paras2s.parallel import cores
-from paras2s.policy.codec import Codec
-from paras2s.policy.dual_policy import DualStreamPolicy
+from paras2s.policy.base import Policy
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.records import Query, Unscored
 from paras2s.reward.degenerate import KINDS, degenerate_clip
 from paras2s.reward.distill import PreferenceSet, ScoredAnswer, agreement, fit_baseline, train_reward_model
-from paras2s.reward.model import RewardModel
+from paras2s.reward.model import HeardQuestion, RewardModel
 from paras2s.reward.teachers import LLMTeacher, RubricTeacher, Scores, Taught, Teacher
-from paras2s.rollout.actors import question_of
 from paras2s.rollout.engine import NativeEngine, answer_seeds
-from paras2s.stages.prompts import prepare_prompts
+from paras2s.rollout.hearing import embedded_codes
+from paras2s.stages.prompts import CODEC, heard_questions, prepare_prompts
 from paras2s.stages.run import Run
 from paras2s.storage import read_json, write_bytes, write_json, write_jsonl
 
@@ -37,44 +37,56 @@ PROBES_OF_EACH = 8
 
 @dataclass(frozen=True)
 class Sampled:
-    """Answers as codes [T, K], and which query each was given to. Kept before anybody is paid to judge them."""
+    """Answers as the embedded codec's codes [T, K], and which query each was given to. Kept before anybody is paid to judge.
+
+    `clips` is their sound where the policy has a codec of its own, None where the codes are all there is.
+    """
 
     owners: list[int]
     codes: list[np.ndarray]
+    clips: list[Clip] | None = None
 
 
 def sample_answers(
-    run: Run, policy: DualStreamPolicy, queries: Sequence[Query], prompts: Sequence[Prompt], count: int, stream: int
+    run: Run, policy: Policy, queries: Sequence[Query], prompts: Sequence[Prompt], count: int, stream: int
 ) -> Sampled:
     """`count` answers a query, at the distillation's temperature; those of an earlier try, where it was stopped."""
     path = run.reward_dir / f"sampled-{stream}.npz"
     asked = [query.id for query in queries]
-    if (kept := _load_sampled(path, asked, count)) is not None:
+    sounds = policy.spec.code_format != CODEC.version
+    if (kept := _load_sampled(path, asked, count, sounds)) is not None:
         return kept
     engine = NativeEngine(policy)
     temperature = run.config.distill.temperature
     sampling = Sampling(temperature, temperature, run.config.policy.max_answer_steps)
     owners: list[int] = []
     codes: list[np.ndarray] = []
+    clips: list[Clip] = []
     with run.bar("answers sampled", len(queries)) as bar:
         for start in range(0, len(queries), BATCH_QUERIES):
             part = slice(start, start + BATCH_QUERIES)
             seeds = answer_seeds(run.config.seed, stream + start, range(len(asked[part])), count)
-            for number, rollout in enumerate(
-                engine.generate(asked[part], prompts[part], count, sampling, seeds, with_waves=False)
-            ):
+            for number, rollout in enumerate(engine.generate(asked[part], prompts[part], count, sampling, seeds, sounds)):
                 owners += [start + number] * count
-                codes += rollout.codes
+                codes += embedded_codes(rollout, CODEC)
+                clips += [Clip(wave, rollout.sample_rate_hz) for wave in rollout.waves] if sounds else []
             bar.at(min(start + BATCH_QUERIES, len(queries)), len(queries))
     buffer = io.BytesIO()
-    width = policy.codec.num_codebooks
+    width = CODEC.num_codebooks
     flat = np.concatenate([np.zeros((0, width), dtype=np.int16), *(one.astype(np.int16) for one in codes)])
     np.savez(buffer, asked=np.array(asked), owners=owners, steps=[len(one) for one in codes], codes=flat)
+    for number, clip in enumerate(clips):
+        if len(clip.samples):
+            write_clip(_sound(path, number), clip)
     write_bytes(path, buffer.getvalue())
-    return Sampled(owners, codes)
+    return Sampled(owners, codes, clips if sounds else None)
 
 
-def _load_sampled(path: Path, asked: Sequence[str], count: int) -> Sampled | None:
+def _sound(path: Path, number: int) -> Path:
+    return path.with_suffix("") / f"{number:06d}.wav"
+
+
+def _load_sampled(path: Path, asked: Sequence[str], count: int, sounds: bool) -> Sampled | None:
     """None where there are none, or of other queries."""
     try:
         with np.load(path) as held:
@@ -82,8 +94,11 @@ def _load_sampled(path: Path, asked: Sequence[str], count: int) -> Sampled | Non
                 return None
             edges = np.cumsum(held["steps"])[:-1]
             codes = np.split(held["codes"].astype(np.int64), edges)
-            return Sampled(held["owners"].tolist(), list(codes))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            if not sounds:
+                return Sampled(held["owners"].tolist(), list(codes))
+            clips = [read_clip(_sound(path, n)) if len(one) else CODEC.decode(one) for n, one in enumerate(codes)]
+            return Sampled(held["owners"].tolist(), list(codes), clips)
+    except (AudioError, OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
 
 
@@ -108,7 +123,7 @@ class Judged:
     """Sampled answers to some queries and what the teacher says of each."""
 
     queries: Sequence[Query]
-    prompts: Sequence[Prompt]
+    heard: Sequence[HeardQuestion]
     owners: list[int]
     codes: list[np.ndarray]
     clips: list[Clip]
@@ -119,7 +134,7 @@ class Judged:
         """The same, of some answers alone."""
         parts = ([field[place] for place in places] for field in (self.owners, self.codes, self.clips, self.scores))
         owners, codes, clips, scores = parts
-        return Judged(self.queries, self.prompts, owners, codes, clips, scores, self.per_s)  # type: ignore[arg-type]
+        return Judged(self.queries, self.heard, owners, codes, clips, scores, self.per_s)  # type: ignore[arg-type]
 
     def scored(self) -> list[tuple[int, float]]:
         """(answer, score for its own style) of those that have one."""
@@ -134,14 +149,12 @@ def judge_sampled(
     run: Run,
     dataset: Dataset,
     teacher: Teacher,
-    asked_about: tuple[Sequence[Query], Sequence[Prompt]],
+    queries: Sequence[Query],
     sampled: Sampled,
-    codec: Codec,
 ) -> Judged:
     """The teacher's scores of all answers; how many it scores a second, with all it measures for it."""
-    queries, prompts = asked_about
     owners, codes = sampled.owners, sampled.codes
-    clips = [codec.decode(one) for one in codes]
+    clips = sampled.clips if sampled.clips is not None else [CODEC.decode(one) for one in codes]
     asked = [
         Taught(queries[owner].text or "", queries[owner].style or "", inside(dataset.folder, queries[owner].clip), clip)
         for owner, clip in zip(owners, clips, strict=True)
@@ -156,7 +169,8 @@ def judge_sampled(
     unscored = [one for one in scores if isinstance(one, Unscored)]
     if unscored:
         run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")
-    return Judged(queries, prompts, owners, codes, clips, scores, len(clips) / (time.perf_counter() - started))
+    heard = heard_questions(dataset, queries)
+    return Judged(queries, heard, owners, codes, clips, scores, len(clips) / (time.perf_counter() - started))
 
 
 def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, list[Clip]]:
@@ -170,9 +184,9 @@ def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, 
     return found
 
 
-def probe(teacher: Teacher, model: RewardModel, held: Judged, dataset: Dataset, policy: DualStreamPolicy) -> dict[str, Any]:
+def probe(teacher: Teacher, model: RewardModel, held: Judged, dataset: Dataset) -> dict[str, Any]:
     """What teacher and reward model make of degenerate answers to held-out questions, by kind: their highest scores."""
-    table, queries, prompts = {}, held.queries, held.prompts
+    table, queries = {}, held.queries
     for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():
         rows = [n % len(queries) for n in range(len(clips))]
         asked = [
@@ -181,7 +195,7 @@ def probe(teacher: Teacher, model: RewardModel, held: Judged, dataset: Dataset, 
         ]
         found = teacher.scores(asked, lambda done, total: None)
         scores = [one[each.style] for one, each in zip(found, asked, strict=True) if isinstance(one, dict)]
-        predicted = model.score([question_of(prompts[n]) for n in rows], [policy.codec.encode(clip) for clip in clips])
+        predicted = model.score([held.heard[n] for n in rows], [CODEC.encode(clip) for clip in clips])
         table[kind] = {
             "judge_max": max(scores) if scores else None,
             "judge_unscored": len(found) - len(scores),
@@ -192,7 +206,7 @@ def probe(teacher: Teacher, model: RewardModel, held: Judged, dataset: Dataset, 
     return table
 
 
-def run_distill(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> RewardModel:
+def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
     """Make the preference set and train the reward models, or load the small one where all is whole already."""
     if (run.reward_dir / "agreement.json").is_file():
         run.say("  the reward model is there already")
@@ -203,17 +217,17 @@ def run_distill(run: Run, dataset: Dataset, policy: DualStreamPolicy) -> RewardM
         queries, held_out = dataset.of_role("preference"), dataset.of_role("test")
         prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
         sampled = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
-        judged = judge_sampled(run, dataset, teacher, (queries, prompts), sampled, policy.codec)
+        judged = judge_sampled(run, dataset, teacher, queries, sampled)
         save_preferences(run, judged)
-        model = _train_small(run, dataset, policy, judged)
+        model = _train_small(run, dataset, judged)
         held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
-        held = judge_sampled(run, dataset, teacher, (held_out, held_prompts), held_sampled, policy.codec)
+        held = judge_sampled(run, dataset, teacher, held_out, held_sampled)
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
         report["preference_answers"] = len(judged.scores)
         report["preference_unscored"] = sum(isinstance(one, Unscored) for one in judged.scores)
         report["held_out_unscored"] = sum(isinstance(one, Unscored) for one in held.scores)
-        report["probes"] = probe(teacher, model, held, dataset, policy)
+        report["probes"] = probe(teacher, model, held, dataset)
         if config.omni is not None:
             from paras2s.stages.distill_omni import distill_omni
 
@@ -238,25 +252,24 @@ def save_preferences(run: Run, judged: Judged) -> None:
     write_jsonl(run.reward_dir / "preferences.jsonl", rows)
 
 
-def _train_small(run: Run, dataset: Dataset, policy: DualStreamPolicy, judged: Judged) -> RewardModel:
+def _train_small(run: Run, dataset: Dataset, judged: Judged) -> RewardModel:
     config = run.config.distill
     # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
     demonstrated = dataset.of_role("demonstration")
-    more_prompts = prepare_prompts(policy, dataset, demonstrated)
     degenerate = degenerate_answers(dataset, config.degenerate_answers, seed=run.config.seed)
     preferences = PreferenceSet(
-        questions=tuple(question_of(prompt) for prompt in (*judged.prompts, *more_prompts)),
+        questions=(*judged.heard, *heard_questions(dataset, demonstrated)),
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
         answers=tuple(
             ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
             for owner, codes, scores in zip(judged.owners, judged.codes, judged.scores, strict=True)
         ),
-        degenerate=tuple(policy.codec.encode(clip) for clips in degenerate.values() for clip in clips),
+        degenerate=tuple(CODEC.encode(clip) for clips in degenerate.values() for clip in clips),
     )
     with run.bar("reward model steps", config.steps) as bar:
         model = train_reward_model(
             preferences,
-            policy.codec.cardinality,
+            CODEC.cardinality,
             config,
             run.config.seed,
             lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
@@ -268,7 +281,7 @@ def _train_small(run: Run, dataset: Dataset, policy: DualStreamPolicy, judged: J
 def held_out_report(model: RewardModel, judged: Judged, held: Judged) -> dict[str, Any]:
     """Agreement with the teacher on held-out queries, per category, and against baselines that do not hear the question."""
     scored = held.scored()
-    heard = [question_of(held.prompts[held.owners[place]]) for place, _ in scored]
+    heard = [held.heard[held.owners[place]] for place, _ in scored]
     started = time.perf_counter()
     predicted = model.score(heard, [held.codes[place] for place, _ in scored])
     took_s = time.perf_counter() - started

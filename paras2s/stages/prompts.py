@@ -1,17 +1,45 @@
-"""Questions as a policy reads them."""
+"""Questions: as a policy reads them, and as the embedded reward model hears them, whatever the policy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from paras2s.data_gen.manifest import Dataset
-from paras2s.language import embed_sentences
-from paras2s.policy.dual_policy import DualStreamPolicy
-from paras2s.policy.interface import Prompt
+from paras2s.language import SENTENCE_DIM, embed_sentences
+from paras2s.policy.base import Policy
+from paras2s.policy.codec import Codec2Pairs
+from paras2s.policy.embedded import EmbeddedPolicy
+from paras2s.policy.interface import Prompt, Turn
+from paras2s.policy.listener import Listener
+from paras2s.policy.perception import Percept
 from paras2s.records import Query
+from paras2s.reward.model import HeardQuestion
+
+CODEC = Codec2Pairs()
 
 
-def prepare_prompts(policy: DualStreamPolicy, dataset: Dataset, queries: Sequence[Query]) -> list[Prompt]:
+def prepare_prompts(policy: Policy, dataset: Dataset, queries: Sequence[Query]) -> list[Prompt]:
     """Prompts of queries, in order: from the clip and what the recogniser heard, never from a label."""
+    if not isinstance(policy, EmbeddedPolicy):
+        return [policy.encode_prompt([Turn("user", query.heard, dataset.clip(query.clip))]) for query in queries]
     embed_sentences([query.heard for query in queries])
-    return [policy.prompt_of(dataset.percept(query.clip, policy.codec), query.heard) for query in queries]
+    # What its front-end makes of a clip is kept beside the clip.
+    return [policy.prompt_of(dataset.percept(query.clip, CODEC), query.heard) for query in queries]
+
+
+def fit_listener(dataset: Dataset) -> Listener:
+    """How the demonstrations' queries sound, on average."""
+    return Listener.fit(np.stack([dataset.percept(q.clip, CODEC).utterance for q in dataset.of_role("demonstration")]))
+
+
+def heard_questions(dataset: Dataset, queries: Sequence[Query]) -> list[HeardQuestion]:
+    """What the embedded reward model hears of questions: codes and features of their sound, and no label."""
+    embed_sentences([query.heard for query in queries])
+    listener = fit_listener(dataset)
+
+    def heard(percept: Percept, words: str) -> HeardQuestion:
+        return HeardQuestion(percept.codes, listener.features(percept, words), SENTENCE_DIM)
+
+    return [heard(dataset.percept(query.clip, CODEC), query.heard) for query in queries]

@@ -21,6 +21,7 @@ from paras2s.stages.progress import Bar, progress_bar
 from paras2s.storage import append_jsonl, read_json, read_jsonl, write_json, write_jsonl, write_text
 
 if TYPE_CHECKING:
+    from paras2s.policy.base import Policy
     from paras2s.reward.sources.panel import RewardSetup
 
 STAGES = ("data", "warmup", "distill", "align", "bench")
@@ -85,6 +86,13 @@ class Run:
     def aligned_dir(self) -> Path:
         """Made by `align`."""
         return self.folder / "aligned"
+
+    def load_policy(self, folder: Path) -> Policy:
+        """One of this run's policies, on the device and in the precision of its config."""
+        from paras2s.policy.table import load_policy
+
+        policy = self.config.policy
+        return load_policy(folder, policy.kind, policy.device, policy.torch_dtype)
 
     def reward_setup(self) -> RewardSetup:
         """What reward workers need, with paths that hold wherever Ray starts them."""

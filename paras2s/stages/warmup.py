@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from paras2s.data_gen.manifest import Dataset
 from paras2s.errors import DataError
 from paras2s.parallel import cores
+from paras2s.policy.base import Policy
 from paras2s.policy.checkpoint import latest_checkpoint
-from paras2s.policy.codec import Codec2Pairs
-from paras2s.policy.dual_policy import DualStreamPolicy
-from paras2s.policy.listener import Listener
+from paras2s.policy.embedded import EmbeddedPolicy
 from paras2s.policy.sft import Example, Warmup
-from paras2s.records import Category, Query
-from paras2s.stages.prompts import prepare_prompts
+from paras2s.policy.table import is_checkpoint, load_policy
+from paras2s.records import Block, Category, Query
+from paras2s.stages.prompts import CODEC, fit_listener, prepare_prompts
 from paras2s.stages.run import Run
 from paras2s.storage import append_jsonl
 
@@ -33,7 +32,7 @@ def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
     return [query for query in queries if query.contrast_id in seen[query.category][:count]]
 
 
-def make_examples(policy: DualStreamPolicy, dataset: Dataset, contrasts: int) -> list[Example]:
+def make_examples(policy: Policy, dataset: Dataset, contrasts: int) -> list[Example]:
     """Demonstrations of `contrasts` of each category as prompts and targets.
 
     Raises:
@@ -45,24 +44,41 @@ def make_examples(policy: DualStreamPolicy, dataset: Dataset, contrasts: int) ->
     unknown = [one.query_id for one in dataset.demonstrations if one.query_id not in prompts]
     if unknown or not dataset.demonstrations:
         raise DataError(f"{dataset.folder}: no demonstrations, or for unknown queries ({unknown[:3]}); run `paras2s data`")
-    targets = {
-        (one.clip, one.text): policy.target_block(dataset.percept(one.clip, policy.codec).codes, policy.pieces.encode(one.text))
-        for one in dataset.demonstrations
-    }
     chosen = [one for one in dataset.demonstrations if one.query_id in learned]
+    targets = {
+        (clip, text): _target(policy, dataset, clip, text) for clip, text in sorted({(one.clip, one.text) for one in chosen})
+    }
     return [Example(prompts[one.query_id], targets[one.clip, one.text]) for one in chosen]
 
 
-def run_warmup(run: Run, dataset: Dataset) -> DualStreamPolicy:
+def _target(policy: Policy, dataset: Dataset, clip: str, text: str) -> tuple[Block, ...]:
+    if isinstance(policy, EmbeddedPolicy):
+        return (policy.target_block(dataset.percept(clip, CODEC).codes, policy.pieces.encode(text)),)
+    return policy.encode_target(dataset.clip(clip), text)
+
+
+def first_policy(run: Run, dataset: Dataset) -> Policy:
+    """The policy that is warmed up: a new small one, or released weights."""
+    sizes = run.config.policy
+    if sizes.weights is None:
+        return EmbeddedPolicy.create(sizes, CODEC, fit_listener(dataset), run.config.seed)
+    policy = load_policy(sizes.weights, sizes.kind, sizes.device, sizes.torch_dtype)
+    if run.config.warmup.lora is not None:
+        policy.add_lora(run.config.warmup.lora.rank, run.config.warmup.lora.alpha)
+    return policy
+
+
+def run_warmup(run: Run, dataset: Dataset) -> Policy:
     """Train the SFT policy, continue a cut-off training, or load it where it is whole already."""
-    codec = Codec2Pairs()
-    if (run.sft_dir / "policy.json").is_file():
+    if is_checkpoint(run.sft_dir):
         run.say("  the SFT policy is there already")
-        return DualStreamPolicy.load(run.sft_dir, codec)
+        return run.load_policy(run.sft_dir)
     torch.set_num_threads(cores())
     config, seed = run.config.warmup, run.config.seed
-    utterances = [dataset.percept(query.clip, codec).utterance for query in dataset.of_role("demonstration")]
-    policy = DualStreamPolicy.create(run.config.policy, codec, Listener.fit(np.stack(utterances)), seed)
+    policy = first_policy(run, dataset)
+    if config.steps == 0:
+        policy.save(run.sft_dir)
+        return policy
     with run.stage("warmup"), run.bar("warm-up steps", config.steps) as bar:
         warmup = Warmup(policy, make_examples(policy, dataset, config.demonstration_contrasts), config, seed)
         checkpoints = run.folder / "checkpoints" / "sft"
@@ -74,5 +90,6 @@ def run_warmup(run: Run, dataset: Dataset) -> DualStreamPolicy:
             bar.at(step + 1, config.steps, f"text {losses['loss_text']:.2f} audio {losses['loss_audio']:.2f}")
             if (step + 1) % CHECKPOINT_EVERY == 0 and step + 1 < config.steps:
                 warmup.save(checkpoints / f"step_{step + 1:06d}", step + 1)
+        policy.merge_lora()
         policy.save(run.sft_dir)
     return policy

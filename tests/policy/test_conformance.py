@@ -18,11 +18,12 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.codec import Codec2Pairs
-from paras2s.policy.dual_policy import DualStreamPolicy, teacher_forced
 from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
+from paras2s.policy.embedded import EmbeddedPolicy
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.policy.objective import LogProbBatch, Objective, grpo_loss
 from paras2s.policy.sampler import sample
+from paras2s.policy.scoring import teacher_forced
 from paras2s.records import Block
 
 WARM = Sampling(text_temperature=0.7, audio_temperature=1.4, max_steps=9)
@@ -149,6 +150,23 @@ def test_3_answers_that_end_leave_without_changing_the_others() -> None:
         for answer in range(8):
             (alone,) = sample(model, [prompt], 1, sampling, [[1000 * number + answer]])
             assert_same_answer(together[number].blocks[0], answer, alone.blocks[0], 0)
+
+
+@pytest.mark.parametrize("rows", [4, 5, 9, 13])
+def test_3_answers_that_wait_for_a_place_are_the_same(rows: int) -> None:
+    """Continuous batching: nine queries of four answers, at most so many rows at a time; queries enter as answers end."""
+    config = small_config(delay=2)
+    model = small_model(config)
+    prompts = [small_prompt(config, 1 + number % 2, 1 + (5 * number) % 4, number) for number in range(9)]
+    sampling = Sampling(audio_temperature=3.0, max_steps=12)
+    together = sample(model, prompts, 4, sampling, seeds(9, 4))
+    waiting = sample(model, prompts, 4, sampling, seeds(9, 4), rows_at_once=rows)
+    assert len({length for one in together for length in lengths(one.blocks[0])}) >= 5
+    for one, other in zip(together, waiting, strict=True):
+        assert one.finish_reason == other.finish_reason
+        assert one.seeds == other.seeds
+        for answer in range(4):
+            assert_same_answer(one.blocks[0], answer, other.blocks[0], answer)
 
 
 def test_3_a_seed_decides_an_answer() -> None:
@@ -295,7 +313,13 @@ def perturb_adapters(model: DualStreamLM, seed: int = 0) -> dict[str, torch.nn.P
     return found
 
 
-def policy_case() -> tuple[DualStreamPolicy, list[Prompt], list[Block]]:
+def scored(policy: EmbeddedPolicy, prompts: list[Prompt], blocks: list[Block]) -> Tensor:
+    """Through the policy's interface."""
+    (logp,) = policy.logprobs(prompts, [[block] for block in blocks], WARM)
+    return logp
+
+
+def policy_case() -> tuple[EmbeddedPolicy, list[Prompt], list[Block]]:
     model, prompts = small_case()
     blocks = [one.blocks[0] for one in sample(model, prompts, 2, WARM, seeds(3, 2))]
     return small_policy(model), prompts, blocks
@@ -303,15 +327,15 @@ def policy_case() -> tuple[DualStreamPolicy, list[Prompt], list[Block]]:
 
 def test_5_every_lora_matrix_of_both_branches_learns() -> None:
     policy, prompts, blocks = policy_case()
-    before = policy.logprobs(prompts, blocks, WARM)
+    before = scored(policy, prompts, blocks)
     policy.add_lora(rank=2, alpha=4)
-    assert torch.equal(policy.logprobs(prompts, blocks, WARM), before)
+    assert torch.equal(scored(policy, prompts, blocks), before)
     adapters = perturb_adapters(policy.model)
     config = policy.model.dual_config
     # Seven projections, two matrices each.
     assert len(adapters) == 14 * (config.num_layers + config.branch_layers)
     assert sum("mimo_layers" in name for name in adapters) == 14 * config.branch_layers
-    policy.logprobs(prompts, blocks, WARM).sum().backward()
+    scored(policy, prompts, blocks).sum().backward()
     still = [name for name, one in adapters.items() if one.grad is None or not one.grad.abs().max() > 1e-9]
     assert not still
     others = [name for name, one in policy.model.named_parameters() if "lora_" not in name and one.grad is not None]
@@ -323,7 +347,7 @@ def test_5_a_branch_learns_from_its_own_stream_only(slot: str) -> None:
     policy, prompts, blocks = policy_case()
     policy.add_lora(rank=2, alpha=4)
     adapters = perturb_adapters(policy.model)
-    logp = policy.logprobs(prompts, blocks, WARM)
+    logp = scored(policy, prompts, blocks)
     (logp[..., 0] if slot == "text" else logp[..., 1:]).sum().backward()
     shared = policy.model.dual_config.tap_layer
     for name, parameter in adapters.items():
@@ -334,30 +358,30 @@ def test_5_a_branch_learns_from_its_own_stream_only(slot: str) -> None:
 
 def test_6_the_reference_is_the_model_without_its_adapters() -> None:
     policy, prompts, blocks = policy_case()
-    before = policy.logprobs(prompts, blocks, WARM)
+    before = scored(policy, prompts, blocks)
     policy.add_lora(rank=2, alpha=4)
     adapters = perturb_adapters(policy.model)
-    trained = policy.logprobs(prompts, blocks, WARM)
+    trained = scored(policy, prompts, blocks)
     with policy.reference():
-        assert torch.equal(policy.logprobs(prompts, blocks, WARM), before)
+        assert torch.equal(scored(policy, prompts, blocks), before)
     assert not torch.allclose(trained, before, atol=1e-3)
-    assert torch.equal(policy.logprobs(prompts, blocks, WARM), trained)
+    assert torch.equal(scored(policy, prompts, blocks), trained)
     assert all(parameter.requires_grad for parameter in adapters.values())
 
 
 def test_6_the_reference_is_the_frozen_copy() -> None:
     policy, prompts, blocks = policy_case()
-    before = policy.logprobs(prompts, blocks, WARM)
+    before = scored(policy, prompts, blocks)
     policy.freeze_reference()
     for parameter in policy.model.parameters():
         parameter.data += 0.05
-    trained = policy.logprobs(prompts, blocks, WARM)
+    trained = scored(policy, prompts, blocks)
     with policy.reference():
-        held = policy.logprobs(prompts, blocks, WARM)
+        held = scored(policy, prompts, blocks)
         assert torch.equal(held, before)
         assert not held.requires_grad
     assert not torch.allclose(trained, before, atol=1e-3)
-    assert torch.equal(policy.logprobs(prompts, blocks, WARM), trained)
+    assert torch.equal(scored(policy, prompts, blocks), trained)
 
 
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "frozen copy"])
@@ -369,10 +393,10 @@ def test_6_the_reference_ends_with_an_error_too(lora: bool) -> None:
         policy.freeze_reference()
     for parameter in perturb_adapters(policy.model).values() if lora else policy.model.parameters():
         parameter.data += 0.05
-    trained = policy.logprobs(prompts, blocks, WARM)
+    trained = scored(policy, prompts, blocks)
     with pytest.raises(RuntimeError, match="inside"), policy.reference():
         raise RuntimeError("inside")
-    assert torch.equal(policy.logprobs(prompts, blocks, WARM), trained)
+    assert torch.equal(scored(policy, prompts, blocks), trained)
 
 
 def test_6_without_a_reference_there_is_none() -> None:
@@ -386,19 +410,19 @@ def test_6_merged_saved_and_loaded_is_the_same_policy(tmp_path: Path) -> None:
     names = list(policy.model.state_dict())
     policy.add_lora(rank=2, alpha=4)
     perturb_adapters(policy.model)
-    trained = policy.logprobs(prompts, blocks, WARM)
+    trained = scored(policy, prompts, blocks)
     with pytest.raises(PolicyError, match="merge_lora"):
         policy.save(tmp_path)
     policy.merge_lora()
     assert list(policy.model.state_dict()) == names
-    torch.testing.assert_close(policy.logprobs(prompts, blocks, WARM), trained, atol=1e-10, rtol=0)
+    torch.testing.assert_close(scored(policy, prompts, blocks), trained, atol=1e-10, rtol=0)
     assert all(parameter.requires_grad for parameter in policy.model.parameters())
     policy.save(tmp_path)
-    loaded = DualStreamPolicy.load(tmp_path, policy.codec)
+    loaded = EmbeddedPolicy.load(tmp_path, codec=policy.codec)
     assert list(loaded.model.state_dict()) == names
     assert loaded.spec == policy.spec
     assert loaded.pieces.pieces == policy.pieces.pieces
-    torch.testing.assert_close(loaded.logprobs(prompts, blocks, WARM).double(), trained, atol=1e-5, rtol=0)
+    torch.testing.assert_close(scored(loaded, prompts, blocks).double(), trained, atol=1e-5, rtol=0)
 
 
 # -- 7: all answers there are ---------------------------------------------------------------------------------------
@@ -499,19 +523,19 @@ def test_8_an_answer_decodes_to_its_codes_and_words() -> None:
     policy = small_policy(small_model(config))
     codes = np.array([[4, 0], [0, 3], [2, 2]])
     block = policy.target_block(codes, [0, 2])
-    np.testing.assert_array_equal(policy.decode_codes(block, 0), codes)
-    assert policy.decode_text(block, 0) == "a c"
-    assert policy.decode_audio(block, 0).samples.shape == (3 * 640,)
+    np.testing.assert_array_equal(policy.decode_codes([block], 0), codes)
+    assert policy.decode_text([block], 0) == "a c"
+    assert policy.decode_audio([block], 0, 0).samples.shape == (3 * 640,)
     empty = policy.target_block(codes[:0], [])
-    assert policy.decode_codes(empty, 0).shape == (0, 2)
-    assert policy.decode_text(empty, 0) == ""
-    assert policy.decode_audio(empty, 0).samples.shape == (0,)
+    assert policy.decode_codes([empty], 0).shape == (0, 2)
+    assert policy.decode_text([empty], 0) == ""
+    assert policy.decode_audio([empty], 0, 0).samples.shape == (0,)
 
 
 def test_8_a_codec_of_other_sizes_is_refused() -> None:
     policy = small_policy(small_model(small_config()))
     with pytest.raises(PolicyError, match="do not fit the codec"):
-        DualStreamPolicy(small_model(small_config((3,))), policy.pieces, policy.codec, policy.listener)
+        EmbeddedPolicy(small_model(small_config((3,))), policy.pieces, policy.codec, policy.listener)
 
 
 # -- What the model reads -------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tiny import golden_model, golden_prompt
 
-from paras2s.policy.dual_policy import teacher_forced
 from paras2s.policy.interface import Sampling
 from paras2s.policy.sampler import pad_prompts
+from paras2s.policy.scoring import teacher_forced
 from paras2s.records import Block
 
 
@@ -24,7 +24,7 @@ def golden_block() -> Block:
 
 def test_golden_logits_of_both_heads() -> None:
     model = golden_model()
-    audio, text, features, continuous, _ = pad_prompts(model.dual_config, [golden_prompt()])
+    audio, text, features, continuous, _ = pad_prompts(model.dual_config, [golden_prompt()], torch.device("cpu"))
     states = model.hidden(model.embed(audio, text, features, continuous), torch.arange(9)[None])
     expected_audio = [-0.8532993898226, -1.6548971465289, -1.2800061200282, 0.0048585841769]
     expected_text = [-1.6844172882560, -0.8216586085228, 0.6252282985024, 1.6276319446346]

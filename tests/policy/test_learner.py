@@ -17,10 +17,11 @@ from tiny import small_config, small_model, small_policy, small_prompt, small_ro
 
 from paras2s.config import AlignConfig
 from paras2s.errors import PolicyError
+from paras2s.policy.batches import entries_of, parity, select_answers, widest_groups
+from paras2s.policy.embedded import EmbeddedPolicy
 from paras2s.policy.interface import Prompt
-from paras2s.policy.learner import Learner, flatten, parity, schedule, select_answers, widest_groups
-from paras2s.policy.objective import AUDIO, TEXT
-from paras2s.records import Block, Reward, Rollout, Unscored
+from paras2s.policy.learner import Learner, schedule
+from paras2s.records import AUDIO, TEXT, Block, Reward, Rollout, Unscored
 
 STEPS, GROUP = 7, 4
 SILENT = Unscored("rubric", "no transcript")
@@ -89,8 +90,8 @@ def test_restoring_keeps_the_reference(tmp_path: Path) -> None:
     second = make_learner()
     second.restore(tmp_path)
     with second.policy.reference():
-        held = second.weights()
-    assert all(np.array_equal(start[name], held[name]) for name in start)
+        held = second.policy.model.state_dict()
+    assert all(np.array_equal(start[name], held[name].numpy()) for name in start)
     assert advance(second, prompts, 1)[0]["kl"] > 1e-4
 
 
@@ -153,7 +154,7 @@ def test_on_policy_rollouts_have_parity(dtype: torch.dtype, tolerance: float) ->
     for metrics in advance(make_learner(dtype), make_prompts(3), 2):
         for stream in ("text", "audio"):
             assert metrics[f"parity_{stream}_max"] < tolerance
-            assert metrics[f"parity_{stream}_correlation"] == pytest.approx(1.0, abs=1e-6)
+            assert 0 <= metrics[f"parity_{stream}_mean"] <= metrics[f"parity_{stream}_max"]
         assert metrics["clipped_share"] == 0
 
 
@@ -185,7 +186,7 @@ def probability_first(learner: Learner, prompts: Sequence[Prompt], token: int) -
     tokens[:, 0, 0] = token
     block = replace(rollout.blocks[0], tokens=tokens)
     with torch.no_grad():
-        return float(learner.policy.logprobs(prompts, [block], learner.sampling)[0, 0, 0].exp())
+        return float(learner.policy.logprobs(prompts, [[block]], learner.sampling)[0][0, 0, 0].exp())
 
 
 @pytest.mark.parametrize("token", [1, 4])
@@ -215,7 +216,7 @@ def with_other_tokens(rollout: Rollout, answer: int) -> Rollout:
 
 @pytest.mark.parametrize("scored", [False, True], ids=["unscored", "scored"])
 def test_only_scored_answers_have_a_gradient(scored: bool) -> None:
-    one, other, prompts = make_learner(), make_learner(), make_prompts(2)
+    one, other, prompts = make_learner(), make_learner(max_drift=9.0), make_prompts(2)
     rollouts = small_rollouts(one.policy, prompts, GROUP, STEPS, 0)
     rewards = rewards_of(rollouts)
     if not scored:
@@ -312,35 +313,114 @@ def block_of(first: int, answers: int, steps: int) -> Block:
 
 
 def test_select_answers_by_hand() -> None:
-    found = select_answers(block_of(0, 3, 2), [True, False, True])
+    found = select_answers(block_of(0, 3, 2), [0, 2])
     assert found.slots == ("text", "audio0")
     assert found.tokens.tolist() == [[[0, 1], [2, 3]], [[8, 9], [10, 11]]]
     assert found.sampled.tolist() == [[[False, True], [False, True]]] * 2
     np.testing.assert_allclose(found.behaviour_logp[1], [[0, -0.9], [0, -1.1]])
 
 
-def test_flatten_by_hand() -> None:
+def test_entries_by_hand() -> None:
     """A block of one answer and one step beside one of two answers and two steps."""
-    logp = torch.arange(12, dtype=torch.float64).reshape(3, 2, 2)
-    batch = flatten([block_of(1, 1, 1), block_of(0, 2, 2)], logp, -logp)
-    assert batch.logp.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert batch.ref_logp.tolist() == [[0, -1, -2, -3], [-4, -5, -6, -7], [-8, -9, -10, -11]]
-    assert batch.mask.tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 1]]
+    found = entries_of([[block_of(1, 1, 1)], [block_of(0, 2, 2)]], torch.float64, torch.device("cpu"))
+    assert found.mask.tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 1]]
     torch.testing.assert_close(
-        batch.old_logp,
+        found.behaviour_logp,
         torch.tensor([[-0.1, 0, 0, 0], [0, -0.1, 0, -0.3], [0, -0.5, 0, -0.7]], dtype=torch.float64),
     )
-    assert batch.step_id.tolist() == [[0, 0, 1, 1]] * 3
-    assert batch.stream_id.tolist() == [[TEXT, AUDIO, TEXT, AUDIO]] * 3
+    assert found.step_id.tolist() == [[0, 0, 1, 1]] * 3
+    assert found.stream_id[1:].tolist() == [[TEXT, AUDIO, TEXT, AUDIO]] * 2
+
+
+def test_entries_of_two_blocks_have_clocks_of_their_own() -> None:
+    """Text of one step and audio of two, as of a thinker and a talker; and a slot that holds both streams in turn."""
+    text = Block(("text",), np.full((1, 1, 1), 7), np.ones((1, 1, 1), dtype=bool), np.full((1, 1, 1), -1.0))
+    audio = Block(("audio0",), np.full((1, 2, 1), 9), np.ones((1, 2, 1), dtype=bool), np.full((1, 2, 1), -2.0))
+    found = entries_of([[text, audio]], torch.float64, torch.device("cpu"))
+    assert found.step_id.tolist() == [[0, 1, 2]]
+    assert found.stream_id.tolist() == [[TEXT, AUDIO, AUDIO]]
+    assert found.behaviour_logp.tolist() == [[-1, -2, -2]]
+    mixed = replace(audio, slots=("text",), labels=np.array([[[TEXT], [AUDIO]]]))
+    assert entries_of([[mixed]], torch.float64, torch.device("cpu")).stream_id.tolist() == [[TEXT, AUDIO]]
 
 
 def test_parity_by_hand() -> None:
     block = Block(("text", "audio0"), np.zeros((1, 3, 2), dtype=np.int64), np.ones((1, 3, 2), dtype=bool),
                   np.array([[[-1.0, -5.0], [-2.0, -5.0], [-3.0, -5.0]]]))  # fmt: skip
-    logp = torch.tensor([[[-1.0, -5.0], [-2.5, -4.0], [-3.0, -5.5]]], dtype=torch.float64)
-    found = parity(flatten([block], logp, logp))
-    assert found["parity_text_max"] == 0.5
-    assert found["parity_audio_max"] == 1.0
-    assert found["parity_text_correlation"] == pytest.approx(np.corrcoef([-1, -2, -3], [-1, -2.5, -3])[0, 1])
-    # All of the sampler's audio log-probs are equal: nothing to correlate.
-    assert found["parity_audio_correlation"] is None
+    logp = torch.tensor([[-1.0, -5.0, -2.5, -4.0, -3.0, -5.5]], dtype=torch.float64)
+    found = parity(entries_of([[block]], torch.float64, torch.device("cpu")), logp)
+    assert found == {"text": (0.5, 0.5, 3.0), "audio": (1.0, 1.5, 3.0)}
+
+
+# -- portions, adapters, drift ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 100])
+@pytest.mark.parametrize("loss", ["grpo", "bnpo", "dr_grpo"])
+@pytest.mark.parametrize("average", ["joint", "per_stream"])
+def test_a_batch_in_portions_is_the_whole_batch(size: int, loss: str, average: str) -> None:
+    settings = {"loss_type": loss, "average": average, "scale_rewards": "group"}
+    whole, parts = make_learner(**settings), make_learner(answers_at_once=size, **settings)
+    prompts = make_prompts(3)
+    for step in range(2):
+        rollouts = small_rollouts(whole.policy, prompts, GROUP, STEPS, step)
+        rewards = rewards_of(rollouts)
+        rewards[1][2] = SILENT
+        one, other = whole.step(prompts, rollouts, rewards), parts.step(prompts, rollouts, rewards)
+        assert other == pytest.approx(one, abs=1e-9)
+    for left, right in zip(whole.weights().values(), parts.weights().values(), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-9)
+
+
+def test_with_adapters_they_alone_learn_travel_and_are_kept(tmp_path: Path) -> None:
+    prompts = make_prompts(2)
+    settings = {"lora": {"rank": 2, "alpha": 4}, "learning_rate": 0.05, "warmup_steps": 1}
+    learner, other = make_learner(**settings), make_learner(**settings)
+    base = {name: value.clone() for name, value in learner.policy.model.state_dict().items() if "lora_" not in name}
+    first = advance(learner, prompts, 2)
+    assert first[0]["kl"] == pytest.approx(0, abs=1e-12)
+    assert first[1]["kl"] > 1e-6
+    assert all("lora_" in name for name in learner.weights())
+    assert all(torch.equal(learner.policy.model.state_dict()[name], value) for name, value in base.items())
+    learner.save(tmp_path / "checkpoint")
+    other.restore(tmp_path / "checkpoint")
+    assert advance(other, prompts, 1) == advance(learner, prompts, 1)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 9)
+    answers = [rollout.blocks for rollout in rollouts]
+    trained = learner.policy.logprobs(prompts, answers, learner.sampling)[0]
+    learner.export(tmp_path / "aligned")
+    merged = EmbeddedPolicy.load(tmp_path / "aligned", codec=learner.policy.codec)
+    assert not merged.adapters
+    torch.testing.assert_close(merged.logprobs(prompts, answers, learner.sampling)[0].double(), trained, atol=1e-5, rtol=0)
+
+
+def test_sampler_and_learner_that_drift_apart_stop_the_run() -> None:
+    """As where the sampler works in another precision, or was never given the weights."""
+    learner, prompts = make_learner(), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    rewards, before = rewards_of(rollouts), learner.weights()
+    block = rollouts[1].blocks[0]
+    shifted = block.behaviour_logp.copy()
+    shifted[..., 1:] -= 0.5 * block.sampled[..., 1:]
+    drifted = [rollouts[0], replace(rollouts[1], blocks=(replace(block, behaviour_logp=shifted),))]
+    with pytest.raises(PolicyError, match=r"step 0: in the audio stream .*max_drift"):
+        learner.step(prompts, drifted, rewards)
+    assert all(np.array_equal(before[name], value) for name, value in learner.weights().items())
+    # Of an older policy it is expected, and weighed.
+    stale = [replace(one, policy_version=-3) for one in drifted]
+    assert learner.step(prompts, stale, rewards)["staleness"] == 3
+
+
+def test_with_an_importance_cap_stale_answers_weigh_what_the_learner_thinks_of_them() -> None:
+    """Under the cap the weight is exp(learner - sampler) of each token, here 2 on half of them, and 1.5 above it."""
+    learner, prompts = make_learner(importance_cap=1.5, kl_weight=0.0, ratio_level="token"), make_prompts(1)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    block = rollouts[0].blocks[0]
+    unlikelier = replace(block, behaviour_logp=block.behaviour_logp - np.log(2) * block.sampled)
+    plain = make_learner(kl_weight=0.0, ratio_level="token")
+    rewards = rewards_of(rollouts)
+    found = learner.step(prompts, [replace(rollouts[0], blocks=(unlikelier,), policy_version=-1)], rewards)
+    expected = plain.step(prompts, rollouts, rewards)
+    assert found["loss"] == pytest.approx(1.5 * expected["loss"], abs=1e-12)
+    assert found["grad_norm"] == pytest.approx(1.5 * expected["grad_norm"], rel=1e-9)
+    assert found["clipped_share"] == 0

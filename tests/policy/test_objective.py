@@ -131,10 +131,10 @@ def test_golden_gradient_of_the_first_row() -> None:
 
 def test_golden_numbers_for_the_log() -> None:
     result, _ = golden(one_stream(), kl_weight=0.04)
-    assert result.kl == pytest.approx(0.00981512, abs=5.1e-9)
-    assert result.kl_text == pytest.approx(result.kl, abs=1e-15)
-    assert result.kl_audio == 0
-    assert result.clipped_share == pytest.approx(3 / 14)
+    assert result.metrics["kl"] == pytest.approx(0.00981512, abs=5.1e-9)
+    assert result.metrics["kl_text"] == pytest.approx(result.metrics["kl"], abs=1e-15)
+    assert result.metrics["kl_audio"] == 0
+    assert result.metrics["clipped_share"] == pytest.approx(3 / 14)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_golden_losses_of_two_streams(level: str, loss_type: str, without_kl: fl
 def test_golden_kl_of_a_step_in_both_forms(form: str, expected: float) -> None:
     with_kl, _ = golden(two_streams(), ratio_level="step", loss_type="bnpo", kl_form=form, kl_weight=1.0)
     without, _ = golden(two_streams(), ratio_level="step", loss_type="bnpo")
-    assert with_kl.kl == pytest.approx(expected, abs=5.1e-13)
+    assert with_kl.metrics["kl"] == pytest.approx(expected, abs=5.1e-13)
     assert (with_kl.loss - without.loss).item() == pytest.approx(expected, abs=1e-12)
 
 
@@ -311,9 +311,9 @@ def test_agrees_with_trl(settings: dict[str, Any], kl_weight: float) -> None:
         torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=0)
         assert gradient.abs().max() > 1e-3
         if kl_weight and not objective.kl_bias_correction:
-            assert ours.kl == pytest.approx(logged["kl"][0], abs=1e-6)
+            assert ours.metrics["kl"] == pytest.approx(logged["kl"][0], abs=1e-6)
         if objective.loss_type != "cispo" and objective.ratio_cap is None and objective.ratio_level == "token":
-            assert ours.clipped_share == pytest.approx(logged["clip_ratio/region_mean"][0], abs=1e-6)
+            assert ours.metrics["clipped_share"] == pytest.approx(logged["clip_ratio/region_mean"][0], abs=1e-6)
 
 
 def test_unscaled_advantages_are_differences_from_the_mean() -> None:

@@ -14,20 +14,20 @@ from tiny import small_config, small_model, small_policy, small_prompt
 
 from paras2s.config import AugmentConfig, WarmupConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.dual_policy import DualStreamPolicy
+from paras2s.policy.embedded import EmbeddedPolicy
 from paras2s.policy.sft import Example, Warmup, schedule, stream_losses
 
 STILL = {"words_dropped": 0.0, "codes_dropped": 0.0, "prosody_noise": 0.0, "words_noise": 0.0}
 
 
-def examples(policy: DualStreamPolicy, count: int) -> list[Example]:
+def examples(policy: EmbeddedPolicy, count: int) -> list[Example]:
     config = policy.model.dual_config
     made = []
     for number in range(count):
         rng = np.random.default_rng(100 + number)
         prompt = replace(small_prompt(config, 1 + number % 2, 3, seed=number), words_dim=1)
         codes = rng.integers(config.codebook_sizes, size=(4 + number % 3, config.num_codebooks))
-        made.append(Example(prompt, policy.target_block(codes, rng.integers(config.text_eos_id, size=3).tolist())))
+        made.append(Example(prompt, (policy.target_block(codes, rng.integers(config.text_eos_id, size=3).tolist()),)))
     return made
 
 
@@ -64,12 +64,13 @@ def test_target_with_more_words_than_speech_is_refused() -> None:
         small_policy(small_model(small_config())).target_block(np.array([[4, 0]]), [0, 1, 2])
 
 
-def explicit_losses(policy: DualStreamPolicy, batch: list[Example], first: float) -> tuple[float, float]:
+def explicit_losses(policy: EmbeddedPolicy, batch: list[Example], first: float) -> tuple[float, float]:
     """One example at a time, all logits, log-softmax over the ids of a slot written out by hand."""
     model, config = policy.model, policy.model.dual_config
     text, audio, text_weight, audio_count = 0.0, 0.0, 0.0, 0
     for example in batch:
-        tokens, sampled = example.target.tokens[0], example.target.sampled[0]
+        (target,) = example.target
+        tokens, sampled = target.tokens[0], target.sampled[0]
         prompt = example.prompt
         audio_ids = torch.from_numpy(np.concatenate([prompt.audio_ids, tokens[:, 1:]]))[None]
         text_ids = torch.from_numpy(np.concatenate([prompt.text_ids, tokens[:, 0]]))[None]

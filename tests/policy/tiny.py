@@ -10,8 +10,8 @@ import torch
 from paras2s.acoustics.prosody import UTTERANCE_DIM
 from paras2s.audio import Clip
 from paras2s.language import WordPieces
-from paras2s.policy.dual_policy import DualStreamPolicy
 from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
+from paras2s.policy.embedded import EmbeddedPolicy
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.policy.listener import Listener
 from paras2s.records import Rollout
@@ -115,15 +115,15 @@ class FakeCodec:
         return Clip(np.zeros(640 * len(codes), dtype=np.float32), self.sample_rate_hz)
 
 
-def small_policy(model: DualStreamLM) -> DualStreamPolicy:
+def small_policy(model: DualStreamLM) -> EmbeddedPolicy:
     """A policy around a model of `small_config`; its word pieces are single letters."""
     pieces = WordPieces([chr(ord("a") + number) for number in range(model.dual_config.text_eos_id)])
     listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
-    return DualStreamPolicy(model, pieces, FakeCodec(model.dual_config.codebook_sizes), listener)
+    return EmbeddedPolicy(model, pieces, FakeCodec(model.dual_config.codebook_sizes), listener)
 
 
 def small_rollouts(
-    policy: DualStreamPolicy, prompts: Sequence[Prompt], group_size: int, max_steps: int, step: int
+    policy: EmbeddedPolicy, prompts: Sequence[Prompt], group_size: int, max_steps: int, step: int
 ) -> list[Rollout]:
     """On-policy rollouts [B] whose seeds depend on `step` alone."""
     ids = [f"q{number}" for number in range(len(prompts))]

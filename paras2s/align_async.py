@@ -1,0 +1,40 @@
+"""The asynchronous driver: the next questions are being sampled and judged while the learner learns from the last.
+
+Answers are at most `align.max_staleness` updates old when they are learned from; what that changes is corrected token by
+token (`align.importance_cap`). At most `max_staleness + 1` batches are under way, so nothing piles up. The loop is that of
+`align.py`, with a queue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from paras2s.rollout.fleet import Underway, fleet_of
+from paras2s.stages.alignment import Alignment, evaluate
+
+
+def align_async(alignment: Alignment, resume: bool) -> None:
+    """As `align.align`; the same questions and seeds, so with `max_staleness` 0 the same policy.
+
+    Raises:
+        PolicyError: as there.
+    """
+    config, sampling = alignment.config, alignment.sampling
+    assert config.max_staleness is not None
+    with alignment.stage() as bar, fleet_of(*alignment.fleet(resume)) as fleet:
+        alignment.begin_at(fleet.version)
+        waiting: deque[Underway] = deque()
+        for step in range(fleet.version, config.steps):
+            started = time.perf_counter()
+            while len(waiting) <= config.max_staleness and step + len(waiting) < config.steps:
+                waiting.append(fleet.begin(alignment.ask(step + len(waiting)), config.group_size, sampling))
+            underway = waiting.popleft()
+            rollouts, rewards = fleet.collect(underway)
+            metrics = fleet.learn(underway.asked, rollouts, rewards)
+            fleet.sync(step + 1)
+            if alignment.looks_at(step):
+                metrics |= evaluate(fleet, alignment)
+            fleet.grow()
+            alignment.keep(fleet, step, metrics | {"seconds": time.perf_counter() - started}, bar)
+        fleet.export(alignment.folder)

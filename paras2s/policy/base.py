@@ -1,0 +1,177 @@
+"""`Policy`: what a trainer may do with a speech-to-speech model, and what is the same for all of them.
+
+A policy of another package is a subclass with an entry point in the group `paras2s.policies`; `paras2s check-policy` runs
+the contract against it.
+Alphabet: B prompts, G answers a prompt, N answers in all, T steps, S slots, K codebooks.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paras2s.audio import Clip
+from paras2s.config import AugmentConfig
+from paras2s.errors import PolicyError
+from paras2s.policy.interface import Generation, PolicySpec, Prompt, Sampling, Turn
+from paras2s.records import Block
+
+
+class Policy(ABC):
+    """A speech-to-speech model that can be trained by reinforcement learning.
+
+    `model` is the network, under the released checkpoint's parameter names. Its forward is the teacher-forced pass,
+    `model(prompts, answers, sampling)`, so that whoever shards it or wraps it sees one call.
+    """
+
+    spec: PolicySpec
+    model: nn.Module
+    frozen: nn.Module | None = None
+
+    # -- what each policy has of its own ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
+        """A dialogue as the model reads it, up to where its answer begins."""
+
+    @abstractmethod
+    def generate(
+        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
+    ) -> list[Generation]:
+        """G answers for each prompt, from one prefill a prompt; `seeds` [B][G] make each answer reproducible.
+
+        An answer depends on its prompt and its own seed, and on nothing else in the batch.
+        """
+
+    @abstractmethod
+    def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
+        """Codec codes [T, K] of one answer, from 0, without delay and end; T = 0 for an answer without sound."""
+
+    @abstractmethod
+    def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
+        """Waveform of one answer, empty for an empty one; a decoder that draws noise draws it from `seed`."""
+
+    @abstractmethod
+    def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
+        """What one answer says, from its text tokens."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint that `load` reads; a released model's has the released names and layout."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> Policy:
+        """Read a checkpoint; `dtype` None: the one it is stored in.
+
+        Raises:
+            PolicyError: tensors or config do not fit, by name.
+        """
+
+    @abstractmethod
+    def reload(self, folder: Path) -> None:
+        """Fill the model's weights from a checkpoint of this policy, and nothing else."""
+
+    def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
+        """A demonstration as the blocks that the model should have sampled (G = 1).
+
+        Raises:
+            PolicyError: no encoder of its speech was released; warm it up on answers that it sampled itself.
+        """
+        raise PolicyError(
+            f"{type(self).__name__} cannot learn from recorded speech: the encoder of its audio codes was never released; "
+            "set warmup.steps to 0, or warm it up on its own best answers"
+        )
+
+    def blur(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
+        """A question as it is misheard in training; as it is, where a policy has its own ears."""
+        return prompt
+
+    # -- what is the same for all -------------------------------------------------------------------------------------
+
+    def logprobs(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:
+        """Teacher-forced log-probs, differentiable: one tensor [N, T, S] for each of an answer's blocks.
+
+        `answers` [B] holds each prompt's blocks, G answers in each. N counts all answers in order, T is the longest block's;
+        0 where not sampled.
+        """
+        return tuple(self.model(prompts, answers, sampling))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    def freeze_reference(self) -> None:
+        """Keep a copy of the present weights as the reference, for training without LoRA."""
+        self.frozen = copy.deepcopy(self.model).requires_grad_(False).eval()
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, the policy is the one from before training: adapters off if there are any, else the frozen copy.
+
+        Raises:
+            PolicyError: neither adapters nor `freeze_reference`.
+        """
+        if adapters := self.adapters:
+            for layer in adapters:
+                layer.enable_adapters(False)
+            try:
+                yield
+            finally:
+                for layer in adapters:
+                    layer.enable_adapters(True)
+        elif self.frozen is not None:
+            trained, self.model = self.model, self.frozen
+            try:
+                yield
+            finally:
+                self.model = trained
+        else:
+            raise PolicyError("no reference: call freeze_reference() or add_lora() before training")
+
+    @property
+    def adapters(self) -> list[Any]:
+        """Modules that carry LoRA matrices."""
+        return [module for module in self.model.modules() if hasattr(module, "lora_A")]
+
+    def add_lora(self, rank: int, alpha: int) -> None:
+        """Put LoRA matrices on every module of `spec.lora_targets` and freeze everything else."""
+        from peft import LoraConfig, inject_adapter_in_model
+
+        # peft freezes what is not an adapter, and matches a pattern against the whole name.
+        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=self.spec.lora_targets), self.model)
+
+    def merge_lora(self) -> None:
+        """Fold the LoRA matrices into the weights and restore the original parameter names."""
+        for name, module in list(self.model.named_modules()):
+            if hasattr(module, "lora_A"):
+                module.merge()
+                parent, _, child = name.rpartition(".")
+                setattr(self.model.get_submodule(parent), child, module.get_base_layer())
+        # peft leaves its settings behind, and would take the next adapters for a second set.
+        if hasattr(self.model, "peft_config"):
+            del self.model.peft_config
+        self.model.requires_grad_(True)
+
+    def checkpoint_layers(self) -> None:
+        """From now on, make activations anew for the gradient.
+
+        Raises:
+            PolicyError: this policy cannot.
+        """
+        if not hasattr(self.model, "checkpoint_layers"):
+            raise PolicyError(f"{type(self).__name__} keeps its activations; set align.checkpoint_layers to false")
+        setattr(self.model, "checkpoint_layers", True)  # noqa: B010 - not every model has it
+
+    def trainable(self) -> dict[str, Tensor]:
+        """Parameters that learn, by name."""
+        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}

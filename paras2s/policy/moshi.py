@@ -1,0 +1,559 @@
+"""`MoshiPolicy`: Kyutai's Moshi (moshiko, moshika) as transformers ships it, with its codec Mimi.
+
+A step is one frame of 80 ms. The backbone reads, for the frame before, one text token, K codes of what Moshi said and K codes
+of what the user said, and gives the frame's text token; the depth decoder then gives the K codes one after the other, each
+from the text token and the codes before it in the frame. Codebook 0 belongs to the frame, 1..K-1 to the one before: the
+acoustic delay. Tokens are stored as the model's own ids at its own, delayed, step; `decode_codes` undoes the delay.
+
+- Forced: codes 1..K-1 of an answer's first frame, which belong to the prompt's last frame, and that is silence.
+- While the user speaks, Moshi says text pads and the codes of silence, and the other way round; each clip is encoded for
+  itself, and silence is one constant frame: what Mimi makes of zeros once it has settled. A prompt ends with two silent
+  frames, so that the ids of its last step are silence alone. That is where sampling and scoring take it from.
+- Moshi is full duplex and has no end: an answer runs to `max_steps` ("length"). A checkpoint that was taught one names it
+  (`MoshiText.end_id`), and the frame whose text it is, is the last ("eos"); its codes are sampled too, since they finish the
+  frame before. Text ids of the release (kyutai-labs/moshi, `LMModel`): 3 pads, 0 closes a padding before a word.
+- A demonstration's words stand one token a frame from its start, then pads: without timings of the words, they run ahead.
+- LoRA goes on the backbone alone. The depth decoder holds a weight a codebook, [K, out, in], in modules of its own that
+  peft has no adapter for; its log-probs still reach the backbone's adapters. Without LoRA it learns as everything else.
+- Mimi is no part of `model`: it never learns, and it runs in float32.
+- Prompt and answer together stay below the window of the attention (3000 frames), so that no cache ever forgets.
+
+Not done: a prompt is read again for each of its answers in scoring; what the user says during an answer is always silence.
+Alphabet: B prompts, G answers a prompt, N answers in all, L prompt steps, T steps, S slots, K codebooks, M frames, V codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paras2s.audio import Clip
+from paras2s.errors import PolicyError, one_line
+from paras2s.policy.base import Policy
+from paras2s.policy.interface import Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
+from paras2s.policy.sampler import check_request, pick, uniforms_of
+from paras2s.policy.scoring import in_parts, picked_logprobs
+from paras2s.policy.weights import check_state, load_tensors, read_config, shapes_of, shard_files
+from paras2s.records import Block
+from paras2s.storage import read_json, write_json, write_text
+
+ARCHITECTURE = "Moshi"
+LORA_TARGETS = r"decoder\.model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj\.linear|mlp\.fc[12])"
+SHARDED = r"(decoder\.model|depth_decoder)\.layers\.\d+"
+# The user's code tables are fed from the same codec as Moshi's own; they are no adaptor that may learn faster.
+HEARING = r"(?!)"
+# Silence between a question and its answer, and at the end of every prompt.
+PAUSE_FRAMES = 2
+# Zeros that Mimi hears before its codes count as those of silence.
+SETTLE_FRAMES = 25
+# Answers under way at a time, as far as their groups allow: a frame of the 7B model takes 0.5 MB of cache an answer.
+ROWS_AT_ONCE = 64
+
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "ffn_dim")
+CONFIG_KEYS = (
+    *_SIZES, "num_codebooks", "audio_vocab_size", "rms_norm_eps", "hidden_act", "max_position_embeddings", "sliding_window",
+    "audio_encoder_config", "depth_decoder_config",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MoshiText:
+    """Text ids that are no words: the padding, what closes a padding before a word, and the end (None: there is none)."""
+
+    pad_id: int = 3
+    end_of_pad_id: int = 0
+    end_id: int | None = None
+
+
+class MoshiNet(nn.Module):
+    """Backbone and depth decoder of a `MoshiForConditionalGeneration`, under its parameter names; takes its modules over."""
+
+    def __init__(self, released: Any) -> None:
+        super().__init__()
+        self.config = released.config
+        self.codebooks, self.codes = int(self.config.num_codebooks), int(self.config.audio_vocab_size)
+        self.embed_tokens: Any = released.embed_tokens
+        self.decoder: Any = released.decoder
+        self.depth_decoder: Any = released.depth_decoder
+        if self.depth_decoder.config.num_codebooks != self.codebooks:
+            raise PolicyError(
+                f"the depth decoder speaks {self.depth_decoder.config.num_codebooks} codebooks, the model {self.codebooks}"
+            )
+        for name, module in list(self.depth_decoder.named_modules()):
+            if type(module).__name__ == "MoshiFlexibleLinear":
+                parent, _, child = name.rpartition(".")
+                setattr(self.depth_decoder.get_submodule(parent), child, _PerCodebook(module.weight))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.decoder.lm_head.weight.device
+
+    def forward(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor]:
+        """Log-probs [N, T, S] of the answers' tokens, 0 where not sampled: the backbone over all steps, then all frames.
+
+        Answers stand behind their prompts and are padded on the right, so that causality alone hides the padding.
+        """
+        blocks = [block for (block,) in answers]
+        tokens, sampled = (torch.from_numpy(part).to(self.device) for part in self._stacked(blocks))
+        text, audio, starts = self._streams(prompts, blocks, tokens.shape[1])
+        step = starts[:, None] - 1 + torch.arange(tokens.shape[1], device=self.device)
+        states = self.read(text, audio)[torch.arange(len(step), device=self.device)[:, None], step]
+
+        spoken = sampled[..., 0]
+        words = in_parts(
+            lambda states, wanted: picked_logprobs(self.decoder.lm_head(states), wanted, sampling.text_temperature),
+            self.config.vocab_size,
+            states[spoken],
+            tokens[..., 0][spoken],
+        )
+        text_logp = words.new_zeros(spoken.shape).masked_scatter(spoken, words)
+
+        framed = sampled[..., 1:].any(-1)
+        # The depth decoder always runs, for nothing if need be: where its weights are sharded, every rank gathers them.
+        framed[0, 0] |= ~framed.any()
+        logits = self.frames(states[framed], tokens[framed][:, :-1])
+        # Forced ids may lie behind the codes; what they would score is thrown away.
+        wanted = tokens[framed][:, 1:].clamp(max=self.codes - 1)
+        sound = picked_logprobs(logits.flatten(0, 1), wanted.flatten(), sampling.audio_temperature)
+        places = framed[..., None].expand(-1, -1, self.codebooks)
+        audio_logp = sound.new_zeros(places.shape).masked_scatter(places, sound)
+        return (torch.where(sampled, torch.cat([text_logp[..., None], audio_logp], -1), 0.0),)
+
+    def read(
+        self, text: Tensor, audio: Tensor, positions: Tensor | None = None, seen: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        """Backbone states [N, W, d] after steps of text [N, W] and audio [N, W, 2K], Moshi's own codes first.
+
+        With a cache: `positions` [N, W], None for 0, 1, ...; `seen` [N, all steps so far] is False where padding stands.
+        """
+        x = sum(table(audio[..., number]) for number, table in enumerate(self.embed_tokens))
+        found = self.decoder.model(
+            inputs_embeds=x + self.decoder.model.embed_tokens(text),
+            attention_mask=seen,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+        return found.last_hidden_state
+
+    def frames(self, states: Tensor, given: Tensor) -> Tensor:
+        """Logits [M, K, V] of whole frames: states [M, d] that predict them, and what is given [M, K]: text, all codes but one.
+
+        The mask is not for padding: without any, eager attention in the depth decoder would look ahead.
+        """
+        return self.depth_decoder(
+            input_ids=given, last_hidden_state=states[:, None], attention_mask=torch.ones_like(given), use_cache=False
+        ).logits
+
+    def next_code(self, states: Tensor, given: Tensor, memory: Any) -> Tensor:
+        """Logits [N, V] of a frame's next code; given [N] is the token before it, `memory` holds those before that."""
+        return self.depth_decoder(
+            input_ids=given[:, None], last_hidden_state=states[:, None], past_key_values=memory, use_cache=True
+        ).logits[:, 0]
+
+    def padded(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:
+        """Text [B, L], audio [B, L, 2K], lengths [B]; padded on the right."""
+        return self._streams(prompts, None, 1)
+
+    def _stacked(self, blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and sampled [N, T, S] of all answers, padded to the longest."""
+        steps = max(block.tokens.shape[1] for block in blocks)
+        short = [((0, 0), (0, steps - block.tokens.shape[1]), (0, 0)) for block in blocks]
+        tokens = [np.pad(block.tokens, pad) for block, pad in zip(blocks, short, strict=True)]
+        sampled = [np.pad(block.sampled, pad) for block, pad in zip(blocks, short, strict=True)]
+        return np.concatenate(tokens), np.concatenate(sampled)
+
+    def _streams(self, prompts: Sequence[Prompt], blocks: Sequence[Block] | None, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What is read: text [N, W], audio [N, W, 2K], and lengths of the prompts [N]; an answer's last step is never read."""
+        groups = [1] * len(prompts) if blocks is None else [len(block.tokens) for block in blocks]
+        width = max(prompt.length for prompt in prompts) + steps - 1
+        text = np.full((sum(groups), width), self.config.vocab_size, dtype=np.int64)
+        audio = np.full((sum(groups), width, 2 * self.codebooks), self.codes, dtype=np.int64)
+        for number, (prompt, end) in enumerate(zip(prompts, np.cumsum(groups), strict=True)):
+            rows, length = slice(end - groups[number], end), prompt.length
+            text[rows, :length], audio[rows, :length] = prompt.text_ids, prompt.audio_ids
+            if blocks is not None:
+                fed = blocks[number].tokens[:, :-1]
+                answer = slice(length, length + fed.shape[1])
+                text[rows, answer], audio[rows, answer, : self.codebooks] = fed[..., 0], fed[..., 1:]
+                audio[rows, answer, self.codebooks :] = prompt.audio_ids[-1, self.codebooks :]
+        lengths = np.repeat([prompt.length for prompt in prompts], groups)
+        return tuple(torch.from_numpy(part).to(self.device) for part in (text, audio, lengths))  # type: ignore[return-value]
+
+
+class _PerCodebook(nn.Module):
+    """A weight a codebook, [K, out, in]. Stands for transformers' module, which copies the weights once for every frame."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor, layer_idx: Tensor | None = None) -> Tensor:
+        """X [M, k or 1, in] to [M, k, out]; `layer_idx` [k] says which codebooks, in order; None: all."""
+        whole = layer_idx is None or len(layer_idx) == len(self.weight)
+        weight = self.weight if whole else self.weight[layer_idx]
+        return torch.einsum("mki,koi->mko", x.expand(-1, len(weight), -1), weight)
+
+
+@torch.inference_mode()
+def sample(
+    model: MoshiNet,
+    text_ids: MoshiText,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    sampling: Sampling,
+    seeds: Sequence[Sequence[int]],
+) -> list[Generation]:
+    """G answers for each of B prompts. Each prompt is read once, and its cache replicated; answers that end leave."""
+    from transformers import DynamicCache
+
+    device, count, slots = model.device, sampling.max_steps, 1 + model.codebooks
+    uniforms = uniforms_of(seeds, count, slots).to(device)
+    text, audio, lengths = model.padded(prompts)
+    # Given a config, a cache would cut itself to the sliding window, and the mask would not.
+    cache = DynamicCache()
+    states = model.read(text, audio, cache=cache)[torch.arange(len(prompts), device=device), lengths - 1]
+    cache.batch_repeat_interleave(group_size)
+    silence, states, lengths = (
+        part.repeat_interleave(group_size, 0)
+        for part in (audio[torch.arange(len(prompts), device=device), lengths - 1], states, lengths)
+    )
+    seen = torch.arange(text.shape[1], device=device) < lengths[:, None]
+    rows = len(states)
+    tokens_of = torch.full((rows, count, slots), model.codes, device=device)
+    tokens_of[..., 0] = text_ids.pad_id
+    sampled_of = torch.zeros(rows, count, slots, dtype=torch.bool, device=device)
+    logp_of = torch.zeros(rows, count, slots, dtype=torch.float64, device=device)
+    ended = torch.zeros(rows, dtype=torch.bool, device=device)
+    active = torch.arange(rows, device=device)
+    for step in range(count):
+        forced = silence[active, 1 : model.codebooks] if step == 0 else None
+        drawn, sampled, logp = _draw(model, states, forced, uniforms[active, step], sampling)
+        tokens_of[active, step], sampled_of[active, step], logp_of[active, step] = drawn, sampled, logp
+        if text_ids.end_id is not None:
+            ended[active] = drawn[:, 0] == text_ids.end_id
+            stay = (~ended[active]).nonzero()[:, 0]
+            if not len(stay):
+                break
+            if len(stay) < len(active):
+                active, drawn = active[stay], drawn[stay]
+                cache.batch_select_indices(stay)
+        if step < count - 1:
+            seen = torch.cat([seen, seen.new_ones(rows, 1)], 1)
+            both = torch.cat([drawn[:, 1:], silence[active, model.codebooks :]], 1)
+            place = (lengths[active] + step)[:, None]
+            states = model.read(drawn[:, :1], both[:, None], place, seen[active], cache)[:, 0]
+    recorded = [part.cpu().numpy() for part in (tokens_of, sampled_of, logp_of, ended)]
+    return [_generation(recorded, slice(i * group_size, (i + 1) * group_size), group) for i, group in enumerate(seeds)]
+
+
+def _draw(
+    model: MoshiNet, states: Tensor, forced: Tensor | None, uniform: Tensor, sampling: Sampling
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, sampled mask and log-probs [n, S] of one frame; `forced` [n, K-1] are its later codes where they are known."""
+    from transformers import DynamicCache
+
+    logits = model.decoder.lm_head(states)
+    token, logp = pick(logits, sampling.text_temperature, uniform[:, 0], sampling.text_top_k)
+    tokens, logps = [token], [logp]
+    memory = DynamicCache()
+    for number in range(1 if forced is not None else model.codebooks):
+        logits = model.next_code(states, token, memory)
+        token, logp = pick(logits, sampling.audio_temperature, uniform[:, 1 + number], sampling.audio_top_k)
+        tokens.append(token)
+        logps.append(logp)
+    own = torch.ones(uniform.shape, dtype=torch.bool, device=uniform.device)
+    if forced is not None:
+        own[:, len(tokens) :] = False
+        tokens += list(forced.T)
+        logps += [torch.zeros_like(logp)] * forced.shape[1]
+    return torch.stack(tokens, 1), own, torch.stack(logps, 1).double()
+
+
+def _generation(recorded: Sequence[np.ndarray], rows: slice, seeds: Sequence[int]) -> Generation:
+    """One prompt's answers, up to the longest."""
+    tokens, sampled, logp, ended = (part[rows] for part in recorded)
+    steps = int(sampled[..., 0].sum(1).max())
+    block = Block(slot_names(tokens.shape[2] - 1), tokens[:, :steps], sampled[:, :steps], logp[:, :steps])
+    return Generation((block,), tuple("eos" if end else "length" for end in ended), tuple(seeds))
+
+
+def slot_names(codebooks: int) -> tuple[str, ...]:
+    """S = 1 + K names."""
+    return ("text", *(f"audio{number}" for number in range(codebooks)))
+
+
+class MoshiPolicy(Policy):
+    """Moshi, Mimi and a tokenizer behind the policy interface."""
+
+    model: MoshiNet
+
+    def __init__(self, released: Any, tokenizer: Any, text_ids: MoshiText | None = None) -> None:
+        """Takes over the modules of a `MoshiForConditionalGeneration`; `tokenizer` is a `tokenizers.Tokenizer`."""
+        config = released.config
+        self.model, self.tokenizer, self.text_ids = MoshiNet(released).eval(), tokenizer, text_ids or MoshiText()
+        self.mimi: Any = released.audio_encoder.float().requires_grad_(False).eval()
+        self._generation_config = released.generation_config
+        if tokenizer.get_vocab_size() > config.vocab_size:
+            raise PolicyError(f"the tokenizer has {tokenizer.get_vocab_size()} pieces, the model {config.vocab_size}")
+        rate_hz, codec_hz = int(self.mimi.config.sampling_rate), float(self.mimi.config.frame_rate)
+        self._frame_samples = round(rate_hz / codec_hz)
+        names = slot_names(self.model.codebooks)
+        self.spec = PolicySpec(
+            slots=(
+                SlotSpec(names[0], "text", 0, config.vocab_size),
+                *(SlotSpec(name, "audio", 0, self.model.codes) for name in names[1:]),
+            ),
+            step_rate_hz=codec_hz,
+            input_rate_hz=rate_hz,
+            output_rate_hz=rate_hz,
+            shared_prefill=True,
+            has_target_encoder=True,
+            stochastic_decoder=False,
+            continuous_audio_input=False,
+            joint_step=True,
+            lora_targets=LORA_TARGETS,
+            hearing_parameters=HEARING,
+            sharded=SHARDED,
+            context_steps=min(config.max_position_embeddings, config.sliding_window),
+            code_format=f"mimi-{self.model.codebooks}@{codec_hz:g}",
+        )
+
+    # -- prompts and targets ------------------------------------------------------------------------------------------
+
+    def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
+        """A dialogue as both streams heard it, in the model's delayed layout; what a user's clip says in words is not read.
+
+        Raises:
+            PolicyError: a system's turn, a turn without a clip, or more than the context holds.
+        """
+        own: list[np.ndarray] = []
+        user: list[np.ndarray] = []
+        words: list[np.ndarray] = []
+        for turn in turns:
+            if turn.role == "system" or turn.clip is None:
+                raise PolicyError(f"Moshi reads speech alone: leave out the {turn.role}'s turn {turn.text!r}, or speak it")
+            codes = self._codes_of(turn.clip)
+            speaks, listens = (own, user) if turn.role == "assistant" else (user, own)
+            speaks.append(codes)
+            listens.append(self._quiet(len(codes)))
+            words.append(self._monologue(turn.text if turn.role == "assistant" else "", len(codes)))
+        if not turns:
+            raise PolicyError("a prompt needs a turn")
+        pause = self._quiet(PAUSE_FRAMES)
+        sides = [_delayed(np.concatenate([*side, pause]), self.model.codes) for side in (own, user)]
+        start = np.array([self.model.config.vocab_size])
+        text = np.concatenate([start, *words, self._monologue("", PAUSE_FRAMES)])
+        limit = self.spec.context_steps
+        if limit is not None and len(text) >= limit:
+            raise PolicyError(f"the dialogue has {len(text)} frames, Moshi's context {limit}; leave out the oldest turns")
+        audio = np.concatenate(sides, 1)
+        return Prompt(audio, text, None, np.zeros(len(text), dtype=bool), 0, (0,) * audio.shape[1])
+
+    def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
+        """A demonstration: its frames, then one of silence, in which its last codes stand (and the end, if there is one).
+
+        Raises:
+            PolicyError: it has more words than frames.
+        """
+        codes = np.concatenate([self._codes_of(clip), self._quiet(1)])
+        end = self.text_ids.pad_id if self.text_ids.end_id is None else self.text_ids.end_id
+        tokens = np.zeros((1, len(codes), 1 + self.model.codebooks), dtype=np.int64)
+        tokens[0, :, 0] = [*self._monologue(text, len(codes) - 1), end]
+        tokens[0, :, 1] = codes[:, 0]
+        tokens[0, 0, 2:], tokens[0, 1:, 2:] = self.silence[1:], codes[:-1, 1:]
+        sampled = np.ones(tokens.shape, dtype=bool)
+        sampled[0, 0, 2:] = False
+        return (Block(slot_names(self.model.codebooks), tokens, sampled, np.zeros(tokens.shape)),)
+
+    @cached_property
+    def silence(self) -> np.ndarray:
+        """Codes [K] of a frame of silence."""
+        rate_hz = self.spec.input_rate_hz
+        return self._codes_of(Clip(np.zeros(SETTLE_FRAMES * self._frame_samples, dtype=np.float32), rate_hz))[-1]
+
+    def _quiet(self, frames: int) -> np.ndarray:
+        return np.tile(self.silence, (frames, 1))
+
+    def _codes_of(self, clip: Clip) -> np.ndarray:
+        """Codes [T, K] of a clip; the tail is padded with silence to a whole frame."""
+        samples = clip.at(self.spec.input_rate_hz).samples
+        samples = np.pad(samples, (0, -len(samples) % self._frame_samples))
+        wave = torch.from_numpy(samples.astype(np.float32))[None, None].to(self._mimi_device)
+        with torch.no_grad():
+            codes = self.mimi.encode(wave, num_quantizers=self.model.codebooks).audio_codes[0]
+        return codes.T.cpu().numpy()
+
+    @property
+    def _mimi_device(self) -> torch.device:
+        return next(self.mimi.parameters()).device
+
+    def _monologue(self, text: str, frames: int) -> np.ndarray:
+        """Text ids [frames]: the words from the start, then pads."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids if text else []
+        if len(ids) > frames:
+            raise PolicyError(f"the words ({len(ids)} pieces) are longer than their speech ({frames} frames): {text!r}")
+        return np.array([*ids, *[self.text_ids.pad_id] * (frames - len(ids))], dtype=np.int64)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def generate(
+        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
+    ) -> list[Generation]:
+        """See `Policy.generate`.
+
+        Raises:
+            PolicyError: see `check_request`; text alone is asked for, or more steps than the context holds.
+        """
+        check_request(prompts, group_size, sampling, seeds)
+        if not sampling.speak:
+            raise PolicyError("Moshi cannot answer in text alone: its text is that of its speech")
+        longest = max(prompt.length for prompt in prompts)
+        limit = self.spec.context_steps
+        if limit is not None and longest + sampling.max_steps > limit:
+            raise PolicyError(f"{longest} frames of prompt and {sampling.max_steps} of answer: Moshi's context holds {limit}")
+        self.model.eval()
+        at_once = max(1, ROWS_AT_ONCE // group_size)
+        found: list[Generation] = []
+        for start in range(0, len(prompts), at_once):
+            part = slice(start, start + at_once)
+            found += sample(self.model, self.text_ids, prompts[part], group_size, sampling, seeds[part])
+        return found
+
+    def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
+        """Codes [T, K] of the whole frames of one answer; the last one's later codes would have come a step later."""
+        (block,) = blocks
+        tokens = block.tokens[answer, block.sampled[answer].any(1), 1:]
+        return np.concatenate([tokens[:-1, :1], tokens[1:, 1:]], 1)
+
+    def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
+        """Mimi's waveform; it draws nothing from `seed`."""
+        codes = torch.from_numpy(self.decode_codes(blocks, answer)).to(self._mimi_device)
+        if not len(codes):
+            return Clip(np.zeros(0, dtype=np.float32), self.spec.output_rate_hz)
+        with torch.no_grad():
+            wave = self.mimi.decode(codes.T[None]).audio_values[0, 0]
+        return Clip(wave.float().cpu().numpy(), self.spec.output_rate_hz)
+
+    def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
+        """The words of the text stream."""
+        (block,) = blocks
+        ids = block.tokens[answer, block.sampled[answer, :, 0], 0]
+        silent = (self.text_ids.pad_id, self.text_ids.end_of_pad_id, self.text_ids.end_id)
+        return str(self.tokenizer.decode([int(one) for one in ids if one not in silent])).strip()
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """A folder that transformers loads too, in the released layout, with tokenizer and `policy.json` beside it.
+
+        Raises:
+            PolicyError: there are adapters.
+        """
+        from transformers import MoshiForConditionalGeneration
+
+        if self.adapters:
+            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+        # transformers renames Mimi's tensors on their way to the file, so it has to write them.
+        with torch.device("meta"):
+            whole: Any = MoshiForConditionalGeneration(self.model.config)
+        whole.generation_config = self._generation_config
+        for name, module in (*self.model.named_children(), ("audio_encoder", self.mimi)):
+            setattr(whole, name, module)
+        (folder / "policy.json").unlink(missing_ok=True)
+        whole.save_pretrained(folder)
+        write_text(folder / "tokenizer.json", self.tokenizer.to_str())
+        # Last, since a folder that has it counts as whole.
+        write_json(folder / "policy.json", {"architecture": ARCHITECTURE, "text": asdict(self.text_ids)})
+
+    def reload(self, folder: Path) -> None:
+        """Backbone and depth decoder; Mimi never changes."""
+        load_tensors(
+            self.model, shard_files(folder), str(folder), lambda name: None if name.startswith("audio_encoder.") else name
+        )
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> MoshiPolicy:
+        """Read what `save` wrote, or a release in transformers' format (such as kmhf/hf-moshiko).
+
+        Raises:
+            PolicyError: another architecture, no tokenizer, or tensors or config that do not fit, by name.
+        """
+        from tokenizers import Tokenizer
+        from transformers import MoshiForConditionalGeneration
+
+        text_ids = _text_ids(folder / "policy.json")
+        read_config(folder / "config.json", CONFIG_KEYS)
+        if not (folder / "tokenizer.json").is_file():
+            raise PolicyError(
+                f"{folder}: no tokenizer.json; copy it from a release in transformers' format, or convert Kyutai's "
+                "SentencePiece model with transformers' MoshiConverter"
+            )
+        stored = _stored_shapes(folder)
+        try:
+            loaded: Any = MoshiForConditionalGeneration.from_pretrained(
+                folder,
+                dtype="auto" if dtype is None else dtype,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                local_files_only=True,
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise PolicyError(f"{folder}: cannot be read ({one_line(error)}); copy the checkpoint again") from error
+        released, report = loaded
+        wanted = shapes_of(released.state_dict())
+        found = {name: shape for name, shape in wanted.items() if name not in report["missing_keys"]}
+        found |= {name: stored.get(name, ()) for name in report["unexpected_keys"]}
+        found |= {name: tuple(shape) for name, shape, _ in report["mismatched_keys"]}
+        check_state(wanted, found, str(folder))
+        policy = cls(released, Tokenizer.from_file(str(folder / "tokenizer.json")), text_ids)
+        policy.model.to(device)
+        policy.mimi.to(device)
+        return policy
+
+
+def _text_ids(path: Path) -> MoshiText:
+    """Those of a checkpoint, or the release's."""
+    if not path.is_file():
+        return MoshiText()
+    described = read_json(path)
+    architecture = described.get("architecture") if isinstance(described, dict) else None
+    if architecture != ARCHITECTURE:
+        raise PolicyError(f"{path.parent}: holds a {architecture!r}, not a {ARCHITECTURE}; choose another")
+    try:
+        return MoshiText(**described["text"])
+    except (KeyError, TypeError) as error:
+        raise PolicyError(f"{path}: 'text' does not fit ({one_line(error)})") from error
+
+
+def _stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name to shape of what lies in the folder.
+
+    Raises:
+        PolicyError: a file cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[str, tuple[int, ...]] = {}
+    for path in shard_files(folder):
+        try:
+            with safe_open(path, "pt") as held:
+                found |= {name: tuple(held.get_slice(name).get_shape()) for name in held.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again") from error
+    return found
+
+
+def _delayed(codes: np.ndarray, initial_id: int) -> np.ndarray:
+    """Codes [F, K] in the model's layout [1 + F, K]: a step of initial ids, then later codebooks a step late."""
+    laid = np.full((1 + len(codes), codes.shape[1]), initial_id, dtype=np.int64)
+    laid[1:, 0], laid[2:, 1:] = codes[:, 0], codes[:-1, 1:]
+    return laid

@@ -1,0 +1,1 @@
+"""Speech in and out of the released models: tokenizer, features, detokenizer."""

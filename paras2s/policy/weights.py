@@ -1,0 +1,178 @@
+"""Tensors of a checkpoint: read, compared by name and shape with what a model wants, and written in shards.
+
+A checkpoint that does not fit is refused whole, with the tensors at fault; nothing is ever filled in half.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paras2s.errors import PolicyError
+from paras2s.storage import read_json, write_bytes, write_json
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+Shapes = Mapping[str, tuple[int, ...]]
+_SHOWN = 10
+
+
+def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Name to shape."""
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+def check_state(expected: Shapes, found: Shapes, where: str) -> None:
+    """Compare what a model wants with what a checkpoint holds.
+
+    Raises:
+        PolicyError: tensors are missing, too many, or of another shape; names at most ten of them, with both shapes.
+    """
+    faults = [f"{name} {list(expected[name])} is missing" for name in sorted(expected.keys() - found.keys())]
+    faults += [f"{name} {list(found[name])} is not wanted" for name in sorted(found.keys() - expected.keys())]
+    faults += [
+        f"{name} is {list(found[name])}, the config wants {list(expected[name])}"
+        for name in sorted(expected.keys() & found.keys())
+        if tuple(expected[name]) != tuple(found[name])
+    ]
+    if faults:
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        raise PolicyError(f"{where}: {len(faults)} tensors do not fit: {'; '.join(faults[:_SHOWN])}{more}")
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint: those of its index, or the only one.
+
+    Raises:
+        PolicyError: there are none, or the index names one that is not there.
+    """
+    index = folder / INDEX
+    if index.is_file():
+        names = sorted(set(dict(read_json(index))["weight_map"].values()))
+        if missing := [name for name in names if not (folder / name).is_file()]:
+            raise PolicyError(f"{folder / missing[0]}: the index names it and it is not there; copy the checkpoint again")
+        return [folder / name for name in names]
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    raise PolicyError(f"{folder}: holds neither {SINGLE} nor {INDEX}")
+
+
+def load_tensors(
+    model: nn.Module,
+    files: Iterable[Path],
+    where: str,
+    rename: Callable[[str], str | None] = lambda name: name,
+) -> None:
+    """Fill a model from safetensors files, one tensor at a time, so that a checkpoint is never in memory twice.
+
+    `rename` gives the model's name of a stored tensor, None for one that is to be ignored.
+
+    Raises:
+        PolicyError: a file cannot be read, or the tensors do not fit; the model is then unchanged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    own = model.state_dict()
+    files, path = list(files), None
+    found: dict[str, tuple[int, ...]] = {}
+    try:
+        for path in files:
+            with safe_open(path, "pt") as held:
+                for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                    if (ours := rename(name)) is not None:
+                        found[ours] = tuple(held.get_slice(name).get_shape())
+        check_state(shapes_of(own), found, where)
+        for path in files:
+            with safe_open(path, "pt") as held:
+                for name in held.keys():  # noqa: SIM118
+                    if (ours := rename(name)) is not None:
+                        own[ours].copy_(held.get_tensor(name))
+    except (FileNotFoundError, SafetensorError) as error:
+        raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make it anew") from error
+
+
+def stored_dtype(files: Iterable[Path]) -> torch.dtype:
+    """The precision of a checkpoint's first floating-point tensor.
+
+    Raises:
+        PolicyError: a file cannot be read, or none holds one.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    path = None
+    try:
+        for path in files:
+            with safe_open(path, "pt") as held:
+                for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                    if (found := names.get(held.get_slice(name).get_dtype())) is not None:
+                        return found
+    except (FileNotFoundError, SafetensorError) as error:
+        raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again") from error
+    raise PolicyError(f"{path}: holds no weights")
+
+
+def write_tensors(folder: Path, state: Mapping[str, Tensor], shard_bytes: int = 5 * 2**30) -> None:
+    """Write safetensors, in shards with an index where they are too large for one file."""
+    from safetensors.torch import save
+
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, value in state.items():
+        held = value.detach().cpu().contiguous()
+        if shards[-1] and size + held.nbytes > shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = held
+        size += held.nbytes
+    if len(shards) == 1:
+        write_bytes(folder / SINGLE, save(shards[0], metadata={"format": "pt"}))
+        return
+    names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
+    for name, shard in zip(names, shards, strict=True):
+        write_bytes(folder / name, save(shard, metadata={"format": "pt"}))
+    total = sum(value.nbytes for shard in shards for value in shard.values())
+    weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+    write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def read_config(path: Path, wanted: Iterable[str]) -> dict[str, object]:
+    """A released `config.json`.
+
+    Raises:
+        PolicyError: keys are missing. They are never filled from a class's defaults, which are not the checkpoint's.
+    """
+    try:
+        found = dict(read_json(path))
+    except (TypeError, ValueError, json.JSONDecodeError) as error:
+        raise PolicyError(f"{path}: not a model's config ({error})") from error
+    if missing := sorted(set(wanted) - found.keys()):
+        raise PolicyError(f"{path}: {', '.join(missing)} missing; defaults of a class are not those of its checkpoint")
+    return found
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Copies as arrays, which travel between processes; bfloat16, which numpy has not, as the int16 of its bits."""
+    copied = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+    return {
+        name: (value.view(torch.int16) if value.dtype == torch.bfloat16 else value).numpy() for name, value in copied.items()
+    }
+
+
+def fill(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray], where: str) -> None:
+    """Overwrite tensors by what `to_arrays` made of others.
+
+    Raises:
+        PolicyError: names or shapes differ.
+    """
+    check_state(shapes_of(tensors), {name: value.shape for name, value in arrays.items()}, where)
+    for name, value in arrays.items():
+        held = torch.from_numpy(value)
+        if held.dtype == torch.int16:
+            held = held.view(torch.bfloat16)
+        tensors[name].data.copy_(held)

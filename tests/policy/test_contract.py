@@ -1,0 +1,172 @@
+"""The contract on every policy, tiny and random, and on policies that are broken in the ways it was written for.
+
+Not covered: half precision beyond that it runs, GPUs, and released weights (`paras2s check-policy NAME --weights DIR`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import small_config, small_model, small_policy, small_prompt
+from tiny_kimi import write_kimi
+from tiny_moshi import tiny_moshi, tiny_moshi_turns
+from tiny_qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
+from tiny_world import invoke
+from torch import Tensor
+
+from paras2s.errors import PolicyError
+from paras2s.policy.base import Policy
+from paras2s.policy.contract import TOLERANCE, Finding, Subject, check_policy, subject_of
+from paras2s.policy.embedded import EmbeddedPolicy
+from paras2s.policy.interface import Generation, Prompt, Sampling
+from paras2s.policy.kimi import KimiPolicy
+from paras2s.records import Block
+
+
+def embedded_subject(policy: EmbeddedPolicy | None = None) -> Subject:
+    config = small_config(delay=2)
+    prompts = tuple(small_prompt(config, clips, steps, seed) for seed, (clips, steps) in enumerate(((1, 4), (2, 3), (1, 1))))
+    return Subject(policy or small_policy(small_model(config)), prompts, TOLERANCE[torch.float64], words="b d")
+
+
+def kimi_subject(folder: Path) -> Subject:
+    return subject_of(KimiPolicy.load(write_kimi(folder / "kimi")))
+
+
+SUBJECTS: dict[str, Callable[[Path], Subject]] = {
+    "embedded": lambda _: embedded_subject(),
+    "kimi": kimi_subject,
+    "moshi": lambda _: subject_of(tiny_moshi(), tiny_moshi_turns()),
+    "qwen_omni": lambda _: subject_of(tiny_qwen_omni(), tiny_qwen_omni_turns()),
+}
+# Saving goes through float32 where the loader of a family does.
+NOT_APPLICABLE = {"qwen_omni": {"9"}}
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_every_policy_keeps_the_contract(name: str, tmp_path: Path) -> None:
+    subject = SUBJECTS[name](tmp_path)
+    before = {key: value.clone() for key, value in subject.policy.model.state_dict().items()}
+    saves = None if name == "embedded" else tmp_path / "saved"
+    found = list(check_policy(subject, saves))
+    assert {one.name: one.detail for one in found if one.ok is False} == {}
+    skipped = {one.name[0] for one in found if one.ok is None}
+    assert skipped <= NOT_APPLICABLE.get(name, set())
+    assert len(found) == (10 if saves is None else 11)
+    # And it is left as it came.
+    after = subject.policy.model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[key], before[key]) for key in before)
+    assert not subject.policy.adapters
+
+
+# -- broken on purpose ------------------------------------------------------------------------------------------------
+
+
+class Broken(EmbeddedPolicy):
+    """An embedded policy with one thing wrong, chosen by `fault`."""
+
+    fault = ""
+
+    def generate(
+        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
+    ) -> list[Generation]:
+        if self.fault == "greedy":
+            sampling = Sampling(max_steps=sampling.max_steps, text_top_k=2)
+        if self.fault == "neighbours":
+            seeds = [[seed + 7 * len(prompts) for seed in row] for row in seeds]
+        if self.fault == "rows":
+            seeds = [[seed + 7 * len(row) for seed in row] for row in seeds]
+        return super().generate(prompts, group_size, sampling, seeds)
+
+    def logprobs(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:
+        if self.fault == "temperature":
+            sampling = Sampling(max_steps=sampling.max_steps)
+        (logp,) = super().logprobs(prompts, answers, sampling)
+        if self.fault == "detached":
+            return (logp.detach().requires_grad_(),)
+        if self.fault == "leak":
+            rows = np.concatenate(
+                [np.pad(b[0].tokens, ((0, 0), (0, logp.shape[1] - b[0].tokens.shape[1]), (0, 0))) for b in answers]
+            )
+            mask = logp != 0
+            return (logp + 1e-3 * mask * torch.from_numpy(rows).double().sum((1, 2), keepdim=True),)
+        if self.fault == "forced":
+            return (logp - 0.1 * (logp == 0),)
+        return (logp,)
+
+    @property
+    def adapters(self) -> list[Any]:
+        return [] if self.fault == "reference" and sys._getframe(1).f_code.co_name == "reference" else super().adapters
+
+    def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Any:
+        clip = super().decode_audio(blocks, answer, seed)
+        if self.fault == "noise":
+            return type(clip)(np.random.default_rng().normal(size=len(clip.samples)).astype(np.float32), clip.sample_rate_hz)
+        return clip
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ("", set()),
+        ("greedy", {"1"}),
+        ("temperature", {"1"}),
+        ("neighbours", {"2"}),
+        ("rows", {"3"}),
+        ("forced", {"4"}),
+        ("leak", {"4"}),
+        ("detached", {"5"}),
+        ("reference", {"6"}),
+        ("noise", {"8"}),
+    ],
+)
+def test_what_is_broken_is_found(fault: str, found: set[str]) -> None:
+    whole = small_policy(small_model(small_config(delay=2)))
+    policy = Broken(whole.model, whole.pieces, whole.codec, whole.listener)
+    policy.fault = fault
+    failed = {one.name[0] for one in check_policy(embedded_subject(policy)) if one.ok is False}
+    assert found <= failed
+    assert bool(found) == bool(failed)
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def make_whole() -> Policy:
+    """For `paras2s check-policy test_contract:make_whole`."""
+    return tiny_moshi()
+
+
+def test_the_command_checks_a_checkpoint_and_a_function(tmp_path: Path) -> None:
+    done = invoke("check-policy", "kimi", "--weights", write_kimi(tmp_path / "kimi"), "--device", "cpu", "--json")
+    report = json.loads(done.stdout)
+    assert report["failed"] == 0
+    assert len(report["checks"]) == 10
+    shown = invoke("check-policy", "test_contract:make_whole")
+    assert "1 sampled log-probs are the scored ones" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("kimi", "--weights"), ("nowhere:made", "cannot import"), ("json:dumps", "dumps"), ("test_contract:Finding", "Finding")],
+)
+def test_what_cannot_be_checked_is_said(name: str, said: str) -> None:
+    with pytest.raises(PolicyError, match=said):
+        invoke("check-policy", name)
+
+
+def test_a_finding_is_kept_where_a_policy_raises() -> None:
+    whole = embedded_subject()
+    subject = Subject(whole.policy, (), whole.tolerance)
+    found = list(check_policy(subject))
+    assert len(found) == 10
+    assert all(isinstance(one, Finding) for one in found)
+    assert any(one.ok is False for one in found)
