@@ -28,7 +28,9 @@ def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], device: tor
     longest = max(prompt.length for prompt in prompts)
     audio = np.full((len(prompts), longest, config.num_codebooks), config.pad_id, dtype=np.int64)
     text = np.full((len(prompts), longest), config.pad_id, dtype=np.int64)
-    features = np.zeros((len(prompts), longest, max(config.continuous_dim, 1)), dtype=np.float64)
+    # In the prompts' own precision: several thousand numbers a step are many.
+    dtype = next((prompt.features.dtype for prompt in prompts if prompt.features is not None), np.dtype(np.float32))
+    features = np.zeros((len(prompts), longest, max(config.continuous_dim, 1)), dtype=dtype)
     continuous = np.zeros((len(prompts), longest), dtype=bool)
     for row, prompt in enumerate(prompts):
         place = slice(0, prompt.length)

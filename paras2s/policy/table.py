@@ -20,7 +20,7 @@ POLICIES = {
     "embedded": "paras2s.policy.embedded:EmbeddedPolicy",
     "kimi": "paras2s.policy.kimi:KimiPolicy",
     "glm4_voice": "paras2s.policy.interleaved:Glm4VoicePolicy",
-    "step_audio2": "paras2s.policy.interleaved:StepAudio2Policy",
+    "step_audio2": "paras2s.policy.step_audio:StepAudio2Policy",
     "moshi": "paras2s.policy.moshi:MoshiPolicy",
     "qwen_omni": "paras2s.policy.qwen_omni:QwenOmniPolicy",
 }

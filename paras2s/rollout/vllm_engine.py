@@ -1,0 +1,159 @@
+"""Rollouts from a vLLM engine, for single-stream policies: prompts and answers are encoded and decoded here, sampled there.
+
+The engine is an actor in another interpreter (see `vllm_worker.py`), started by the rollout worker on its own machine.
+Weights go to it as arrays, without a restart; adapters are folded in on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+
+import paras2s
+from paras2s.config import AlignConfig
+from paras2s.errors import ConfigError, PolicyError
+from paras2s.policy.base import Policy
+from paras2s.policy.dual_policy import slot_names
+from paras2s.policy.interface import Generation, Prompt, Sampling
+from paras2s.policy.interleaved import InterleavedPolicy
+from paras2s.policy.weights import fill, to_arrays
+from paras2s.records import AUDIO, TEXT, Block, Rollout
+from paras2s.rollout.engine import check_lengths, decoded
+from paras2s.rollout.vllm_worker import VllmWorker
+
+# Of a GPU's memory, or of the machine's on the CPU; see VllmWorker.
+MEMORY_SHARE = {"cuda": 0.85, "cpu": 0.12}
+Answer = tuple[np.ndarray, np.ndarray, str]
+
+
+def engine_python(config: AlignConfig) -> Path:
+    """VLLM's own interpreter.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    beside = Path(paras2s.__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+    # Not resolved: an environment's interpreter is a link, and is its environment's only under its own name.
+    found = (config.engine_python or beside).absolute()
+    if not found.exists():
+        raise ConfigError(f"align.engine: no vLLM at {found}; run `make vllm-env`, or set align.engine_python")
+    return found
+
+
+def as_block(policy: InterleavedPolicy, answers: Sequence[Answer]) -> Block:
+    """G answers of different length as one block; every token is sampled, the end too."""
+    steps = max(len(tokens) for tokens, _, _ in answers)
+    tokens = np.full((len(answers), steps, 1), policy.config.pad_id, dtype=np.int64)
+    sampled, logp = np.zeros(tokens.shape, dtype=bool), np.zeros(tokens.shape)
+    for row, (ids, values, _) in enumerate(answers):
+        tokens[row, : len(ids), 0], sampled[row, : len(ids)], logp[row, : len(ids), 0] = ids, True, values
+    labels = np.where(tokens >= policy.first_audio, AUDIO, TEXT)
+    return Block(slot_names(policy.config), tokens, sampled, logp, labels)
+
+
+class VllmEngine:
+    """Samples a single-stream policy with vLLM. `version` is -1 until weights come."""
+
+    def __init__(self, policy: Policy, config: AlignConfig, max_steps: int, threads: int) -> None:
+        if not isinstance(policy, InterleavedPolicy):
+            raise PolicyError(
+                f"align.engine: vllm samples single-stream policies (GLM-4-Voice, Step-Audio 2), and {type(policy).__name__} "
+                "is none; set align.engine to native"
+            )
+        self.policy, self.version = policy, -1
+        self._python, self._threads = engine_python(config), threads
+        self._folder = tempfile.TemporaryDirectory(prefix="paras2s-vllm-")
+        policy.export_hf(Path(self._folder.name))
+        self._weights: dict[str, np.ndarray] | None = None
+        self._worker = self._start()
+
+    def _start(self) -> Any:
+        """On this machine and this worker's own GPU, if it has one."""
+        on_gpu = torch.cuda.is_available()
+        config = self.policy.config
+        # A test or a user may stand in another folder than the package's.
+        variables = {"PYTHONPATH": str(Path(paras2s.__file__).parents[1])}
+        if on_gpu:
+            variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(  # type: ignore[no-untyped-call]
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        options = {
+            "num_cpus": 0,
+            "scheduling_strategy": here,
+            "runtime_env": {"py_executable": str(self._python), "env_vars": variables},
+        }
+        dtype = str(self.policy.model.lm_head.weight.dtype).removeprefix("torch.")
+        context = self.policy.spec.context_steps or 8192
+        share = MEMORY_SHARE["cuda" if on_gpu else "cpu"]
+        made = ray.remote(VllmWorker).options(**options)  # type: ignore[attr-defined]
+        if config.hidden_size // config.num_heads < 32 and not on_gpu:
+            raise PolicyError("vLLM's CPU build wants attention heads of 32 dimensions or more")
+        return made.remote(self._folder.name, dtype, context, self._threads, share)
+
+    def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
+        """Into the policy here, and from it into the engine."""
+        fill(self.policy.trainable(), weights, "the learner's weights")
+        self._weights = to_arrays(dict(self.policy.hf_tensors()))
+        self.version = version
+        ray.get(self._worker.set_weights.remote(self._weights, version))
+
+    def generate(
+        self,
+        query_ids: Sequence[str],
+        prompts: Sequence[Prompt],
+        group_size: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        with_waves: bool = True,
+    ) -> list[Rollout]:
+        """One rollout a query; an engine that has died is started again, once.
+
+        Raises:
+            PolicyError: top-k, or a temperature of its own for each stream: vLLM has one for all tokens.
+        """
+        if sampling.truncated or sampling.text_temperature != sampling.audio_temperature:
+            raise PolicyError("vLLM samples both streams at one temperature and without top-k; set align.engine to native")
+        check_lengths(query_ids, prompts, sampling.max_steps, self.policy.spec.context_steps)
+        asked = (
+            [prompt.text_ids.tolist() for prompt in prompts],
+            group_size,
+            sampling.text_temperature,
+            sampling.max_steps,
+            list(self.policy.config.text_end_ids),
+            [list(row) for row in seeds],
+            [self._embedded(prompt) for prompt in prompts],
+        )
+        try:
+            found = ray.get(self._worker.sample.remote(*asked))
+        except ray.exceptions.RayActorError as error:
+            print(f"vLLM's engine died and is started again: {error}", file=sys.stderr)
+            self._worker = self._start()
+            if self._weights is not None:
+                ray.get(self._worker.set_weights.remote(self._weights, self.version))
+            found = ray.get(self._worker.sample.remote(*asked))
+        generations = [
+            Generation((as_block(self.policy, answers),), tuple(finish for _, _, finish in answers), tuple(row))
+            for answers, row in zip(found, seeds, strict=True)
+        ]
+        return [
+            decoded(self.policy, query_id, self.version, generation, with_waves)
+            for query_id, generation in zip(query_ids, generations, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _embedded(self, prompt: Prompt) -> np.ndarray | None:
+        """A prompt that is heard as vectors [L, d], None for one of ids alone."""
+        if prompt.features is None:
+            return None
+        audio, text = torch.from_numpy(prompt.audio_ids)[None], torch.from_numpy(prompt.text_ids)[None]
+        features, continuous = torch.from_numpy(prompt.features)[None], torch.from_numpy(prompt.continuous)[None]
+        return self.policy.model.embed(audio, text, features, continuous)[0].float().numpy()
