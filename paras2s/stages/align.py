@@ -40,9 +40,11 @@ def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
     """The RL prompts, or those of some categories: reinforcement in one domain, to be tested in another (Table 7).
 
     Raises:
-        ConfigError: an unknown category, or one without prompts.
+        ConfigError: there is none, an unknown category, or one without prompts.
     """
     queries = dataset.of_role("rl")
+    if not queries:
+        raise ConfigError(f"{dataset.folder}: holds no RL prompts; make them with `paras2s data` (data.rl_contrasts)")
     if not only:
         return queries
     category = prompt_categories(dataset.candidates)

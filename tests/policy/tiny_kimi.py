@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -26,15 +29,21 @@ SIZES = {
 }  # fmt: skip
 
 
-def write_tokenizer(folder: Path, ids: dict[str, int]) -> None:
-    """Ranks of the 256 bytes, and the special tokens under their released names."""
-    lines = [b"%s %d" % (base64.b64encode(bytes([byte])), byte) for byte in range(256)]
+def write_tokenizer(folder: Path, ids: dict[str, int], texts: Sequence[str] = ()) -> None:
+    """Ranks of the 256 bytes and of the words of some texts, and the special tokens under their released names."""
+    pieces = [bytes([byte]) for byte in range(256)]
+    for word in sorted({found for text in texts for found in re.findall(r" ?\w+", text)}):
+        # A word is merged byte by byte, so all its beginnings are tokens.
+        starts = [word.encode()[:length] for length in range(2, len(word.encode()) + 1)]
+        pieces += [start for start in starts if start not in pieces]
+    assert len(pieces) <= min(ids.values())
+    lines = [b"%s %d" % (base64.b64encode(piece), rank) for rank, piece in enumerate(pieces)]
     (folder / "tiktoken.model").write_bytes(b"\n".join(lines))
     added = {str(ids[ours]): {"content": name, "special": True} for ours, name in SPECIALS.items()}
     (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
 
 
-def write_weights(folder: Path, seed: int, dtype: torch.dtype) -> None:
+def write_weights(folder: Path, seed: int, dtype: torch.dtype, sizes: dict[str, Any]) -> None:
     """Two shards and an index, with what the released checkpoint has beside them."""
     from paras2s.policy.dual_stream import DualStreamLM
     from paras2s.policy.kimi import special_ids, stream_config
@@ -42,7 +51,7 @@ def write_weights(folder: Path, seed: int, dtype: torch.dtype) -> None:
     ids = special_ids(folder)
     ids.pop("text_only_id")
     torch.manual_seed(seed)
-    model = DualStreamLM(stream_config(dict(SIZES), ids, "tiny")).to(dtype)
+    model = DualStreamLM(stream_config(sizes, ids, "tiny")).to(dtype)
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     state = model.state_dict() | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
@@ -54,12 +63,15 @@ def write_weights(folder: Path, seed: int, dtype: torch.dtype) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
-def write_kimi(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64) -> Path:
-    """Everything `KimiPolicy.load` reads, tiny."""
+def write_kimi(
+    folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64, text: int = TEXT, texts: Sequence[str] = ()
+) -> Path:
+    """Everything `KimiPolicy.load` reads, tiny; `text` ids below the codes, tokens for the words of `texts` among them."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(SIZES))
-    write_tokenizer(folder, IDS)
-    write_weights(folder, seed, dtype)
+    sizes = SIZES | {"vocab_size": text + CODES, "pad_token_id": text - 1, "kimia_token_offset": text}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    write_tokenizer(folder, {name: one + text - TEXT for name, one in IDS.items()}, texts)
+    write_weights(folder, seed, dtype, sizes)
     (folder / "glm-4-voice-tokenizer").mkdir()
     released(folder / "glm-4-voice-tokenizer", encoder_of(SMALL), SMALL)
     whisper_folder(folder / "whisper-large-v3", chunk_s=30)

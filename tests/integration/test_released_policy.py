@@ -1,0 +1,123 @@
+"""The whole loop with released layouts in place of the embedded policy: warm-up, distillation, GRPO and bench by command line.
+
+The networks are tiny and random, of the true architectures; what they say is noise. Not covered: what they would learn.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_kimi import write_kimi
+from tiny_moshi import tiny_moshi
+from tiny_world import invoke, write_run
+
+from paras2s.config import load_config
+from paras2s.data_gen.manifest import TableWriter, load_dataset
+from paras2s.policy.kimi import KimiPolicy
+from paras2s.policy.moshi import MoshiPolicy
+from paras2s.policy.table import load_policy
+from paras2s.policy.weights import shard_files
+from paras2s.records import Query
+from paras2s.storage import read_jsonl
+
+LORA = {"rank": 2, "alpha": 4}
+ALIGN = {
+    "steps": 2, "queries_per_step": 2, "learned_queries": 2, "group_size": 3, "warmup_steps": 1, "checkpoint_every": 1,
+    "learning_rate": 0.01, "lora": LORA, "answers_at_once": 4, "max_drift": 0.01,
+}  # fmt: skip
+
+
+def config_of(folder: Path, data: Path, weights: Path, **changes: Any) -> Path:
+    """A run on the tiny data with released weights, rewarded for length."""
+    policy = {"weights": str(weights), "device": "cpu", "max_answer_steps": 6}
+    reward = {"sources": [{"kind": "length", "options": {"target_steps": 3}}]}
+    config = write_run(folder, **{"policy": policy, "reward": reward, "align": ALIGN, **changes})
+    shutil.copytree(data, folder / "run" / "data")
+    queries = load_dataset(data).queries
+    # The tiny data has no RL prompts: those of the preference set are asked, without their labels.
+    asked = [replace(q, role="rl", text=None, style=None) if q.role == "preference" else q for q in queries]
+    with TableWriter(folder / "run/data/queries.parquet", Query) as table:
+        table.write(asked)
+    return config
+
+
+def weights_in(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: value for path in shard_files(folder) for name, value in load_file(path).items()}
+
+
+@pytest.fixture(scope="module")
+def kimi(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a tiny Kimi-Audio, warmed up and aligned."""
+    folder = tmp_path_factory.mktemp("kimi_run")
+    texts = [one.text for one in load_dataset(tiny_run / "run/data").demonstrations]
+    weights = write_kimi(folder / "released", dtype=torch.float32, text=700, texts=texts)
+    warmup = {"steps": 2, "batch_size": 2, "demonstration_contrasts": 1, "lora": LORA, "learning_rate": 0.01}
+    config = config_of(folder, tiny_run / "run/data", weights, warmup=warmup)
+    invoke("warmup", config)
+    invoke("align", config)
+    return folder
+
+
+def test_each_stage_leaves_a_checkpoint_in_the_released_layout(kimi: Path) -> None:
+    released, sft, aligned = (weights_in(kimi / name) for name in ("released", "run/sft", "run/aligned"))
+    released.pop("model.layers.0.self_attn.rotary_emb.inv_freq")
+    assert released.keys() == sft.keys() == aligned.keys()
+    moved = {name for name in sft if not torch.equal(sft[name], released[name])}
+    # Adapters were folded into every projection of both branches, and into nothing else.
+    assert moved == {name for name in sft if "_proj.weight" in name and "layers" in name}
+    assert {name for name in sft if not torch.equal(sft[name], aligned[name])} <= moved
+    assert any(not torch.equal(sft[name], aligned[name]) for name in moved)
+    assert isinstance(load_policy(kimi / "run/aligned", device="cpu"), KimiPolicy)
+
+
+def test_sampler_and_learner_agree_and_the_log_is_whole(kimi: Path) -> None:
+    rows = list(read_jsonl(kimi / "run/metrics.jsonl"))
+    assert [row["step"] for row in rows] == [0, 1]
+    for row in rows:
+        assert row["parity_text_max"] < 1e-4
+        assert row["parity_audio_max"] < 1e-4
+        assert row["staleness"] == 0
+        assert np.isfinite(row["loss"])
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-9)
+    assert rows[1]["kl"] > 0
+    losses = list(read_jsonl(kimi / "run/warmup.jsonl"))
+    assert losses[1]["loss_text"] + losses[1]["loss_audio"] < losses[0]["loss_text"] + losses[0]["loss_audio"]
+
+
+def test_a_killed_alignment_goes_on_to_the_same_policy(kimi: Path, tmp_path: Path) -> None:
+    config = load_config(kimi / "run.yaml")
+    expected = weights_in(kimi / "run/aligned")
+    shutil.copytree(config.run_dir, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/aligned")
+    shutil.rmtree(tmp_path / "run/checkpoints/align/step_000002")
+    (tmp_path / "run/config.resolved.yaml").unlink()
+    invoke("align", kimi / "run.yaml", "--run-dir", tmp_path / "run", "--resume")
+    found = weights_in(tmp_path / "run/aligned")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_it_is_benched_and_checked_as_any_system(kimi: Path) -> None:
+    done = invoke("check-policy", "kimi", "--weights", kimi / "run/aligned", "--device", "cpu", "--json", "--steps", 4)
+    assert json.loads(done.stdout)["failed"] == 0
+
+
+def test_a_policy_without_demonstrations_is_aligned_as_it_is(tiny_run: Path, tmp_path: Path) -> None:
+    """Moshi, all weights learned beside a frozen copy, no warm-up, by the asynchronous driver."""
+    moshi = tiny_moshi()
+    moshi.model.float()
+    moshi.save(tmp_path / "released")
+    asynchronous = ALIGN | {"lora": None, "max_staleness": 1, "importance_cap": 2.0, "max_drift": 0.5, "steps": 3}
+    config = config_of(tmp_path, tiny_run / "run/data", tmp_path / "released", warmup={"steps": 0}, align=asynchronous)
+    invoke("warmup", config)
+    invoke("align", config)
+    rows = list(read_jsonl(tmp_path / "run/metrics.jsonl"))
+    assert [row["staleness"] for row in rows] == [0, 1, 1]
+    assert isinstance(load_policy(tmp_path / "run/aligned", device="cpu"), MoshiPolicy)
