@@ -42,6 +42,11 @@ class Devices:
         """Around a step's passes: inside, the weights are whole; afterwards the gradients are those of all devices."""
         yield
 
+    @contextmanager
+    def gathered_reference(self, policy: Policy) -> Iterator[None]:
+        """Around the reference's passes: inside, its weights are whole."""
+        yield
+
     def clip(self, parameters: Iterable[Tensor], norm: float) -> float:
         """Scale gradients down to `norm`; returns what it was."""
         return float(torch.nn.utils.clip_grad_norm_(list(parameters), norm))

@@ -129,9 +129,11 @@ class Learner:
         tally = _Tally()
         self.optimiser.zero_grad()
         model.train()
+        # Before the passes with a gradient, so that the copy's weights are never whole beside the policy's own.
+        references = self._references(held)
         with self.devices.gathered(self.policy):
-            for portion, known in zip(held, entries, strict=True):
-                result = self._pass(portion, known, whole)
+            for portion, known, ref_logp in zip(held, entries, references, strict=True):
+                result = self._pass(portion, known, ref_logp, whole)
                 tally.add(result, parity(known, result.logp))
                 # Several devices average their gradients, and the loss is a sum over them.
                 torch.autograd.backward(result.objective.loss * self.devices.world)
@@ -149,11 +151,16 @@ class Learner:
         """Of log-probs: float64 for models in it, else float32."""
         return torch.float64 if next(self.policy.model.parameters()).dtype == torch.float64 else torch.float32
 
-    def _pass(self, portion: Portion, known: Entries, whole: Whole) -> _Passed:
-        logp = flat(self.policy.logprobs(portion.prompts, portion.answers, self.sampling)).to(known.mask.dtype)
-        with torch.no_grad(), self.policy.reference():
-            # Without a leash too: how far the policy went is what one wants to know then.
-            ref_logp = flat(self.policy.logprobs(portion.prompts, portion.answers, self.sampling)).to(known.mask.dtype)
+    def _references(self, held: Sequence[Portion]) -> list[torch.Tensor]:
+        """The reference's log-probs [N, M] of each portion. Without a leash too: one wants to know how far the policy went."""
+        with torch.no_grad(), self.devices.gathered_reference(self.policy), self.policy.reference():
+            return [self._logp(portion) for portion in held]
+
+    def _logp(self, portion: Portion) -> torch.Tensor:
+        return flat(self.policy.logprobs(portion.prompts, portion.answers, self.sampling)).to(self.compute_dtype)
+
+    def _pass(self, portion: Portion, known: Entries, ref_logp: torch.Tensor, whole: Whole) -> _Passed:
+        logp = self._logp(portion)
         old_logp, importance = known.behaviour_logp, None
         if self.config.importance_cap is not None:
             old_logp = logp.detach()

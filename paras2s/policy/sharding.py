@@ -42,6 +42,7 @@ class Sharded(Devices):
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         self._parts: list[Any] = []
+        self._reference_parts: list[Any] = []
 
     def spread(self, policy: Policy) -> None:
         """Shard the layers that the spec names and the rest; adapters and the frozen copy must be there already."""
@@ -52,8 +53,9 @@ class Sharded(Devices):
         if not policy.adapters:
             policy.model.to(torch.float64 if next(policy.model.parameters()).dtype == torch.float64 else torch.float32)
         self._parts = self._shard(policy.model, policy.spec.sharded)
+        self._reference_parts = self._parts
         if policy.frozen is not None:
-            self._parts += self._shard(policy.frozen, policy.spec.sharded)
+            self._reference_parts = self._shard(policy.frozen, policy.spec.sharded)
         _open_a_door(policy.model)
 
     def _shard(self, model: nn.Module, layers: str) -> list[Any]:
@@ -107,6 +109,17 @@ class Sharded(Devices):
         finally:
             # Before clipping and stepping, which would otherwise change whole weights that the next gathering overwrites.
             for part in self._parts:
+                part.reshard()
+
+    @contextmanager
+    def gathered_reference(self, policy: Policy) -> Iterator[None]:
+        """Around the reference's passes: inside, its weights are whole; with adapters they are the policy's own."""
+        for part in self._reference_parts:
+            part.unshard()
+        try:
+            yield
+        finally:
+            for part in self._reference_parts:
                 part.reshard()
 
     def clip(self, parameters: Iterable[Tensor], norm: float) -> float:

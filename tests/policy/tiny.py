@@ -129,4 +129,6 @@ def small_rollouts(
     ids = [f"q{number}" for number in range(len(prompts))]
     seeds = answer_seeds(5, step, range(len(prompts)), group_size)
     sampling = Sampling(1.0, 1.0, max_steps)
-    return NativeEngine(policy).generate(ids, prompts, group_size, sampling, seeds)
+    engine = NativeEngine(policy)
+    engine.version = step
+    return engine.generate(ids, prompts, group_size, sampling, seeds)

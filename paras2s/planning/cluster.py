@@ -1,0 +1,345 @@
+"""What a plan is told: a cluster, its devices' rates, and facts about policies and rewards that no run's config holds.
+
+Every number that is not a count or a switch is a `Figure`: its value, where it is from, and a note. `paras2s plan` lists
+those it used. Two kinds of device: `peak`, a data sheet's rates and the shares of them that programs reach; `measured`,
+the rates of each kind of work by itself, as `benchmarks/plan_check.py` measures them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, Field, model_validator
+
+from paras2s.config import AlignConfig, PolicyConfig, Section, parse_config
+from paras2s.errors import ConfigError, one_line
+
+CLUSTERS = "configs/clusters"
+
+
+class Figure(Section):
+    """A number and where it is from: measured here, published by others, or assumed by us."""
+
+    value: float
+    origin: Literal["measured", "published", "assumed"]
+    note: str = Field(min_length=1, description="how it was measured, who published it, or why it is assumed")
+
+
+class PeakDevice(Section):
+    """A data sheet's rates, and the shares of them that are reached. The shares cover whatever is not a product."""
+
+    kind: Literal["peak"]
+    memory_gib: Figure
+    peak_tflops: Figure = Field(description="dense, in the dtype trained in")
+    memory_gb_s: Figure
+    train_share: Figure = Field(description="of peak_tflops while learning, work done twice counted twice")
+    read_share: Figure = Field(description="of peak_tflops while prompts are read and answers are judged")
+    decode_share: Figure = Field(description="of peak_tflops in the products of a decoded step")
+    memory_share: Figure = Field(description="of memory_gb_s in a decoded step")
+    step_overhead_ms: Figure = Field(description="of a decoded step: launches, the draw, the host")
+
+
+class MeasuredDevice(Section):
+    """Rates of each kind of work by itself; the times add up, since nothing here overlaps."""
+
+    kind: Literal["measured"]
+    memory_gib: Figure
+    product_gflops: Figure = Field(description="of a linear layer over many rows")
+    weight_gb_s: Figure = Field(description="at which a linear layer reads its weights, whatever its rows")
+    attention_gflops: Figure = Field(description="of attention over whole sequences, masked")
+    cache_gb_s: Figure = Field(description="keys and values read for one new position")
+    vector_gb_s: Figure = Field(description="bytes by cost.py's count through norms, rotations, gates and sums")
+    backward_gb_s: Figure = Field(description="the same on the way back")
+    stream_gb_s: Figure = Field(description="read and written by a copy of something large")
+    drawn_mlogits_s: Figure = Field(description="millions of logits a second from which tokens are drawn")
+    scored_mlogits_s: Figure = Field(description="millions of logits a second of which one is looked up")
+    launch_us: Figure = Field(description="of one small operation")
+
+
+Device = Annotated[PeakDevice | MeasuredDevice, Field(discriminator="kind")]
+
+
+class Driver(Section):
+    """When rollouts may start: `sync`, with the newest weights; `async`, with weights up to `max_staleness` steps older."""
+
+    kind: Literal["sync", "async"] = "sync"
+    max_staleness: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Driver:
+        if (self.max_staleness > 0) != (self.kind == "async"):
+            raise ValueError("sync means a max_staleness of 0, async one of at least 1")
+        return self
+
+
+class Roles(Section):
+    """Who does what. `colocated`: every device does everything in turn; `apart`: so many devices each."""
+
+    layout: Literal["colocated", "apart"] = "colocated"
+    rollout: int = Field(0, ge=0)
+    learner: int = Field(0, ge=0)
+    reward: int = Field(0, ge=0, description="0: rewards come from elsewhere, or from the rollout devices")
+
+
+class Engine(Section):
+    """What samples. `continuous`: a finished answer's place is taken by the next; `static`: a batch takes its longest."""
+
+    batching: Literal["continuous", "static"] = "continuous"
+    rows: int = Field(256, ge=1, description="answers under way on one device")
+    leave_share: float = Field(0.0, ge=0, lt=1, description="of rows that must have ended before they leave together")
+    dtype_bytes: Literal[2, 4] = 2
+
+
+class LearnerPlan(Section):
+    """How the learner trains; what the run's config sets of it counts instead (see `as_the_run_says`)."""
+
+    trainable: Literal["full", "lora"] = "full"
+    lora_rank: int = Field(16, ge=1)
+    weight_bytes: Literal[2, 4] = Field(2, description="of a weight in products; those that are trained are kept in 4 besides")
+    gradient_bytes: Literal[2, 4] = 4
+    checkpointing: bool = Field(True, description="activations of one layer at a time, computed again on the way back")
+    rows: int | None = Field(8, ge=1, description="answers in memory at once on a device; null: all of a step")
+    chunk_rows: int | None = Field(None, ge=1, description="answers that go through together; null: as many as rows")
+    logits_at_once: int | None = Field(2**25, ge=1, description="more are made in parts; null: all at once")
+    shard_over: int = Field(1, ge=1, description="devices that share one copy of weights and optimiser (FSDP)")
+    gather: Literal["step", "layer"] = Field(
+        "step", description="step: as policy/sharding.py, whole weights and gradients while learning; layer: one after another"
+    )
+
+
+class Judging(Section):
+    """How answers are scored."""
+
+    streaming: bool = Field(False, description="an answer is scored when it ends, not when the last one of its step does")
+    concurrency: int | None = Field(None, ge=1, description="calls under way at once; null: as the judge's config says")
+
+
+class Cluster(Section):
+    """Machines and how they are used."""
+
+    name: str
+    device: str | Device = Field(description="a device of rates.yaml, or its rates")
+    devices: int = Field(ge=1)
+    devices_per_node: int = Field(1, ge=1)
+    link_gb_s: Figure = Field(description="one way, a device, within a node")
+    network_gb_s: Figure = Field(description="one way, a device, between nodes")
+    link_share: Figure = Field(description="of either that collectives reach")
+    transport_gb_s: Figure | None = Field(None, description="of new weights from learner to rollout; null: by the links")
+    reserve_gib: Figure = Field(description="a device's memory that is not ours: context, buffers, fragments")
+    usd_per_device_hour: Figure
+    driver: Driver = Driver()
+    roles: Roles = Roles()
+    engine: Engine = Engine()
+    learner: LearnerPlan = LearnerPlan()
+    judging: Judging = Judging()
+
+    @property
+    def rates(self) -> PeakDevice | MeasuredDevice:
+        """Its device's; `load_cluster` has put them in place of its name."""
+        if isinstance(self.device, str):
+            raise ConfigError(f"{self.name}: the rates of {self.device!r} have not been looked up")
+        return self.device
+
+    def count(self, role: Literal["rollout", "learner", "reward"]) -> int:
+        """Devices of a role."""
+        return self.devices if self.roles.layout == "colocated" else getattr(self.roles, role)
+
+
+class Encoder(Section):
+    """A frozen network beside the policy, such as the one that hears the question."""
+
+    parameters: Figure
+    positions: Figure = Field(description="it goes over, a question")
+
+
+class Speaker(Section):
+    """What turns audio tokens into sound."""
+
+    parameters: Figure
+    gflop_per_s: Figure = Field(description="of sound")
+
+
+class PolicyFacts(Section):
+    """What is known of a policy beside its sizes, and the sizes where a run names it by its kind alone."""
+
+    kind: str | None = Field(None, description="as in the run's policy.kind")
+    sizes: dict[str, int] = Field({}, description="of PolicyConfig; {}: any")
+    text_vocab: int | None = Field(None, description="null: the run's word pieces and `special_ids`")
+    special_ids: int = 0
+    codebook_sizes: tuple[int, ...]
+    masked: bool = Field(description="only ids that mean something in a stream are scored there")
+    continuous_dim: int
+    steps_per_s: Figure
+    question_s: Figure
+    prompt_extra_steps: int = Field(description="of a prompt, beside its speech")
+    answer_s: Figure
+    answer_spread: Figure = Field(description="lengths are drawn evenly from the mean less this share to the mean more it")
+    text_steps_per_s: Figure = Field(description="tokens of text, a second of answer")
+    longest_answer_s: Figure = Field(description="where the run's config does not set policy.max_answer_steps")
+    hearing: Encoder | None = None
+    speaking: Speaker | None = None
+
+
+class RewardFacts(Section):
+    """What scoring an answer takes: a worker's processor, a network on devices, or a call of an endpoint."""
+
+    reads_sound: bool = False
+    seconds: Figure | None = Field(None, description="of a worker's processor, an answer")
+    seconds_per_s: Figure | None = Field(None, description="of a worker's processor, a second of answer")
+    parameters: Figure | None = Field(None, description="that every position goes through; null: no network on a device")
+    positions_per_s: Figure | None = Field(None, description="of question and answer")
+    prompt_positions: Figure | None = None
+    encoder_parameters: Figure | None = None
+    encoder_positions_per_s: Figure | None = None
+    tokens_in: Figure | None = Field(None, description="text tokens of a call, null: no call")
+    tokens_out: Figure | None = None
+    latency_s: Figure | None = None
+
+
+class Rates(Section):
+    """The shipped table `planning/rates.yaml`, or a user's."""
+
+    devices: dict[str, Device]
+    policies: dict[str, PolicyFacts]
+    rewards: dict[str, RewardFacts]
+
+
+def load_rates(path: Path | None = None) -> Rates:
+    """The shipped rates, or a user's file.
+
+    Raises:
+        ConfigError: missing, not YAML, unknown key, bad value.
+    """
+    source = path or resources.files("paras2s.planning").joinpath("rates.yaml")
+    try:
+        values = yaml.safe_load(source.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{source}: not a table of rates ({one_line(error)})") from error
+    return parse_config(values, str(source), Rates)
+
+
+def cluster_path(name: str) -> Path:
+    """A YAML file, or a shipped cluster by its name.
+
+    Raises:
+        ConfigError: no such cluster.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    folder = Path(str(resources.files("paras2s"))) / CLUSTERS
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(one.stem for one in folder.glob("*.yaml")))
+        raise ConfigError(f"no cluster {name!r}; there are {known}; or give a YAML file")
+    return path
+
+
+def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = None) -> Cluster:
+    """A cluster with its device's rates in place, dotted overrides laid over it.
+
+    Raises:
+        ConfigError: missing, not YAML, unknown key, bad value, unknown device, or roles that do not add up.
+    """
+    path = cluster_path(name)
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not a cluster ({one_line(error)})") from error
+    for dotted, value in (overrides or {}).items():
+        *parents, key = dotted.split(".")
+        if parents[:1] == ["device"] and isinstance(values, dict) and values.get("device") in rates.devices:
+            # To change one of its rates, its rates must be there.
+            values["device"] = rates.devices[values["device"]].model_dump()
+        place = values
+        for parent in parents:
+            place = place.setdefault(parent, {}) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            raise ConfigError(f"{dotted}: leads through a value, not a section")
+        place[key] = value
+    return check_cluster(parse_config(values, str(path), Cluster), rates)
+
+
+def check_cluster(cluster: Cluster, rates: Rates) -> Cluster:
+    """The cluster with its device's rates in place.
+
+    Raises:
+        ConfigError: an unknown device, or roles or shards that do not add up.
+    """
+    if isinstance(cluster.device, str):
+        if cluster.device not in rates.devices:
+            raise ConfigError(f"{cluster.name}: no device {cluster.device!r}; there are {', '.join(sorted(rates.devices))}")
+        cluster = cluster.model_copy(update={"device": rates.devices[cluster.device]})
+    roles = cluster.roles
+    asked = roles.rollout + roles.learner + roles.reward
+    if roles.layout == "colocated" and asked:
+        raise ConfigError(f"{cluster.name}: roles.layout colocated gives every role every device; leave the counts out")
+    if roles.layout == "apart" and (asked != cluster.devices or not roles.rollout or not roles.learner):
+        raise ConfigError(
+            f"{cluster.name}: {roles.rollout} + {roles.learner} + {roles.reward} devices in roles, {cluster.devices} there; "
+            "rollout and learner need at least one each"
+        )
+    shards, learners = cluster.learner.shard_over, cluster.count("learner")
+    if learners % shards:
+        raise ConfigError(f"{cluster.name}: learner.shard_over {shards} does not divide the {learners} devices that learn")
+    return cluster
+
+
+@dataclass(frozen=True)
+class KnownPolicy:
+    """A row of the rates, and the sizes that go with it."""
+
+    name: str
+    facts: PolicyFacts
+    sizes: PolicyConfig
+
+
+def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) -> KnownPolicy:
+    """Those of a given name, else of the run's policy.kind, else the first whose sizes are the run's.
+
+    Raises:
+        ConfigError: no such name or kind, or released weights of which the config does not say what they are.
+    """
+    if name is None and config.kind is not None:
+        name = next((row for row, facts in rates.policies.items() if facts.kind == config.kind), config.kind)
+    elif name is None and config.weights is not None:
+        raise ConfigError(f"policy.weights: {config.weights} is not looked into; say what it is: --policy, or policy.kind")
+    if name is not None:
+        if name not in rates.policies:
+            raise ConfigError(f"no policy {name!r} in the rates; there are {', '.join(rates.policies)}")
+        facts = rates.policies[name]
+        return KnownPolicy(name, facts, config.model_copy(update=facts.sizes))
+    for row, facts in rates.policies.items():
+        if all(getattr(config, key) == value for key, value in facts.sizes.items()):
+            return KnownPolicy(row, facts, config)
+    raise ConfigError("no policy in the rates has the sizes of policy.hidden_size and the like")
+
+
+def as_the_run_says(cluster: Cluster, align: AlignConfig) -> Cluster:
+    """What the run's config sets itself, it also decides: adapters, passes, checkpointing, and how old samples may be."""
+    changed: dict[str, Any] = {}
+    if "lora" in align.model_fields_set:
+        changed["trainable"] = "full" if align.lora is None else "lora"
+        if align.lora is not None:
+            changed["lora_rank"] = align.lora.rank
+    if "answers_at_once" in align.model_fields_set:
+        changed["rows"] = align.answers_at_once
+    if "checkpoint_layers" in align.model_fields_set:
+        changed["checkpointing"] = align.checkpoint_layers
+    driver = cluster.driver
+    if "max_staleness" in align.model_fields_set:
+        driver = Driver(kind="async", max_staleness=align.max_staleness) if align.max_staleness else Driver()
+    return cluster.model_copy(update={"learner": cluster.learner.model_copy(update=changed), "driver": driver})
+
+
+def figures(value: Any, name: str = "") -> Iterator[tuple[str, Figure]]:
+    """All figures below a section, with their dotted names."""
+    if isinstance(value, Figure):
+        yield name, value
+    elif isinstance(value, BaseModel):
+        for key in type(value).model_fields:
+            yield from figures(getattr(value, key), f"{name}.{key}" if name else key)

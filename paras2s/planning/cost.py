@@ -1,0 +1,457 @@
+"""What a step of GRPO computes, moves and holds: parameters, FLOPs, bytes, and the seconds a device needs for them.
+
+Pure functions of sizes. A product of [n, a] with [a, b] is 2 n a b FLOPs. Attention over whole sequences is counted as a
+rectangle, as our masks have it. The way back costs two products for each one; a layer that is not remembered is computed
+once more. Vector work (norms, rotations, gates, sums) is counted in bytes read and written by the operations as they stand
+in `policy.dual_stream`.
+
+Left out: padding of prompts to one length, dispatch between threads, allocation, and what the host does meanwhile.
+Alphabet: d hidden, f intermediate, j = key heads x head size, V vocabulary, P prompt, n steps of an answer, r rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from paras2s.config import PolicyConfig, RewardSourceConfig, RunConfig, load_judging_config
+from paras2s.endpoint import load_prices
+from paras2s.errors import ConfigError
+from paras2s.planning.cluster import Cluster, Engine, LearnerPlan, MeasuredDevice, PeakDevice, PolicyFacts, Rates, RewardFacts
+
+Phase = Literal["train", "read", "decode"]
+GIB = 2**30
+# Small operations: of one layer by itself and with its memory, of a slot drawn and scored, of a step besides; and how many
+# more the way back has. Counted by timing networks so narrow that nothing else takes time, in units of the first.
+LONE_LAYER_LAUNCHES, LAYER_LAUNCHES, DRAW_LAUNCHES, SCORE_LAUNCHES, STEP_LAUNCHES = 60, 100, 42, 88, 160
+BACK_LAUNCHES = 2.4
+# The way back through attention: scores once more, and four products for two.
+ATTENTION_BACK = 2.5
+# Bytes of an AdamW update of one float32 weight: four read (weight, gradient, two moments), three written.
+ADAMW_BYTES = 28
+
+
+@dataclass(frozen=True)
+class PolicySizes:
+    """Sizes of `policy.dual_stream.DualStreamLM`; `text_rows` and `audio_rows` of its heads are used."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    tap: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    text_rows: int
+    audio_rows: int
+    codebooks: int
+    continuous: int
+
+    @property
+    def shared(self) -> int:
+        """Layers that both streams go through."""
+        return self.tap + 1 if self.codebooks else self.layers
+
+    @property
+    def branch(self) -> int:
+        """Layers of each branch."""
+        return self.layers - self.tap - 1 if self.codebooks else 0
+
+    @property
+    def kv(self) -> int:
+        """j: numbers in a key."""
+        return self.hidden // self.heads * self.kv_heads
+
+    @property
+    def cached_layers(self) -> int:
+        """Layers with keys and values of their own."""
+        return self.shared + 2 * self.branch
+
+
+def policy_sizes(config: PolicyConfig, facts: PolicyFacts) -> PolicySizes:
+    """Of a run's policy; what its config does not say is in the facts."""
+    text_vocab = config.text_pieces + facts.special_ids if facts.text_vocab is None else facts.text_vocab
+    codes = sum(facts.codebook_sizes)
+    # With masks, text is scored among pieces and their end, codes among themselves and the answer's end.
+    text_rows = text_vocab - facts.special_ids + 1 if facts.masked else text_vocab + codes
+    return PolicySizes(
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        layers=config.num_layers,
+        tap=config.tap_layer,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        vocab=text_vocab + codes,
+        text_rows=text_rows,
+        audio_rows=codes + 1 if facts.masked else text_vocab + codes,
+        codebooks=len(facts.codebook_sizes),
+        continuous=facts.continuous_dim,
+    )
+
+
+def layer_products(sizes: PolicySizes) -> int:
+    """Weights of one layer that are multiplied with: q, k, v, o, gate, up, down."""
+    d, f, j = sizes.hidden, sizes.intermediate, sizes.kv
+    return 2 * d * d + 2 * d * j + 3 * d * f
+
+
+def layer_parameters(sizes: PolicySizes) -> int:
+    """With the biases of q, k and v, and two norms."""
+    return layer_products(sizes) + sizes.hidden + 2 * sizes.kv + 2 * sizes.hidden
+
+
+def parameters(sizes: PolicySizes) -> dict[str, int]:
+    """By part; their sum is the model's."""
+    d, layer = sizes.hidden, layer_parameters(sizes)
+    streams = 2 if sizes.codebooks else 1
+    return {
+        "embedding": sizes.vocab * d,
+        "shared layers": sizes.shared * layer,
+        "text branch": sizes.branch * layer,
+        "audio branch": sizes.branch * layer,
+        "heads": streams * sizes.vocab * d,
+        "norms": streams * d,
+        "adaptor": sizes.continuous * d + d + d * d + d + 2 * d if sizes.continuous else 0,
+    }
+
+
+def lora_parameters(sizes: PolicySizes, rank: int) -> int:
+    """Two matrices of that rank on each product of each layer."""
+    d, f, j = sizes.hidden, sizes.intermediate, sizes.kv
+    return rank * sizes.cached_layers * (2 * (d + d) + 2 * (d + j) + 3 * (d + f))
+
+
+# -- work and time ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """What something computes and moves."""
+
+    products: float = 0.0
+    weight_bytes: float = 0.0
+    attention: float = 0.0
+    cache_bytes: float = 0.0
+    vector_bytes: float = 0.0
+    backward_bytes: float = 0.0
+    stream_bytes: float = 0.0
+    drawn_logits: float = 0.0
+    scored_logits: float = 0.0
+    launches: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    def times(self, factor: float) -> Work:
+        """As often."""
+        return Work(*(factor * getattr(self, one.name) for one in fields(self)))
+
+
+def backward(forward: Work, of_weights: bool = True) -> Work:
+    """The way back behind a forward pass; `of_weights` False: for frozen weights there is no gradient, only through them."""
+    return Work(
+        products=(2 if of_weights else 1) * forward.products,
+        weight_bytes=2 * forward.weight_bytes,
+        attention=ATTENTION_BACK * forward.attention,
+        backward_bytes=forward.vector_bytes,
+        scored_logits=forward.scored_logits,
+        launches=BACK_LAUNCHES * forward.launches,
+    )
+
+
+def seconds(work: Work, device: PeakDevice | MeasuredDevice, phase: Phase) -> float:
+    """Seconds on one device.
+
+    A data sheet's device does each kind of work at the slower of its two limits, arithmetic and memory, and what is no
+    product is in the share. A measured one does everything one after another.
+    """
+    if isinstance(device, PeakDevice):
+        shares = {"train": device.train_share, "read": device.read_share, "decode": device.decode_share}
+        flops = device.peak_tflops.value * 1e12 * shares[phase].value
+        memory = device.memory_gb_s.value * 1e9 * device.memory_share.value
+        return (
+            max(work.products / flops, work.weight_bytes / memory)
+            + max(work.attention / flops, work.cache_bytes / memory)
+            + work.stream_bytes / memory
+        )
+    return (
+        work.products / (device.product_gflops.value * 1e9)
+        + work.weight_bytes / (device.weight_gb_s.value * 1e9)
+        + max(work.attention / (device.attention_gflops.value * 1e9), work.cache_bytes / (device.cache_gb_s.value * 1e9))
+        + work.vector_bytes / (device.vector_gb_s.value * 1e9)
+        + work.backward_bytes / (device.backward_gb_s.value * 1e9)
+        + work.stream_bytes / (device.stream_gb_s.value * 1e9)
+        + work.drawn_logits / (device.drawn_mlogits_s.value * 1e6)
+        + work.scored_logits / (device.scored_mlogits_s.value * 1e6)
+        + work.launches * device.launch_us.value * 1e-6
+    )
+
+
+def vector_elements(sizes: PolicySizes) -> int:
+    """Numbers read and written for one position of one layer by what is no product.
+
+    Two norms of 7 d, two residual sums of 3 d, rotation of 8 a number of q and k, 2 d to put heads side by side, 5 f for
+    the gate.
+    """
+    d, f, j = sizes.hidden, sizes.intermediate, sizes.kv
+    return 14 * d + 6 * d + 8 * (d + j) + 2 * d + 5 * f
+
+
+def _layers(sizes: PolicySizes, positions: float, layers: float, dtype_bytes: int) -> Work:
+    """Products and vector work of positions through layers; the layers' weights are read once."""
+    return Work(
+        products=2 * layer_products(sizes) * positions * layers,
+        weight_bytes=dtype_bytes * layer_parameters(sizes) * layers,
+        vector_bytes=dtype_bytes * vector_elements(sizes) * positions * layers,
+        launches=LAYER_LAUNCHES * layers,
+    )
+
+
+def _head(sizes: PolicySizes, positions: float, rows: int, launches: int, dtype_bytes: int) -> Work:
+    return Work(
+        products=2 * sizes.hidden * rows * positions,
+        weight_bytes=dtype_bytes * sizes.hidden * rows,
+        launches=launches,
+    )
+
+
+def read_prompts(sizes: PolicySizes, prompts: int, prompt_steps: int, dtype_bytes: int) -> Work:
+    """Each prompt once through every layer, features through the adaptor."""
+    positions = prompts * prompt_steps
+    d, layers = sizes.hidden, sizes.cached_layers
+    adapted = 2 * (sizes.continuous * d + d * d) * positions if sizes.continuous else 0
+    attention = 4 * d * prompt_steps * positions * layers
+    return _layers(sizes, positions, layers, dtype_bytes) + Work(products=adapted, attention=attention, launches=STEP_LAUNCHES)
+
+
+def decode_step(
+    sizes: PolicySizes, rows: int, own_positions: float, prompts: int, prompt_steps: int, text: bool, dtype_bytes: int
+) -> Work:
+    """One step of `rows` answers that have `own_positions` behind them together; `text`: somebody still writes."""
+    through = sizes.shared + sizes.branch * (2 if text else 1)
+    seen = own_positions + rows * prompt_steps
+    work = _layers(sizes, rows, through, dtype_bytes)
+    work += Work(
+        attention=4 * sizes.hidden * seen * through,
+        cache_bytes=2 * sizes.kv * dtype_bytes * through * (own_positions + prompts * prompt_steps),
+        launches=STEP_LAUNCHES,
+    )
+    if text:
+        work += _head(sizes, rows, sizes.text_rows, DRAW_LAUNCHES, dtype_bytes) + Work(drawn_logits=rows * sizes.text_rows)
+    if sizes.codebooks:
+        head = _head(sizes, rows, sizes.audio_rows, DRAW_LAUNCHES * sizes.codebooks, dtype_bytes)
+        work += head + Work(drawn_logits=rows * sizes.audio_rows)
+    return work
+
+
+def score_answers(sizes: PolicySizes, rows: int, steps: int, text_steps: int, prompt_steps: int, dtype_bytes: int) -> Work:
+    """Log-probs of `rows` answers of `steps` each behind prompts that were read, the text branch for `text_steps`."""
+    ahead, text = sizes.shared + sizes.branch, sizes.branch
+    work = _layers(sizes, rows * steps, ahead, dtype_bytes) + _layers(sizes, rows * text_steps, text, dtype_bytes)
+    for layers, length in ((ahead, steps), (text, text_steps)):
+        seen = prompt_steps + length
+        # Keys and values of the prompt are fetched for each row and put before its own.
+        copied = 2 * sizes.kv * rows * (2 * prompt_steps + 2 * seen)
+        work += Work(attention=4 * sizes.hidden * seen * rows * length * layers, vector_bytes=dtype_bytes * copied * layers)
+    work += _head(sizes, rows * text_steps, sizes.text_rows, SCORE_LAUNCHES, dtype_bytes)
+    work += Work(scored_logits=rows * text_steps * sizes.text_rows, launches=STEP_LAUNCHES)
+    if sizes.codebooks:
+        work += _head(sizes, rows * steps, sizes.audio_rows, SCORE_LAUNCHES * sizes.codebooks, dtype_bytes)
+        work += Work(scored_logits=rows * steps * sizes.audio_rows)
+    return work
+
+
+def embedding_gradients(sizes: PolicySizes, passes: int, dtype_bytes: int) -> Work:
+    """Each look-up makes a gradient as large as the table: it is cleared, filled and added."""
+    return Work(stream_bytes=3 * dtype_bytes * sizes.vocab * sizes.hidden * (sizes.codebooks + 1) * passes)
+
+
+def update(trained: float) -> Work:
+    """AdamW on so many weights, and the norm of their gradients."""
+    return Work(stream_bytes=(ADAMW_BYTES + 4) * trained)
+
+
+# -- memory -------------------------------------------------------------------------------------------------------------
+
+
+def cache_bytes(sizes: PolicySizes, positions: float, dtype_bytes: int) -> float:
+    """Keys and values of so many positions in every layer."""
+    return 2 * sizes.kv * sizes.cached_layers * dtype_bytes * positions
+
+
+def activation_bytes(sizes: PolicySizes, positions: float, seen: float, plan: LearnerPlan) -> float:
+    """What the way back needs of so many positions that see keys and values of `seen` positions.
+
+    A layer leaves 9 d (two norms' inputs and insides, q, what was seen, and that side by side) and 4 f (gate, its
+    activation, up, product), and 2 j of what is seen: a prompt's keys stand before each of its answers. With checkpointing
+    a layer leaves its input alone, and one layer at a time all of it.
+    """
+    whole = ((9 * sizes.hidden + 4 * sizes.intermediate) * positions + 2 * sizes.kv * seen) * plan.weight_bytes
+    if plan.checkpointing:
+        return sizes.cached_layers * sizes.hidden * positions * plan.weight_bytes + whole
+    return sizes.cached_layers * whole
+
+
+def logit_bytes(scored: float, at_once: float, plan: LearnerPlan) -> float:
+    """Of one head that scores so many logits, `at_once` of them in one call.
+
+    Float32 log-probs of each are kept for the way back, and a call has three more copies meanwhile. Calls for more than
+    `logits_at_once` are made in parts, whose four copies are all there is.
+    """
+    if plan.logits_at_once is None or at_once <= plan.logits_at_once:
+        return 4 * (scored + 3 * at_once)
+    return 4 * 4 * plan.logits_at_once
+
+
+def learner_memory(
+    sizes: PolicySizes, plan: LearnerPlan, rows: int, prompts: int, steps: int, text_steps: int, prompt_steps: int
+) -> dict[str, float]:
+    """Bytes on one device, by part; `rows` answers behind `prompts` prompts are in memory at once."""
+    total, shards = sum(parameters(sizes).values()), plan.shard_over
+    trained = lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total
+    positions = rows * steps + prompts * prompt_steps
+    chunk = min(rows, plan.chunk_rows or rows)
+    heads = [(text_steps, sizes.text_rows)] + ([(steps, sizes.audio_rows)] if sizes.codebooks else [])
+    logits = [logit_bytes(rows * length * width, chunk * length * width, plan) for length, width in heads]
+    lora = plan.trainable == "lora"
+    parts = {
+        # What is trained is kept in float32; LoRA's reference is the same weights without it.
+        "weights": (plan.weight_bytes * total + 4 * trained if lora else 4 * total) / shards,
+        "reference": 0.0 if lora else plan.weight_bytes * total / shards,
+        "optimiser": 8 * trained / shards,
+        "gradients": plan.gradient_bytes * trained / shards,
+        "activations": activation_bytes(sizes, positions, positions + rows * prompt_steps, plan),
+        "logits": sum(logits),
+    }
+    if shards > 1 and plan.gather == "step":
+        whole = plan.weight_bytes * (total if lora else 2 * total)
+        parts["gathered"] = whole + (plan.weight_bytes + plan.gradient_bytes if lora else plan.gradient_bytes) * trained
+    elif shards > 1:
+        # Two layers are gathered at a time, and the root: embedding, heads, norms, adaptor.
+        root = total - sizes.cached_layers * layer_parameters(sizes)
+        parts["gathered"] = plan.weight_bytes * (2 * layer_parameters(sizes) + root)
+    elif plan.weight_bytes < 4 and not lora:
+        parts["gathered"] = plan.weight_bytes * total
+    return parts
+
+
+def rollout_memory(
+    sizes: PolicySizes, engine: Engine, facts: PolicyFacts, rows: int, prompts: int, most_steps: int, prompt_steps: int
+) -> dict[str, float]:
+    """Bytes on one device, by part; there is room for `most_steps` of every answer."""
+    size = engine.dtype_bytes
+    frozen = sum(one.parameters.value for one in (facts.hearing, facts.speaking) if one is not None)
+    return {
+        "weights": float(size * sum(parameters(sizes).values())),
+        "keys and values": cache_bytes(sizes, rows * most_steps + prompts * prompt_steps, size),
+        "logits": 4.0 * 4 * rows * max(sizes.text_rows, sizes.audio_rows),
+        "ears and voice": size * frozen,
+    }
+
+
+# What to change where a part is the largest of those that do not fit.
+REMEDIES = {
+    "weights": "more devices in learner.shard_over, or roles apart",
+    "reference": "learner.trainable: lora, or more devices in learner.shard_over",
+    "optimiser": "learner.trainable: lora, or more devices in learner.shard_over",
+    "gradients": "learner.trainable: lora, or more devices in learner.shard_over",
+    "activations": "learner.checkpointing: true, or fewer learner.rows",
+    "logits": "a smaller learner.logits_at_once, or fewer engine.rows",
+    "gathered": "learner.trainable: lora, or learner.gather: layer where your learner can",
+    "keys and values": "fewer engine.rows, or a lower policy.max_answer_steps",
+    "reward model": "roles apart, with devices for the reward",
+    "rollout weights": "roles apart, or engine.dtype_bytes: 2",
+}
+
+
+def complaint(role: str, parts: dict[str, float], room: float) -> str | None:
+    """What does not fit on a role's device and what to change; None where all does."""
+    needed = sum(parts.values())
+    if needed <= room:
+        return None
+    largest = max(parts, key=lambda part: parts[part])
+    remedy = REMEDIES.get(largest.rpartition(": ")[2], "devices with more memory")
+    return (
+        f"{role}: needs {needed / GIB:.1f} GiB a device and has {room / GIB:.1f}; the most is {largest} "
+        f"({parts[largest] / GIB:.1f} GiB): {remedy}"
+    )
+
+
+# -- rewards ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RewardLoad:
+    """What the rewards of one step take together; `usd` None: a price is not known."""
+
+    processor_s: float
+    work: Work
+    resident_bytes: float
+    calls: int
+    concurrency: int
+    latency_s: float
+    usd: float | None
+
+
+def reward_load(
+    config: RunConfig, rates: Rates, facts: PolicyFacts, queries: int, group: int, answer_s: float, cluster: Cluster
+) -> RewardLoad:
+    """Of all sources of a run's reward, one after another as the panel asks them.
+
+    Raises:
+        ConfigError: a kind of reward that the rates do not know, or a judge that cannot be read.
+    """
+    answers, heard_s = queries * group, facts.question_s.value + answer_s
+    processor_s, resident, latency_s, usd = 0.0, 0.0, 0.0, 0.0
+    work, calls, slots, priced = Work(), 0, 1, True
+    for source in config.reward.sources:
+        if source.kind not in rates.rewards:
+            raise ConfigError(f"no reward {source.kind!r} in the rates; there are {', '.join(sorted(rates.rewards))}")
+        known = rates.rewards[source.kind]
+        each_s = known.seconds.value if known.seconds else 0.0
+        each_s += known.seconds_per_s.value * answer_s if known.seconds_per_s else 0.0
+        processor_s += answers * each_s / config.align.reward_workers
+        work += _network(known, heard_s).times(answers)
+        resident += 2 * sum(one.value for one in (known.parameters, known.encoder_parameters) if one is not None)
+        if known.tokens_in is not None:
+            more, concurrency, call_usd = _calls(source, known, group, heard_s)
+            calls += more * queries
+            slots = cluster.judging.concurrency or concurrency * config.align.reward_workers
+            latency_s = max(latency_s, known.latency_s.value if known.latency_s else 0.0)
+            priced = priced and call_usd is not None
+            usd += (call_usd or 0.0) * more * queries
+    return RewardLoad(processor_s, work, resident, calls, slots, latency_s, usd if priced else None)
+
+
+def _network(known: RewardFacts, heard_s: float) -> Work:
+    """One answer through a reward model: question and answer are heard, and read with the prompt."""
+    products = 0.0
+    if known.parameters and known.positions_per_s:
+        prompt = known.prompt_positions.value if known.prompt_positions else 0.0
+        products += 2 * known.parameters.value * (known.positions_per_s.value * heard_s + prompt)
+    if known.encoder_parameters and known.encoder_positions_per_s:
+        products += 2 * known.encoder_parameters.value * known.encoder_positions_per_s.value * heard_s
+    return Work(products=products)
+
+
+def _calls(source: RewardSourceConfig, known: RewardFacts, group: int, heard_s: float) -> tuple[int, int, float | None]:
+    """Calls a group, how many at once, and USD of one (None: no price is known)."""
+    name = str(source.options.get("judge", "trace"))
+    folder = Path(str(resources.files("paras2s"))) / "configs" / "judges"
+    judge = load_judging_config(Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml")
+    calls = group
+    if source.kind == "pairwise":
+        swiss = source.options.get("schedule", "all") == "swiss"
+        calls = int(source.options.get("rounds", 3)) * (group // 2) if swiss else group * (group - 1) // 2
+        calls *= 2 if judge.judge.both_orders else 1
+    price = load_prices(judge.llm.prices).models.get(judge.llm.model)
+    if price is None or known.tokens_in is None or known.tokens_out is None:
+        return calls, judge.llm.concurrency, None
+    usd = known.tokens_in.value * price.text_in + known.tokens_out.value * price.text_out
+    if judge.judge.reads == "audio":
+        if price.audio_in is None or price.audio_tokens_per_s is None:
+            return calls, judge.llm.concurrency, None
+        usd += heard_s * price.audio_tokens_per_s * price.audio_in
+    return calls, judge.llm.concurrency, usd / 1e6

@@ -1,0 +1,551 @@
+"""Steps of GRPO in time: answers of unlike length are decoded, scored and learned from, on devices that wait or do not.
+
+Lengths are drawn, so that a batch takes its longest answer and a phase its slowest device. Three roles (rollout, reward,
+learner) work through the steps in order, each on devices of its own or all on the same; the synchronous driver samples
+with the newest weights, the asynchronous one with weights that are at most so many steps old.
+
+Left out: failures, checkpoints, looks at validation queries, and what the network does for others.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from statistics import fmean
+
+from paras2s.config import RunConfig
+from paras2s.planning import cost
+from paras2s.planning.cluster import (
+    Cluster,
+    Device,
+    Driver,
+    Engine,
+    KnownPolicy,
+    LearnerPlan,
+    PeakDevice,
+    PolicyFacts,
+    Rates,
+    as_the_run_says,
+)
+from paras2s.planning.cost import PolicySizes, RewardLoad, Work
+
+ROLES = ("rollout", "reward", "learner")
+# The driver's first steps fill its pipeline and its last ones empty it; the rate is taken between.
+FILL_STEPS, RATED_STEPS = 8, 24
+# Steps whose lengths are drawn; the driver takes them in turn.
+DRAWN_STEPS = 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Steps of one answer, its end included, and of its text."""
+
+    steps: int
+    text_steps: int
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long answers are. `spread` None: they end by chance at every step (geometric); else evenly about the mean."""
+
+    mean: float
+    spread: float | None
+    most: int
+
+    def draw(self, rng: random.Random) -> int:
+        """One length, at most `most`."""
+        if self.spread is None:
+            drawn = 1 + int(math.log(max(rng.random(), 1e-300)) / math.log(1 - 1 / self.mean)) if self.mean > 1 else 1
+        else:
+            drawn = round(self.mean * (1 + self.spread * (2 * rng.random() - 1)))
+        return max(1, min(self.most, drawn))
+
+
+def draw_answers(count: int, audio: Lengths, text: Lengths, rng: random.Random) -> list[Answer]:
+    """Lengths of both streams; a text ends no later than its answer."""
+    steps = [audio.draw(rng) for _ in range(count)]
+    return [Answer(one, min(one, text.draw(rng))) for one in steps]
+
+
+def shares_of(count: int, workers: int) -> list[int]:
+    """So many each, as even as can be."""
+    return [count // workers + (worker < count % workers) for worker in range(workers)]
+
+
+# -- rollout ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Seconds until each answer ended, in their order, and until the last."""
+
+    ends_s: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole."""
+        return max(self.ends_s, default=0.0)
+
+
+def decode(
+    sizes: PolicySizes, device: Device, engine: Engine, answers: Sequence[Answer], group: int, prompt_steps: int
+) -> Decoded:
+    """One device's answers, `engine.rows` at once.
+
+    Between two ends nothing changes but the length of what is read, and cost is linear in that: one look at the middle is
+    exact. The prompts behind the rows are counted as so many groups.
+    """
+    waiting = list(range(len(answers)))[::-1]
+    ends_s = [0.0] * len(answers)
+    now_s, tick, rows = 0.0, 0, 0
+    active: list[tuple[int, int, int]] = []  # (tick of its end, its number, tick of its start)
+    while waiting or active:
+        if not active or engine.batching == "continuous":
+            while waiting and len(active) < engine.rows:
+                number = waiting.pop()
+                # The first step is drawn from the prompt: one pass less than there are steps.
+                heapq.heappush(active, (tick + answers[number].steps - 1, number, tick))
+                rows = max(rows, len(active))
+        # What has ended sits idle until so many have, and the rest is moved together; in a static batch it never is.
+        gone = rows - len(active)
+        if engine.batching == "continuous" and gone and gone >= engine.leave_share * rows:
+            rows = len(active)
+            if engine.leave_share:
+                kept = cost.cache_bytes(sizes, sum(tick - start for _, _, start in active), engine.dtype_bytes)
+                now_s += cost.seconds(Work(stream_bytes=4 * kept), device, "decode")
+        text_ends = [start + answers[number].text_steps - 1 for _, number, start in active]
+        writing = [end for end in text_ends if end > tick]
+        stop = min(active[0][0], max(writing, default=active[0][0]))
+        if stop > tick:
+            middle = (tick + stop) / 2
+            own = sum(middle - start for _, _, start in active) * rows / len(active)
+            prompts = math.ceil(rows / group)
+            work = cost.decode_step(sizes, rows, own, prompts, prompt_steps, bool(writing), engine.dtype_bytes)
+            overhead_s = device.step_overhead_ms.value / 1e3 if isinstance(device, PeakDevice) else 0.0
+            now_s += (stop - tick) * (cost.seconds(work, device, "decode") + overhead_s)
+            tick = stop
+        while active and active[0][0] <= tick:
+            ends_s[heapq.heappop(active)[1]] = now_s
+        if not active:
+            rows = 0
+    return Decoded(tuple(ends_s))
+
+
+# -- learner ------------------------------------------------------------------------------------------------------------
+
+
+def forward_work(sizes: PolicySizes, plan: LearnerPlan, answers: Sequence[Answer], group: int, prompt_steps: int) -> Work:
+    """One pass over answers by length, `chunk_rows` (else `rows`) at a time, behind prompts read once."""
+    at_once = plan.chunk_rows or plan.rows or max(1, len(answers))
+    ordered = sorted(answers, key=lambda one: -one.steps)
+    # Prompts are read once for all answers in memory together, and again with the next.
+    times = math.ceil(len(answers) / (plan.rows or max(1, len(answers))))
+    prompts = max(times, math.ceil(len(answers) / group))
+    work = cost.read_prompts(sizes, prompts, prompt_steps, plan.weight_bytes)
+    for first in range(0, len(ordered), at_once):
+        chunk = ordered[first : first + at_once]
+        text = max(one.text_steps for one in chunk)
+        work += cost.score_answers(sizes, len(chunk), chunk[0].steps, text, prompt_steps, plan.weight_bytes)
+    return work
+
+
+@dataclass(frozen=True)
+class LearnTimes:
+    """Seconds of a step's learning on the slowest device; `exchange` is what devices wait for each other's numbers."""
+
+    reference: float
+    forward: float
+    backward: float
+    optimiser: float
+    exchange: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole."""
+        return self.reference + self.forward + self.backward + self.optimiser + self.exchange
+
+
+def learn(sizes: PolicySizes, cluster: Cluster, answers: Sequence[Answer], group: int, prompt_steps: int) -> LearnTimes:
+    """Reference, policy, the way back, and AdamW, on answers dealt to the learner's devices by groups."""
+    plan, device, devices = cluster.learner, cluster.rates, cluster.count("learner")
+    total = sum(cost.parameters(sizes).values())
+    trained = cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total
+    found = []
+    for hand in deal(answers, group, devices):
+        forward = forward_work(sizes, plan, hand, group, prompt_steps)
+        forward_s = cost.seconds(forward, device, "train")
+        back = cost.backward(forward, plan.trainable == "full") + (forward if plan.checkpointing else Work())
+        chunks = math.ceil(len(hand) / (plan.chunk_rows or plan.rows or len(hand)))
+        if not isinstance(device, PeakDevice) and plan.trainable == "full":
+            back += cost.embedding_gradients(sizes, chunks + 1, plan.weight_bytes)
+            # Each chunk's gradient is added to what there is.
+            back += Work(stream_bytes=3 * plan.weight_bytes * total * chunks)
+        passes = math.ceil(len(hand) / (plan.rows or len(hand)))
+        reference_s, back_s = forward_s, cost.seconds(back, device, "train")
+        exchange_s = exchange_seconds(cluster, total, trained, passes)
+        # Layer by layer, the next one's weights travel while this one is computed.
+        hidden_s = min(exchange_s, reference_s + forward_s + back_s) if plan.gather == "layer" else 0.0
+        found.append((reference_s, forward_s, back_s, exchange_s - hidden_s))
+    optimiser_s = cost.seconds(cost.update(trained / plan.shard_over), device, "train")
+    reference_s, forward_s, back_s, exchange_s = max(found, key=sum)
+    return LearnTimes(reference_s, forward_s, back_s, optimiser_s, exchange_s)
+
+
+def bandwidth(cluster: Cluster, among: int) -> float:
+    """Bytes a second and device that a collective among so many devices reaches."""
+    figure = cluster.link_gb_s if among <= cluster.devices_per_node else cluster.network_gb_s
+    return figure.value * 1e9 * cluster.link_share.value
+
+
+def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int) -> float:
+    """Weights are gathered, gradients scattered, and those shared among copies.
+
+    Once a step for policy and reference (LoRA's is the same weights), or layer by layer for both and for the way back, in
+    each pass.
+    """
+    plan, devices = cluster.learner, cluster.count("learner")
+    shards, copies = plan.shard_over, devices // plan.shard_over
+    spent_s = 0.0
+    if shards > 1:
+        models = 1 if plan.trainable == "lora" else 2
+        moved = models * plan.weight_bytes * total + plan.gradient_bytes * trained
+        if plan.gather == "layer":
+            moved = passes * (3 * plan.weight_bytes * total + plan.gradient_bytes * trained)
+        spent_s += (shards - 1) / shards * moved / bandwidth(cluster, shards)
+    if copies > 1:
+        moved = 2 * (copies - 1) / copies * plan.gradient_bytes * trained / shards
+        spent_s += moved / bandwidth(cluster, devices)
+    return spent_s
+
+
+def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
+    """What was trained, in float32, to every rollout device: over a transport of its own, or by the links."""
+    plan = cluster.learner
+    total = sum(cost.parameters(sizes).values())
+    moved = 4 * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
+    if cluster.transport_gb_s is not None:
+        return moved / (cluster.transport_gb_s.value * 1e9)
+    return moved / bandwidth(cluster, plan.shard_over if cluster.roles.layout == "colocated" else cluster.devices)
+
+
+# -- reward -------------------------------------------------------------------------------------------------------------
+
+
+def calls_seconds(arrive_s: Sequence[float], concurrency: int, latency_s: float) -> float:
+    """When the last of the calls is answered, each made when its answer is there and one of the slots is free."""
+    slots = [0.0] * min(concurrency, max(1, len(arrive_s)))
+    last = 0.0
+    for arrived in sorted(arrive_s):
+        ends = max(heapq.heappop(slots), arrived) + latency_s
+        heapq.heappush(slots, ends)
+        last = max(last, ends)
+    return last
+
+
+# -- the driver ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step's phases, each by itself."""
+
+    rollout: float
+    reward: float
+    learner: float
+    sync: float
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """How steps follow each other: seconds a step, share of the time each role works, and what they wait for."""
+
+    step_s: float
+    busy: dict[str, float]
+    bottleneck: str
+
+
+def run_driver(
+    times: Sequence[StepTimes], driver: Driver, colocated: bool, reward_on_devices: bool, judged_at_once: int = 1
+) -> Rhythm:
+    """Work through the steps, whatever can start first going first; `times` are taken in turn.
+
+    Colocated roles share one resource. A reward that is asked elsewhere has its own, with room for so many steps at once.
+    """
+    place = {role: "devices" if colocated else role for role in ROLES}
+    if not reward_on_devices:
+        place["reward"] = "elsewhere"
+    free = {resource: [0.0] * (judged_at_once if resource == "elsewhere" else 1) for resource in place.values()}
+    ended: dict[str, list[float]] = {role: [] for role in (*ROLES, "sync")}
+    busy: list[tuple[str, float, float]] = []
+    count = FILL_STEPS + RATED_STEPS + FILL_STEPS
+
+    def ready(task: str) -> float | None:
+        """When its step may start at the earliest, None where that is not known yet."""
+        step = len(ended[task])
+        if step == count:
+            return None
+        if task == "rollout":
+            behind = step - 1 - driver.max_staleness
+            if behind >= 0 and len(ended["sync"]) <= behind:
+                return None
+            return max(free[place["rollout"]][0], ended["sync"][behind] if behind >= 0 else 0.0)
+        before = {"reward": "rollout", "learner": "reward", "sync": "learner"}[task]
+        if len(ended[before]) <= step:
+            return None
+        if task == "sync":
+            return max(ended["learner"][step], free[place["learner"]][0], free[place["rollout"]][0])
+        return max(ended[before][step], free[place[task]][0])
+
+    while len(ended["sync"]) < count:
+        # Of those that can start at once, the one that ends a step.
+        starts = {task: ready(task) for task in ("sync", "learner", "reward", "rollout")}
+        task = min((one for one in starts if starts[one] is not None), key=lambda one: starts[one] or 0.0)
+        began = starts[task] or 0.0
+        one = times[len(ended[task]) % len(times)]
+        ends = began + getattr(one, task)
+        for resource in {place["learner"], place["rollout"]} if task == "sync" else {place[task]}:
+            heapq.heapreplace(free[resource], ends)
+        ended[task].append(ends)
+        busy.append((task, began, ends))
+    return _rhythm(ended["learner"], busy)
+
+
+def _rhythm(learned: Sequence[float], busy: Sequence[tuple[str, float, float]]) -> Rhythm:
+    since, until = learned[FILL_STEPS - 1], learned[FILL_STEPS + RATED_STEPS - 1]
+    span = max(until - since, 1e-12)
+    shares = dict.fromkeys((*ROLES, "sync"), 0.0)
+    for task, began, ends in busy:
+        shares[task] += max(0.0, min(ends, until) - max(began, since)) / span
+    return Rhythm((until - since) / RATED_STEPS, shares, max(shares, key=lambda task: shares[task]))
+
+
+# -- the plan -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step asks for: B queries, G answers each, of which `learned` queries are learned from."""
+
+    queries: int
+    learned: int
+    group: int
+    prompt_steps: int
+    audio: Lengths
+    text: Lengths
+
+
+def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None) -> Load:
+    """Of a run's config. Its `policy.max_answer_steps` counts where it is set, else the policy's own longest answer."""
+    facts, align = known.facts, config.align
+    rate = facts.steps_per_s.value
+    prompt_steps = round(facts.question_s.value * rate) + facts.prompt_extra_steps
+    most = round(facts.longest_answer_s.value * rate)
+    if "max_answer_steps" in config.policy.model_fields_set:
+        most = config.policy.max_answer_steps
+    wanted_s = facts.answer_s.value if answer_s is None else answer_s
+    # Audio begins behind the delay, and the end has a step of its own.
+    audio = Lengths(wanted_s * rate + known.sizes.audio_delay_steps + 1, facts.answer_spread.value, most)
+    text = Lengths(wanted_s * facts.text_steps_per_s.value + 1, facts.answer_spread.value, most)
+    learned = min(align.learned_queries, align.queries_per_step)
+    return Load(align.queries_per_step, learned, align.group_size, prompt_steps, audio, text)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Seconds of one step's phases on their slowest device; `straggling` is the part of `decode` for unlike lengths."""
+
+    hear: float
+    read: float
+    decode: float
+    straggling: float
+    speak: float
+    judge: float
+    reference: float
+    forward: float
+    backward: float
+    optimiser: float
+    exchange: float
+    sync: float
+
+    @property
+    def rollout(self) -> float:
+        """Seconds from the question's sound to the answers' sound."""
+        return self.hear + self.read + self.decode + self.speak
+
+    @property
+    def learner(self) -> float:
+        """Seconds of an update."""
+        return self.reference + self.forward + self.backward + self.optimiser + self.exchange
+
+
+def step_phases(
+    sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad, rng: random.Random
+) -> Phases:
+    """One step with lengths of its own."""
+    device, devices = cluster.rates, cluster.count("rollout")
+    answers = draw_answers(load.queries * load.group, load.audio, load.text, rng)
+    even = [Answer(round(fmean(one.steps for one in answers)), round(fmean(one.text_steps for one in answers)))]
+    hands = deal(answers, load.group, devices)
+    largest = max(map(len, hands))
+    prompts = math.ceil(largest / load.group)
+    dtype = cluster.engine.dtype_bytes
+    decoded = [decode(sizes, device, cluster.engine, hand, load.group, load.prompt_steps) for hand in hands]
+    slowest_s = max(one.seconds for one in decoded)
+    even_s = decode(sizes, device, cluster.engine, even * largest, load.group, load.prompt_steps).seconds
+    hear = facts.hearing
+    heard = Work(products=2 * hear.parameters.value * hear.positions.value * prompts) if hear else Work()
+    spoken_s = max(sum(one.steps for one in hand) for hand in hands) / facts.steps_per_s.value
+    spoken = Work(products=facts.speaking.gflop_per_s.value * 1e9 * spoken_s) if facts.speaking else Work()
+    read = cost.read_prompts(sizes, prompts, load.prompt_steps, dtype)
+    learned = learn(sizes, cluster, answers[: load.learned * load.group], load.group, load.prompt_steps)
+    return Phases(
+        hear=cost.seconds(heard, device, "read"),
+        read=cost.seconds(read, device, "read"),
+        decode=slowest_s,
+        straggling=slowest_s - even_s,
+        speak=cost.seconds(spoken, device, "read"),
+        judge=judge_seconds(reward, cluster, [end for one in decoded for end in one.ends_s], slowest_s),
+        sync=sync_seconds(sizes, cluster),
+        reference=learned.reference,
+        forward=learned.forward,
+        backward=learned.backward,
+        optimiser=learned.optimiser,
+        exchange=learned.exchange,
+    )
+
+
+def deal(answers: Sequence[Answer], group: int, devices: int) -> list[list[Answer]]:
+    """Groups, in turn, to devices; answers by themselves where there are fewer groups than devices. No hand is empty."""
+    groups = [list(answers[first : first + group]) for first in range(0, len(answers), group)]
+    if len(groups) < devices:
+        groups = [[one] for one in answers]
+    return [[one for dealt in groups[worker::devices] for one in dealt] for worker in range(min(devices, len(groups)))]
+
+
+def judge_seconds(reward: RewardLoad, cluster: Cluster, ends_s: Sequence[float], rollout_s: float) -> float:
+    """From the end of the rollout until everything is scored."""
+    device = cluster.rates
+    judges = cluster.roles.reward or cluster.count("rollout")
+    spent_s = cost.seconds(reward.work.times(1 / judges), device, "read") + reward.processor_s
+    if not reward.calls:
+        return spent_s
+    per_answer = reward.calls / len(ends_s)
+    arrive_s = [ends_s[int(number / per_answer)] if cluster.judging.streaming else rollout_s for number in range(reward.calls)]
+    return spent_s + calls_seconds(arrive_s, reward.concurrency, reward.latency_s) - rollout_s
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer. Memory in bytes by role and part; `problems` says what does not fit and what to change."""
+
+    policy: str
+    cluster: Cluster
+    load: Load
+    parameters: dict[str, int]
+    phases: Phases
+    rhythm: Rhythm
+    memory: dict[str, dict[str, float]]
+    room_bytes: float
+    problems: list[str]
+    steps: int
+    judge_usd_per_step: float | None
+
+    @property
+    def hours(self) -> float:
+        """Of the whole run."""
+        return self.steps * self.rhythm.step_s / 3600
+
+    @property
+    def device_hours(self) -> float:
+        """All devices, working or waiting."""
+        return self.hours * self.cluster.devices
+
+    @property
+    def devices_usd(self) -> float:
+        """At the cluster's price."""
+        return self.device_hours * self.cluster.usd_per_device_hour.value
+
+    @property
+    def judge_usd(self) -> float | None:
+        """Of the whole run; None: the judge's price is not known."""
+        return None if self.judge_usd_per_step is None else self.judge_usd_per_step * self.steps
+
+
+def make_plan(
+    config: RunConfig,
+    cluster: Cluster,
+    rates: Rates,
+    known: KnownPolicy,
+    prompts: int | None = None,
+    epochs: float = 1.0,
+    answer_s: float | None = None,
+) -> Plan:
+    """Time, memory and cost of a run's GRPO; `prompts` and `epochs` in place of its own number of steps."""
+    facts, cluster = known.facts, as_the_run_says(cluster, config.align)
+    sizes, load = cost.policy_sizes(known.sizes, facts), load_of(config, known, answer_s)
+    reward = cost.reward_load(
+        config, rates, facts, load.queries, load.group, load.audio.mean / facts.steps_per_s.value, cluster
+    )
+    rng = random.Random(config.seed)
+    drawn = [step_phases(sizes, facts, cluster, load, reward, rng) for _ in range(DRAWN_STEPS)]
+    times = [StepTimes(one.rollout, one.judge, one.learner, one.sync) for one in drawn]
+    colocated = cluster.roles.layout == "colocated"
+    on_devices = bool(reward.work.products) and not cluster.roles.reward
+    if colocated or not on_devices:
+        at_once = max(1, reward.concurrency // reward.calls) if reward.calls and not reward.processor_s else 1
+        rhythm = run_driver(times, cluster.driver, colocated, bool(reward.work.products), at_once)
+    else:
+        # Rollout devices judge as well.
+        both = [StepTimes(one.rollout + one.reward, 0.0, one.learner, one.sync) for one in times]
+        rhythm = run_driver(both, cluster.driver, False, False)
+    memory = device_memory(sizes, facts, cluster, load, reward)
+    device = cluster.rates
+    room = (device.memory_gib.value - cluster.reserve_gib.value) * cost.GIB
+    steps = config.align.steps if prompts is None else math.ceil(prompts * epochs / load.queries)
+    return Plan(
+        policy=known.name,
+        cluster=cluster,
+        load=load,
+        parameters=cost.parameters(sizes),
+        phases=Phases(*(fmean(getattr(one, part.name) for one in drawn) for part in fields(Phases))),
+        rhythm=rhythm,
+        memory=memory,
+        room_bytes=room,
+        problems=[text for role, parts in memory.items() if (text := cost.complaint(role, parts, room))],
+        steps=steps,
+        judge_usd_per_step=reward.usd,
+    )
+
+
+def device_memory(
+    sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad
+) -> dict[str, dict[str, float]]:
+    """Bytes on one device of each role, by part. Colocated roles keep what lasts and take turns with the rest."""
+    plan, engine = cluster.learner, cluster.engine
+    asked = math.ceil(load.queries * load.group / cluster.count("rollout"))
+    rows = min(engine.rows, asked)
+    most = load.audio.most
+    rollout = cost.rollout_memory(sizes, engine, facts, rows, math.ceil(rows / load.group), most, load.prompt_steps)
+    learned = math.ceil(load.learned * load.group / cluster.count("learner"))
+    rows = min(plan.rows or learned, learned)
+    longest, text = (min(one.most, math.ceil(one.mean * (1 + (one.spread or 1.0)))) for one in (load.audio, load.text))
+    groups = math.ceil(rows / load.group)
+    learner = cost.learner_memory(sizes, plan, rows, groups, longest, min(text, longest), load.prompt_steps)
+    judge = {"reward model": reward.resident_bytes} if reward.resident_bytes else {}
+    if cluster.roles.layout == "apart":
+        roles = {"rollout": rollout, "learner": learner}
+        if cluster.roles.reward:
+            return roles | {"reward": judge}
+        return roles | {"rollout": rollout | judge}
+    lasting = learner | {f"rollout {part}": size for part, size in rollout.items()} | judge
+    turns = [
+        {f"while {what}: {part}": lasting.pop(f"{prefix}{part}", 0.0) for part in parts}
+        for what, prefix, parts in (
+            ("learning", "", ("activations", "logits", "gathered")),
+            ("sampling", "rollout ", ("keys and values", "logits")),
+        )
+    ]
+    return {"every device": lasting | max(turns, key=lambda parts: sum(parts.values()))}
