@@ -26,7 +26,9 @@ def first_policy() -> EmbeddedPolicy:
 
 def make_learner(devices: Devices, settings: dict[str, Any]) -> Learner:
     torch.manual_seed(0)
-    config = AlignConfig(**{"learning_rate": 0.01, "kl_weight": 0.05, "warmup_steps": 2, "steps": 10, **settings})
+    config = AlignConfig(
+        **{"learning_rate": 0.01, "kl_weight": 0.05, "warmup_steps": 2, "steps": 10, "max_drift": 99.0, **settings}
+    )
     policy = first_policy()
     if settings.get("lora"):
         # Adapters that start from 0 would hide half of what can go wrong.
