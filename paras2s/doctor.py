@@ -30,6 +30,7 @@ PACKAGES = {
 PROGRAMS = {"espeak-ng": "curation with voices of engine espeak (Debian: espeak-ng)"}
 # What only some users want: missing, it switches something off and is no fault.
 OPTIONAL = {
+    "tiktoken": "Kimi-Audio and GLM-4-Voice (pip install 'paras2s[models]')",
     "openai": "LLM judges and curation (pip install 'paras2s[curate]')",
     "funasr": "TRACE's emotion scores (pip install 'paras2s[trace]')",
     "speechbrain": "TRACE's accent scores (pip install 'paras2s[trace]')",

@@ -28,6 +28,7 @@ from paras2s.policy.contract import TOLERANCE, Finding, Subject, check_policy, s
 from paras2s.policy.embedded import EmbeddedPolicy
 from paras2s.policy.interface import Generation, Prompt, Sampling
 from paras2s.policy.kimi import KimiPolicy
+from paras2s.policy.table import ARCHITECTURES, POLICIES, policy_class
 from paras2s.records import Block
 
 
@@ -138,6 +139,30 @@ def test_what_is_broken_is_found(fault: str, found: set[str]) -> None:
     failed = {one.name[0] for one in check_policy(embedded_subject(policy)) if one.ok is False}
     assert found <= failed
     assert bool(found) == bool(failed)
+
+
+# -- policies of other packages ---------------------------------------------------------------------------------------
+
+
+def test_another_package_adds_a_policy_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    from paras2s.policy import table
+
+    offered = [EntryPoint("theirs", "test_contract:Broken", table.GROUP), EntryPoint("wrong", "json:JSONDecoder", table.GROUP)]
+    monkeypatch.setattr(table, "entry_points", lambda group: offered if group == table.GROUP else [])
+    assert table.policy_class("theirs").__name__ == "Broken"
+    assert table.policy_class("paras2s.policy.kimi:KimiPolicy") is KimiPolicy
+    with pytest.raises(PolicyError, match="not a subclass"):
+        table.policy_class("wrong")
+    with pytest.raises(PolicyError, match="there are embedded, .*theirs"):
+        table.policy_class("nobody's")
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_of_the_table_is_there(name: str) -> None:
+    assert issubclass(policy_class(name), Policy)
+    assert name in ARCHITECTURES.values()
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
