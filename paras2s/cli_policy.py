@@ -19,6 +19,9 @@ def check_policy(
     clip: Annotated[list[Path] | None, typer.Option(help="A spoken question to try it on. Repeatable; else tones.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda; auto: a GPU where there is one.")] = "auto",
     dtype: Annotated[str | None, typer.Option(help="float32, float64, bfloat16; else as stored.")] = None,
+    decoder: Annotated[
+        str | None, typer.Option(help="module:function of a folder, for models whose vocoder is no package.")
+    ] = None,
     save_to: Annotated[
         Path | None, typer.Option(help="Also save it there and load it again: as large as the checkpoint.")
     ] = None,
@@ -36,7 +39,7 @@ def check_policy(
     from paras2s.stages.progress import open_console
 
     console = open_console(to_stderr=as_json)
-    policy = _open(name, weights, device, dtype)
+    policy = _open(name, weights, device, dtype, decoder)
     dialogues = [[Turn("user", clip=read_clip(path))] for path in clip or ()]
     subject = replace(subject_of(policy, dialogues or None), steps=steps)
     found = []
@@ -52,27 +55,20 @@ def check_policy(
         raise typer.Exit(1)
 
 
-def _open(name: str, weights: Path | None, device: str, dtype: str | None) -> Policy:
+def _open(name: str, weights: Path | None, device: str, dtype: str | None, decoder: str | None) -> Policy:
     """From its checkpoint, or from a function that makes one."""
-    import importlib
-
     import torch
 
     from paras2s.errors import PolicyError
     from paras2s.policy.base import Policy
-    from paras2s.policy.table import load_policy
+    from paras2s.policy.table import load_policy, named
 
     if weights is not None:
-        return load_policy(weights, name, device, None if dtype is None else getattr(torch, dtype))
-    module, _, attribute = name.partition(":")
-    if not attribute:
+        return load_policy(weights, name, device, None if dtype is None else getattr(torch, dtype), decoder)
+    if ":" not in name:
         raise PolicyError(f"{name}: give --weights, the folder of its checkpoint, or module:function that makes a tiny one")
     try:
-        made = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise PolicyError(f"cannot import {name} ({error})") from error
-    try:
-        found = made()
+        found = named(name, "check-policy")()
     except TypeError as error:
         raise PolicyError(f"{name}: cannot be made without arguments ({error}); give a function that makes one") from error
     if not isinstance(found, Policy):

@@ -46,6 +46,10 @@ class PolicyConfig(Section):
 
     weights: Path | None = Field(None, description="folder of a released checkpoint; None: the embedded policy, from nothing")
     kind: str | None = Field(None, description="kimi, glm4_voice ... or module:Class; None: what the checkpoint calls itself")
+    decoder: str | None = Field(
+        None,
+        description="module:function of a folder, gives .decode(codes, seed) -> Clip: for models whose vocoder is no package",
+    )
     device: str = Field("auto", description="cpu, cuda, cuda:1; auto: a GPU where there is one")
     dtype: Literal["float32", "bfloat16"] | None = Field(None, description="None: as the weights are stored")
     hidden_size: int = 224

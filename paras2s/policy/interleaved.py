@@ -33,6 +33,7 @@ from paras2s.policy.interface import PolicySpec, Prompt, Turn
 from paras2s.policy.sampler import slot_names
 from paras2s.policy.speech.bpe import GLM_PATTERN, RankBpe
 from paras2s.policy.speech.cosyvoice import SpeechDecoder, SpeechEncoder
+from paras2s.policy.speech.parts import POINTERS, find_part, point_at_parts
 from paras2s.policy.speech.whisper_vq import GlmTokenizer
 from paras2s.policy.weights import INDEX, check_state, read_config, shard_files, stored_dtype, write_tensors
 from paras2s.records import AUDIO, TEXT, Block
@@ -43,7 +44,6 @@ Joined = Mapping[str, tuple[str, ...]]
 NOTHING = r"(?!)"
 # Beside the weights: configs, tokenizers, licence, and the makers' code, which their own loader wants.
 _KEPT = (".json", ".model", ".txt", ".py", ".jinja", ".md")
-_PARTS = "parts.json"
 
 
 class Words(Protocol):
@@ -320,12 +320,7 @@ class InterleavedPolicy(StreamPolicy):
         Raises:
             PolicyError: nowhere.
         """
-        pointer = self.folder / _PARTS
-        known = [Path(str(dict(read_json(pointer))[self.part_folder]))] if pointer.is_file() else []
-        for place in (self.folder / self.part_folder, self.folder.parent / self.part_folder, *known):
-            if place.is_dir():
-                return place
-        raise PolicyError(f"{self.folder}: there is no {self.part_folder} in it or beside it; put the released folder there")
+        return find_part(self.folder, self.part_folder)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint holds, by our names."""
@@ -340,10 +335,7 @@ class InterleavedPolicy(StreamPolicy):
         write_tensors(folder, stored | self.kept)
         for name, content in self.files.items():
             write_bytes(folder / name, content)
-        try:
-            write_json(folder / _PARTS, {self.part_folder: str(self.part().resolve())})
-        except PolicyError:
-            (folder / _PARTS).unlink(missing_ok=True)
+        point_at_parts(folder, self.folder, [self.part_folder])
         # Last, since a folder that has it counts as whole.
         write_json(folder / "config.json", dict(self.released))
 
@@ -368,7 +360,7 @@ class InterleavedPolicy(StreamPolicy):
             model = DualStreamLM(config)
         model = model.to(dtype or stored_dtype(shard_files(folder))).to_empty(device=device)
         policy = cls(model, released, tokens, words, folder, decoder)
-        passed = ("config.json", INDEX, _PARTS)
+        passed = ("config.json", INDEX, POINTERS)
         small = [path for path in folder.iterdir() if path.is_file() and path.suffix in _KEPT and path.name not in passed]
         policy.files = {path.name: path.read_bytes() for path in small}
         policy.reload(folder)

@@ -28,11 +28,12 @@ from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
 from paras2s.policy.interface import PolicySpec, Prompt, Turn
 from paras2s.policy.speech.bpe import KIMI_PATTERN, RankBpe
 from paras2s.policy.speech.detokenizer import KimiDetokenizer
+from paras2s.policy.speech.parts import find_part, point_at_parts
 from paras2s.policy.speech.whisper_features import WhisperFeatures
 from paras2s.policy.speech.whisper_vq import GlmTokenizer
 from paras2s.policy.weights import load_tensors, read_config, shard_files, stored_dtype, write_tensors
 from paras2s.records import Block
-from paras2s.storage import read_json, write_bytes, write_json
+from paras2s.storage import read_json, write_bytes
 
 # Names in the released tokenizer; their ids are looked up, never assumed.
 SPECIALS = {
@@ -52,8 +53,8 @@ _CONFIG_KEYS = (
     "kimia_mimo_transformer_from_layer_index", "kimia_mimo_audiodelaytokens", "kimia_token_offset",
     "kimia_adaptor_input_dim", "use_whisper_feature",
 )  # fmt: skip
-# Frozen parts: name -> folder in the checkpoint, or beside it. `detokenizer` is the folder that holds two.
-PARTS = {"whisper": "whisper-large-v3", "tokenizer": "glm-4-voice-tokenizer", "detokenizer": "."}
+# Frozen parts: folders in the checkpoint, or beside it. The detokenizer is the last two.
+WHISPER, TOKENIZER, FLOW, VOCODER = PARTS = ("whisper-large-v3", "glm-4-voice-tokenizer", "audio_detokenizer", "vocoder")
 _COPIED = ("tiktoken.model", "tokenizer_config.json", "generation_config.json")
 
 
@@ -192,36 +193,22 @@ class KimiPolicy(StreamPolicy):
     @cached_property
     def tokenizer(self) -> GlmTokenizer:
         """Speech to codes."""
-        return GlmTokenizer.load(self.part("tokenizer"), self.device)
+        return GlmTokenizer.load(find_part(self.folder, TOKENIZER), self.device)
 
     @cached_property
     def whisper(self) -> WhisperFeatures:
         """Speech to continuous features."""
-        return WhisperFeatures.load(self.part("whisper"), self.device)
+        return WhisperFeatures.load(find_part(self.folder, WHISPER), self.device)
 
     @cached_property
     def detokenizer(self) -> KimiDetokenizer:
         """Codes to speech."""
-        return KimiDetokenizer.load(self.part("detokenizer"), str(self.device))
-
-    def part(self, name: str) -> Path:
-        """Where a frozen part is: in the checkpoint, beside it, or where the checkpoint it was trained from has it.
-
-        Raises:
-            PolicyError: nowhere.
-        """
-        wanted = "audio_detokenizer" if name == "detokenizer" else PARTS[name]
-        parts = self.folder / "parts.json"
-        known = [Path(str(dict(read_json(parts))[name]))] if parts.is_file() else []
-        for place in (self.folder / PARTS[name], self.folder.parent / PARTS[name], *known):
-            if (place / wanted if name == "detokenizer" else place).is_dir():
-                return place
-        raise PolicyError(f"{self.folder}: there is no {wanted} in it or beside it; put the released folder there")
+        return KimiDetokenizer.load(find_part(self.folder, FLOW).parent, str(self.device))
 
     def _output_rate_hz(self) -> int:
         """Of the vocoder, 24 kHz in the release; known without loading it."""
         try:
-            return int(dict(read_json(self.part("detokenizer") / "vocoder" / "config.json"))["sampling_rate"])
+            return int(dict(read_json(find_part(self.folder, VOCODER) / "config.json"))["sampling_rate"])
         except PolicyError:
             return 24_000
 
@@ -235,13 +222,7 @@ class KimiPolicy(StreamPolicy):
         for name in _COPIED:
             if (self.folder / name).is_file() and folder.resolve() != self.folder.resolve():
                 shutil.copy(self.folder / name, folder / name)
-        found = {}
-        for name in PARTS:
-            try:
-                found[name] = str(self.part(name).resolve())
-            except PolicyError:
-                continue
-        write_json(folder / "parts.json", found)
+        point_at_parts(folder, self.folder, PARTS)
         # Last, since a folder that has it counts as whole.
         write_bytes(folder / "config.json", (self.folder / "config.json").read_bytes())
 

@@ -50,11 +50,7 @@ def policy_class(name: str) -> type[Policy]:
     if where is None:
         known = ", ".join(sorted(POLICIES.keys() | outside.keys()))
         raise PolicyError(f"no policy {name!r}; there are {known}, or give module:Class")
-    module, _, attribute = where.partition(":")
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise PolicyError(f"policy {name!r}: cannot import {where} ({error})") from error
+    found = named(where, f"policy {name!r}")
     from paras2s.policy.base import Policy
 
     if not (isinstance(found, type) and issubclass(found, Policy)):
@@ -86,10 +82,34 @@ def is_checkpoint(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("policy.json", "config.json"))
 
 
-def load_policy(folder: Path, kind: str | None = None, device: str = "auto", dtype: torch.dtype | None = None) -> Policy:
+def load_policy(
+    folder: Path,
+    kind: str | None = None,
+    device: str = "auto",
+    dtype: torch.dtype | None = None,
+    decoder: str | None = None,
+) -> Policy:
     """A policy from its checkpoint; `kind` None: what the checkpoint calls itself; `device` "auto": a GPU if there is one."""
     if device == "auto":
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return policy_class(kind or kind_of(folder)).load(folder, device, dtype)
+    policy = policy_class(kind or kind_of(folder)).load(folder, device, dtype)
+    if decoder is not None:
+        if not hasattr(policy, "decoder"):
+            raise PolicyError(f"policy.decoder: {type(policy).__name__} has a decoder of its own; leave it out")
+        policy.decoder = named(decoder, "policy.decoder")(folder)
+    return policy
+
+
+def named(where: str, key: str) -> Any:
+    """What `module:attribute` names.
+
+    Raises:
+        PolicyError: there is no such thing.
+    """
+    module, _, attribute = where.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise PolicyError(f"{key}: cannot import {where} ({error})") from error

@@ -58,7 +58,7 @@ def threads_for(workers: int) -> int:
 
 def open_policy(checkpoint: Path, config: PolicyConfig) -> Policy:
     """A run's policy, on the device and in the precision of its config."""
-    return load_policy(checkpoint, config.kind, config.device, config.torch_dtype)
+    return load_policy(checkpoint, config.kind, config.device, config.torch_dtype, config.decoder)
 
 
 def make_engine(policy: Policy, config: AlignConfig, policy_config: PolicyConfig, threads: int) -> Engine:

@@ -21,9 +21,9 @@ import paras2s
 from paras2s.config import AlignConfig
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.base import Policy
-from paras2s.policy.dual_policy import slot_names
 from paras2s.policy.interface import Generation, Prompt, Sampling
 from paras2s.policy.interleaved import InterleavedPolicy
+from paras2s.policy.sampler import slot_names
 from paras2s.policy.weights import fill, to_arrays
 from paras2s.records import AUDIO, TEXT, Block, Rollout
 from paras2s.rollout.engine import check_lengths, decoded
@@ -83,7 +83,7 @@ class VllmEngine:
         variables = {"PYTHONPATH": str(Path(paras2s.__file__).parents[1])}
         if on_gpu:
             variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(  # type: ignore[no-untyped-call]
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
         options = {
@@ -94,7 +94,7 @@ class VllmEngine:
         dtype = str(self.policy.model.lm_head.weight.dtype).removeprefix("torch.")
         context = self.policy.spec.context_steps or 8192
         share = MEMORY_SHARE["cuda" if on_gpu else "cpu"]
-        made = ray.remote(VllmWorker).options(**options)  # type: ignore[attr-defined]
+        made = ray.remote(VllmWorker).options(**options)
         if config.hidden_size // config.num_heads < 32 and not on_gpu:
             raise PolicyError("vLLM's CPU build wants attention heads of 32 dimensions or more")
         return made.remote(self._folder.name, dtype, context, self._threads, share)

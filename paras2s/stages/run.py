@@ -92,7 +92,7 @@ class Run:
         from paras2s.policy.table import load_policy
 
         policy = self.config.policy
-        return load_policy(folder, policy.kind, policy.device, policy.torch_dtype)
+        return load_policy(folder, policy.kind, policy.device, policy.torch_dtype, policy.decoder)
 
     def reward_setup(self) -> RewardSetup:
         """What reward workers need, with paths that hold wherever Ray starts them."""

@@ -62,7 +62,7 @@ def first_policy(run: Run, dataset: Dataset) -> Policy:
     sizes = run.config.policy
     if sizes.weights is None:
         return EmbeddedPolicy.create(sizes, CODEC, fit_listener(dataset), run.config.seed)
-    policy = load_policy(sizes.weights, sizes.kind, sizes.device, sizes.torch_dtype)
+    policy = load_policy(sizes.weights, sizes.kind, sizes.device, sizes.torch_dtype, sizes.decoder)
     if run.config.warmup.lora is not None:
         policy.add_lora(run.config.warmup.lora.rank, run.config.warmup.lora.alpha)
     return policy

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import small_config, small_model, small_policy, small_prompt
-from tiny_interleaved import tiny_glm, tiny_step, tiny_turns
+from tiny_interleaved import Beeps, sliding, tiny_glm, tiny_step, tiny_turns, write_glm
 from tiny_kimi import write_kimi
 from tiny_moshi import tiny_moshi, tiny_moshi_turns
 from tiny_qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
@@ -28,7 +28,7 @@ from paras2s.policy.contract import TOLERANCE, Finding, Subject, check_policy, s
 from paras2s.policy.embedded import EmbeddedPolicy
 from paras2s.policy.interface import Generation, Prompt, Sampling
 from paras2s.policy.kimi import KimiPolicy
-from paras2s.policy.table import ARCHITECTURES, POLICIES, policy_class
+from paras2s.policy.table import ARCHITECTURES, POLICIES, load_policy, policy_class
 from paras2s.records import Block
 
 
@@ -155,7 +155,7 @@ def test_another_package_adds_a_policy_by_an_entry_point(monkeypatch: pytest.Mon
     assert table.policy_class("paras2s.policy.kimi:KimiPolicy") is KimiPolicy
     with pytest.raises(PolicyError, match="not a subclass"):
         table.policy_class("wrong")
-    with pytest.raises(PolicyError, match="there are embedded, .*theirs"):
+    with pytest.raises(PolicyError, match=r"there are embedded, .*theirs"):
         table.policy_class("nobody's")
 
 
@@ -189,6 +189,26 @@ def test_the_command_checks_a_checkpoint_and_a_function(tmp_path: Path) -> None:
 def test_what_cannot_be_checked_is_said(name: str, said: str) -> None:
     with pytest.raises(PolicyError, match=said):
         invoke("check-policy", name)
+
+
+def beeps(folder: Path) -> Beeps:
+    """A decoder, as a user names one."""
+    assert (folder / "config.json").is_file()
+    return Beeps(22_050, 12.5)
+
+
+def test_a_decoder_is_named_where_a_models_own_is_no_package(tmp_path: Path) -> None:
+    folder = write_glm(tmp_path / "glm")
+    policy = load_policy(folder, "tiny_interleaved:TinyGlm", "cpu", decoder="test_contract:beeps")
+    (block,) = policy.encode_target(sliding(3.0, 16_000, 200), "Hi")
+    assert len(policy.decode_audio([block], 0, 0).samples)
+    without = load_policy(folder, "tiny_interleaved:TinyGlm", "cpu")
+    with pytest.raises(PolicyError, match="no decoder of codes"):
+        without.decode_audio([block], 0, 0)
+    with pytest.raises(PolicyError, match="has a decoder of its own"):
+        load_policy(write_kimi(tmp_path / "kimi"), device="cpu", decoder="test_contract:beeps")
+    with pytest.raises(PolicyError, match=r"policy\.decoder: cannot import"):
+        load_policy(folder, "tiny_interleaved:TinyGlm", "cpu", decoder="nowhere:beeps")
 
 
 def test_a_finding_is_kept_where_a_policy_raises() -> None:

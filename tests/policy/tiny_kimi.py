@@ -36,7 +36,7 @@ def write_tokenizer(folder: Path, ids: dict[str, int], texts: Sequence[str] = ()
         # A word is merged byte by byte, so all its beginnings are tokens.
         starts = [word.encode()[:length] for length in range(2, len(word.encode()) + 1)]
         pieces += [start for start in starts if start not in pieces]
-    assert len(pieces) <= min(ids.values())
+    assert not texts or len(pieces) <= min(ids.values())
     lines = [b"%s %d" % (base64.b64encode(piece), rank) for rank, piece in enumerate(pieces)]
     (folder / "tiktoken.model").write_bytes(b"\n".join(lines))
     added = {str(ids[ours]): {"content": name, "special": True} for ours, name in SPECIALS.items()}
