@@ -92,6 +92,8 @@ class WarmupConfig(Section):
     text_weight: float = Field(1.0, description="of the text loss beside the audio loss")
     first_token_weight: float = Field(4.0, description="of the first text token, which picks the answer")
     lora: LoraConfig | None = Field(None, description="learn adapters alone, and fold them in at the end")
+    examples_at_once: int | None = Field(None, ge=1, description="in one pass; None: the whole batch")
+    checkpoint_layers: bool = Field(False, description="make activations anew for the gradient")
 
 
 class OmniConfig(Section):

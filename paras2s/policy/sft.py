@@ -33,15 +33,26 @@ def schedule(step: int, steps: int, warm: int = 20) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def stream_losses(policy: Policy, batch: Sequence[Example], first_token_weight: float) -> torch.Tensor:
-    """Mean negative log-likelihood a token of (text, audio), [2]; the first text token counts `first_token_weight` times."""
-    answers = [example.target for example in batch]
-    logp = flat(policy.logprobs([example.prompt for example in batch], answers, Sampling()))
-    known = entries_of(answers, logp.dtype, logp.device)
+def stream_masks(batch: Sequence[Example], first_token_weight: float) -> list[torch.Tensor]:
+    """What each entry counts, [n, M] of (text, audio); the first text token counts `first_token_weight` times."""
+    known = entries_of([example.target for example in batch], torch.float64, torch.device("cpu"))
     mask = known.mask.clone()
     mask[:, 0] *= first_token_weight
-    streams = [mask * (known.stream_id == stream) for stream in (TEXT, AUDIO)]
-    return -torch.stack([(logp * one).sum() / one.sum().clamp(min=1) for one in streams])
+    return [mask * (known.stream_id == stream) for stream in (TEXT, AUDIO)]
+
+
+def stream_losses(
+    policy: Policy, batch: Sequence[Example], first_token_weight: float, counts: Sequence[float] | None = None
+) -> torch.Tensor:
+    """Mean negative log-likelihood a token of (text, audio), [2].
+
+    `counts`: the batch is a part of one whose entries count so much in all; losses of the parts add up to its loss.
+    """
+    answers = [example.target for example in batch]
+    logp = flat(policy.logprobs([example.prompt for example in batch], answers, Sampling()))
+    masks = [mask.to(logp) for mask in stream_masks(batch, first_token_weight)]
+    counts = counts or [max(1.0, mask.sum().item()) for mask in masks]
+    return -torch.stack([(logp * mask).sum() / count for mask, count in zip(masks, counts, strict=True)])
 
 
 class Warmup:
@@ -49,8 +60,11 @@ class Warmup:
 
     def __init__(self, policy: Policy, examples: Sequence[Example], config: WarmupConfig, seed: int) -> None:
         self.policy, self.examples, self.config, self.seed = policy, examples, config, seed
-        decayed = [p for p in policy.model.parameters() if p.ndim >= 2]
-        plain = [p for p in policy.model.parameters() if p.ndim < 2]
+        if config.checkpoint_layers:
+            policy.checkpoint_layers()
+        # Adapters alone, where there are any: what is frozen has no state to keep.
+        learning = policy.trainable().values()
+        decayed, plain = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
 
@@ -71,12 +85,18 @@ class Warmup:
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * schedule(number, self.config.steps)
         self.policy.model.train()
-        losses = stream_losses(self.policy, self.batch(number), self.config.first_token_weight)
         self.optimiser.zero_grad()
-        torch.autograd.backward(self.config.text_weight * losses[0] + losses[1])
+        batch, first = self.batch(number), self.config.first_token_weight
+        counts = [max(1.0, mask.sum().item()) for mask in stream_masks(batch, first)]
+        at_once = self.config.examples_at_once or len(batch)
+        total = torch.zeros(2)
+        for start in range(0, len(batch), at_once):
+            losses = stream_losses(self.policy, batch[start : start + at_once], first, counts)
+            torch.autograd.backward(self.config.text_weight * losses[0] + losses[1])
+            total += losses.detach().cpu()
         torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), 1.0)
         self.optimiser.step()
-        return {"loss_text": losses[0].item(), "loss_audio": losses[1].item()}
+        return {"loss_text": total[0].item(), "loss_audio": total[1].item()}
 
     def save(self, folder: Path, next_step: int) -> None:
         """Write a checkpoint."""

@@ -104,6 +104,30 @@ def test_losses_are_the_explicit_ones(first: float) -> None:
     assert found.tolist() == pytest.approx(explicit_losses(policy, batch, first), abs=1e-10)
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_a_batch_in_parts_is_the_whole_batch(at_once: int) -> None:
+    whole, parts = (small_policy(small_model(small_config())) for _ in range(2))
+    settings = {"steps": 4, "batch_size": 5, "augment": AugmentConfig(**STILL)}
+    one = Warmup(whole, examples(whole, 5), WarmupConfig(**settings), seed=0)
+    other = Warmup(
+        parts, examples(parts, 5), WarmupConfig(examples_at_once=at_once, checkpoint_layers=True, **settings), seed=0
+    )
+    for step in range(3):
+        assert other.step(step) == pytest.approx(one.step(step), abs=1e-6)
+    for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-10, rtol=0)
+
+
+def test_with_adapters_they_alone_are_warmed_up() -> None:
+    policy = small_policy(small_model(small_config()))
+    policy.add_lora(2, 4)
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    Warmup(policy, examples(policy, 4), WarmupConfig(steps=2, batch_size=4), seed=0).step(0)
+    moved = {name for name, value in policy.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved
+    assert all("lora_" in name for name in moved)
+
+
 # -- the loop -------------------------------------------------------------------------------------------------------
 
 
