@@ -304,7 +304,8 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) ->
     Raises:
         ConfigError: no such name or kind, or released weights of which the config does not say what they are.
     """
-    if name is None and config.kind is not None:
+    found_by_kind = name is None and config.kind is not None
+    if found_by_kind:
         name = next((row for row, facts in rates.policies.items() if facts.kind == config.kind), config.kind)
     elif name is None and config.weights is not None:
         raise ConfigError(f"policy.weights: {config.weights} is not looked into; say what it is: --policy, or policy.kind")
@@ -312,7 +313,10 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) ->
         if name not in rates.policies:
             raise ConfigError(f"no policy {name!r} in the rates; there are {', '.join(rates.policies)}")
         facts = rates.policies[name]
-        return KnownPolicy(name, facts, config.model_copy(update=facts.sizes))
+        # A name that was asked for brings its sizes; where the run's kind led here, sizes that the run sets stay.
+        kept = config.model_fields_set if found_by_kind else set()
+        sizes = {key: value for key, value in facts.sizes.items() if key not in kept}
+        return KnownPolicy(name, facts, config.model_copy(update=sizes))
     for row, facts in rates.policies.items():
         if all(getattr(config, key) == value for key, value in facts.sizes.items()):
             return KnownPolicy(row, facts, config)
@@ -320,12 +324,21 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) ->
 
 
 def as_the_run_says(cluster: Cluster, align: AlignConfig) -> Cluster:
-    """What the run's config sets itself, it also decides: adapters, passes, checkpointing, and how old samples may be."""
+    """What the run's config sets itself, it also decides: what learns and how, and how old samples may be.
+
+    Not how many workers there are and what each has: devices and roles are the cluster's.
+    """
     changed: dict[str, Any] = {}
     if "lora" in align.model_fields_set:
         changed["trainable"] = "full" if align.lora is None else "lora"
         if align.lora is not None:
             changed["lora_rank"] = align.lora.rank
+    if "mixed_precision" in align.model_fields_set:
+        if align.mixed_precision:
+            changed["weight_bytes"] = 2
+        elif changed.get("trainable", cluster.learner.trainable) == "full":
+            # Weights that are trained are float32; those beneath adapters stay as they are stored.
+            changed["weight_bytes"] = 4
     if "answers_at_once" in align.model_fields_set:
         changed["rows"] = align.answers_at_once
     if "checkpoint_layers" in align.model_fields_set:

@@ -326,7 +326,8 @@ def learner_memory(
         "logits": sum(logits),
     }
     if shards > 1 and plan.gather == "step":
-        whole = plan.weight_bytes * (total if lora else 2 * total)
+        # The reference is gathered, read and put back before the policy's own weights are.
+        whole = plan.weight_bytes * total
         parts["gathered"] = whole + (plan.weight_bytes + plan.gradient_bytes if lora else plan.gradient_bytes) * trained
     elif shards > 1:
         # Two layers are gathered at a time, and the root: embedding, heads, norms, adaptor.
@@ -351,15 +352,15 @@ def rollout_memory(
     }
 
 
-# What to change where a part is the largest of those that do not fit.
+# What to change where a part is the largest of those that do not fit: `align` in the run's config, the rest in the cluster's.
 REMEDIES = {
     "weights": "more devices in learner.shard_over, or roles apart",
-    "reference": "learner.trainable: lora, or more devices in learner.shard_over",
-    "optimiser": "learner.trainable: lora, or more devices in learner.shard_over",
-    "gradients": "learner.trainable: lora, or more devices in learner.shard_over",
-    "activations": "learner.checkpointing: true, or fewer learner.rows",
+    "reference": "align.lora: {rank: 16}, or more devices in learner.shard_over",
+    "optimiser": "align.lora: {rank: 16}, or more devices in learner.shard_over",
+    "gradients": "align.lora: {rank: 16}, or more devices in learner.shard_over",
+    "activations": "align.checkpoint_layers: true, or a lower align.answers_at_once",
     "logits": "a smaller learner.logits_at_once, or fewer engine.rows",
-    "gathered": "learner.trainable: lora, or learner.gather: layer where your learner can",
+    "gathered": "align.lora: {rank: 16}, roles apart, or learner.gather: layer where your learner can",
     "keys and values": "fewer engine.rows, or a lower policy.max_answer_steps",
     "reward model": "roles apart, with devices for the reward",
     "rollout weights": "roles apart, or engine.dtype_bytes: 2",

@@ -203,15 +203,14 @@ def bandwidth(cluster: Cluster, among: int) -> float:
 def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int) -> float:
     """Weights are gathered, gradients scattered, and those shared among copies.
 
-    Once a step for policy and reference (LoRA's is the same weights), or layer by layer for both and for the way back, in
-    each pass.
+    Once a step for the reference and once for the policy, even where LoRA makes them the same weights; or layer by layer
+    for both and for the way back, in each pass.
     """
     plan, devices = cluster.learner, cluster.count("learner")
     shards, copies = plan.shard_over, devices // plan.shard_over
     spent_s = 0.0
     if shards > 1:
-        models = 1 if plan.trainable == "lora" else 2
-        moved = models * plan.weight_bytes * total + plan.gradient_bytes * trained
+        moved = 2 * plan.weight_bytes * total + plan.gradient_bytes * trained
         if plan.gather == "layer":
             moved = passes * (3 * plan.weight_bytes * total + plan.gradient_bytes * trained)
         spent_s += (shards - 1) / shards * moved / bandwidth(cluster, shards)

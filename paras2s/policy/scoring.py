@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.policy.memory import AnswerMemory, PromptMemory
@@ -24,7 +25,11 @@ LOGITS_AT_ONCE = 2**25
 
 
 def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], device: torch.device) -> tuple[Tensor, ...]:
-    """audio_ids [B, L, K], text_ids [B, L], features [B, L, F], continuous [B, L], lengths [B]; padded on the right."""
+    """audio_ids [B, L, K], text_ids [B, L], features [B, L, F], continuous [B, L], lengths [B]; padded on the right.
+
+    Raises:
+        PolicyError: an id that the vocabulary does not have.
+    """
     longest = max(prompt.length for prompt in prompts)
     audio = np.full((len(prompts), longest, config.num_codebooks), config.pad_id, dtype=np.int64)
     text = np.full((len(prompts), longest), config.pad_id, dtype=np.int64)
@@ -37,9 +42,18 @@ def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], device: tor
         audio[row, place], text[row, place] = prompt.audio_ids, prompt.text_ids
         if prompt.features is not None and config.continuous_dim:
             features[row, place], continuous[row, place] = prompt.features, prompt.continuous
+    _check_ids(config, "a prompt", audio, text)
     lengths = torch.tensor([prompt.length for prompt in prompts])
     padded = [torch.from_numpy(part) for part in (audio, text, features, continuous)]
     return tuple(part.to(device) for part in (*padded, lengths))
+
+
+def _check_ids(config: DualStreamConfig, where: str, *ids: np.ndarray) -> None:
+    for held in ids:
+        # An index error of the embedding would say neither which id nor whose.
+        if held.size and not 0 <= held.min() <= held.max() < config.vocab_size:
+            wrong = int(held.max() if held.min() >= 0 else held.min())
+            raise PolicyError(f"{where} holds id {wrong}, and the vocabulary ends at {config.vocab_size - 1}")
 
 
 def in_parts(score: Callable[..., Tensor], width: int, *rows: Tensor) -> Tensor:
@@ -159,6 +173,7 @@ def _stack_blocks(config: DualStreamConfig, blocks: Sequence[Block], steps: int)
     """All answers of all blocks: tokens [N, T, S] and sampled [N, T, S], padded to `steps`."""
     tokens, sampled = [], []
     for block in blocks:
+        _check_ids(config, "an answer", block.tokens)
         short = ((0, 0), (0, steps - block.tokens.shape[1]), (0, 0))
         tokens.append(np.pad(block.tokens, short, constant_values=config.pad_id))
         sampled.append(np.pad(block.sampled, short))

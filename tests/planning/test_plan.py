@@ -19,7 +19,7 @@ import yaml
 from typer.testing import CliRunner
 
 from paras2s.cli_plan import plan
-from paras2s.config import PolicyConfig, RunConfig, load_config
+from paras2s.config import AlignConfig, PolicyConfig, RunConfig, load_config
 from paras2s.errors import ConfigError
 from paras2s.planning import cost
 from paras2s.planning.cluster import (
@@ -214,8 +214,8 @@ def test_learner_memory_by_hand() -> None:
         "activations": 4 * 2 * ((9 * 4 + 4 * 6) * 22 + 2 * 2 * 42),
         # Kept once, and three copies: 4 x 2 x 5 logits of text, 4 x 3 x 7 of audio, 4 bytes each.
         "logits": 4 * 4 * (4 * 2 * 5 + 4 * 3 * 7),
-        # Policy and reference in 2 bytes, gradients in 4, all of them on each device.
-        "gathered": 2 * total + 2 * total + 4 * total,
+        # The policy in 2 bytes and its gradients in 4, all of them on each device; the reference was, and is not any more.
+        "gathered": 2 * total + 4 * total,
     }
     assert learner_parts(shard_over=2, gather="layer")["gathered"] == 2 * (2 * LAYER + total - 4 * LAYER)
     assert learner_parts(weight_bytes=4).get("gathered", 0) == 0
@@ -351,6 +351,9 @@ def test_exchange_by_hand() -> None:
     assert bandwidth(of_two, 2) == 50e9
     once = exchange_seconds(of_two, total=1e9, trained=1e9, passes=3)
     assert once == pytest.approx(0.5 * (2 * 2 + 4) * 1e9 / 50e9)
+    # With adapters the same weights come twice, before the reference's passes and again before the policy's.
+    adapters = of_two.model_copy(update={"learner": learner.model_copy(update={"trainable": "lora"})})
+    assert exchange_seconds(adapters, total=1e9, trained=1e6, passes=3) == pytest.approx(0.5 * (2 * 2e9 + 4e6) / 50e9)
     # Layer by layer they come three times a pass: for the reference, for the policy, and on the way back.
     by_layer = of_two.model_copy(update={"learner": learner.model_copy(update={"gather": "layer"})})
     assert exchange_seconds(by_layer, total=1e9, trained=1e9, passes=3) == pytest.approx(3 * 0.5 * (3 * 2 + 4) * 1e9 / 50e9)
@@ -394,7 +397,7 @@ def test_longer_answers_more_answers_and_fewer_devices_take_longer() -> None:
     assert kimi_plan(answer_s=10).rhythm.step_s < base
     assert kimi_plan(overrides={"align.group_size": 16}).rhythm.step_s > base
     assert kimi_plan(changes={"devices": 4, "learner.shard_over": 4}).rhythm.step_s > base
-    assert kimi_plan(changes={"learner.trainable": "full"}).rhythm.step_s > base
+    assert kimi_plan(overrides={"align.lora": None}).rhythm.step_s > base
     assert kimi_plan(changes={"device.step_overhead_ms.value": 1}).rhythm.step_s < base
 
 
@@ -404,9 +407,11 @@ def test_an_asynchronous_driver_is_no_slower() -> None:
 
 
 def test_the_cap_is_the_configs_where_it_is_set() -> None:
-    whole, capped = load_config(KIMI_CONFIG), load_config(KIMI_CONFIG, {"policy.max_answer_steps": 300})
-    assert load_of(whole, policy_facts(RATES, whole.policy)).audio.most == round(114 * 12.5)
-    assert load_of(capped, policy_facts(RATES, capped.policy)).audio.most == 300
+    unset, paper = RunConfig(policy=PolicyConfig(kind="kimi")), load_config(KIMI_CONFIG)
+    capped = load_config(KIMI_CONFIG, {"policy.max_answer_steps": 300})
+    assert [load_of(run, policy_facts(RATES, run.policy)).audio.most for run in (unset, paper, capped)] == [1425, 600, 300]
+    # 31 s at 12.5 a second, the delay of 6 and the end: the longest drawn are half as long again, just below 600.
+    assert load_of(paper, policy_facts(RATES, paper.policy)).audio.mean * 1.5 == 591.75
 
 
 def test_a_policy_is_known_by_its_kind_its_sizes_or_its_name() -> None:
@@ -417,6 +422,11 @@ def test_a_policy_is_known_by_its_kind_its_sizes_or_its_name() -> None:
     named = policy_facts(RATES, PolicyConfig(kind="kimi", weights=Path("kimi")))
     assert named.sizes.hidden_size == 3584
     assert cost.policy_sizes(named.sizes, named.facts) == cost.policy_sizes(kimi, RATES.policies["kimi-audio-7b"])
+    # Sizes that the run sets are its own, unless it is asked about another policy.
+    shallow = PolicyConfig(kind="kimi", num_layers=24)
+    assert policy_facts(RATES, shallow).sizes.num_layers == 24
+    assert policy_facts(RATES, shallow).sizes.hidden_size == 3584
+    assert policy_facts(RATES, shallow, "kimi-audio-7b").sizes.num_layers == 28
     with pytest.raises(ConfigError, match="no policy 'glm4_voice' in the rates"):
         policy_facts(RATES, PolicyConfig(kind="glm4_voice"))
     with pytest.raises(ConfigError, match="say what it is"):
@@ -428,8 +438,41 @@ def test_what_the_run_sets_it_decides() -> None:
     found = as_the_run_says(load_cluster("h100x8", RATES, {"learner.trainable": "full"}), align)
     assert (found.learner.trainable, found.learner.lora_rank, found.learner.rows) == ("lora", 4, 2)
     assert found.driver == Driver(kind="async", max_staleness=3)
-    untouched = load_cluster("gpu64", RATES)
-    assert as_the_run_says(untouched, load_config(KIMI_CONFIG).align) == untouched
+    adapters = as_the_run_says(load_cluster("h100x8", RATES, {"learner.weight_bytes": 4}), align)
+    assert adapters.learner.weight_bytes == 2  # align.mixed_precision
+    full = load_config(KIMI_CONFIG, {"align.lora": None}).align
+    assert as_the_run_says(load_cluster("h100x8", RATES), full).learner.trainable == "full"
+    whole = load_config(KIMI_CONFIG, {"align.lora": None, "align.mixed_precision": False}).align
+    assert as_the_run_says(load_cluster("h100x8", RATES), whole).learner.weight_bytes == 4
+    stored = load_config(KIMI_CONFIG, {"align.mixed_precision": False}).align
+    assert as_the_run_says(load_cluster("h100x8", RATES), stored).learner.weight_bytes == 2
+
+
+@pytest.mark.parametrize("name", [path.stem for path in SHIPPED])
+def test_what_the_run_does_not_set_is_the_clusters(name: str) -> None:
+    shipped = load_cluster(name, RATES)
+    assert as_the_run_says(shipped, AlignConfig()) == shipped
+
+
+@pytest.mark.parametrize("name", ["h100x8", "gpu64"])
+def test_the_clusters_of_kimis_plan_say_what_its_run_does(name: str) -> None:
+    shipped = load_cluster(name, RATES)
+    assert as_the_run_says(shipped, load_config(KIMI_CONFIG).align) == shipped
+
+
+def test_kimis_roles_share_8_devices_and_no_two_of_a_role_share_one() -> None:
+    """Ray gives a fraction of a device to the fullest one that has it, learners first: two halves land on one."""
+    align = load_config(KIMI_CONFIG).align
+    left = [1.0] * 8
+    for role, count in ((align.learner, align.learner_workers), (align.rollout, align.rollout_workers),
+                        (align.reward, align.reward_workers)):  # fmt: skip
+        places = []
+        for _ in range(count):
+            fullest = min((free, place) for place, free in enumerate(left) if free >= role.gpus - 1e-9)
+            places.append(fullest[1])
+            left[fullest[1]] -= role.gpus
+        assert role.gpus > 0
+        assert sorted(places) == list(range(8))
 
 
 def test_the_judges_bill_by_hand() -> None:
@@ -470,19 +513,39 @@ def command(*words: str) -> Any:
 
 
 def test_a_plan_that_does_not_fit_is_refused_by_role_with_what_to_change() -> None:
-    done = command("kimi_paper", "--cluster", "gpu64", "--with", "learner.trainable=full", "--json")
+    full, smaller = {"align.lora": None}, {"device.memory_gib.value": 60}
+    done = command("kimi_paper", "--cluster", "gpu64", "-s", "align.lora=null", "-w", "device.memory_gib.value=60", "--json")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     assert not found["fits"]
     assert [problem.partition(":")[0] for problem in found["problems"]] == ["learner"]
     assert "gathered" in found["problems"][0]
-    assert "learner.trainable: lora" in found["problems"][0]
-    assert not kimi_plan(cluster="gpu64", changes={"learner.trainable": "full", "learner.gather": "layer"}).problems
+    assert "align.lora: {rank: 16}" in found["problems"][0]
+    # Each of the three ways out.
+    assert not kimi_plan(cluster="gpu64", overrides=full).problems
+    assert not kimi_plan(cluster="gpu64", overrides=full, changes=smaller | {"learner.gather": "layer"}).problems
+    assert not kimi_plan(cluster="gpu64", changes=smaller).problems
     small = kimi_plan(cluster="gpu64", changes={"device.memory_gib.value": 24})
     assert [problem.partition(":")[0] for problem in small.problems] == ["rollout", "learner"]
     # Colocated roles take turns with what does not last.
-    (whole,) = kimi_plan(changes={"learner.trainable": "full"}).problems
+    (whole,) = kimi_plan(overrides=full).problems
+    assert "needs 111.6 GiB a device and has 74.0" in whole
     assert "while learning: gathered" in whole
+
+
+def test_all_of_kimis_weights_on_16_learners_by_hand() -> None:
+    """Policy, its gradients and two moments in 4 bytes and the reference in 2, a sixteenth each; whole, 2 and 4 bytes."""
+    learner = kimi_plan(cluster="gpu64", overrides={"align.lora": None}).memory["learner"]
+    total = 9_766_334_464
+    lasting = [learner.pop(part) for part in ("weights", "reference", "optimiser", "gradients")]
+    assert lasting == [4 * total / 16, 2 * total / 16, 8 * total / 16, 4 * total / 16]
+    assert learner.pop("gathered") == 6 * total
+    # One pass of 8 answers to one prompt, the longest of 592 steps: 34 layers' inputs, and all that one layer leaves.
+    positions = 8 * 592 + 68
+    one_layer = (9 * 3584 + 4 * 18944) * positions + 2 * 512 * (positions + 8 * 68)
+    assert learner.pop("activations") == 2 * (34 * 3584 * positions + one_layer)
+    # Each head's logits are made 2^25 at a time, four copies in float32.
+    assert learner == {"logits": 2 * 4 * 4 * 2**25}
 
 
 def test_a_plan_that_fits_exits_0_and_says_what_it_rests_on() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tiny_kimi import CODES, IDS, SIZES, TEXT, write_golden, write_kimi
 
 from paras2s.errors import ParaS2SError, PolicyError
 from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
-from paras2s.policy.interface import Sampling, Turn
+from paras2s.policy.interface import Prompt, Sampling, Turn
 from paras2s.policy.kimi import SPECIALS, KimiPolicy, Message, lay_out, stream_config
 from paras2s.policy.scoring import teacher_forced
 from paras2s.policy.table import kind_of, load_policy
@@ -285,6 +286,22 @@ def test_what_does_not_fit_is_named(tmp_path: Path, damage: Callable[[Path], obj
         KimiPolicy.load(folder)
     assert [word for word in named if word not in str(caught.value)] == []
     assert str(caught.value).count(";") <= 12
+
+
+@pytest.mark.parametrize(("code", "named"), [(CODES, TEXT + CODES), (-TEXT - 1, -1)])
+def test_an_id_outside_the_vocabulary_is_refused(folder: Path, code: int, named: int) -> None:
+    policy = KimiPolicy.load(folder)
+    found = lay_out([Message("user", (), (3, code))], policy.config, IDS["audio_and_text_id"])
+    prompt = Prompt(found.audio[:, None], found.text, None, found.continuous)
+    with pytest.raises(PolicyError, match=f"a prompt holds id {named}, and the vocabulary ends at {TEXT + CODES - 1}"):
+        policy.generate([prompt], 1, Sampling(max_steps=4), [[1]])
+    good = lay_out([Message("user", (), (3,))], policy.config, IDS["audio_and_text_id"])
+    prompt = Prompt(good.audio[:, None], good.text, None, good.continuous)
+    (answer,) = policy.generate([prompt], 1, Sampling(max_steps=4), [[1]])
+    tokens = answer.blocks[0].tokens.copy()
+    tokens[0, 1, 0] = TEXT + CODES
+    with pytest.raises(PolicyError, match="an answer holds id"):
+        policy.logprobs([prompt], [[replace(answer.blocks[0], tokens=tokens)]], Sampling())
 
 
 def test_more_than_ten_tensors_are_counted(tmp_path: Path) -> None:

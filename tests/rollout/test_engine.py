@@ -6,11 +6,16 @@ Not covered: the sampler's distribution (tests/policy/test_conformance.py), and 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from tiny import small_config, small_model, small_policy, small_prompt, small_rollouts
 
+from paras2s.errors import PolicyError
 from paras2s.policy.interface import Sampling
+from paras2s.policy.weights import fill, to_arrays
 from paras2s.records import Rollout
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 
@@ -80,6 +85,41 @@ def test_waves_can_be_left_out_and_the_version_is_written() -> None:
     assert [len(wave) for wave in rollout.waves] == [0, 0]
     assert rollout.policy_version == 17
     assert rollout.sample_rate_hz == 8_000
+
+
+def test_a_prompt_that_does_not_fit_the_context_is_refused_by_its_query() -> None:
+    """Never cut: a question without its end is another question."""
+    config = small_config()
+    policy = small_policy(small_model(config))
+    policy.spec = replace(policy.spec, context_steps=12)
+    prompts = [small_prompt(config, 1, 2, 0), small_prompt(config, 1, 5, 1)]
+    fits = NativeEngine(policy).generate(["short", "long"], prompts, 1, Sampling(max_steps=3), [[1], [2]])
+    assert len(fits) == 2
+    with pytest.raises(
+        PolicyError, match="query long: a prompt of 9 steps and an answer of up to 4 do not fit the policy's 12"
+    ):
+        NativeEngine(policy).generate(["short", "long"], prompts, 1, Sampling(max_steps=4), [[1], [2]])
+
+
+def test_new_weights_must_be_the_policys_own() -> None:
+    config = small_config()
+    engine = NativeEngine(small_policy(small_model(config)))
+    assert engine.version == -1
+    weights = to_arrays(small_policy(small_model(config, seed=3)).trainable())
+    engine.set_weights(weights, 5)
+    assert engine.version == 5
+    np.testing.assert_array_equal(engine.policy.trainable()["lm_head.weight"].detach().numpy(), weights["lm_head.weight"])
+    with pytest.raises(PolicyError, match=r"lm_head.weight \[24, 16\] is missing"):
+        engine.set_weights({name: value for name, value in weights.items() if name != "lm_head.weight"}, 6)
+
+
+def test_bfloat16_weights_travel_as_their_bits() -> None:
+    model = small_model(small_config()).to(torch.bfloat16)
+    arrays = to_arrays(dict(model.named_parameters()))
+    assert {value.dtype for value in arrays.values()} == {np.dtype(np.int16)}
+    other = small_model(small_config(), seed=4).to(torch.bfloat16)
+    fill(dict(other.named_parameters()), arrays, "here")
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_an_answer_depends_on_its_own_seed_alone() -> None:
