@@ -221,10 +221,10 @@ def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int
 
 
 def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
-    """What was trained, in float32, to every rollout device: over a transport of its own, or by the links."""
+    """What was trained, in the precision it came in, to every rollout device: over a transport of its own, or by the links."""
     plan = cluster.learner
     total = sum(cost.parameters(sizes).values())
-    moved = 4 * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
+    moved = plan.weight_bytes * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
     if cluster.transport_gb_s is not None:
         return moved / (cluster.transport_gb_s.value * 1e9)
     return moved / bandwidth(cluster, plan.shard_over if cluster.roles.layout == "colocated" else cluster.devices)

@@ -5,7 +5,7 @@ Everything a rank does differently from a lone process is here; the learner call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,9 +51,9 @@ class Devices:
         """Scale gradients down to `norm`; returns what it was."""
         return float(torch.nn.utils.clip_grad_norm_(list(parameters), norm))
 
-    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors of what may be sharded."""
-        return {name: value.detach() for name, value in tensors.items()}
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The whole of what may be sharded."""
+        return tensor
 
     def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
         """Write a checkpoint."""

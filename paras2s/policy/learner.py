@@ -74,6 +74,8 @@ class Learner:
             policy.add_lora(config.lora.rank, config.lora.alpha)
         else:
             policy.freeze_reference()
+        # Sharded, they are kept in float32.
+        self._dtypes = {name: value.dtype for name, value in policy.trainable().items()}
         self.devices.spread(policy)
         self.objective = objective_of(config, max_steps)
         self.sampling = Sampling(config.temperature, config.temperature, max_steps)
@@ -205,8 +207,16 @@ class Learner:
     # -- weights and files --------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, np.ndarray]:
-        """What was trained, for the rollout workers: all weights, or the adapters alone."""
-        return to_arrays(self.devices.full(self.policy.trainable()))
+        """What was trained, for the rollout workers: all weights, or the adapters alone, in the precision they came in.
+
+        Every rank must ask; rank 0 has the answer. One tensor is whole at a time.
+        """
+        found: dict[str, np.ndarray] = {}
+        for name, value in self.policy.trainable().items():
+            whole = self.devices.whole(value.detach())
+            if self.devices.rank == 0:
+                found |= to_arrays({name: whole.to(self._dtypes[name])})
+        return found
 
     def _first(self) -> Policy:
         """The policy that training began with, with adapters where it learns them."""

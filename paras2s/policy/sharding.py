@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,9 +127,10 @@ class Sharded(Devices):
         found: Any = torch.nn.utils.clip_grad_norm_(list(parameters), norm)
         return float(found.full_tensor())
 
-    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors; every rank must ask."""
-        return {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in tensors.items()}
+    def whole(self, tensor: Tensor) -> Tensor:
+        """From all ranks, each of which must ask."""
+        found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        return found
 
     def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
         """Every rank writes its part; what was trained alone. `trainer.json` comes last, as the sign that all is there."""
