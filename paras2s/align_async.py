@@ -35,6 +35,5 @@ def align_async(alignment: Alignment, resume: bool) -> None:
             fleet.sync(step + 1)
             if alignment.looks_at(step):
                 metrics |= evaluate(fleet, alignment)
-            fleet.grow()
             alignment.keep(fleet, step, metrics | {"seconds": time.perf_counter() - started}, bar)
         fleet.export(alignment.folder)

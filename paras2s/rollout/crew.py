@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -201,6 +201,9 @@ def results(calls: Sequence[Call]) -> list[Any]:
         for call in missing:
             try:
                 found[call] = ray.get(call.ref)
+            except RayTaskError:
+                # Also of the classes below where what the task should have read is lost: the worker is well.
+                raise
             except LOST as error:
                 call.again(error)
     return [found[call] for call in calls]

@@ -1,6 +1,11 @@
-"""The Ray actors of one alignment: where they stand, what happens when one dies or a machine joins, and their calls.
+"""The Ray actors of one alignment and their calls; drivers see `begin`, `collect`, `learn` and `sync`.
 
-What is shared out to whom is decided by plain functions; drivers see `begin`, `collect` and `learn`.
+Rollout and reward workers that are lost are replaced, and machines that join are used (see `crew.py`). The learner is not
+replaced: what it knows is in its checkpoints, so the run folder must be on storage that all machines share.
+
+On one machine sampling and learning share its cores: what the asynchronous driver then hides is waiting for judges.
+
+Left out: the loss of the head node or of the driver, which ends the run; `--resume` goes on.
 """
 
 from __future__ import annotations
@@ -14,21 +19,34 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import remove_placement_group
 
 from paras2s.config import AlignConfig, RoleConfig, RunConfig
-from paras2s.errors import ConfigError, PolicyError
+from paras2s.errors import PolicyError
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.records import Reward, Rollout, Unscored
 from paras2s.reward.sources.base import AskedQuestion
 from paras2s.rollout import actors
+from paras2s.rollout.crew import LOST, RESUME, Call, Crew, options_of, reserved, results, wait_placed, what_happened
 from paras2s.rollout.engine import answer_seeds
 
 if TYPE_CHECKING:
     from paras2s.reward.sources.panel import RewardSetup
 
-# A cluster that does not hold the run says so after this long.
-PLACEMENT_TIMEOUT_S = 120.0
 Rewards = list[list[Reward | Unscored]]
+
+
+def split(count: int, workers: int) -> list[slice]:
+    """Contiguous shares of `count` items, as even as can be; no share is empty."""
+    edges = np.linspace(0, count, min(workers, count) + 1).round().astype(int)
+    return [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
+
+
+def cpus_wanted(config: AlignConfig) -> int:
+    """Cores that all roles reserve together."""
+    roles = ((config.rollout, config.rollout_workers), (config.reward, config.reward_workers))
+    return int(np.ceil(sum(role.cpus * count for role, count in (*roles, (config.learner, config.learner_workers)))))
 
 
 @dataclass(frozen=True)
@@ -41,20 +59,6 @@ class Asked:
     seeds: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Underway:
-    """Answers that are being sampled and judged: a part's rollouts, and the rewards of each of its slices."""
-
-    asked: Asked
-    parts: tuple[tuple[Any, tuple[Any, ...]], ...]
-
-
-def split(count: int, workers: int) -> list[slice]:
-    """Contiguous shares of `count` items, as even as can be; no share is empty."""
-    edges = np.linspace(0, count, min(workers, count) + 1).round().astype(int)
-    return [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
-
-
 def asked_of(
     step: int, rows: Sequence[int], heard: Sequence[Prompt], questions: Sequence[AskedQuestion], seed: int, group: int
 ) -> Asked:
@@ -63,66 +67,34 @@ def asked_of(
     return Asked(step, tuple(heard), tuple(questions), tuple(tuple(row) for row in seeds))
 
 
-def cpus_wanted(config: AlignConfig) -> int:
-    """Cores that all roles reserve together."""
-    roles = ((config.rollout, config.rollout_workers), (config.reward, config.reward_workers))
-    return int(np.ceil(sum(role.cpus * count for role, count in (*roles, (config.learner, config.learner_workers)))))
+@dataclass(frozen=True)
+class Underway:
+    """Answers that are being sampled, share by share, and judged, slice by slice of the shares."""
 
-
-def _free() -> dict[str, float]:
-    return dict(ray.available_resources())  # type: ignore[no-untyped-call]
+    asked: Asked
+    sampled: tuple[Call, ...]
+    judged: tuple[Call, ...]
 
 
 class Fleet:
     """Rollout workers, reward workers and learner ranks, each placed by its role's resources."""
 
-    def __init__(self, run: RunConfig, sft: Path, rewards: RewardSetup, resume_from: Path | None) -> None:
-        self.config, self.policy, self.sft = run.align, run.policy, sft
-        self._rewards, self._resume_from = rewards, resume_from
-        self._groups: list[Any] = []
+    def __init__(self, run: RunConfig, sft: Path, rewards: RewardSetup) -> None:
+        self.config, self._policy, self._sft, self._setup = run.align, run.policy, sft, rewards
         config = self.config
         actors.start_ray(config.ray_address, cpus_wanted(config))
-        self._bundles("learner", config.learner, config.learner_workers, "PACK")
-        self.learners = self._learners()
-        self.rollout = self._place("rollout", config.rollout, config.rollout_workers, self._rollout_worker)
-        self.reward = self._place("reward", config.reward, config.reward_workers, self._reward_worker)
-        self.version = ray.get(self.learners[0].next_step.remote())
-        self._weights: Any = None
-        self.sync(self.version)
+        self._learners_group = reserved(config.learner, config.learner_workers, "PACK")
+        most = max(config.rollout_workers, config.rollout_workers_max or 0)
+        self.rollout = Crew("rollout", config.rollout, config.rollout_workers, most, self._rollout_worker)
+        self.reward = Crew("reward", config.reward, config.reward_workers, config.reward_workers, self._reward_worker)
 
-    # -- placement ----------------------------------------------------------------------------------------------------
-
-    def _bundles(self, role: str, wanted: RoleConfig, count: int, strategy: str) -> Any:
-        """Reserve what a role's workers need.
-
-        Raises:
-            ConfigError: the cluster does not hold it.
-        """
-        from ray.util.placement_group import placement_group, remove_placement_group
-
-        group = placement_group([wanted.bundle for _ in range(count)], strategy=strategy)
-        try:
-            ray.get(group.ready(), timeout=PLACEMENT_TIMEOUT_S)
-        except ray.exceptions.GetTimeoutError:
-            remove_placement_group(group)
-            free = {name: amount for name, amount in _free().items() if name in ("CPU", "GPU")}
-            raise ConfigError(
-                f"align.{role}_workers: {count} x {wanted.bundle} do not fit; the cluster has {free or 'nothing'} left. "
-                f"Ask for fewer, or change align.{role}"
-            ) from None
-        self._groups.append(group)
-        return group
-
-    def _place(self, role: str, wanted: RoleConfig, count: int, make: Any) -> list[Any]:
-        group = self._bundles(role, wanted, count, "SPREAD")
-        return [make(self._options(wanted, group, place)) for place in range(count)]
-
-    @staticmethod
-    def _options(wanted: RoleConfig, group: Any, place: int) -> dict[str, Any]:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
-        return {"num_cpus": wanted.cpus, "num_gpus": wanted.gpus, "scheduling_strategy": strategy}
+    def open(self, resume_from: Path | None) -> None:
+        """Wait for all of them."""
+        wait_placed([self._learners_group], "learner", self.config.learner)
+        self.learners = self._learners(resume_from)
+        for crew in (self.rollout, self.reward):
+            crew.open()
+        self.sync(ray.get(self.learners[0].next_step.remote()))
 
     def _threads(self, wanted: RoleConfig) -> int:
         return wanted.threads or actors.threads_for(self.config.rollout_workers)
@@ -130,95 +102,75 @@ class Fleet:
     def _rollout_worker(self, options: dict[str, Any]) -> Any:
         config = self.config
         made = actors.RolloutWorker.options(**options)  # type: ignore[attr-defined]
-        return made.remote(self.sft, self.policy, config, self._threads(config.rollout))
+        return made.remote(self._sft, self._policy, config, self._threads(config.rollout))
 
     def _reward_worker(self, options: dict[str, Any]) -> Any:
         made = actors.RewardWorker.options(**options)  # type: ignore[attr-defined]
-        return made.remote(self._rewards, self._threads(self.config.reward))
+        return made.remote(self._setup, self._threads(self.config.reward))
 
-    def _learners(self) -> list[Any]:
+    def _learners(self, resume_from: Path | None) -> list[Any]:
         config, ranks = self.config, self.config.learner_workers
         threads = config.learner.threads or actors.threads_for(ranks)
         found = [
-            actors.LearnerActor.options(**self._options(config.learner, self._groups[0], rank)).remote(  # type: ignore[attr-defined]
-                self.sft, self.policy, config, threads
+            actors.LearnerActor.options(**options_of(config.learner, self._learners_group, rank)).remote(  # type: ignore[attr-defined]
+                self._sft, self._policy, config, threads
             )
             for rank in range(ranks)
         ]
         meeting = ray.get(found[0].meeting.remote())
-        ray.get([one.open.remote(rank, meeting, self._resume_from) for rank, one in enumerate(found)])
+        ray.get([one.open.remote(rank, meeting, resume_from) for rank, one in enumerate(found)])
         return found
-
-    def grow(self) -> int:
-        """Use a machine that has joined: one more rollout worker, where the config allows it and there is room; how many."""
-        config = self.config
-        if len(self.rollout) >= (config.rollout_workers_max or config.rollout_workers):
-            return 0
-        free = _free()
-        if any(free.get(name, 0.0) < amount for name, amount in config.rollout.bundle.items()):
-            return 0
-        self.rollout += self._place("rollout", config.rollout, 1, self._rollout_worker)
-        return 1
-
-    # -- the calls ----------------------------------------------------------------------------------------------------
 
     def sync(self, version: int) -> None:
         """From now on rollout workers sample with the learner's present weights, those after `version` steps."""
         self.version = version
         # Every rank must ask for whole weights; one of them hands them on.
-        calls = [learner.weights.remote() for learner in self.learners]
-        self._weights = calls[0]
+        self._weights, *_ = [learner.weights.remote() for learner in self.learners]
 
     def begin(self, asked: Asked, group: int, sampling: Sampling) -> Underway:
-        """Start sampling; every part goes on to its judges without coming back here."""
-        shares = split(len(asked.questions), len(self.rollout))
-        judges, parts = itertools.cycle(self.reward), []
-        for worker, s in zip(self.rollout, shares, strict=False):
-            ids = [question.id for question in asked.questions[s]]
-            rollouts = worker.generate.remote(self._weights, self.version, ids, asked.heard[s], group, sampling, asked.seeds[s])
-            slices = split(len(ids), -(-len(self.reward) // len(shares)))
-            scores = tuple(next(judges).score.remote(rollouts, part, asked.questions[s][part]) for part in slices)
-            parts.append((rollouts, scores))
-        return Underway(asked, tuple(parts))
+        """Start sampling, on all workers there are by now; every part goes on to its judges without coming back here."""
+        self.rollout.tend()
+        self.reward.tend()
+        shares = split(len(asked.questions), max(1, len(self.rollout.workers)))
+        judges = -(-max(1, len(self.reward.workers)) // max(1, len(shares)))
+        sampled = [self._sample(asked, share, group, sampling) for share in shares]
+        judged = [self._judge(asked, share, part, one) for share, one in zip(shares, sampled, strict=True)
+                  for part in split(share.stop - share.start, judges)]  # fmt: skip
+        return Underway(asked, tuple(sampled), tuple(judged))
+
+    def _sample(self, asked: Asked, share: slice, group: int, sampling: Sampling) -> Call:
+        ids, heard, seeds = [one.id for one in asked.questions[share]], asked.heard[share], asked.seeds[share]
+        # Made again later, it must be with the weights of now.
+        weights, version = self._weights, self.version
+        return Call(self.rollout, lambda actor: actor.generate.remote(weights, version, ids, heard, group, sampling, seeds))
+
+    def _judge(self, asked: Asked, share: slice, part: slice, sampled: Call) -> Call:
+        questions = asked.questions[share][part]
+        return Call(self.reward, lambda actor: actor.score.remote(sampled.ref, part, questions), of=sampled)
 
     def collect(self, underway: Underway) -> tuple[list[Rollout], Rewards]:
         """Rollouts [B] and rewards [B][G], once all are there."""
-        rollouts = [one for part, _ in underway.parts for one in ray.get(part)]
-        rewards = [row for _, scores in underway.parts for one in scores for row in ray.get(one)]
-        return rollouts, rewards
+        rollouts, rewards = results(underway.sampled), results(underway.judged)
+        return [one for part in rollouts for one in part], [row for part in rewards for row in part]
 
     def learn(self, asked: Asked, rollouts: Sequence[Rollout], rewards: Rewards) -> dict[str, Any]:
         """One update, on all ranks at once."""
         given = ray.put((asked.heard, list(rollouts), rewards))
-        return self._on_all([learner.step.remote(given) for learner in self.learners])
+        return ray.get([learner.step.remote(given) for learner in self.learners])[0]  # type: ignore[no-any-return]
 
     def save(self, folder: Path) -> None:
         """A checkpoint."""
-        self._on_all([learner.save.remote(folder) for learner in self.learners])
+        ray.get([learner.save.remote(folder) for learner in self.learners])
 
     def export(self, folder: Path) -> None:
         """The aligned policy."""
-        self._on_all([learner.export.remote(folder) for learner in self.learners])
-
-    def _on_all(self, calls: list[Any]) -> Any:
-        """What rank 0 answers; the first rank that fails ends the others, which would wait for it."""
-        waiting = list(calls)
-        while waiting:
-            (ready, *_), waiting = ray.wait(waiting, num_returns=1)
-            try:
-                ray.get(ready)
-            except Exception:
-                for learner in self.learners[1:] if len(self.learners) > 1 else ():
-                    ray.kill(learner)
-                raise
-        return ray.get(calls[0])  # type: ignore[no-any-return]
+        ray.get([learner.export.remote(folder) for learner in self.learners])
 
     def close(self) -> None:
         """Give the reserved places back; actors end with them."""
-        from ray.util.placement_group import remove_placement_group
-
-        for group in self._groups:
-            remove_placement_group(group)
+        self.rollout.close()
+        self.reward.close()
+        remove_placement_group(self._learners_group)
 
 
 @contextmanager
@@ -226,19 +178,19 @@ def fleet_of(run: RunConfig, sft: Path, rewards: RewardSetup, resume_from: Path 
     """A fleet for as long as the block lasts; what goes wrong in an actor is raised here as itself.
 
     Raises:
-        PolicyError: an actor is gone for good.
+        ConfigError: the cluster does not hold it. PolicyError: an actor is gone for good.
     """
-    fleet: Fleet | None = None
+    fleet = Fleet(run, sft, rewards)
     try:
-        fleet = Fleet(run, sft, rewards, resume_from)
+        fleet.open(resume_from)
         yield fleet
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause if isinstance(error.cause, Exception) else PolicyError(str(error)) from error
-    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
-        raise PolicyError(
-            f"a learner, or what only its machine had, is lost ({str(error).splitlines()[0]}); `paras2s align CONFIG --resume` "
-            "goes on from the newest checkpoint"
-        ) from error
+    except (RayTaskError, *LOST) as error:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if not isinstance(cause, RayError) and isinstance(cause, Exception):
+            raise cause from error
+        if getattr(cause, "actor_init_failed", False):
+            raise PolicyError(f"a worker could not start: {what_happened(cause)}") from error
+        # A call to the learner, or one that should have read weights which are lost with it.
+        raise PolicyError(f"the run cannot go on: {what_happened(cause)}; {RESUME}") from error
     finally:
-        if fleet is not None:
-            fleet.close()
+        fleet.close()
