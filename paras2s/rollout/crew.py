@@ -34,11 +34,13 @@ RESUME = "`paras2s align CONFIG --resume` goes on from the newest checkpoint"
 
 def what_happened(error: Exception) -> str:
     """What tells, of Ray's many lines: why an actor could not start, or whose actor it was and the first line."""
+    if isinstance(error, ObjectLostError):
+        return "what only a lost machine held cannot be had again"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    if getattr(error, "actor_init_failed", False):
+    if isinstance(error, RayActorError) and error.actor_init_failed:
         return lines[-1]
     of = [line.removeprefix("class_name: ") for line in lines if line.startswith("class_name: ")]
-    return ": ".join([*of[:1], lines[0]])
+    return ": ".join([*of[:1], lines[0].rstrip(".")])
 
 
 def reserved(wanted: RoleConfig, count: int, strategy: str) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import remove_placement_group
 
 from paras2s.config import AlignConfig, RoleConfig, RunConfig
@@ -188,7 +188,7 @@ def fleet_of(run: RunConfig, sft: Path, rewards: RewardSetup, resume_from: Path 
         cause = error.cause if isinstance(error, RayTaskError) else error
         if not isinstance(cause, RayError) and isinstance(cause, Exception):
             raise cause from error
-        if getattr(cause, "actor_init_failed", False):
+        if isinstance(cause, RayActorError) and cause.actor_init_failed:
             raise PolicyError(f"a worker could not start: {what_happened(cause)}") from error
         # A call to the learner, or one that should have read weights which are lost with it.
         raise PolicyError(f"the run cannot go on: {what_happened(cause)}; {RESUME}") from error

@@ -1,0 +1,260 @@
+"""A run on several machines, which are lost and join while it goes on: Ray's own multi-node cluster, on this machine.
+
+What a machine holds is decided by its cores: the learner wants 3 and a machine of 4, a rollout worker 2, a reward worker 1.
+
+Not covered: the loss of the head, networks that are slow or split, storage that machines share (here it is one disk).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from tiny_alignment import assert_same_policy, logged, tiny_alignment
+
+from paras2s.align import align
+from paras2s.config import RoleConfig
+from paras2s.errors import PolicyError
+from paras2s.policy.interface import Sampling
+from paras2s.rollout.crew import Worker
+from paras2s.rollout.fleet import Asked, Fleet, Underway
+from paras2s.stages.alignment import Alignment
+
+# Ray takes 127.0.0.1 for the machine's outer address.
+LOOPBACK = "127.0.0.2"
+CORES = {"learner": 4, "rollout": 2, "reward": 1}
+PATIENCE_S = 60.0
+# A machine is found dead within a second, and not within a quarter of a minute.
+WATCHFUL = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
+
+
+class Machines:
+    """The cluster's machines by what they are for."""
+
+    def __init__(self) -> None:
+        head = {"num_cpus": 0, "node_ip_address": LOOPBACK, "include_dashboard": False, "_system_config": WATCHFUL}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._nodes: dict[str, list[Any]] = {role: [] for role in CORES}
+
+    def have(self, **wanted: int) -> None:
+        """So many of each, and no more of the others."""
+        for role, nodes in self._nodes.items():
+            while len(nodes) < wanted.get(role, 0):
+                self.join(role)
+            while len(nodes) > wanted.get(role, 0):
+                self.lose(nodes[-1].node_id)
+
+    def join(self, role: str) -> str:
+        """One more; its id."""
+        node = self.cluster.add_node(num_cpus=CORES[role], node_ip_address=LOOPBACK)
+        self._nodes[role].append(node)
+        return str(node.node_id)
+
+    def lose(self, node_id: str) -> None:
+        """Its processes are killed."""
+        for nodes in self._nodes.values():
+            for node in [node for node in nodes if node.node_id == node_id]:
+                nodes.remove(node)
+                self.cluster.remove_node(node, allow_graceful=False)
+
+    def of(self, role: str) -> set[str]:
+        """Ids of those for a role."""
+        return {node.node_id for node in self._nodes[role]}
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    # Ray notes the newest cluster of a folder, and whoever starts Ray there would join it.
+    folder = tempfile.mkdtemp(prefix="paras2s-")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        made = Machines()
+        yield made
+        ray.shutdown()
+        made.cluster.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def spread_alignment(folder: Path, machines: Machines, **align: Any) -> Alignment:
+    """Two rollout and two reward workers."""
+    roles = {
+        "learner": RoleConfig(cpus=3, threads=1),
+        "rollout": RoleConfig(cpus=2, threads=1),
+        "reward": RoleConfig(cpus=1, threads=1),
+    }
+    counts = {"rollout_workers": 2, "reward_workers": 2}
+    return tiny_alignment(folder, ray_address=machines.cluster.address, **(roles | counts | align))
+
+
+@pytest.fixture(scope="module")
+def expected(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Alignment:
+    """A run in which nothing happens."""
+    machines.have(learner=1, rollout=2, reward=1)
+    alignment = spread_alignment(tmp_path_factory.mktemp("undisturbed"), machines)
+    align(alignment, resume=False)
+    return alignment
+
+
+def node_of(actor: Any) -> str:
+    return str(ray.get(actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())))
+
+
+def wait_for(what: Callable[[], Any]) -> None:
+    """Until it is true."""
+    until = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < until, "this never came"
+        time.sleep(0.05)
+
+
+def hold(worker: Worker, mark: Path) -> None:
+    """Its next call does not end; `mark` is there once it has begun."""
+    path = str(mark)
+
+    def block(actor: Any) -> None:
+        def never(*_: object, **__: object) -> None:
+            Path(path).touch()
+            threading.Event().wait()
+
+        if hasattr(actor, "engine"):
+            actor.engine.generate = never
+        else:
+            actor._panel = type("Held", (), {"score": never, "needs_sound": False})()
+
+    ray.get(worker.actor.__ray_call__.remote(block))
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, before: Callable[[Fleet], Any], after: Any = None) -> None:
+    """Do something before this step's questions are asked, or once they are under way."""
+    begin = Fleet.begin
+
+    def watched(fleet: Fleet, asked: Asked, group: int, sampling: Sampling) -> Underway:
+        if asked.step != step:
+            return begin(fleet, asked, group, sampling)
+        before(fleet)
+        underway = begin(fleet, asked, group, sampling)
+        if after is not None:
+            after(fleet)
+        return underway
+
+    monkeypatch.setattr(Fleet, "begin", watched)
+
+
+def take_in(fleet: Fleet, machines: Machines, node_id: str) -> None:
+    """Wait until a rollout worker runs on this machine, and is used from the next questions on."""
+    wait_for(lambda: ray.wait([one.started for one in fleet.rollout.coming], timeout=1.0)[0])
+    fleet.rollout.tend()
+    assert node_id in {node_of(one.actor) for one in fleet.rollout.workers}
+
+
+def test_judges_whose_machine_is_lost_are_replaced_by_the_others(
+    machines: Machines, expected: Alignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "judging"
+    lost: list[Worker] = []
+
+    def before(fleet: Fleet) -> None:
+        lost.extend(one for one in fleet.reward.workers if node_of(one.actor) in machines.of("reward"))
+        hold(lost[0], mark)
+
+    def after(_: Fleet) -> None:
+        wait_for(mark.exists)
+        machines.lose(*machines.of("reward"))
+
+    machines.have(learner=1, rollout=2, reward=1)
+    at_step(monkeypatch, 1, before, after)
+    found = spread_alignment(tmp_path, machines)
+    align(found, resume=False)
+    assert len(lost) == 1
+    assert_same_policy(found, expected)
+    assert logged(found) == logged(expected)
+
+
+def test_questions_whose_machine_is_lost_are_asked_again_and_a_machine_that_joins_takes_its_place(
+    machines: Machines, expected: Alignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two there is one worker for both shares."""
+    mark = tmp_path / "sampling"
+    lost: list[str] = []
+    joined: list[str] = []
+
+    def before(fleet: Fleet) -> None:
+        lost.append(node_of(fleet.rollout.workers[1].actor))
+        hold(fleet.rollout.workers[1], mark)
+
+    def after(_: Fleet) -> None:
+        wait_for(mark.exists)
+        machines.lose(lost[0])
+
+    def join(fleet: Fleet) -> None:
+        assert len(fleet.rollout.workers) == 1
+        joined.append(machines.join("rollout"))
+        take_in(fleet, machines, joined[0])
+
+    machines.have(learner=1, rollout=2)
+    at_step(monkeypatch, 1, before, after)
+    at_step(monkeypatch, 2, join)
+    found = spread_alignment(tmp_path, machines, reward_workers=1)
+    align(found, resume=False)
+    assert joined
+    assert_same_policy(found, expected)
+    assert logged(found) == logged(expected)
+
+
+def test_a_machine_that_joins_is_used(
+    machines: Machines, expected: Alignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one worker more than there were, so batches are of other shapes, and sums round otherwise."""
+    counts: list[int] = []
+
+    def join(fleet: Fleet) -> None:
+        counts.append(len(fleet.rollout.workers))
+        take_in(fleet, machines, machines.join("rollout"))
+        counts.append(len(fleet.rollout.workers))
+
+    machines.have(learner=1, rollout=2)
+    at_step(monkeypatch, 2, join)
+    found = spread_alignment(tmp_path, machines, reward_workers=1, rollout_workers_max=3)
+    align(found, resume=False)
+    assert counts == [2, 3]
+    assert_same_policy(found, expected, atol=1e-4)
+
+
+def test_without_the_learner_the_run_ends_and_can_be_resumed(machines: Machines, expected: Alignment, tmp_path: Path) -> None:
+    """Its machine is lost once with weights that nobody has fetched, and once with a step to be learned."""
+    learn = Fleet.learn
+
+    def lose_learner(*_: object) -> None:
+        machines.lose(*machines.of("learner"))
+
+    def lost_before_learning(fleet: Fleet, asked: Asked, *more: Any) -> dict[str, Any]:
+        if asked.step == 2:
+            lose_learner()
+        return learn(fleet, asked, *more)
+
+    machines.have(learner=1, rollout=3)
+    found = spread_alignment(tmp_path, machines, reward_workers=1)
+    with pytest.MonkeyPatch.context() as patch:
+        at_step(patch, 2, lose_learner)
+        with pytest.raises(PolicyError, match=r"^the run cannot go on: .*; `paras2s align CONFIG --resume` goes on"):
+            align(found, resume=False)
+    machines.have(learner=1, rollout=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fleet, "learn", lost_before_learning)
+        with pytest.raises(
+            PolicyError, match=r"^the run cannot go on: LearnerActor.*; `paras2s align CONFIG --resume` goes on"
+        ):
+            align(found, resume=True)
+    assert [row["step"] for row in logged(found)] == [0, 1]
+    machines.have(learner=1, rollout=3)
+    align(found, resume=True)
+    assert_same_policy(found, expected)
+    assert logged(found) == logged(expected)
