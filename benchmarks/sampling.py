@@ -20,7 +20,6 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,12 +42,12 @@ from twins import (
     their_model,
 )
 
-import paras2s
 from paras2s.policy.dual_stream import DualStreamLM
 from paras2s.policy.interface import Generation, Sampling
 from paras2s.policy.sampler import sample
 
-OTHER_PYTHON = Path(paras2s.__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+REPOSITORY = Path(__file__).resolve().parents[1]
+OTHER_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
 PRODUCTS = ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise")
 Clock = Callable[[], float]
 
@@ -90,7 +89,7 @@ class Vllm:
         kilobytes = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
         # 2.5 GB: Python and torch, 25 MB of weights, 180 MB of keys and values.
         share = 2.5e9 / (1024 * float(kilobytes.split()[1]))
-        environment = {"py_executable": str(OTHER_PYTHON), "env_vars": {"PYTHONPATH": str(Path(paras2s.__file__).parents[1])}}
+        environment = {"py_executable": str(OTHER_PYTHON), "env_vars": {"PYTHONPATH": str(REPOSITORY)}}
         actor = ray.remote(VllmWorker).options(runtime_env=environment)
         longest = work.prompt_tokens + work.new_tokens
         self._get, self._actor = ray.get, actor.remote(str(folder), "float32", longest, threads, share)
@@ -171,7 +170,7 @@ def compare(work: Work, repeats: int, now: Clock, processor: bool) -> None:
     rates = {name: [work.tokens / one for one in taken] for name, taken in seconds.items()}
     for name, found in rates.items():
         times = statistics.median(rates["ours"]) / statistics.median(found)
-        print(f"{name:12s} {spread(found, 0)} tokens/s; ours / {name}: {times:.2f}")
+        print(f"{name:12s} {spread(found, 0)} tokens/s" + (f"; ours / {name}: {times:.2f}" if name != "ours" else ""))
     bound(ours, ids, work, now, {name: statistics.median(taken) for name, taken in seconds.items()})
 
 
@@ -182,7 +181,7 @@ def bound(ours: DualStreamLM, ids: np.ndarray, work: Work, now: Clock, seconds: 
     flop = products_flop(ours, read, work.tokens)
     print(f"products with the weights: {flop / 1e9:.0f} GFLOP; of our {seconds['ours']:.2f} s they take {taken:.2f} s")
     for name, peak in peak_flops(now).items():
-        print(f"  at the {peak / 1e9:.0f} GFLOP/s of a large product by {name}: {flop / peak:.2f} s, with nothing else ", end="")
+        print(f"  at the {peak / 1e9:.0f} GFLOP/s of a large product by {name}: {flop / peak:.2f} s, nothing else ", end="")
         print(", ".join(f"{other / (flop / peak):.1f} x {side}" for side, other in seconds.items() if side != "ours"))
 
 
@@ -219,7 +218,7 @@ def prefill(repeats: int, now: Clock) -> None:
         print(f"{name:46s} {spread(taken, 3)} s")
     many, one, many_short, one_short, many_first, one_first = (statistics.median(taken) for taken in seconds.values())
     wanted = one + (many_short - one_short)
-    print(f"G = 8 / (G = 1 + decoding of 7 more answers, behind a 1-token prompt): {many:.3f} / {wanted:.3f} s = {many / wanted:.2f}")
+    print(f"G = 8 / (G = 1 + decoding of 7 more, behind a 1-token prompt): {many:.3f} / {wanted:.3f} s = {many / wanted:.2f}")
     print(f"G = 8 / G = 1, first token alone: {many_first / one_first:.2f} (8 prefills would be 8)")
 
 
