@@ -3,6 +3,9 @@
 Answers are at most `align.max_staleness` updates old when they are learned from; what that changes is corrected token by
 token (`align.importance_cap`). At most `max_staleness + 1` batches are under way, so nothing piles up. The loop is that of
 `align.py`, with a queue.
+
+What it hides is waiting, for a judge above all; where sampler and learner share cores (one machine without a GPU), they
+slow each other down instead. A resumed run samples again what was under way, with the weights of its checkpoint.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from paras2s.errors import ConfigError, one_line
 
@@ -130,13 +130,20 @@ class RoleConfig(Section):
 
     cpus: float = Field(1.0, ge=0)
     gpus: float = Field(0.0, ge=0, description="0.5: two workers share one")
+    resources: dict[str, float] = Field({}, description="of the names given to `ray start --resources`")
     threads: int | None = Field(None, ge=1, description="of a worker; None: this machine's cores by the number of workers")
 
     @property
     def bundle(self) -> dict[str, float]:
         """As Ray names it."""
-        named = {"CPU": self.cpus, "GPU": self.gpus}
+        named = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
         return {name: amount for name, amount in named.items() if amount}
+
+    @model_validator(mode="after")
+    def _something(self) -> RoleConfig:
+        if not self.bundle:
+            raise ValueError("a worker that reserves nothing has no place; give it cpus or gpus")
+        return self
 
 
 class AlignConfig(Section):

@@ -1,7 +1,7 @@
 """Ray actors: they wire engine, reward model and learner, and decide nothing.
 
-A worker that dies is started anew by Ray and its task is run again; every call carries the weights and their version,
-so a fresh worker cannot answer with stale ones, and equal seeds give equal answers.
+Every call carries the weights and their version, so a worker that has just started cannot answer with stale ones, and equal
+seeds give equal answers. Who replaces a lost one is `crew.py`'s business.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import ray
 import torch
 
 from paras2s.config import AlignConfig, PolicyConfig
+from paras2s.errors import ConfigError
 from paras2s.parallel import cores
 from paras2s.policy.base import Policy
 from paras2s.policy.codec import Codec2Pairs
@@ -32,23 +33,54 @@ from paras2s.reward.sources.panel import RewardPanel, RewardSetup
 from paras2s.rollout.engine import Engine, NativeEngine
 from paras2s.rollout.hearing import embedded_codes, sounds
 
+# The namespace of a Ray that was started here.
+LOCAL = "paras2s-local"
+
 
 def start_ray(address: str | None, cpus: int = 0) -> None:
-    """Join a cluster, or start Ray on this machine; quiet, without a dashboard, and only once."""
+    """Join a cluster, or start Ray on this machine; quiet, without a dashboard, and only once.
+
+    One that was started here for fewer workers than are wanted now is started again.
+
+    Raises:
+        ConfigError: nothing listens at the address.
+    """
     if ray.is_initialized():
-        return
+        has = ray.cluster_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
+        if address or has >= cpus or ray.get_runtime_context().namespace != LOCAL:
+            return
+        ray.shutdown()
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # A lost worker's calls are made again; Ray would print a page for each.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     if address:
+        _check_reachable(address)
         ray.init(address=address, log_to_driver=False)
     else:
         # Actors take turns on the cores, so more of them than cores is no harm.
         ray.init(
+            # Else a cluster that somebody has started here would be joined, which takes no `num_cpus`.
+            address="local",
+            namespace=LOCAL,
             num_cpus=max(4, cores(), cpus),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1",
         )
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConfigError(
+            f"ray_address: nothing listens at {address} ({error}); `ray start --head` prints its address"
+        ) from error
 
 
 def threads_for(workers: int) -> int:
@@ -71,12 +103,25 @@ def make_engine(policy: Policy, config: AlignConfig, policy_config: PolicyConfig
     return engine
 
 
-@ray.remote(max_restarts=-1, max_task_retries=-1)
+@ray.remote
 class RolloutWorker:
     """Samples answers with the weights it is handed."""
 
     def __init__(self, checkpoint: Path, policy_config: PolicyConfig, config: AlignConfig, threads: int) -> None:
         torch.set_num_threads(threads)
+        self._made_of = checkpoint, policy_config, config, threads
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """Made with the first questions: an error in making it then reaches the driver as itself, not as a dead actor."""
+        # No cached_property, whose lock cannot be sent to an actor.
+        if self._engine is None:
+            self._engine = self._make()
+        return self._engine
+
+    def _make(self) -> Engine:
+        checkpoint, policy_config, config, threads = self._made_of
         if config.engine == "vllm":
             # The device is the engine's; here prompts are read and answers are decoded.
             policy_config = policy_config.model_copy(update={"device": "cpu"})
@@ -84,9 +129,10 @@ class RolloutWorker:
         if config.lora is not None:
             # The learner hands on its adapters alone, so they must be here to be filled.
             policy.add_lora(config.lora.rank, config.lora.alpha)
-        self.engine = make_engine(policy, config, policy_config, threads)
+        engine = make_engine(policy, config, policy_config, threads)
         # The embedded reward model reads the embedded codec's codes; everyone else's answers must be heard.
         self.with_waves = policy.spec.code_format != Codec2Pairs.version
+        return engine
 
     def generate(
         self,
@@ -99,12 +145,13 @@ class RolloutWorker:
         seeds: Sequence[Sequence[int]],
     ) -> list[Rollout]:
         """Rollouts of these queries under weights `version`."""
-        if version != self.engine.version:
-            self.engine.set_weights(weights, version)
-        return self.engine.generate(query_ids, prompts, group_size, sampling, seeds, self.with_waves)
+        engine = self.engine
+        if version != engine.version:
+            engine.set_weights(weights, version)
+        return engine.generate(query_ids, prompts, group_size, sampling, seeds, self.with_waves)
 
 
-@ray.remote(max_restarts=-1, max_task_retries=-1)
+@ray.remote
 class RewardWorker:
     """Scores answers with the run's reward sources."""
 

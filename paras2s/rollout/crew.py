@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from paras2s.config import RoleConfig
@@ -51,13 +51,11 @@ def reserved(wanted: RoleConfig, count: int, strategy: str) -> Any:
 def options_of(wanted: RoleConfig, group: Any, place: int) -> dict[str, Any]:
     """Of an actor in that place."""
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
-    # Ray itself would start a lost worker again and run its calls anew, but says nothing where there is no room for it.
     return {
         "num_cpus": wanted.cpus,
         "num_gpus": wanted.gpus,
+        "resources": wanted.resources,
         "scheduling_strategy": strategy,
-        "max_restarts": 0,
-        "max_task_retries": 0,
     }
 
 
@@ -87,28 +85,36 @@ class Worker:
     group: Any
     started: Any
 
+    @property
+    def adrift(self) -> bool:
+        """Whether its machine was lost before it could start there: of this Ray never says anything."""
+        return bool(placement_group_table(self.group).get("state") == "RESCHEDULING")
+
     def end(self) -> None:
         """Give the place back; the actor ends with it."""
         remove_placement_group(self.group)
 
 
 class Crew:
-    """The workers of one role: `count` of them at first, up to `most` as machines join, and new ones for those lost."""
+    """The workers of one role: some at first, up to `most` as machines join, and new ones for those lost."""
 
-    def __init__(self, role: str, wanted: RoleConfig, count: int, most: int, make: Callable[[dict[str, Any]], Any]) -> None:
+    def __init__(self, role: str, wanted: RoleConfig, most: int, make: Callable[[dict[str, Any]], Any]) -> None:
         self.role, self.wanted, self.most, self._make = role, wanted, most, make
         self.workers: list[Worker] = []
         self.coming: list[Worker] = []
         self._turn = self._failed = 0
-        self._ask(count)
 
-    def open(self) -> None:
-        """Wait for the first ones.
+    def place(self, count: int) -> None:
+        """The first ones.
 
         Raises:
             ConfigError: the cluster does not hold them.
         """
+        self._ask(count)
         wait_placed([one.group for one in self.coming], self.role, self.wanted)
+
+    def open(self) -> None:
+        """Wait for them."""
         ray.get([one.started for one in self.coming])
         self.workers, self.coming = self.coming, []
 
@@ -121,18 +127,26 @@ class Crew:
 
     def tend(self) -> None:
         """Take in those who have started, and ask for those who are missing."""
-        for one in [one for one in self.coming if ray.wait([one.started], timeout=0)[0]]:
-            self.coming.remove(one)
-            try:
-                ray.get(one.started)
-                self.workers.append(one)
-                self._failed = 0
-            except RayActorError as error:
+        for one in list(self.coming):
+            if ray.wait([one.started], timeout=0)[0]:
+                self.coming.remove(one)
+                self._take_in(one)
+            elif one.adrift:
+                self.coming.remove(one)
                 one.end()
-                self._failed += 1
-                if error.actor_init_failed or self._failed == TRIES:
-                    raise
         self._ask(self.most - len(self.workers) - len(self.coming))
+
+    def _take_in(self, one: Worker) -> None:
+        try:
+            ray.get(one.started)
+        except RayActorError as error:
+            one.end()
+            self._failed += 1
+            if error.actor_init_failed or self._failed == TRIES:
+                raise
+        else:
+            self.workers.append(one)
+            self._failed = 0
 
     def drop(self, worker: Worker) -> None:
         """It is lost."""

@@ -85,15 +85,23 @@ class Fleet:
         actors.start_ray(config.ray_address, cpus_wanted(config))
         self._learners_group = reserved(config.learner, config.learner_workers, "PACK")
         most = max(config.rollout_workers, config.rollout_workers_max or 0)
-        self.rollout = Crew("rollout", config.rollout, config.rollout_workers, most, self._rollout_worker)
-        self.reward = Crew("reward", config.reward, config.reward_workers, config.reward_workers, self._reward_worker)
+        self.rollout = Crew("rollout", config.rollout, most, self._rollout_worker)
+        self.reward = Crew("reward", config.reward, config.reward_workers, self._reward_worker)
 
     def open(self, resume_from: Path | None) -> None:
-        """Wait for all of them."""
-        wait_placed([self._learners_group], "learner", self.config.learner)
+        """Place all of them and wait until they have started.
+
+        Raises:
+            ConfigError: the cluster does not hold them.
+        """
+        config = self.config
+        # One role after the other: small workers must not take the places where large ones are to stand.
+        wait_placed([self._learners_group], "learner", config.learner)
+        self.rollout.place(config.rollout_workers)
+        self.reward.place(config.reward_workers)
         self.learners = self._learners(resume_from)
-        for crew in (self.rollout, self.reward):
-            crew.open()
+        self.rollout.open()
+        self.reward.open()
         self.sync(ray.get(self.learners[0].next_step.remote()))
 
     def _threads(self, wanted: RoleConfig) -> int:

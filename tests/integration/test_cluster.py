@@ -24,7 +24,7 @@ from paras2s.align import align
 from paras2s.config import RoleConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.interface import Sampling
-from paras2s.rollout.crew import Worker
+from paras2s.rollout.crew import Crew, Worker
 from paras2s.rollout.fleet import Asked, Fleet, Underway
 from paras2s.stages.alignment import Alignment
 
@@ -226,6 +226,36 @@ def test_a_machine_that_joins_is_used(
     align(found, resume=False)
     assert counts == [2, 3]
     assert_same_policy(found, expected, atol=1e-4)
+
+
+def test_a_worker_whose_machine_is_lost_before_it_starts_is_asked_for_again(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @ray.remote
+    class Nobody:
+        pass
+
+    places: list[Any] = []
+
+    def make(options: dict[str, Any]) -> Any:
+        places.append(options["scheduling_strategy"].placement_group)
+        if len(places) == 1:
+            assert places[0].wait(int(PATIENCE_S))
+            machines.lose(*machines.of("rollout"))
+        return Nobody.options(**options).remote()  # type: ignore[attr-defined]
+
+    machines.have(rollout=1)
+    # Of the run before.
+    wait_for(lambda: ray.available_resources().get("CPU") == CORES["rollout"])
+    crew = Crew("rollout", RoleConfig(cpus=2), 1, make)
+    wait_for(lambda: crew.tend() or len(places) == 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("paras2s.rollout.crew.PLACEMENT_TIMEOUT_S", 1.0)
+        with pytest.raises(PolicyError, match=r"^no rollout worker is left, and no machine has had room .* --resume"):
+            crew.next()
+    machines.join("rollout")
+    assert crew.next().group is places[1]
+    crew.close()
 
 
 def test_without_the_learner_the_run_ends_and_can_be_resumed(machines: Machines, expected: Alignment, tmp_path: Path) -> None:

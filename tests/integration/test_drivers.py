@@ -246,9 +246,9 @@ def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 def test_a_role_that_does_not_fit_is_named_and_nothing_stays_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "PLACEMENT_TIMEOUT_S", 3.0)
-    found = tiny_alignment(tmp_path, rollout_workers=2, rollout=RoleConfig(cpus=64))
+    found = tiny_alignment(tmp_path, rollout_workers=2, rollout=RoleConfig(cpus=1, gpus=8))
     started = time.monotonic()
-    with pytest.raises(ConfigError, match=r"align.rollout_workers: 2 x \{'CPU': 64.0\} do not fit.*change align.rollout"):
+    with pytest.raises(ConfigError, match=r"align.rollout_workers: 2 x \{'CPU': 1.0, 'GPU': 8.0\} do not fit.*change align.rollout"):
         align(found, resume=False)
     while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
         assert time.monotonic() - started < 60

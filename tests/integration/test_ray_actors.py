@@ -1,11 +1,10 @@
-"""Real Ray on this machine: workers give what the engine gives, survive being killed, and the learner resumes.
+"""Real Ray on this machine: workers give what the engine gives, and the learner resumes.
 
-Not covered: several machines, and an actor that dies more often than it may be started anew.
+Not covered here: workers and machines that are lost (test_drivers.py, test_cluster.py).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -140,31 +139,6 @@ def test_a_worker_samples_with_the_weights_it_is_handed(worker: Any, folder: Pat
     stale = in_process(load(folder), 1)
     assert any(not np.array_equal(a.blocks[0].behaviour_logp, b.blocks[0].behaviour_logp)
                for a, b in zip(found, stale, strict=True))  # fmt: skip
-
-
-def test_a_worker_that_dies_inside_a_rollout_still_gives_it(worker: Any, folder: Path) -> None:
-    """The fresh worker must sample with the weights of the call, not with those it starts from."""
-
-    def sabotage(actor: Any) -> int:
-        def die(*_: object, **__: object) -> None:
-            os._exit(1)
-
-        actor.engine.generate = die
-        return os.getpid()
-
-    policy = shaken(load(folder))
-    died = ray.get(worker.__ray_call__.remote(sabotage))
-    found = ray.get(ask(worker, policy, 2))
-    assert ray.get(worker.__ray_call__.remote(lambda _: os.getpid())) != died
-    assert_equal_rollouts(found, in_process(policy, 2))
-
-
-def test_a_worker_that_is_killed_with_work_before_it_still_does_it(worker: Any, folder: Path) -> None:
-    policy = shaken(load(folder))
-    asked = [ask(worker, policy, version) for version in (3, 4)]
-    ray.kill(worker, no_restart=False)
-    for version, found in zip((3, 4), ray.get(asked), strict=True):
-        assert_equal_rollouts(found, in_process(policy, version))
 
 
 def question_of(prompt: Prompt) -> HeardQuestion:
