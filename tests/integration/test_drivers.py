@@ -248,7 +248,8 @@ def test_a_role_that_does_not_fit_is_named_and_nothing_stays_reserved(tmp_path: 
     monkeypatch.setattr(crew, "PLACEMENT_TIMEOUT_S", 3.0)
     found = tiny_alignment(tmp_path, rollout_workers=2, rollout=RoleConfig(cpus=1, gpus=8))
     started = time.monotonic()
-    with pytest.raises(ConfigError, match=r"align.rollout_workers: 2 x \{'CPU': 1.0, 'GPU': 8.0\} do not fit.*change align.rollout"):
+    named = r"align.rollout_workers: 2 x \{'CPU': 1.0, 'GPU': 8.0\} do not fit.*change align.rollout"
+    with pytest.raises(ConfigError, match=named):
         align(found, resume=False)
     while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
         assert time.monotonic() - started < 60
