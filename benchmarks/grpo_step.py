@@ -25,20 +25,23 @@ import numpy as np
 import torch
 from twins import (
     EOS_ID,
-    GROUP,
-    NEW_TOKENS,
     PAD_ID,
-    PROMPTS,
     THREADS,
     VOCAB,
+    Work,
     as_prompts,
+    clock_of,
     count_parameters,
     our_model,
+    peak_flops,
+    products_flop,
     prompt_ids,
     seeds_of,
     their_model,
 )
 
+WORK = Work()
+ANSWERS = WORK.prompts * WORK.group
 BETA, LEARNING_RATE, MAX_GRAD_NORM = 0.04, 1e-5, 1.0
 
 
@@ -56,9 +59,12 @@ def peak_mib() -> float:
 
 
 def run_ours(wire: Connection, turns: int) -> None:
-    """One step for each message; answers with (seconds, mean reward, |gradient|)."""
+    """One step for each message; answers with (seconds, mean reward, |gradient|), at last with memory and the learner's part.
+
+    The learner's part: GFLOP/s of its products with the weights (reference, forward, backward), and of one large product.
+    """
+    from paras2s.policy.batches import entries_of, flat
     from paras2s.policy.interface import Sampling
-    from paras2s.policy.learner import flatten
     from paras2s.policy.objective import Objective, group_advantages, grpo_loss
     from paras2s.policy.sampler import sample
     from paras2s.policy.scoring import teacher_forced
@@ -67,19 +73,23 @@ def run_ours(wire: Connection, turns: int) -> None:
     model = our_model(seed=0)
     reference = copy.deepcopy(model).requires_grad_(False)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
-    objective = Objective(loss_type="grpo", ratio_level="token", kl_weight=BETA, max_steps=NEW_TOKENS)
-    sampling = Sampling(max_steps=NEW_TOKENS)
+    objective = Objective(loss_type="grpo", ratio_level="token", kl_weight=BETA, max_steps=WORK.new_tokens)
+    sampling = Sampling(max_steps=WORK.new_tokens)
+    learned: list[float] = []
 
     def step(turn: int) -> tuple[float, float]:
-        prompts = as_prompts(prompt_ids(seed=turn))
-        blocks = [one.blocks[0] for one in sample(model.eval(), prompts, GROUP, sampling, seeds_of(turn))]
+        prompts = as_prompts(prompt_ids(WORK, seed=turn))
+        blocks = [one.blocks[0] for one in sample(model.eval(), prompts, WORK.group, sampling, seeds_of(WORK, turn))]
         rewards = [[odd_share(answer) for answer in block.tokens[..., 0].tolist()] for block in blocks]
         advantages = torch.tensor(group_advantages(rewards).values, dtype=torch.float32)
-        logp = teacher_forced(model.train(), prompts, blocks, sampling)
+        started = time.perf_counter()
         with torch.no_grad():
-            ref_logp = teacher_forced(reference, prompts, blocks, sampling)
+            ref_logp = flat([teacher_forced(reference, prompts, blocks, sampling)])
+        logp = flat([teacher_forced(model.train(), prompts, blocks, sampling)])
+        known = entries_of([[block] for block in blocks], logp.dtype, logp.device)
         optimiser.zero_grad()
-        grpo_loss(flatten(blocks, logp, ref_logp), advantages, objective).loss.backward()
+        grpo_loss(known.batch(logp, ref_logp, known.behaviour_logp), advantages, objective).loss.backward()
+        learned.append(time.perf_counter() - started)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
         optimiser.step()
         return float(np.mean(rewards)), float(norm)
@@ -89,7 +99,11 @@ def run_ours(wire: Connection, turns: int) -> None:
         started = time.perf_counter()
         reward, norm = step(turn)
         wire.send((time.perf_counter() - started, reward, norm))
-    wire.send(peak_mib())
+    memory = peak_mib()
+    read = WORK.prompts * WORK.prompt_tokens + ANSWERS * (WORK.new_tokens - 1)
+    # Reference and forward once each, backward twice.
+    flop = 4 * products_flop(model, read, ANSWERS * WORK.new_tokens)
+    wire.send((memory, flop / float(np.median(learned[1:])), peak_flops(clock_of(False))))
 
 
 # -- TRL's ----------------------------------------------------------------------------------------------------------
@@ -109,12 +123,12 @@ def run_theirs(wire: Connection, turns: int, micro_batch: int) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     ends = {"pad_token": f"w{PAD_ID}", "eos_token": "<eos>", "padding_side": "left"}
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ends)
-    rows = [{"prompt": " ".join(f"w{i}" for i in ids)} for turn in range(turns) for ids in prompt_ids(seed=turn)]
+    rows = [{"prompt": " ".join(f"w{i}" for i in ids)} for turn in range(turns) for ids in prompt_ids(WORK, seed=turn)]
     rewards: list[float] = []
 
     def reward(completion_ids: list[list[int]], **_: object) -> list[float]:
-        assert len(completion_ids) == PROMPTS * GROUP
-        assert all(len(ids) == NEW_TOKENS for ids in completion_ids)
+        assert len(completion_ids) == ANSWERS
+        assert all(len(ids) == WORK.new_tokens for ids in completion_ids)
         found = [odd_share(ids) for ids in completion_ids]
         rewards.append(float(np.mean(found)))
         return found
@@ -144,9 +158,9 @@ def run_theirs(wire: Connection, turns: int, micro_batch: int) -> None:
             output_dir=folder,
             max_steps=turns,
             per_device_train_batch_size=micro_batch,
-            gradient_accumulation_steps=PROMPTS * GROUP // micro_batch,
-            num_generations=GROUP,
-            max_completion_length=NEW_TOKENS,
+            gradient_accumulation_steps=ANSWERS // micro_batch,
+            num_generations=WORK.group,
+            max_completion_length=WORK.new_tokens,
             temperature=1.0,
             top_k=0,
             beta=BETA,
@@ -183,10 +197,10 @@ def run_theirs(wire: Connection, turns: int, micro_batch: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="timed steps of each side, after one that is not")
-    parser.add_argument("--micro-batch", type=int, default=PROMPTS * GROUP, help="answers in TRL's micro-batch")
+    parser.add_argument("--micro-batch", type=int, default=ANSWERS, help="answers in TRL's micro-batch")
     options = parser.parse_args()
     turns = options.repeats + 1
-    print(f"{count_parameters(our_model(seed=0)):.1f} M parameters, {PROMPTS} x {GROUP} answers of {NEW_TOKENS} tokens")
+    print(f"{count_parameters(our_model(seed=0)):.1f} M parameters; {WORK}")
     start = multiprocessing.get_context("spawn")
     wires, processes = {}, []
     for name, work, more in (("ours", run_ours, ()), ("TRL", run_theirs, (options.micro_batch,))):
@@ -204,12 +218,16 @@ def main() -> None:
             if turn:
                 seconds[name].append(taken)
     for name, wire in wires.items():
-        taken = seconds[name]
+        taken, memory = seconds[name], wire.recv()
+        if name == "ours":
+            memory, rate, peaks = memory
         print(
             f"{name:4s} {np.median(taken):.2f} s a step, median of {len(taken)} ({min(taken):.2f} to {max(taken):.2f}); "
-            f"peak {wire.recv():.0f} MiB"
+            f"peak {memory:.0f} MiB"
         )
     print(f"TRL / ours: {np.median(seconds['TRL']) / np.median(seconds['ours']):.2f} times the seconds")
+    shares = ", ".join(f"{rate / peak:.0%} of {peak / 1e9:.0f} by {name}" for name, peak in peaks.items())
+    print(f"our learner's products: {rate / 1e9:.0f} GFLOP/s, of one large product's {shares}")
     for process in processes:
         process.join()
 
