@@ -195,7 +195,7 @@ def _estimate(judge: Any, requests: list[Any], as_json: bool) -> None:
     from paras2s.stages.judging import show_estimate
     from paras2s.stages.progress import open_console
 
-    tokens, usd = judge.estimate(requests)
+    tokens, usd = judge.client.estimate(requests)
     if as_json:
         print_json({"calls": len(requests), "tokens": asdict(tokens), "at_most_usd": usd})
     else:

@@ -241,6 +241,7 @@ class LLMConfig(EndpointConfig):
     """A language model there."""
 
     temperature: float | None = Field(0.0, ge=0, description="null: not sent, for models that refuse it")
+    top_p: float | None = Field(None, gt=0, le=1, description="nucleus sampling; null: not sent")
     max_output_tokens: int = Field(2048, ge=1)
     seed: int | None = None
     structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")

@@ -38,10 +38,11 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Audio:
-    """A WAV file in a message: its bytes and length."""
+    """A file of sound in a message: its bytes, length and format."""
 
-    wav: bytes
+    data: bytes
     duration_s: float
+    format: str = "wav"
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,14 @@ class Message:
 class Request:
     """What is asked: messages, and the JSON schema of the reply wanted (None: free text).
 
-    `token_ids`: one token is wanted, and the log-probabilities of these; vLLM's `logprob_token_ids`.
+    `token_ids`: one token is wanted, and the log-probabilities of these; vLLM's `logprob_token_ids`. `sample` numbers
+    several replies to one question: equal numbers share a reply, and a configured seed is moved on by it.
     """
 
     messages: tuple[Message, ...]
     schema: dict[str, Any] | None = None
     token_ids: tuple[int, ...] = ()
+    sample: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,15 @@ class Reply:
 def request_key(config: LLMConfig, request: Request) -> str:
     """A hash of everything that may change the reply; audio by its own hash."""
     messages = [
-        [message.role, [part if isinstance(part, str) else {"audio": _digest(part.wav)} for part in message.parts]]
+        [message.role, [part if isinstance(part, str) else {"audio": _digest(part.data)} for part in message.parts]]
         for message in request.messages
     ]
     asked = (config.base_url, config.model, config.temperature, config.max_output_tokens, config.seed, config.structured)
-    # Keys of requests that ask for no token's probability stay as they were before there was such a thing.
-    return key_of([CACHE_VERSION, asked, messages, request.schema, *([request.token_ids] if request.token_ids else [])])
+    # Keys of requests that make no use of a newer thing stay as they were before there was such a thing.
+    newer: list[Any] = [request.token_ids] if request.token_ids else []
+    newer += [{"top_p": config.top_p}] if config.top_p is not None else []
+    newer += [{"sample": request.sample}] if request.sample else []
+    return key_of([CACHE_VERSION, asked, messages, request.schema, *newer])
 
 
 def _digest(data: bytes) -> str:
@@ -190,6 +196,12 @@ class LLMClient:
         hears = any(isinstance(part, Audio) for message in request.messages for part in message.parts)
         return not hears or (self.price is not None and None not in (self.price.audio_in, self.price.audio_tokens_per_s))
 
+    def estimate(self, requests: Sequence[Request]) -> tuple[Tokens, float | None]:
+        """Tokens and USD of these calls, their replies as long as they may be. None where a price is not known."""
+        each = [estimate_tokens(one, self.price, self.config.max_output_tokens) for one in requests]
+        total = Tokens(*(sum(getattr(one, key) for one in each) for key in ("text_in", "audio_in", "text_out")))
+        return total, total.cost_usd(self.price) if all(map(self.audio_priced, requests)) else None
+
     async def _attempt(self, session: Session, request: Request) -> Reply:
         structured = self._structured and request.schema is not None
         try:
@@ -210,7 +222,9 @@ class LLMClient:
         self.calls += 1
         asked: dict[str, Any] = {"max_completion_tokens": self.config.max_output_tokens}
         asked |= {} if self.config.temperature is None else {"temperature": self.config.temperature}
-        asked |= {} if self.config.seed is None else {"seed": self.config.seed}
+        asked |= {} if self.config.top_p is None else {"top_p": self.config.top_p}
+        # One seed for all samples would give one reply so many times, and call it agreement.
+        asked |= {} if self.config.seed is None else {"seed": self.config.seed + request.sample}
         if structured:
             schema = {"name": "verdict", "strict": True, "schema": request.schema}
             asked["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -245,8 +259,8 @@ def _as_json(message: Message) -> dict[str, Any]:
     content: list[dict[str, Any]] = []
     for part in message.parts:
         if isinstance(part, Audio):
-            data = base64.b64encode(part.wav).decode()
-            content.append({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
+            data = base64.b64encode(part.data).decode()
+            content.append({"type": "input_audio", "input_audio": {"data": data, "format": part.format}})
         else:
             content.append({"type": "text", "text": part})
     return {"role": message.role, "content": content}

@@ -22,7 +22,11 @@ Role = Literal["demonstration", "preference", "rl", "validation", "test"]
 # Of a pair of answers: which one is better, or that both are acceptable, or neither (TRACE, 3.2).
 Label = Literal["1", "2", "both_good", "both_bad"]
 Dimension = Literal["content", "voice_quality", "paralinguistics"]
+# Of a pair as a whole, without TRACE's two kinds of tie (AudioJudge).
+PairLabel = Literal["1", "2", "tie"]
+MatchLabel = Literal["same", "different"]
 LABELS: tuple[Label, ...] = get_args(Label)
+PAIR_LABELS: tuple[PairLabel, ...] = get_args(PairLabel)
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 
@@ -201,10 +205,11 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judge's score of one answer, 1 to 5. Made by a judge; read by combination, bench and report.
+    """A judge's score of one answer, 1 to 5 (realism of a role-play: 0 or 1). Made by a judge; read by combination and bench.
 
     `reply` is the judge's full reply (for a rubric: the rules that fired). `cost_usd` is 0 for a local judge, and None
-    where the model's price is not known; a reply from the cache keeps what it once cost.
+    where the model's price is not known; a reply from the cache keeps what it once cost. A judge that is asked several
+    times keeps its `votes`, whose mean is the score, and their standard deviation as `spread`.
     """
 
     judge: str
@@ -215,6 +220,8 @@ class Verdict:
     reply: str
     cost_usd: float | None
     latency_s: float
+    votes: tuple[float, ...] = ()
+    spread: float | None = None
 
 
 @dataclass(frozen=True)
@@ -239,6 +246,35 @@ class PairVerdict:
     cost_usd: float | None
     latency_s: float
     local_s: float
+
+
+@dataclass(frozen=True)
+class Preference:
+    """What a judge makes of two clips as a whole: which is better, or whether they match. Read by ranking, probes, suites.
+
+    `label` is of the pair as it was given: "1", "2" or "tie"; or "same" or "different". `points` are the first clip's: 1 won,
+    0.5 tied, 0 lost (1 the same, 0 different), the mean over all votes. `said` is the label in each order asked, as it was
+    said: "1" is the clip heard first, which in the second order is the pair's second one. `votes` are points too; `spread` is
+    their standard deviation, None of one vote. `consistent`: whether both orders mean the same; None where one was asked.
+    """
+
+    judge: str
+    version: str
+    prompt_hash: str
+    task: str
+    label: PairLabel | MatchLabel
+    points: float
+    said: tuple[PairLabel | MatchLabel, ...]
+    votes: tuple[float, ...]
+    spread: float | None
+    consistent: bool | None
+    reason: str
+    reply: str
+    text_in_tokens: int = 0
+    audio_in_tokens: int = 0
+    text_out_tokens: int = 0
+    cost_usd: float | None = 0.0
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import functools
 from collections import Counter
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -116,17 +116,29 @@ def load_rules(path: Path | None = None) -> dict[str, FusionRule]:
     Raises:
         ConfigError: the file is missing or not a file of rules; names rule and key.
     """
-    rules = _parse(resources.files("paras2s.reward").joinpath("fusion.yaml").read_text(), "fusion.yaml")
+    return read_rules(FusionRule, "fusion.yaml", path)
+
+
+Rule = TypeVar("Rule", bound=BaseModel)
+
+
+def read_rules(kind: type[Rule], shipped: str, path: Path | None = None) -> dict[str, Rule]:
+    """Rules of one kind by name: those of a shipped file, and those of a user's beside or over them.
+
+    Raises:
+        ConfigError: the file is missing or not a file of such rules; names rule and key.
+    """
+    rules = _parse(kind, resources.files("paras2s.reward").joinpath(shipped).read_text(), shipped)
     if path is not None:
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read ({one_line(error)}); give a YAML file of fusion rules") from error
-        rules |= _parse(text, str(path))
+            raise ConfigError(f"{path}: cannot be read ({one_line(error)}); give a YAML file of rules") from error
+        rules |= _parse(kind, text, str(path))
     return rules
 
 
-def _parse(text: str, name: str) -> dict[str, FusionRule]:
+def _parse(kind: type[Rule], text: str, name: str) -> dict[str, Rule]:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -136,7 +148,7 @@ def _parse(text: str, name: str) -> dict[str, FusionRule]:
     rules = {}
     for rule, body in values.items():
         try:
-            rules[str(rule)] = FusionRule.model_validate(body)
+            rules[str(rule)] = kind.model_validate(body)
         except ValidationError as error:
             wrong = error.errors()[0]
             raise ConfigError(f"{name}: {'.'.join(map(str, (rule, *wrong['loc'])))}: {wrong['msg']}") from error

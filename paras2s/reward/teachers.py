@@ -137,7 +137,7 @@ class LLMTeacher:
         for start in range(0, len(asked), CHUNK_ANSWERS):
             wanted = self._judge.answer_requests([self._exchange(one) for one in asked[start : start + CHUNK_ANSWERS]])
             requests = [one for one in wanted if isinstance(one, Request)]
-            _, more_usd = self._judge.estimate(requests)
+            _, more_usd = self._judge.client.estimate(requests)
             calls, usd, priced = calls + len(requests), usd + (more_usd or 0.0), priced and more_usd is not None
         return Cost(calls, usd if priced else None)
 

@@ -26,7 +26,7 @@ def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_p
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
         asked = judge.pair_requests([one for one in read if isinstance(one, Pair)])
         requests = [request for one in asked if isinstance(one, list) for request in one]
-        more, cost_usd = judge.estimate(requests)
+        more, cost_usd = judge.client.estimate(requests)
         priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
         tokens = Tokens(tokens.text_in + more.text_in, tokens.audio_in + more.audio_in, tokens.text_out + more.text_out)
         calls += len(requests)

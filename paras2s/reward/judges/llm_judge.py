@@ -7,8 +7,8 @@ Unscored with the reply kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from paras2s.audio import Clip, encode_clip, read_clip
 from paras2s.config import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.kept import Kept, key_of
-from paras2s.llm import Audio, LLMClient, Reply, Request, Tokens, estimate_tokens
+from paras2s.llm import Audio, LLMClient, Reply, Request, Tokens
 from paras2s.records import DIMENSIONS, Blueprint, PairVerdict, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
@@ -42,19 +42,22 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Pair:
-    """A request and two answers to it."""
+    """A request and two answers to it; `words` is what the answers say, where that is known."""
 
     instruction: Utterance
     first: Clip
     second: Clip
+    words: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request and one answer."""
+    """A request and one answer; `words` is what the answer says, and `told` what a judge's prompt names beside it."""
 
     question: Utterance
     answer: Clip
+    words: str | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
 
 
 class LLMJudge:
@@ -89,6 +92,7 @@ class LLMJudge:
             self._fields(),
         ]
         asked = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
+        asked += [llm.top_p] if llm.top_p is not None else []
         return f"{VERSION}-{key_of([shown, asked])[:8]}"
 
     # Pairs.
@@ -238,13 +242,6 @@ class LLMJudge:
             # What was typed beside the sound, and how it was spoken, is not for this judge: it hears for itself.
             return _wav(request.clip)
         return {"words": request.text, **({"spoken": request.style} if request.style else {})}
-
-    def estimate(self, requests: Sequence[Request]) -> tuple[Tokens, float | None]:
-        """Tokens and USD of these calls, their replies as long as they may be. None where a price is not known."""
-        each = [estimate_tokens(one, self.client.price, self.config.llm.max_output_tokens) for one in requests]
-        total = Tokens(*(sum(getattr(one, key) for one in each) for key in ("text_in", "audio_in", "text_out")))
-        priced = all(self.client.audio_priced(one) for one in requests)
-        return total, total.cost_usd(self.client.price) if priced else None
 
 
 def open_judge(config: JudgingConfig, tone: ToneClassifier | None = None) -> tuple[LLMJudge, FusionRule]:
