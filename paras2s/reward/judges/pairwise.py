@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paras2s.errors import BudgetError
-from paras2s.records import PairLabel, PairVerdict, Preference, Unscored, Verdict
+from paras2s.records import Label, PairLabel, PairVerdict, Preference, Unscored, Verdict
 from paras2s.reward.fusion import FusionRule
 from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Pair, Progress
 from paras2s.reward.judges.votes import POINTS, prefer
@@ -56,9 +56,9 @@ class LabellingJudge:
         if not isinstance(found, PairVerdict):
             return found
         fused = self.rule.fuse(found.labels)
-        label: PairLabel = "tie" if fused in ("both_good", "both_bad") else fused
+        labels: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}
         return _preference(
-            found.judge, found.version, found.prompt_hash, "overall", label, reason=found.reason, cost_usd=found.cost_usd,
+            found.judge, found.version, found.prompt_hash, "overall", labels[fused], reason=found.reason, cost_usd=found.cost_usd,
             latency_s=found.latency_s,
         )  # fmt: skip
 
