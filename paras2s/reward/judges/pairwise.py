@@ -58,8 +58,8 @@ class LabellingJudge:
         fused = self.rule.fuse(found.labels)
         labels: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}
         return _preference(
-            found.judge, found.version, found.prompt_hash, "overall", labels[fused], reason=found.reason, cost_usd=found.cost_usd,
-            latency_s=found.latency_s,
+            found.judge, found.version, found.prompt_hash, "overall", labels[fused], reason=found.reason,
+            cost_usd=found.cost_usd, latency_s=found.latency_s,
         )  # fmt: skip
 
 
