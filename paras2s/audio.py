@@ -110,13 +110,13 @@ BLOCK_SAMPLES = 65_536
 
 
 def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
-    """The clip as bytes of a file: 16-bit WAV or FLAC, or OGG (Vorbis). Peaks over 1 are scaled down, never wrapped."""
+    """The clip as bytes of a file: 16-bit WAV or FLAC, MP3, or OGG (Vorbis). Peaks over 1 are scaled down, never wrapped."""
     import soundfile
 
     peak = float(np.abs(clip.samples).max(initial=0.0))
     samples = clip.samples / peak if peak > 1.0 else clip.samples
     buffer = io.BytesIO()
-    subtype = "VORBIS" if format == "OGG" else "PCM_16"
+    subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(format, "PCM_16")
     with soundfile.SoundFile(buffer, "w", clip.sample_rate_hz, 1, subtype, format=format) as file:
         # In blocks: libsndfile's Vorbis encoder crashes the process where it gets more than about a minute at once.
         for start in range(0, len(samples), BLOCK_SAMPLES):

@@ -13,6 +13,7 @@ import typer
 from paras2s import __version__
 from paras2s.cli_bench import bench_guard, bench_paras2s
 from paras2s.cli_judging import bench_app, blueprint, judge_app, parse_overrides, print_json
+from paras2s.cli_listening import bench_systems
 from paras2s.cli_plan import plan
 from paras2s.cli_policy import check_policy
 from paras2s.errors import ParaS2SError
@@ -31,6 +32,7 @@ app.command()(plan)
 app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("guard")(bench_guard)
+bench_app.command("systems")(bench_systems)
 app.add_typer(bench_app, name="bench")
 
 Config = Annotated[Path, typer.Argument(help="A run's YAML config, or the name of a preset: demo, ci, full.")]

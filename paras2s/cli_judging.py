@@ -21,6 +21,12 @@ Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the
 Tone = Annotated[Path | None, typer.Option(help="A fitted tone classifier (RUN/data/tone_agent.json).")]
 Judge = Annotated[str, typer.Option("--judge", help="trace, trace_paper, transcript, audio, or a judge's YAML config.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Say what the calls would cost at most, and make none.")]
+Task = Annotated[
+    str | None, typer.Option(help="Of a listening judge: pronunciation, speaker_identity, lexical ...; else its own.")
+]
+Dump = Annotated[
+    Path | None, typer.Option(help="Of a listening judge: write what it would hear and read there, and call nothing.")
+]
 Both = Annotated[bool, typer.Option("--both-orders", help="Ask twice, the answers exchanged, and give one symmetric verdict.")]
 
 
@@ -39,7 +45,7 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
-def parse_overrides(items: list[str] | None) -> dict[str, Any]:
+def parse_overrides(items: list[str] | None, option: str = "--set") -> dict[str, Any]:
     """KEY=VALUE pairs, the values as YAML.
 
     Raises:
@@ -53,11 +59,11 @@ def parse_overrides(items: list[str] | None) -> dict[str, Any]:
     for item in items or []:
         key, equals, value = item.partition("=")
         if not equals:
-            raise ConfigError(f"--set {item}: expected key=value")
+            raise ConfigError(f"{option} {item}: expected key=value")
         try:
             pairs[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ConfigError(f"--set {item}: not valid YAML ({one_line(error)})") from error
+            raise ConfigError(f"{option} {item}: not valid YAML ({one_line(error)})") from error
     return pairs
 
 
@@ -98,22 +104,34 @@ def blueprint(
 def judge_pair(
     first: Annotated[Path, typer.Argument(help="The first spoken answer.")],
     second: Annotated[Path, typer.Argument(help="The second spoken answer.")],
-    instruction: Annotated[str, typer.Option(help="What was asked: an audio file, or the text.")],
+    instruction: Annotated[str | None, typer.Option(help="What was asked: an audio file, or the text.")] = None,
     judge: Judge = "trace",
+    task: Task = None,
     both_orders: Both = False,
+    dump: Dump = None,
     estimate: Estimate = False,
     tone: Tone = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two spoken answers in content, voice quality and paralinguistics (TRACE)."""
+    """Compare two clips: answers in content, voice and manner (TRACE), or whatever a listening judge is asked (AudioJudge)."""
     from paras2s.audio import read_clip
-    from paras2s.reward.judges.llm_judge import Pair
+    from paras2s.errors import ConfigError
+    from paras2s.reward.judges.llm_judge import Pair, Utterance
+    from paras2s.stages.audio_judging import is_listening
     from paras2s.stages.judging import MAX_CLIP_S, utterance
 
-    made, rule = _open(judge, set_, tone, both_orders)
     answers = [read_clip(path, max_duration_s=MAX_CLIP_S) for path in (first, second)]
-    pair = Pair(utterance(instruction), answers[0], answers[1])
+    pair = Pair(Utterance() if instruction is None else utterance(instruction), answers[0], answers[1])
+    if is_listening(judge):
+        from paras2s.cli_listening import listen
+
+        overrides = parse_overrides(set_) | ({"both_orders": True} if both_orders else {})
+        listen(judge, overrides, task, pair, dump, estimate, as_json)
+        return
+    if instruction is None or task is not None or dump is not None:
+        raise ConfigError("--instruction is needed, and --task and --dump are of listening judges, such as --judge audiojudge")
+    made, rule = _open(judge, set_, tone, both_orders)
     if estimate:
         asked = made.pair_requests([pair])[0]
         if isinstance(asked, list):
@@ -199,7 +217,7 @@ def _estimate(judge: Any, requests: list[Any], as_json: bool) -> None:
     if as_json:
         print_json({"calls": len(requests), "tokens": asdict(tokens), "at_most_usd": usd})
     else:
-        show_estimate(open_console(), judge, tokens, usd, len(requests))
+        show_estimate(open_console(), judge.config.llm.model, tokens, usd, len(requests))
 
 
 def _show(judge: Any, clips: dict[str, Any], found: Any, rule: Any, as_json: bool) -> None:
@@ -316,7 +334,7 @@ def _estimate_suite(asked: _Asked, pairs: Any, console: Any, as_json: bool) -> N
     if as_json:
         print_json({**found, "tokens": asdict(found["tokens"])})
         return
-    show_estimate(console, judge, found["tokens"], found["at_most_usd"], found["calls"])
+    show_estimate(console, judge.config.llm.model, found["tokens"], found["at_most_usd"], found["calls"])
     console.print(f"{found['unscored']} of {len(pairs)} pairs cannot be judged")
 
 

@@ -484,7 +484,7 @@ def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    return _load(path, overrides, RunConfig)
+    return load_section(path, overrides, RunConfig)
 
 
 def load_judging_config(path: Path, overrides: dict[str, Any] | None = None) -> JudgingConfig:
@@ -493,7 +493,7 @@ def load_judging_config(path: Path, overrides: dict[str, Any] | None = None) -> 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    return _load(path, overrides, JudgingConfig)
+    return load_section(path, overrides, JudgingConfig)
 
 
 def load_curation(path: Path, overrides: dict[str, Any] | None = None) -> CurationConfig:
@@ -502,7 +502,7 @@ def load_curation(path: Path, overrides: dict[str, Any] | None = None) -> Curati
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    return _load(path, overrides, CurationConfig)
+    return load_section(path, overrides, CurationConfig)
 
 
 def load_audio_chat(path: Path) -> AudioChatConfig:
@@ -511,7 +511,7 @@ def load_audio_chat(path: Path) -> AudioChatConfig:
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    return _load(path, None, AudioChatConfig)
+    return load_section(path, None, AudioChatConfig)
 
 
 def load_ablation(path: Path, overrides: dict[str, Any] | None = None) -> AblationConfig:
@@ -520,21 +520,30 @@ def load_ablation(path: Path, overrides: dict[str, Any] | None = None) -> Ablati
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    return _load(path, overrides, AblationConfig)
+    return load_section(path, overrides, AblationConfig)
 
 
-def _load(path: Path, overrides: dict[str, Any] | None, kind: type[Config]) -> Config:
+def read_values(path: Path) -> Any:
+    """What a YAML config holds, not validated.
+
+    Raises:
+        ConfigError: missing file, bad YAML.
+    """
+    try:
+        return yaml.safe_load(path.read_text()) or {}
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped one") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not valid YAML ({one_line(error)})") from error
+
+
+def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config]) -> Config:
     """Read a YAML config and lay dotted overrides over it.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    try:
-        values = yaml.safe_load(path.read_text()) or {}
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped one") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not valid YAML ({one_line(error)})") from error
+    values = read_values(path)
     if not isinstance(values, dict):
         return parse_config(values, str(path), kind)
     for dotted, value in (overrides or {}).items():

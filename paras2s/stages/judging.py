@@ -15,9 +15,9 @@ from paras2s.config import ExtractorConfig, JudgingConfig, load_judging_config
 from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.kept import Kept
 from paras2s.llm import Tokens
-from paras2s.records import Absent, Blueprint, PairVerdict, Unscored, Verdict
+from paras2s.records import Absent, Blueprint, PairVerdict, Preference, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
-from paras2s.reward.judges.llm_judge import LLMJudge, Utterance
+from paras2s.reward.judges.llm_judge import Utterance
 from paras2s.reward.tone import ToneClassifier
 from paras2s.stages.demo import preset_path
 
@@ -138,18 +138,38 @@ def show_verdict(console: Console, found: PairVerdict | Verdict | Unscored, over
         if found.consistent is not None:
             console.print("both orders agree" if found.consistent else "the two orders do not agree", highlight=False)
     else:
-        console.print(f"score [bold]{found.score:.0f}[/bold] of 5", highlight=False)
+        voted = f" of {len(found.votes)} votes" if found.votes else " of 5"
+        spread = "" if found.spread is None else f", spread {found.spread:.2f}"
+        console.print(f"score [bold]{found.score:.3g}[/bold]{voted}{spread}", highlight=False)
+    _show_maker(console, found)
+
+
+def show_preference(console: Console, task: str, found: Preference | Unscored) -> None:
+    """What a listening judge makes of two clips for one task."""
+    if isinstance(found, Unscored):
+        show_verdict(console, found)
+        return
+    said = f"{task}: [bold]{escape(found.label)}[/bold]"
+    if found.consistent is not None:
+        said += f"; heard in both orders, {'which agree' if found.consistent else 'which do not agree'}"
+    if found.spread is not None and len(found.votes) > len(found.said):
+        said += f"; {len(found.votes)} votes, {found.points:.2f} for the first, spread {found.spread:.2f}"
+    console.print(said, highlight=False)
     console.print(found.reason, highlight=False, markup=False)
+    _show_maker(console, found)
+
+
+def _show_maker(console: Console, found: PairVerdict | Verdict | Preference) -> None:
     price = "unknown" if found.cost_usd is None else f"{found.cost_usd:.4f} USD"
     by = f"{found.judge}/{found.version}, prompt {found.prompt_hash}"
     console.print(f"{by}, {found.latency_s:.1f} s, cost {price}", style="dim", markup=False)
 
 
-def show_estimate(console: Console, judge: LLMJudge, tokens: Tokens, usd: float | None, calls: int) -> None:
+def show_estimate(console: Console, model: str, tokens: Tokens, usd: float | None, calls: int) -> None:
     """What calls would cost at most."""
-    price = f"no price is known for {judge.config.llm.model}" if usd is None else f"at most {usd:.4f} USD"
+    price = f"no price is known for {model}" if usd is None else f"at most {usd:.4f} USD"
     console.print(
-        f"{calls} calls of {judge.config.llm.model}, {tokens.text_in} tokens of text and {tokens.audio_in} of audio in, at "
+        f"{calls} calls of {model}, {tokens.text_in} tokens of text and {tokens.audio_in} of audio in, at "
         f"most {tokens.text_out} out: {price}",
         highlight=False,
     )

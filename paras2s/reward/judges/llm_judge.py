@@ -152,7 +152,7 @@ class LLMJudge:
             text_in_tokens=tokens.text_in,
             audio_in_tokens=tokens.audio_in,
             text_out_tokens=tokens.text_out,
-            cost_usd=_cost_usd(whole),
+            cost_usd=total_usd(whole),
             latency_s=sum(reply.latency_s for reply in whole),
             local_s=local_s,
         )
@@ -196,7 +196,7 @@ class LLMJudge:
             score, reason = read_score(require_whole(reply))
         except JudgeError as error:
             return Unscored(self.name, str(error), reply.text)
-        prompt_hash, cost_usd = self.answer_prompt.hash, _cost_usd([reply])
+        prompt_hash, cost_usd = self.answer_prompt.hash, total_usd([reply])
         return Verdict(self.name, self.version, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s)
 
     # What the judge is shown.
@@ -255,7 +255,7 @@ def _wav(clip: Clip) -> Audio:
     return Audio(encode_clip(clip.at(AUDIO_RATE_HZ)), clip.duration_s)
 
 
-def _cost_usd(replies: Sequence[Reply]) -> float | None:
+def total_usd(replies: Sequence[Reply]) -> float | None:
     """What these replies cost when they were paid for, whether now or in an earlier run; one unknown makes it unknown."""
     known = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
     return sum(known) if len(known) == len(replies) else None

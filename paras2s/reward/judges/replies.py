@@ -84,7 +84,7 @@ def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
         labels = {name: as_label(_as_text(last[name]), name) for name in DIMENSIONS}
     except DataError as error:
         raise JudgeError(str(error)) from error
-    return labels, _reasoning(last)
+    return labels, reasoning_of(last)
 
 
 def _refuse_broken(text: str, key: str, whole: int) -> None:
@@ -121,6 +121,19 @@ def read_as(text: str, kind: type[Found]) -> Found:
         raise JudgeError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
 
+def last_with(text: str, key: str) -> dict[str, Any]:
+    """The last object of a reply that has this key.
+
+    Raises:
+        JudgeError: there is none, or one was begun and is broken.
+    """
+    found = [one for one in json_objects(text) if key in one]
+    _refuse_broken(text, f'"{key}"', len(found))
+    if not found:
+        raise JudgeError(f"the reply holds no JSON object with a {key}")
+    return found[-1]
+
+
 def _by_dimension(found: dict[str, Any]) -> dict[str, Any] | None:
     renamed = {ALIASES.get(key, key): value for key, value in found.items()}
     return renamed if all(name in renamed for name in DIMENSIONS) else None
@@ -131,7 +144,8 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _reasoning(found: dict[str, Any]) -> str:
+def reasoning_of(found: dict[str, Any]) -> str:
+    """What a verdict's object says in words."""
     said = found.get("reasoning", "")
     return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
 
@@ -142,13 +156,10 @@ def read_score(text: str) -> tuple[float, str]:
     Raises:
         JudgeError: there is none, or the last one is not a whole number from 1 to 5.
     """
-    verdicts = [found for found in json_objects(text) if "score" in found]
-    _refuse_broken(text, '"score"', len(verdicts))
-    if not verdicts:
-        raise JudgeError("the reply holds no JSON object with a score")
-    score = verdicts[-1]["score"]
+    found = last_with(text, "score")
+    score = found["score"]
     if isinstance(score, str) and score.strip() in map(str, SCORES):
         score = int(score)
     if isinstance(score, bool) or score not in SCORES:
         raise JudgeError(f"score: {score!r} is not a whole number from 1 to 5")
-    return float(score), _reasoning(verdicts[-1])
+    return float(score), reasoning_of(found)

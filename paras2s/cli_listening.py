@@ -1,0 +1,175 @@
+"""The verbs of judges that hear the clips: `judge pair` with such a judge, `judge clip`, `bench systems`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paras2s.cli_bench import Cache, Curation, Systems, parse_systems
+from paras2s.cli_judging import Dump, Estimate, Json, Set, Task, judge_app, parse_overrides, print_json
+
+
+@judge_app.command("clip")
+def judge_clip(
+    clip: Annotated[Path, typer.Argument(help="The recording to score.")],
+    task: Task = "mos",
+    told: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE that the task is told: text=..., style=.... Repeatable.")
+    ] = None,
+    judge: Annotated[str, typer.Option("--judge", help="styleset, audiojudge ..., or a listening judge's YAML.")] = "styleset",
+    dump: Dump = None,
+    estimate: Estimate = False,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Let an audio model score one recording: its quality (mos), how it follows a style, a role-play."""
+    from paras2s.audio import read_clip
+    from paras2s.errors import ConfigError
+    from paras2s.reward.judges.llm_judge import Exchange, Utterance
+    from paras2s.reward.judges.tasks import find_task
+    from paras2s.stages.judging import MAX_CLIP_S
+
+    wanted = find_task(task or "mos")
+    pairs = {key: str(value) for key, value in parse_overrides(told, "--told").items()}
+    if set(pairs) != set(wanted.told):
+        raise ConfigError(
+            f"--told: {wanted.name} is told {' and '.join(wanted.told) or 'nothing'}; got {', '.join(pairs) or 'nothing'}"
+        )
+    item = Exchange(Utterance(), read_clip(clip, max_duration_s=MAX_CLIP_S), told=pairs)
+    listen(judge, parse_overrides(set_), wanted.name, item, dump, estimate, as_json)
+
+
+def listen(
+    name: str, overrides: dict[str, Any], task: str | None, item: Any, dump: Path | None, estimate: bool, as_json: bool
+) -> None:
+    """One pair or one clip, judged for each task of a listening judge, or written out, or its cost estimated."""
+    from paras2s.reward.judges.llm_judge import Pair
+
+    chosen = overrides | ({} if task is None else {"tasks": [task]})
+    if dump is not None or estimate:
+        _look_ahead(name, chosen, item, dump, estimate, as_json)
+    elif isinstance(item, Pair):
+        _compare(name, chosen, item, as_json)
+    else:
+        _rate(name, chosen, item, as_json)
+
+
+def _look_ahead(name: str, overrides: dict[str, Any], item: Any, dump: Path | None, estimate: bool, as_json: bool) -> None:
+    """What would be sent, and what it would cost; no call is made."""
+    from paras2s.errors import JudgeError
+    from paras2s.records import Unscored
+    from paras2s.stages.audio_judging import open_audio_judges, write_dump
+    from paras2s.stages.judging import show_estimate
+    from paras2s.stages.progress import open_console
+
+    judges = open_audio_judges(name, overrides)
+    requests = []
+    for judge in judges:
+        orders = judge.asked([item])[0]
+        if isinstance(orders, Unscored):
+            raise JudgeError(f"{judge.task.name}: {orders.reason}")
+        requests += judge.requests_of(orders)
+        if dump is not None:
+            write_dump(dump, judge, orders)
+    tokens, usd = judges[0].client.estimate(requests)
+    if as_json:
+        written = {} if dump is None else {"dump": str(dump)}
+        print_json({**written, "calls": len(requests), "tokens": asdict(tokens), "at_most_usd": usd})
+        return
+    if estimate:
+        show_estimate(open_console(), judges[0].config.llm.model, tokens, usd, len(requests))
+    if dump is not None:
+        typer.echo(f"{dump}: what the judge would hear and read; no call was made")
+
+
+def _rate(name: str, overrides: dict[str, Any], exchange: Any, as_json: bool) -> None:
+    from paras2s.errors import BudgetError
+    from paras2s.records import Unscored, to_json
+    from paras2s.stages.audio_judging import open_audio_judges
+    from paras2s.stages.judging import show_verdict
+    from paras2s.stages.progress import open_console
+
+    found = open_audio_judges(name, overrides)[0].rate([exchange])[0]
+    if isinstance(found, BudgetError):
+        raise found
+    if as_json:
+        print_json({"verdict": to_json(found)})
+    else:
+        show_verdict(open_console(), found)
+    if isinstance(found, Unscored):
+        raise typer.Exit(1)
+
+
+def _compare(name: str, overrides: dict[str, Any], pair: Any, as_json: bool) -> None:
+    from paras2s.errors import BudgetError
+    from paras2s.records import Preference, Unscored, to_json
+    from paras2s.reward.judges.aspects import ENSEMBLE, AspectJudge, Panel
+    from paras2s.stages.audio_judging import open_pair_judge
+    from paras2s.stages.judging import show_preference
+    from paras2s.stages.progress import open_console
+
+    judge = open_pair_judge(name, overrides)
+    said = judge.panels([pair])[0] if isinstance(judge, AspectJudge) else judge.compare([pair])[0]
+    if isinstance(said, BudgetError):
+        raise said
+    found: dict[str, Preference | Unscored] = {}
+    if isinstance(said, Panel):
+        found = {**said.aspects, ENSEMBLE: said.whole}
+    elif not isinstance(judge, AspectJudge):
+        found = {judge.task.name: said}
+    if as_json:
+        print_json({"verdicts": {key: to_json(one) for key, one in found.items()}})
+    else:
+        for key, one in found.items():
+            show_preference(open_console(), key, one)
+    if all(isinstance(one, Unscored) for one in found.values()):
+        raise typer.Exit(1)
+
+
+def bench_systems(
+    instructions: Annotated[Path, typer.Argument(help="Folder of spoken instructions, ID.wav.")],
+    system: Systems,
+    reference: Annotated[str, typer.Option(help="The system that every other one meets.")],
+    judge: Annotated[str, typer.Option("--judge", help="audiojudge, or a listening judge's YAML.")] = "audiojudge",
+    out: Annotated[Path, typer.Option(help="Verdicts for `paras2s rank` (CSV); reasons beside it (JSONL).")] = Path(
+        "runs/verdicts.csv"
+    ),
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many instructions.")] = None,
+    estimate: Estimate = False,
+    curation: Curation = None,
+    cache_dir: Cache = Path("runs/cache"),
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Let an audio model compare systems' spoken answers with a reference system's, each pair in both orders (AudioJudge)."""
+    from paras2s.errors import ConfigError
+    from paras2s.stages.audio_judging import open_audio_judges
+    from paras2s.stages.bench_systems import SystemsAsked, estimate_systems, judge_systems, meetings
+    from paras2s.stages.judging import show_estimate
+    from paras2s.stages.progress import open_console
+
+    console = open_console(to_stderr=as_json)
+    judges = open_audio_judges(judge, {"cache_dir": str(cache_dir)} | parse_overrides(set_))
+    if not judges[0].config.both_orders:
+        raise ConfigError("both_orders: systems are ranked from both orders; leave it true")
+    asked = SystemsAsked(instructions, parse_systems(system), reference, out, curation, cache_dir, limit)
+    met = meetings(asked, console, as_json)
+    if estimate:
+        found = estimate_systems(judges, met)
+        if as_json:
+            print_json({**found, "tokens": asdict(found["tokens"])})
+        else:
+            show_estimate(console, judges[0].config.llm.model, found["tokens"], found["at_most_usd"], found["calls"])
+        return
+    unscored, stopped = judge_systems(judges, asked, met, console, as_json)
+    spent_usd = judges[0].client.caller.wallet.spent_usd
+    if as_json:
+        print_json({"verdicts": str(out), "unscored": unscored, "spent_usd": spent_usd})
+    else:
+        console.print(f"{out}: {len(met) * len(judges)} verdicts, {unscored} unscored, {spent_usd:.4f} USD spent now; "
+                      f"next: paras2s rank {out}", highlight=False)  # fmt: skip
+    if stopped:
+        raise stopped

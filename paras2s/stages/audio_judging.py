@@ -1,0 +1,100 @@
+"""Judges that listen, from their config: signals rendered, examples read, and what they are sent written out to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paras2s.config_audio import AudioJudgeConfig, listens, load_audio_judge_config
+from paras2s.errors import ConfigError
+from paras2s.kept import Kept
+from paras2s.llm import Audio, LLMClient
+from paras2s.records import to_json
+from paras2s.reward.judges.aspects import AspectJudge
+from paras2s.reward.judges.audio import AudioJudge
+from paras2s.reward.judges.examples import load_examples
+from paras2s.reward.judges.joining import NoSignals, Signals, SpokenSignals, ToneSignals
+from paras2s.reward.judges.listening import Asked
+from paras2s.reward.judges.votes import find_ensemble
+from paras2s.stages.demo import preset_path
+from paras2s.storage import write_bytes, write_json
+
+
+def judge_path(name: str) -> Path:
+    """The file of a judge: a shipped one by name, or a path."""
+    path = Path(name)
+    return path if path.suffix in (".yaml", ".yml") else preset_path(name, "judges")
+
+
+def is_listening(name: str) -> bool:
+    """Whether a judge, by name or path, is one that hears the clips by AudioJudge's prompts."""
+    return listens(judge_path(name))
+
+
+def open_audio_judges(
+    name: str, overrides: dict[str, Any] | None = None, tasks: Sequence[str] | None = None
+) -> list[AudioJudge]:
+    """One judge a task, that share endpoint, budget and cache; `tasks` in place of the config's.
+
+    Raises:
+        ConfigError: not such a config, or a part that it needs is not installed.
+    """
+    chosen = {} if tasks is None else {"tasks": list(tasks)}
+    config = load_audio_judge_config(judge_path(name), (overrides or {}) | chosen)
+    client = LLMClient(config.llm, Kept(config.cache_dir / "judging.sqlite"))
+    examples = load_examples(config.examples) if config.examples else []
+    signals = make_signals(config)
+    return [AudioJudge(config, task, client, signals, examples) for task in config.tasks]
+
+
+def open_pair_judge(name: str, overrides: dict[str, Any] | None = None) -> AudioJudge | AspectJudge:
+    """The judge of pairs that a config describes: of one task, or several with the rule that makes one of them."""
+    judges = open_audio_judges(name, overrides)
+    if len(judges) == 1:
+        return judges[0]
+    config = judges[0].config
+    return AspectJudge(judges, find_ensemble(config.ensemble, config.ensemble_rules))
+
+
+def make_signals(config: AudioJudgeConfig) -> Signals:
+    """What announces the clips of a joined one.
+
+    Raises:
+        ConfigError: spoken signals are wanted, and there is no voice.
+    """
+    if config.signals == "none" or config.strategy == "none":
+        return NoSignals()
+    if config.signals == "tone":
+        return ToneSignals(config.audio.sample_rate_hz)
+    import importlib.util
+
+    if importlib.util.find_spec("piper") is None:
+        raise ConfigError("signals: spoken ones need a voice; run: pip install 'paras2s[offline]', or set signals=tone")
+    from paras2s.data_gen.speech import VERSION, speak_plain
+
+    return SpokenSignals(speak_plain, config.cache_dir / "signals" / VERSION.replace("/", "-"))
+
+
+def write_dump(folder: Path, judge: AudioJudge, orders: Sequence[Asked]) -> None:
+    """What a judge is sent, an order each: messages.json with every text, and the recordings with their segments.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    for number, asked in enumerate(orders, 1):
+        place = folder / judge.task.name / f"order-{number}"
+        messages, marks, count = [], iter(asked.marks), 0
+        for message in asked.messages:
+            content: list[Any] = []
+            for part in message.parts:
+                if isinstance(part, Audio):
+                    count += 1
+                    name = f"audio-{count}"
+                    write_bytes(place / f"{name}.{part.format}", part.data)
+                    segments = [to_json(mark) for mark in next(marks)]
+                    content.append({"audio": f"{name}.{part.format}", "duration_s": part.duration_s, "segments": segments})
+                else:
+                    content.append(part)
+            messages.append({"role": message.role, "content": content})
+        write_json(place / "messages.json", messages)
