@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paras2s.config_audio import AudioJudgeConfig, listens, load_audio_judge_config
-from paras2s.errors import ConfigError
-from paras2s.kept import Kept
-from paras2s.llm import Audio, LLMClient
+from paras2s.audio import Clip
+from paras2s.config_audio import listens, load_audio_judge_config
+from paras2s.llm import Audio
 from paras2s.records import to_json
-from paras2s.reward.judges.aspects import AspectJudge
+from paras2s.reward.judges.aspects import AspectJudge, as_one, open_judges
 from paras2s.reward.judges.audio import AudioJudge
-from paras2s.reward.judges.examples import load_examples
-from paras2s.reward.judges.joining import NoSignals, Signals, SpokenSignals, ToneSignals
+from paras2s.reward.judges.joining import Speak
 from paras2s.reward.judges.listening import Asked
-from paras2s.reward.judges.votes import find_ensemble
 from paras2s.stages.demo import preset_path
 from paras2s.storage import write_bytes, write_json
 
@@ -42,38 +40,25 @@ def open_audio_judges(
     """
     chosen = {} if tasks is None else {"tasks": list(tasks)}
     config = load_audio_judge_config(judge_path(name), (overrides or {}) | chosen)
-    client = LLMClient(config.llm, Kept(config.cache_dir / "judging.sqlite"))
-    examples = load_examples(config.examples) if config.examples else []
-    signals = make_signals(config)
-    return [AudioJudge(config, task, client, signals, examples) for task in config.tasks]
+    return open_judges(config, _voice())
 
 
 def open_pair_judge(name: str, overrides: dict[str, Any] | None = None) -> AudioJudge | AspectJudge:
     """The judge of pairs that a config describes: of one task, or several with the rule that makes one of them."""
-    judges = open_audio_judges(name, overrides)
-    if len(judges) == 1:
-        return judges[0]
-    config = judges[0].config
-    return AspectJudge(judges, find_ensemble(config.ensemble, config.ensemble_rules))
+    return as_one(open_audio_judges(name, overrides))
 
 
-def make_signals(config: AudioJudgeConfig) -> Signals:
-    """What announces the clips of a joined one.
-
-    Raises:
-        ConfigError: spoken signals are wanted, and there is no voice.
-    """
-    if config.signals == "none" or config.strategy == "none":
-        return NoSignals()
-    if config.signals == "tone":
-        return ToneSignals(config.audio.sample_rate_hz)
-    import importlib.util
-
+def _voice() -> Speak | None:
+    """Who speaks the signals between joined clips, where there is a voice."""
     if importlib.util.find_spec("piper") is None:
-        raise ConfigError("signals: spoken ones need a voice; run: pip install 'paras2s[offline]', or set signals=tone")
-    from paras2s.data_gen.speech import VERSION, speak_plain
+        return None
 
-    return SpokenSignals(speak_plain, config.cache_dir / "signals" / VERSION.replace("/", "-"))
+    def speak(texts: Sequence[str]) -> list[Clip]:
+        from paras2s.data_gen.speech import speak_plain
+
+        return speak_plain(texts)
+
+    return speak
 
 
 def write_dump(folder: Path, judge: AudioJudge, orders: Sequence[Asked]) -> None:

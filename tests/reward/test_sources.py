@@ -19,6 +19,7 @@ from paras2s.records import Absent, Blueprint, Measured, Reward, Unscored
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.judges.pairwise import LabellingJudge
 from paras2s.reward.model import HeardQuestion
 from paras2s.reward.omni import OmniScore
 from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
@@ -69,7 +70,7 @@ def test_a_source_stands_once():
 
 def test_an_unknown_schedule_is_refused():
     with pytest.raises(ConfigError, match="schedule must be all or swiss"):
-        PairwiseSource(None, find_rule("speakbench"), "round_robin")
+        PairwiseSource(None, "round_robin")
 
 
 def test_a_score_that_is_no_number_is_no_reward():
@@ -231,7 +232,7 @@ def loudest_wins(asked, _):
 def test_a_pairwise_judge_ranks_a_group(schedule, rating):
     answers = [spoken(level) for level in (0.2, 0.4, 0.1, 0.3)]
     with ScriptedEndpoint(loudest_wins) as server:
-        maker = PairwiseSource(judge_for(server), find_rule("speakbench"), schedule, rating, rounds=3)
+        maker = PairwiseSource(LabellingJudge(judge_for(server), find_rule("speakbench")), schedule, rating, rounds=3)
         scores = maker.score([group(*answers), group(spoken(0.2), spoken(0.2))])
         assert len(server.requests) == 6 + 1
     assert sorted(range(4), key=lambda number: scores[0][number]) == [2, 0, 3, 1]
@@ -245,7 +246,7 @@ def test_an_answer_whose_games_all_failed_is_unscored_and_others_keep_theirs():
         return Fail(400, "no") if any(abs(level - 0.2) < 0.01 for level in levels(asked)) else loudest_wins(asked, n)
 
     with ScriptedEndpoint(answer_to) as server:
-        scores = PairwiseSource(judge_for(server), find_rule("speakbench")).score(
+        scores = PairwiseSource(LabellingJudge(judge_for(server), find_rule("speakbench"))).score(
             [group(spoken(0.2), spoken(0.4), spoken(0.3))]
         )
     assert isinstance(scores[0][0], Unscored)
@@ -257,7 +258,7 @@ def test_a_spent_budget_stops_instead_of_rewarding_by_chance():
     with ScriptedEndpoint(loudest_wins) as server:
         poor = judge_for(server, budget_usd=0.00001)
         with pytest.raises(BudgetError):
-            PairwiseSource(poor, find_rule("speakbench")).score([group(spoken(0.2), spoken(0.4))])
+            PairwiseSource(LabellingJudge(poor, find_rule("speakbench"))).score([group(spoken(0.2), spoken(0.4))])
         with pytest.raises(BudgetError):
             LLMSource(poor).score([group(spoken(0.2))])
 

@@ -7,15 +7,54 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import cast
 
+from paras2s.config_audio import AudioJudgeConfig
 from paras2s.errors import BudgetError, ConfigError
-from paras2s.kept import key_of
+from paras2s.kept import Kept, key_of
+from paras2s.llm import LLMClient
 from paras2s.records import PairLabel, Preference, Unscored
 from paras2s.reward.judges.audio import AudioJudge
+from paras2s.reward.judges.examples import load_examples
+from paras2s.reward.judges.joining import NoSignals, Signals, Speak, SpokenSignals, ToneSignals
 from paras2s.reward.judges.llm_judge import Pair, Progress
 from paras2s.reward.judges.pairwise import Preferred
-from paras2s.reward.judges.votes import POINTS, EnsembleRule, label_of, spread_of, turned
+from paras2s.reward.judges.votes import POINTS, EnsembleRule, find_ensemble, label_of, spread_of, turned
 
 ENSEMBLE = "ensemble"
+
+
+def open_judges(config: AudioJudgeConfig, speak: Speak | None = None) -> list[AudioJudge]:
+    """One judge a task, that share endpoint, budget and cache; `speak` is the voice of spoken signals.
+
+    Raises:
+        ConfigError: spoken signals are wanted, and there is no voice. DataError: examples that do not fit.
+    """
+    client = LLMClient(config.llm, Kept(config.cache_dir / "judging.sqlite"))
+    examples = load_examples(config.examples) if config.examples else []
+    signals = make_signals(config, speak)
+    return [AudioJudge(config, task, client, signals, examples) for task in config.tasks]
+
+
+def as_one(judges: Sequence[AudioJudge]) -> AudioJudge | AspectJudge:
+    """Judges of one config as one judge of pairs, by the config's rule where there are several."""
+    if len(judges) == 1:
+        return judges[0]
+    config = judges[0].config
+    return AspectJudge(judges, find_ensemble(config.ensemble, config.ensemble_rules))
+
+
+def make_signals(config: AudioJudgeConfig, speak: Speak | None) -> Signals:
+    """What announces the clips of a joined one.
+
+    Raises:
+        ConfigError: spoken signals are wanted, and there is no voice.
+    """
+    if config.signals == "none" or config.strategy == "none":
+        return NoSignals()
+    if config.signals == "tone":
+        return ToneSignals(config.audio.sample_rate_hz)
+    if speak is None:
+        raise ConfigError("signals: spoken ones need a voice; run: pip install 'paras2s[offline]', or choose signals: tone")
+    return SpokenSignals(speak, config.cache_dir / "signals")
 
 
 @dataclass(frozen=True)

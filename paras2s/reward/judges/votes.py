@@ -13,11 +13,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paras2s.errors import ConfigError, DataError
-from paras2s.records import MatchLabel, PairLabel
+from paras2s.records import Label, MatchLabel, PairLabel
 from paras2s.reward.fusion import read_rules
 
-# Of the first answer; of a match: that it is one.
-POINTS: dict[PairLabel | MatchLabel, float] = {"1": 1.0, "tie": 0.5, "2": 0.0, "same": 1.0, "different": 0.0}
+# Of the first answer, a tie of any kind half a win; of a match: that it is one.
+POINTS: dict[PairLabel | MatchLabel | Label, float] = {"1": 1.0, "tie": 0.5, "2": 0.0, "same": 1.0, "different": 0.0}
+POINTS |= {"both_good": 0.5, "both_bad": 0.5}
 DEFAULT_ENSEMBLE = "majority"
 # Means of thirds and fifths are not exact, and an even vote is a tie.
 NEAR = 1e-9

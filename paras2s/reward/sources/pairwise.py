@@ -14,15 +14,13 @@ import numpy as np
 
 from paras2s.audio import read_clip
 from paras2s.errors import BudgetError, ConfigError
-from paras2s.records import Label, PairVerdict, Unscored
-from paras2s.reward.fusion import FusionRule
-from paras2s.reward.judges.llm_judge import LLMJudge, Pair, Utterance
+from paras2s.records import Preference, Unscored
+from paras2s.reward.judges.llm_judge import Pair, Utterance
+from paras2s.reward.judges.pairwise import PairJudge
 from paras2s.reward.sources.base import Group, Scores, on_scale
 
 Schedule = Literal["all", "swiss"]
 Rating = Literal["win_rate", "bradley_terry"]
-# Of the first answer: a tie of either kind is half a win.
-POINTS: dict[Label, float] = {"1": 1.0, "2": 0.0, "both_good": 0.5, "both_bad": 0.5}
 # Each answer also draws half a game with an average one, so that a row of wins has a finite strength.
 PRIOR_GAMES = 0.5
 ITERATIONS = 200
@@ -102,8 +100,7 @@ STANDINGS: dict[Rating, Callable[[int, Sequence[Result]], list[float | None]]] =
 class PairwiseSource:
     """Every answer of a group against every other one, or a Swiss draw of `rounds`; the judge decides how many orders."""
 
-    judge: LLMJudge
-    rule: FusionRule
+    judge: PairJudge
     schedule: Schedule = "all"
     rating: Rating = "win_rate"
     rounds: int = 3
@@ -157,12 +154,12 @@ class PairwiseSource:
         why: list[str],
     ) -> None:
         games = [(place, pair) for place, pairs in enumerate(drawn) for pair in pairs]
-        verdicts = self.judge.pairs([_pair(groups[place], pair) for place, pair in games])
+        verdicts = self.judge.compare([_pair(groups[place], pair) for place, pair in games])
         for (place, (first, second)), verdict in zip(games, verdicts, strict=True):
             if isinstance(verdict, BudgetError):
                 raise verdict
-            if isinstance(verdict, PairVerdict):
-                results[place].append(Result(first, second, POINTS[self.rule.fuse(verdict.labels)]))
+            if isinstance(verdict, Preference):
+                results[place].append(Result(first, second, verdict.points))
             else:
                 why[place] = verdict.reason
 

@@ -12,11 +12,14 @@ from pydantic import ValidationError
 
 from paras2s.audio import Clip
 from paras2s.config import LLMConfig, OmniConfig, OmniServedConfig, RewardConfig, RewardSourceConfig, load_judging_config
+from paras2s.config_audio import listens, load_audio_judge_config
 from paras2s.errors import ConfigError, one_line
 from paras2s.records import Reward, Unscored
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
 from paras2s.reward.fusion import FusionRule
+from paras2s.reward.judges.aspects import as_one, open_judges
 from paras2s.reward.judges.llm_judge import LLMJudge, open_judge
+from paras2s.reward.judges.pairwise import LabellingJudge, PairJudge
 from paras2s.reward.model import RewardModel
 from paras2s.reward.omni import OmniRewardModel
 from paras2s.reward.omni_served import ServedOmni
@@ -117,7 +120,7 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
         if config.kind == "llm":
             return LLMSource(_judge(options.pop("judge", "trace"), setup)[0], **options)
         if config.kind == "pairwise":
-            return PairwiseSource(*_judge(options.pop("judge", "trace"), setup), **options)
+            return PairwiseSource(_pair_judge(options.pop("judge", "trace"), setup), **options)
         if config.kind == "omni":
             return OmniSource(_omni(options, setup))
         if config.kind == "reward_model":
@@ -151,8 +154,20 @@ def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni
     return InProcess(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
 
 
-def _judge(name: object, setup: RewardSetup) -> tuple[LLMJudge, FusionRule]:
+def _judge_path(name: object, setup: RewardSetup) -> Path:
     path = Path(str(name))
-    config = load_judging_config(path if path.suffix in (".yaml", ".yml") else setup.judges_dir / f"{name}.yaml")
+    return path if path.suffix in (".yaml", ".yml") else setup.judges_dir / f"{name}.yaml"
+
+
+def _pair_judge(name: object, setup: RewardSetup) -> PairJudge:
+    """A judge that reads labels, or one that listens to both answers."""
+    path = _judge_path(name, setup)
+    if listens(path):
+        return as_one(open_judges(load_audio_judge_config(path)))
+    return LabellingJudge(*_judge(name, setup))
+
+
+def _judge(name: object, setup: RewardSetup) -> tuple[LLMJudge, FusionRule]:
+    config = load_judging_config(_judge_path(name, setup))
     tone = ToneClassifier.load(setup.agent_tone) if any(one.name == "tone" for one in config.extractors) else None
     return open_judge(config, tone)

@@ -1,0 +1,147 @@
+"""`judge pair`, `judge clip` and `bench systems` with a listening judge, as programs, on real speech and a scripted endpoint.
+
+Not covered: what a real audio model says; the scripted one prefers the longer answer, which it decodes to know.
+"""
+
+import base64
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soundfile
+from scripted_endpoint import Fail, Say, ScriptedEndpoint
+
+from paras2s.acoustics.asr import normalise_words, transcribe
+from paras2s.audio import read_clip
+
+PROGRAM = Path(sys.executable).parent / "paras2s"
+SPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
+pytestmark = pytest.mark.skipif(not SPEECH.is_dir(), reason="shared/data/librispeech is not here")
+
+
+def paras2s(*words, cwd, status=0):
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    done = subprocess.run([PROGRAM, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def lengths_s(asked):
+    sounds = [part["input_audio"] for part in asked["messages"][-1]["content"] if part["type"] == "input_audio"]
+    decoded = [soundfile.read(io.BytesIO(base64.b64decode(one["data"]))) for one in sounds]
+    return [len(samples) / rate_hz for samples, rate_hz in decoded]
+
+
+def prefers_longer(asked, number):
+    first, second = lengths_s(asked)[-2:]
+    return Say(json.dumps({"reasoning": "longer", "label": "1" if first > second else "2"}))
+
+
+@pytest.fixture
+def speech(tmp_path):
+    """Four clips of growing length, cut from real speech."""
+    samples, rate_hz = soundfile.read(sorted(SPEECH.glob("*.flac"))[0])
+    for number in range(4):
+        soundfile.write(tmp_path / f"{number}.wav", samples[: rate_hz * (number + 1)], rate_hz)
+    return tmp_path
+
+
+def endpoint(server):
+    return ("-s", f"llm.base_url={server.base_url}", "-s", "llm.max_attempts=1", "-s", "cache_dir=cache")
+
+
+def test_a_pair_by_the_ensemble_and_by_one_task(speech):
+    with ScriptedEndpoint(prefers_longer) as server:
+        words = ("judge", "pair", "3.wav", "1.wav", "--judge", "audiojudge", *endpoint(server))
+        found = json.loads(paras2s(*words, "--instruction", "0.wav", "--json", cwd=speech).stdout)["verdicts"]
+        assert {task: one["label"] for task, one in found.items()} == dict.fromkeys(
+            ("lexical", "paralinguistic", "speech_quality", "ensemble"), "1"
+        )
+        assert found["ensemble"]["said"] == ["1", "2"]
+        assert len(server.requests) == 6
+        assert sorted(lengths_s(one) for one in server.requests[:2]) == [[1.0, 2.0, 4.0], [1.0, 4.0, 2.0]]
+        shown = paras2s(*words, "--instruction", "0.wav", cwd=speech).stdout
+        assert len(server.requests) == 6
+        assert "ensemble: 1; heard in both orders, which agree" in shown
+        alone = paras2s(*words, "--task", "speaking_rate", "-s", "both_orders=false", "--json", cwd=speech)
+        assert json.loads(alone.stdout)["verdicts"]["speaking_rate"]["label"] == "1"
+        missing = paras2s(*words, "--json", cwd=speech, status=1)
+    assert "needs the instruction" in json.loads(missing.stdout)["verdicts"]["lexical"]["reason"]
+
+
+def test_a_dump_holds_what_would_be_sent_with_spoken_signals_and_no_call_is_made(speech):
+    (speech / "examples.jsonl").write_text(json.dumps({"first": "1.wav", "second": "2.wav", "label": "2"}) + "\n")
+    with ScriptedEndpoint(prefers_longer) as server:
+        words = ("judge", "pair", "3.wav", "1.wav", "--judge", "audiojudge", "--task", "speaking_rate", *endpoint(server))
+        more = ("-s", "strategy=examples_and_test", "-s", "examples=examples.jsonl", "--dump", "dump", "--estimate", "--json")
+        said = json.loads(paras2s(*words, *more, cwd=speech).stdout)
+        assert server.requests == []
+    assert (said["dump"], said["calls"]) == ("dump", 2)
+    messages = json.loads((speech / "dump/speaking_rate/order-1/messages.json").read_text())
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+    shown, tested = (next(part for part in messages[place]["content"] if isinstance(part, dict)) for place in (1, 3))
+    assert [mark["name"] for mark in shown["segments"]] == [
+        "signal:example 1", "signal:first", "first", "signal:second", "second",
+    ]  # fmt: skip
+    assert [mark["name"] for mark in tested["segments"]] == [
+        "signal:test", "signal:first", "first", "signal:second", "second",
+    ]  # fmt: skip
+    clip = read_clip(speech / "dump/speaking_rate/order-1" / tested["audio"])
+    assert clip.duration_s == pytest.approx(tested["duration_s"], abs=1e-3)
+    first = tested["segments"][2]
+    assert first["end_s"] - first["start_s"] == pytest.approx(4.0)
+    # A recogniser hears the signals that this project's voice speaks.
+    heard = normalise_words(transcribe([clip])[0].text)
+    assert "first audio" in heard
+    assert "second audio" in heard
+
+
+def test_one_clip_is_scored_by_five_samples(speech):
+    scores = iter([4, 5, 4, 4, 3] * 2)
+    with ScriptedEndpoint(lambda asked, number: Say(f"Final score: [[{next(scores)}]]")) as server:
+        told = ("--task", "style_following", "--told", "text=They are nearly as large as we.", "--told", "style=in a whisper")
+        words = ("judge", "clip", "2.wav", *told, *endpoint(server))
+        found = json.loads(paras2s(*words, "--json", cwd=speech).stdout)["verdict"]
+        assert (found["score"], sorted(found["votes"])) == (4.0, [3, 4, 4, 4, 5])
+        assert "score 4 of 5 votes, spread 0.71" in paras2s(*words, cwd=speech).stdout
+        assert len(server.requests) == 5
+        wrong = paras2s("judge", "clip", "2.wav", "--task", "style_following", cwd=speech, status=2)
+    assert "style_following is told text and style; got nothing" in wrong.stderr
+
+
+def test_systems_meet_a_reference_and_their_verdicts_can_be_ranked(speech):
+    for system, numbers in (("long", (3, 2)), ("short", (0, 0)), ("middle", (1, 1))):
+        (speech / system).mkdir()
+        for name, number in zip("ab", numbers, strict=True):
+            (speech / system / f"{name}.wav").write_bytes((speech / f"{number}.wav").read_bytes())
+    (speech / "short/b.wav").unlink()
+    (speech / "asked").mkdir()
+    for name in "ab":
+        (speech / f"asked/{name}.wav").write_bytes((speech / "0.wav").read_bytes())
+    systems = [word for name in ("long", "short", "middle") for word in ("--system", f"{name}={name}")]
+
+    def answer(asked, number):
+        # Of the longest clips the endpoint wants nothing.
+        return Fail(400, "clip longer than 3.5 s") if max(lengths_s(asked)) > 3.5 else prefers_longer(asked, number)
+
+    with ScriptedEndpoint(answer) as server:
+        words = ("bench", "systems", "asked", *systems, "--reference", "middle", "--out", "v.csv", "--cache-dir", "cache")
+        more = ("-s", f"llm.base_url={server.base_url}", "-s", "llm.max_attempts=1", "-s", "tasks=[standard]")
+        found = json.loads(paras2s(*words, *more, "--json", cwd=speech).stdout)
+    assert found["unscored"] == 2
+    rows = list(csv.DictReader((speech / "v.csv").open()))
+    assert [(row["system"], row["instruction_id"], row["system_first"], row["system_second"]) for row in rows] == [
+        ("long", "a", "", ""),
+        ("long", "b", "1", "2"),
+        ("short", "a", "2", "1"),
+        ("short", "b", "", ""),
+    ]
+    assert {(row["aspect"], row["reference"]) for row in rows} == {("standard", "middle")}
+    reasons = [json.loads(line)["verdict"].get("reason", "") for line in (speech / "v.jsonl").read_text().splitlines()]
+    assert "clip longer than 3.5 s" in reasons[0]
+    assert "short/b.wav is missing" in reasons[3]
