@@ -15,14 +15,8 @@ from paras2s.reward.judges.aspects import AspectJudge, as_one, open_judges
 from paras2s.reward.judges.audio import AudioJudge
 from paras2s.reward.judges.joining import Speak
 from paras2s.reward.judges.listening import Asked
-from paras2s.stages.demo import preset_path
+from paras2s.stages.judging import judge_path
 from paras2s.storage import write_bytes, write_json
-
-
-def judge_path(name: str) -> Path:
-    """The file of a judge: a shipped one by name, or a path."""
-    path = Path(name)
-    return path if path.suffix in (".yaml", ".yml") else preset_path(name, "judges")
 
 
 def is_listening(name: str) -> bool:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from paras2s.audio import read_clip
 from paras2s.config import ExtractorConfig, JudgingConfig, load_judging_config
+from paras2s.config_audio import listens
 from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.kept import Kept
 from paras2s.llm import Tokens
@@ -27,9 +28,20 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def open_config(name: str, overrides: dict[str, Any] | None = None) -> JudgingConfig:
-    """A judge's settings, by the name of a shipped one or by path."""
+    """A judge's settings, by the name of a shipped one or by path.
+
+    Raises:
+        ConfigError: it is a judge of the other kind, that listens.
+    """
+    if listens(path := judge_path(name)):
+        raise ConfigError(f"{name}: this judge listens; it is for `judge pair`, `judge clip`, `bench systems` and `probe`")
+    return load_judging_config(path, overrides)
+
+
+def judge_path(name: str) -> Path:
+    """The file of a judge: a shipped one by name, or a path."""
     path = Path(name)
-    return load_judging_config(path if path.suffix in (".yaml", ".yml") else preset_path(name, "judges"), overrides)
+    return path if path.suffix in (".yaml", ".yml") else preset_path(name, "judges")
 
 
 def utterance(said: str, style: str | None = None) -> Utterance:

@@ -291,6 +291,23 @@ def test_the_omni_source_leaves_out_what_cannot_be_heard_or_was_not_understood(t
 # The panel.
 
 
+def test_a_listening_judge_rewards_a_group_by_what_it_hears(tmp_path):
+    def louder(asked, number):
+        first, second = levels(asked)[-2:]
+        return Say(json.dumps({"reasoning": "louder", "label": "1" if first > second else "2"}))
+
+    write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.5, dtype=np.float32), 16_000))
+    question = AskedQuestion("q", group().question.heard, "hello", None, tmp_path / "q.wav")
+    with ScriptedEndpoint(louder) as server:
+        llm = {"base_url": server.base_url, "model": "x"}
+        ears = {"tasks": ["paralinguistic"], "cache_dir": str(tmp_path), "both_orders": False, "llm": llm}
+        (tmp_path / "ears.yaml").write_text(json.dumps(ears))
+        setup = setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options={"judge": "ears"}))
+        rewards = RewardPanel(setup).score([group(spoken(0.2), spoken(0.4), spoken(0.3), question=question)])
+        assert [len(levels(asked)) for asked in server.requests] == [3, 3, 3]
+    assert [reward.value for reward in rewards[0]] == [1.0, 5.0, 3.0]
+
+
 def setup_for(tmp_path, *sources):
     return RewardSetup(RewardConfig(sources=sources), tmp_path / "reward", tmp_path / "tone.json", tmp_path)
 

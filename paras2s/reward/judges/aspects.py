@@ -12,7 +12,7 @@ from paras2s.errors import BudgetError, ConfigError
 from paras2s.kept import Kept, key_of
 from paras2s.llm import LLMClient
 from paras2s.records import PairLabel, Preference, Unscored
-from paras2s.reward.judges.audio import AudioJudge
+from paras2s.reward.judges.audio import AudioJudge, at_rate
 from paras2s.reward.judges.examples import load_examples
 from paras2s.reward.judges.joining import NoSignals, Signals, Speak, SpokenSignals, ToneSignals
 from paras2s.reward.judges.llm_judge import Pair, Progress
@@ -84,6 +84,8 @@ class AspectJudge:
 
     def panels(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Panel | BudgetError]:
         """What every judge says of each pair, and what it comes to."""
+        rate_hz = self.judges[0].config.audio.sample_rate_hz
+        pairs = [cast(Pair, at_rate(pair, rate_hz)) for pair in pairs]
         total, found = len(pairs) * len(self.judges), []
         for number, judge in enumerate(self.judges):
             done = number * len(pairs)

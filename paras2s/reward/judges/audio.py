@@ -7,13 +7,13 @@ A reply that cannot be read gives no vote, and a question with too few votes no 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from paras2s.acoustics.asr import transcribe
 from paras2s.audio import Clip
 from paras2s.config_audio import AudioJudgeConfig
-from paras2s.errors import BudgetError, DataError, JudgeError
+from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError
 from paras2s.kept import key_of
 from paras2s.llm import LLMClient, Reply, Request, Tokens
 from paras2s.records import MatchLabel, PairLabel, Preference, Unscored, Verdict
@@ -66,10 +66,13 @@ class AudioJudge:
         self.config, self.client, self.task = config, client, find_task(task)
         self.name = f"audio:{config.llm.model}"
         self.prompt: Prompt = load_prompt(f"listen_{task}", self.task.ask, config.prompts)
-        self._listening = Listening(config, self.task, self.prompt, signals)
         self._hear = hear
-        self._examples = [self._shown(one) for one in examples[: config.shots]]
-        self.version = self._version(examples[: config.shots])
+        shown = examples[: config.shots]
+        try:
+            self._listening = Listening(config, self.task, self.prompt, signals, [self._shown(one) for one in shown])
+        except JudgeError as error:
+            raise ConfigError(f"examples: {error}") from error
+        self.version = self._version(shown)
 
     def _version(self, examples: Sequence[Example]) -> str:
         """Ours, and a hash of everything beside the prompt that may change a verdict."""
@@ -194,6 +197,7 @@ class AudioJudge:
         for item in items:
             if (2 if isinstance(item, Pair) else 1) != self.task.clips:
                 raise JudgeError(f"{self.task.name} is about {'two clips' if self.task.clips == 2 else 'one clip'} at a time")
+        items = [at_rate(item, self.config.audio.sample_rate_hz) for item in items]
         words = self._words([_clips(item) for item in items], [_given_words(item) for item in items])
         heard = self._instruction_words([_instruction(item) for item in items])
         return [self._orders(*one) for one in zip(items, words, heard, strict=True)]
@@ -206,10 +210,7 @@ class AudioJudge:
             orders.append((_clips(item)[::-1], None if words is None else words[::-1]))
         told: Mapping[str, str] = {} if isinstance(item, Pair) else item.told
         try:
-            return [
-                self._listening.ask(self._case(_instruction(item), clips, said, heard, told), self._examples)
-                for clips, said in orders
-            ]
+            return [self._listening.ask(self._case(_instruction(item), clips, said, heard, told)) for clips, said in orders]
         except JudgeError as error:
             return Unscored(self.name, str(error))
 
@@ -294,6 +295,15 @@ class AudioJudge:
         except JudgeError as error:
             raise DataError(f"{example.name}: {error}") from error
         return ShownExample(case, label, reply)
+
+
+def at_rate(item: Pair | Exchange, sample_rate_hz: int) -> Pair | Exchange:
+    """The item with its clips at this rate, so that several orders and judges need not convert them again."""
+    if isinstance(item, Exchange):
+        return replace(item, answer=item.answer.at(sample_rate_hz))
+    asked = item.instruction
+    heard = asked if asked.clip is None else replace(asked, clip=asked.clip.at(sample_rate_hz))
+    return replace(item, instruction=heard, first=item.first.at(sample_rate_hz), second=item.second.at(sample_rate_hz))
 
 
 def _clips(item: Pair | Exchange) -> tuple[Clip, ...]:

@@ -66,32 +66,40 @@ class Asked:
 
 
 class Listening:
-    """Writes messages by one strategy. Pure but for the signals, which are rendered once."""
+    """Writes messages by one strategy. What stands before the test is the same in every call, and is made once.
 
-    def __init__(self, config: AudioJudgeConfig, task: AudioTask, prompt: Prompt, signals: Signals) -> None:
+    Raises:
+        JudgeError: the examples alone are larger or longer than the config lets be sent.
+    """
+
+    def __init__(
+        self, config: AudioJudgeConfig, task: AudioTask, prompt: Prompt, signals: Signals, examples: Sequence[ShownExample]
+    ) -> None:
         self.config, self.task, self.prompt, self.signals = config, task, prompt, signals
+        self.strategy = config.strategy if examples else _without_examples(config.strategy)
+        sent = _Sent(config)
+        opening = [Message("system", (prompt.system,))]
+        if self.strategy in ("examples", "examples_and_test"):
+            opening += self._shown_together(examples, sent)
+        else:
+            opening += [message for example in examples for message in self._shown_in_turn(example, sent)]
+        self._opening, self._opening_sent = tuple(opening), sent
 
-    def ask(self, case: Case, examples: Sequence[ShownExample]) -> Asked:
+    def ask(self, case: Case) -> Asked:
         """Everything about one case.
 
         Raises:
             JudgeError: a recording is larger, or all together are longer, than the config lets be sent.
         """
-        strategy = self.config.strategy if examples else _without_examples(self.config.strategy)
-        sent = _Sent(self.config)
-        messages = [Message("system", (self.prompt.system,))]
-        if strategy in ("examples", "examples_and_test"):
-            messages += self._shown_together(examples, sent)
-        else:
-            for example in examples:
-                messages += [
-                    Message("user", tuple(self._user(example.case, strategy == "pair_example", sent, None))),
-                    Message("assistant", (example.reply,)),
-                ]
-        joined = strategy in ("test", "examples_and_test")
-        announced: Boundary | None = "test" if strategy == "examples_and_test" else None
-        messages.append(Message("user", tuple(self._user(case, joined, sent, announced))))
-        return Asked(tuple(messages), tuple(sent.marks))
+        sent = _Sent(self.config, self._opening_sent)
+        joined = self.strategy in ("test", "examples_and_test")
+        announced: Boundary | None = "test" if self.strategy == "examples_and_test" else None
+        test = Message("user", tuple(self._user(case, joined, sent, announced)))
+        return Asked((*self._opening, test), tuple(sent.marks))
+
+    def _shown_in_turn(self, example: ShownExample, sent: _Sent) -> list[Message]:
+        asked = self._user(example.case, self.strategy == "pair_example", sent, None)
+        return [Message("user", tuple(asked)), Message("assistant", (example.reply,))]
 
     def _shown_together(self, examples: Sequence[ShownExample], sent: _Sent) -> list[Message]:
         segments: list[Segment] = []
@@ -121,12 +129,12 @@ class Listening:
 
 
 class _Sent:
-    """The recordings of one call as they are encoded, within the config's limits."""
+    """The recordings of one call as they are encoded, within the config's limits; `before` are those it begins with."""
 
-    def __init__(self, config: AudioJudgeConfig) -> None:
+    def __init__(self, config: AudioJudgeConfig, before: _Sent | None = None) -> None:
         self.config = config
-        self.marks: list[tuple[Mark, ...]] = []
-        self._audio_s = 0.0
+        self.marks: list[tuple[Mark, ...]] = list(before.marks) if before else []
+        self.audio_s: float = before.audio_s if before else 0.0
 
     def alone(self, name: str, clip: Clip) -> Audio:
         at = clip.at(self.config.audio.sample_rate_hz)
@@ -135,14 +143,14 @@ class _Sent:
     def joined(self, found: Joined) -> Audio:
         limits = self.config.audio
         data = encode_clip(found.clip, limits.format.upper())
-        self._audio_s += found.clip.duration_s
+        self.audio_s += found.clip.duration_s
         sent_mb = len(data) * BASE64 / BYTES_PER_MB
         if limits.max_file_mb is not None and sent_mb > limits.max_file_mb:
             raise JudgeError(
                 f"a recording of {found.clip.duration_s:.0f} s is {sent_mb:.1f} MB as sent, above audio.max_file_mb "
                 f"({limits.max_file_mb:g}); join fewer clips, or choose another audio.format"
             )
-        if limits.max_audio_s is not None and self._audio_s > limits.max_audio_s:
+        if limits.max_audio_s is not None and self.audio_s > limits.max_audio_s:
             raise JudgeError(
                 f"the call's recordings are longer than audio.max_audio_s ({limits.max_audio_s:g} s); show fewer examples"
             )
