@@ -16,6 +16,7 @@ from paras2s.cli_judging import bench_app, blueprint, judge_app, parse_overrides
 from paras2s.cli_listening import bench_systems
 from paras2s.cli_plan import plan
 from paras2s.cli_policy import check_policy
+from paras2s.cli_rank import rank
 from paras2s.errors import ParaS2SError
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(blueprint)
 app.command("check-policy")(check_policy)
 app.command()(plan)
+app.command()(rank)
 app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("guard")(bench_guard)

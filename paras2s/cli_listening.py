@@ -106,7 +106,8 @@ def _rate(name: str, overrides: dict[str, Any], exchange: Any, as_json: bool) ->
 def _compare(name: str, overrides: dict[str, Any], pair: Any, as_json: bool) -> None:
     from paras2s.errors import BudgetError
     from paras2s.records import Preference, Unscored, to_json
-    from paras2s.reward.judges.aspects import ENSEMBLE, AspectJudge, Panel
+    from paras2s.reward.judges.aspects import AspectJudge, Panel
+    from paras2s.reward.judges.votes import ENSEMBLE
     from paras2s.stages.audio_judging import open_pair_judge
     from paras2s.stages.judging import show_preference
     from paras2s.stages.progress import open_console

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from paras2s.acoustics.asr import transcribe
 from paras2s.audio import Clip, read_clip
+from paras2s.bench.recorded import COLUMNS
 from paras2s.bench.respondents import SUFFIXES, FolderRespondent, Response, SpokenQuestion
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.llm import Request
@@ -23,7 +24,6 @@ from paras2s.stages.bench_sets import BenchAsked, open_respondent
 from paras2s.stages.progress import progress_bar
 from paras2s.storage import write_jsonl, write_text
 
-COLUMNS = ("aspect", "instruction_id", "system", "reference", "system_first", "system_second")
 # Pairs whose sound is in memory at once.
 CHUNK_PAIRS = 32
 

@@ -323,7 +323,7 @@ def test_limits_of_an_endpoint_are_kept_before_a_call_is_made():
         small = judge_at(server, audio={"max_file_mb": 0.02}).compare([PAIR])[0]
         short = judge_at(server, audio={"max_audio_s": 2.0}).compare([PAIR])[0]
         assert server.requests == []
-        with pytest.raises(ConfigError, match="examples: .*audio.max_audio_s"):
+        with pytest.raises(ConfigError, match=r"examples: .*audio\.max_audio_s"):
             judge_at(server, "lexical", EXAMPLES, audio={"max_audio_s": 0.5})
     assert "above audio.max_file_mb (0.02)" in small.reason
     assert "audio.max_audio_s (2 s)" in short.reason

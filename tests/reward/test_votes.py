@@ -34,6 +34,13 @@ def test_weights_and_margin_of_an_own_rule():
     assert rule(margin=0.2).fuse({"a": "1", "b": "tie", "c": "tie"}) == "tie"
 
 
+@pytest.mark.parametrize(
+    ("labels", "wanted"), [("1 1 2", "1"), ("tie 2 2", "2"), ("1 tie tie", "tie"), ("1 2 tie", "tie"), ("2 2 2", "2")]
+)
+def test_a_count_wants_more_than_half(labels, wanted):
+    assert rule(decide="count").fuse(dict(zip("abc", labels.split(), strict=True))) == wanted
+
+
 def test_the_first_winner_decides():
     first = rule(decide="first_winner")
     assert [first.fuse({"a": a, "b": b, "c": "1"}) for a, b in [("2", "1"), ("tie", "2"), ("tie", "tie")]] == ["2", "2", "1"]
@@ -62,7 +69,7 @@ def test_a_wrong_rule_is_refused(values, why):
 def test_own_rules_from_a_file(tmp_path):
     (tmp_path / "own.yaml").write_text("mine: {says: x, aspects: [lexical], decide: vote}\n")
     assert find_ensemble("mine", tmp_path / "own.yaml").fuse({"lexical": "2"}) == "2"
-    with pytest.raises(ConfigError, match="unknown ensemble rule 'yours'; there are majority, content_first, mine"):
+    with pytest.raises(ConfigError, match="unknown ensemble rule 'yours'; there are majority, count, content_first, mine"):
         find_ensemble("yours", tmp_path / "own.yaml")
 
 

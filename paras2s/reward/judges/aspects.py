@@ -17,9 +17,7 @@ from paras2s.reward.judges.examples import load_examples
 from paras2s.reward.judges.joining import NoSignals, Signals, Speak, SpokenSignals, ToneSignals
 from paras2s.reward.judges.llm_judge import Pair, Progress
 from paras2s.reward.judges.pairwise import Preferred
-from paras2s.reward.judges.votes import POINTS, EnsembleRule, find_ensemble, label_of, spread_of, turned
-
-ENSEMBLE = "ensemble"
+from paras2s.reward.judges.votes import ENSEMBLE, POINTS, EnsembleRule, find_ensemble, label_of, spread_of, turned
 
 
 def open_judges(config: AudioJudgeConfig, speak: Speak | None = None) -> list[AudioJudge]:

@@ -5,6 +5,7 @@ Everything here is a pure function of labels; a label that is missing is never f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -19,7 +20,7 @@ from paras2s.reward.fusion import read_rules
 # Of the first answer, a tie of any kind half a win; of a match: that it is one.
 POINTS: dict[PairLabel | MatchLabel | Label, float] = {"1": 1.0, "tie": 0.5, "2": 0.0, "same": 1.0, "different": 0.0}
 POINTS |= {"both_good": 0.5, "both_bad": 0.5}
-DEFAULT_ENSEMBLE = "majority"
+ENSEMBLE, DEFAULT_ENSEMBLE = "ensemble", "majority"
 # Means of thirds and fifths are not exact, and an even vote is a tie.
 NEAR = 1e-9
 
@@ -67,7 +68,7 @@ class EnsembleRule(BaseModel):
 
     says: str
     aspects: tuple[str, ...] = Field(min_length=1)
-    decide: Literal["vote", "first_winner"]
+    decide: Literal["vote", "count", "first_winner"]
     weights: dict[str, float] = {}
     margin: float = Field(0.0, ge=0, lt=0.5)
 
@@ -79,7 +80,7 @@ class EnsembleRule(BaseModel):
             raise ValueError(f"weights: {strange[0]!r} is not among the aspects")
         if any(weight <= 0 for weight in self.weights.values()):
             raise ValueError("weights: must be above 0")
-        if self.decide == "first_winner" and (self.weights or self.margin):
+        if self.decide != "vote" and (self.weights or self.margin):
             raise ValueError("weights and margin are of a vote")
         return self
 
@@ -91,6 +92,9 @@ class EnsembleRule(BaseModel):
         """
         if missing := [aspect for aspect in self.aspects if aspect not in labels]:
             raise DataError(f"no label of {', '.join(missing)}")
+        if self.decide == "count":
+            label, votes = Counter(labels[aspect] for aspect in self.aspects).most_common(1)[0]
+            return POINTS[label] if 2 * votes > len(self.aspects) else 0.5
         if self.decide == "first_winner":
             return next((POINTS[labels[one]] for one in self.aspects if labels[one] != "tie"), 0.5)
         weights = [self.weights.get(aspect, 1.0) for aspect in self.aspects]

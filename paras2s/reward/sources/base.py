@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from paras2s.audio import Clip
 from paras2s.records import Blueprint, Unscored
-from paras2s.reward.model import HeardQuestion
+
+if TYPE_CHECKING:
+    # It is of the reward model, which brings torch: seconds for whoever needs a judge alone.
+    from paras2s.reward.model import HeardQuestion
 
 LOWEST, HIGHEST = 1.0, 5.0
 Scores = list[float | Unscored]

@@ -23,7 +23,8 @@ Schedule = Literal["all", "swiss"]
 Rating = Literal["win_rate", "bradley_terry"]
 # Each answer also draws half a game with an average one, so that a row of wins has a finite strength.
 PRIOR_GAMES = 0.5
-ITERATIONS = 200
+# A few hundred steps leave strengths whole percents off where few met each other.
+MOST_STEPS, CONVERGED = 20_000, 1e-12
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,11 @@ def bradley_terry(size: int, results: Sequence[Result]) -> list[float | None]:
         games[one.first, one.second] += 1
         games[one.second, one.first] += 1
     strength = np.ones(size)
-    for _ in range(ITERATIONS):
+    for _ in range(MOST_STEPS):
         expected = (games / (strength[:, None] + strength[None, :])).sum(1) + PRIOR_GAMES / (strength + 1)
-        strength = wins / expected
+        before, strength = strength, wins / expected
+        if np.abs(strength / before - 1).max(initial=0.0) < CONVERGED:
+            break
     return [float(s / (s + 1)) if games[number].any() else None for number, s in enumerate(strength)]
 
 
