@@ -12,6 +12,7 @@ import typer
 
 from paras2s import __version__
 from paras2s.cli_bench import bench_guard, bench_paras2s
+from paras2s.cli_detect import bench_detect
 from paras2s.cli_judging import bench_app, blueprint, judge_app, parse_overrides, print_json
 from paras2s.cli_listening import bench_systems
 from paras2s.cli_plan import plan
@@ -35,6 +36,7 @@ app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("guard")(bench_guard)
 bench_app.command("systems")(bench_systems)
+bench_app.command("detect")(bench_detect)
 app.add_typer(bench_app, name="bench")
 
 Config = Annotated[Path, typer.Argument(help="A run's YAML config, or the name of a preset: demo, ci, full.")]

@@ -27,7 +27,7 @@ PACKAGES = {
     "rapidfuzz": "search for near-duplicates in a curation",
 }
 # Programs that only some users want.
-PROGRAMS = {"espeak-ng": "curation with voices of engine espeak (Debian: espeak-ng)"}
+PROGRAMS = {"espeak-ng": "curation with voices of engine espeak, `bench detect --baseline phonemes` (Debian: espeak-ng)"}
 # What only some users want: missing, it switches something off and is no fault.
 OPTIONAL = {
     "tiktoken": "Kimi-Audio and GLM-4-Voice (pip install 'paras2s[models]')",
