@@ -29,6 +29,10 @@ class Tokens:
     audio_in: int = 0
     text_out: int = 0
 
+    def __add__(self, other: Tokens) -> Tokens:
+        """Both together."""
+        return Tokens(self.text_in + other.text_in, self.audio_in + other.audio_in, self.text_out + other.text_out)
+
     def cost_usd(self, price: Price | None) -> float | None:
         """In USD; None where no price is known, or none for audio and there was some."""
         if price is None or (self.audio_in and price.audio_in is None):
@@ -199,7 +203,7 @@ class LLMClient:
     def estimate(self, requests: Sequence[Request]) -> tuple[Tokens, float | None]:
         """Tokens and USD of these calls, their replies as long as they may be. None where a price is not known."""
         each = [estimate_tokens(one, self.price, self.config.max_output_tokens) for one in requests]
-        total = Tokens(*(sum(getattr(one, key) for one in each) for key in ("text_in", "audio_in", "text_out")))
+        total = sum(each, Tokens())
         return total, total.cost_usd(self.price) if all(map(self.audio_priced, requests)) else None
 
     async def _attempt(self, session: Session, request: Request) -> Reply:

@@ -28,7 +28,7 @@ def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_p
         requests = [request for one in asked if isinstance(one, list) for request in one]
         more, cost_usd = judge.client.estimate(requests)
         priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
-        tokens = Tokens(tokens.text_in + more.text_in, tokens.audio_in + more.audio_in, tokens.text_out + more.text_out)
+        tokens += more
         calls += len(requests)
         unscored += len(read) - sum(isinstance(one, list) for one in asked)
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))

@@ -116,7 +116,7 @@ class AudioJudge:
         except DataError as error:
             return Unscored(self.name, str(error), said_in_full)
         flat = tuple(vote for one in votes for vote in one)
-        tokens = Tokens(*(sum(getattr(one.tokens, key) for one in whole) for key in ("text_in", "audio_in", "text_out")))
+        tokens = sum((one.tokens for one in whole), Tokens())
         return Preference(
             judge=self.name,
             version=self.version,

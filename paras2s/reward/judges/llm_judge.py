@@ -140,7 +140,7 @@ class LLMJudge:
             consistent = all(labels[name] == swap(other[name]) for name in DIMENSIONS)
             labels = {name: symmetric(labels[name], other[name]) for name in DIMENSIONS}
             reason = f"{reason}\n---\n{read[1][1]}"
-        tokens = Tokens(*(sum(getattr(one.tokens, key) for one in whole) for key in ("text_in", "audio_in", "text_out")))
+        tokens = sum((one.tokens for one in whole), Tokens())
         return PairVerdict(
             judge=self.name,
             version=self.version,
