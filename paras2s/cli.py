@@ -18,6 +18,7 @@ from paras2s.cli_listening import bench_systems
 from paras2s.cli_plan import plan
 from paras2s.cli_policy import check_policy
 from paras2s.cli_rank import rank
+from paras2s.cli_styleset import bench_styleset
 from paras2s.errors import ParaS2SError
 
 app = typer.Typer(
@@ -37,6 +38,7 @@ bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("guard")(bench_guard)
 bench_app.command("systems")(bench_systems)
 bench_app.command("detect")(bench_detect)
+bench_app.command("styleset")(bench_styleset)
 app.add_typer(bench_app, name="bench")
 
 Config = Annotated[Path, typer.Argument(help="A run's YAML config, or the name of a preset: demo, ci, full.")]

@@ -6,26 +6,18 @@ answers and a TTS speaks them (ParaS2S, section 5.6). An answer that is not ther
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from paras2s.audio import Clip, encode_clip, read_clip
+from paras2s.audio import Clip, read_clip
+from paras2s.bench.audio_chat import Asked, AudioChat
 from paras2s.config import AudioChatConfig, CurationConfig
-from paras2s.endpoint import Caller, Price, Session
-from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
-from paras2s.kept import key_of
+from paras2s.errors import AudioError, ConfigError
 from paras2s.records import Query
-from paras2s.storage import read_json, write_bytes, write_json
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
-RATE_HZ = 16_000
-# A spoken answer is hardly longer; for the most that a call may cost.
-LONG_ANSWER_S = 40.0
 Progress = Callable[[int, int], None]
 
 
@@ -93,91 +85,16 @@ class FolderRespondent:
 
 
 class EndpointRespondent:
-    """A model that hears and speaks, behind OpenAI-compatible audio chat. Answers are kept: none is paid for twice."""
+    """A model that hears and speaks, behind OpenAI-compatible audio chat."""
 
     def __init__(self, config: AudioChatConfig, cache: Path) -> None:
-        self.config, self._cache = config, cache / "answers"
-        self._caller = Caller(config, "endpoint")
-        if config.budget_usd is not None and self._caller.price and chat_usd(self._caller.price, 1.0, 1.0) is None:
-            raise ConfigError(f"endpoint.budget_usd: {config.model} has no price of its audio; add it to a table")
+        self._chat = AudioChat(config, cache / "answers")
 
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """As many at once as the endpoint has slots."""
-        return asyncio.run(self._respond(questions, count, on_progress))
-
-    async def _respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        found: dict[int, Response] = {}
-        stopped: list[BudgetError] = []
-
-        async def work(session: Session, place: int) -> None:
-            try:
-                found[place] = await self._one(session, questions[place // count], place % count)
-            except BudgetError as error:
-                stopped.append(error)
-            except (JudgeError, AudioError) as error:
-                found[place] = Response(failed=str(error))
-            on_progress(len(found), len(questions) * count)
-
-        await self._caller.spread(range(len(questions) * count), work)
-        if stopped:
-            raise stopped[0]
-        return [[found[row * count + n] for n in range(count)] for row in range(len(questions))]
-
-    async def _one(self, session: Session, question: SpokenQuestion, number: int) -> Response:
-        clip = read_clip(question.clip).at(RATE_HZ)
-        wav = encode_clip(clip)
-        config = self.config
-        asked = [config.base_url, config.model, config.voice, config.system, config.temperature, number]
-        key = key_of([*asked, hashlib.sha256(wav).hexdigest()])
-        base = self._cache / key[:2] / key
-        if base.with_suffix(".json").is_file():
-            return Response(read_json(base.with_suffix(".json"))["text"], read_clip(base.with_suffix(".wav")))
-        most_usd = 0.0 if self._caller.price is None else chat_usd(self._caller.price, clip.duration_s, LONG_ANSWER_S)
-        got = await self._caller.call(
-            lambda: session.attempt(lambda: self._ask(session, wav)),
-            most_usd,
-            lambda response: self._paid(clip.duration_s, response),
-        )
-        response = got.value
-        if response.clip is None:
-            return response
-        # The text last, as the sign that both are there.
-        write_bytes(base.with_suffix(".wav"), encode_clip(response.clip))
-        write_json(base.with_suffix(".json"), {"text": response.text, "question": question.id})
-        return replace(response, clip=read_clip(base.with_suffix(".wav")))
-
-    def _paid(self, heard_s: float, response: Response) -> float | None:
-        spoken_s = response.clip.duration_s if response.clip else 0.0
-        return None if self._caller.price is None else chat_usd(self._caller.price, heard_s, spoken_s)
-
-    async def _ask(self, session: Session, wav: bytes) -> Response:
-        data = base64.b64encode(wav).decode()
-        heard = [{"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}]
-        messages: Any = [{"role": "system", "content": self.config.system}] if self.config.system else []
-        messages.append({"role": "user", "content": heard})
-        audio: Any = {"voice": self.config.voice, "format": "wav"}
-        found = await session.client.chat.completions.create(
-            model=self.config.model, messages=messages, modalities=["text", "audio"], audio=audio,
-            temperature=self.config.temperature,
-        )  # fmt: skip
-        spoken = found.choices[0].message.audio
-        if spoken is None:
-            # Paid for, and no better the next time.
-            return Response(failed=f"the reply has no audio, only {str(found.choices[0].message.content)[:100]!r}")
-        try:
-            clip = read_clip(base64.b64decode(spoken.data))
-        except AudioError as error:
-            raise ValueError(str(error)) from error
-        return Response(session.without_key(spoken.transcript or ""), clip)
-
-
-def chat_usd(price: Price, heard_s: float, spoken_s: float) -> float | None:
-    """What hearing and speaking so long costs; None where no price of either is known."""
-    known = (price.audio_in, price.audio_tokens_per_s, price.audio_out, price.audio_out_tokens_per_s)
-    if None in known:
-        return None
-    heard = heard_s * (price.audio_tokens_per_s or 0) * (price.audio_in or 0)
-    return (heard + spoken_s * (price.audio_out_tokens_per_s or 0) * (price.audio_out or 0)) / 1e6
+        asked = [Asked((read_clip(one.clip),), number) for one in questions for number in range(count)]
+        said = [Response(one.text, one.clip, one.failed) for one in self._chat.say_all(asked, on_progress)]
+        return [said[start : start + count] for start in range(0, len(said), count)]
 
 
 class PolicyRespondent:

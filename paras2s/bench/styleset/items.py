@@ -1,0 +1,140 @@
+"""What StyleSet asks: sentences with a style, and situations for two, in words of our own; and how both are spoken.
+
+The paper's own items are of its authors and of IEMOCAP. Those of a user are read from files of the same form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from paras2s.errors import DataError, one_line
+
+# What of a voice a style instruction may ask for (StyleSet, 3.1).
+Element = Literal[
+    "pace", "volume", "pitch", "stress", "pauses", "whisper", "sob", "stutter", "laughter", "sigh", "emotion"
+]  # fmt: skip
+ELEMENTS: tuple[Element, ...] = get_args(Element)
+Task = Literal["following", "role_play"]
+TASKS: tuple[Task, ...] = get_args(Task)
+# A task's outputs are judged once for each of these, by the judges' tasks of these names.
+VERDICT_TASKS: dict[Task, tuple[str, ...]] = {
+    "following": ("style_following",),
+    "role_play": ("role_play_style", "role_play_realism"),
+}
+
+
+class _Item(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, str_min_length=1)
+
+    id: str
+
+    @field_validator("id")
+    @classmethod
+    def _names_a_file(cls, name: str) -> str:
+        if not re.fullmatch(r"\w[\w.-]{0,59}", name):
+            raise ValueError("an id names files: letters, digits, '-', '_' and '.'")
+        return name
+
+
+class FollowingItem(_Item):
+    """A sentence and the style to say it in. `changes_within`: the style is not the same from first word to last."""
+
+    text: str
+    style: str
+    elements: tuple[Element, ...] = Field(min_length=1)
+    changes_within: bool
+
+    def told(self) -> dict[str, str]:
+        """What a judge's prompt names beside the sound."""
+        return {"text": self.text, "style": self.style}
+
+    def requests(self) -> tuple[str, str]:
+        """What the user says: first the sentence alone, then its style. In one turn, models take the two for one another."""
+        return (
+            f"Please say the following sentence, word for word, and nothing else. {self.text}",
+            f"Thank you. Now say that same sentence once more, in this way. {self.style}",
+        )
+
+
+class RoleContext(_Item):
+    """A situation for two. `relationship` completes the sentence "The two are ..."; role 1 begins with `first_line`."""
+
+    situation: str
+    role_1: str
+    role_2: str
+    relationship: str
+    first_line: str
+
+    def told(self) -> dict[str, str]:
+        """What a judge's prompt names beside the sound: the context of role 1; that of role 2 differs in the roles alone."""
+        return {"context": self._opening(self.role_1, self.role_2) + f" The first line is: {self.first_line}"}
+
+    def prompts(self) -> tuple[str, str]:
+        """What each of the two is told, in speech; both end with the first line (StyleSet, A.2.1)."""
+        return (
+            f"{self._opening(self.role_1, self.role_2)} You speak first. Begin with the line that comes now, and say "
+            f"nothing besides it. {self.first_line}",
+            f"{self._opening(self.role_2, self.role_1)} Talk with me, and stay in your role all the time. I speak first. "
+            f"{self.first_line}",
+        )
+
+    def _opening(self, mine: str, yours: str) -> str:
+        return f"Picture this. {self.situation} The two are {self.relationship}. From now on you are {mine}, and I am {yours}."
+
+
+ItemKind = TypeVar("ItemKind", FollowingItem, RoleContext)
+
+
+def load_following(path: Path | None = None) -> list[FollowingItem]:
+    """The shipped sentences, or a user's.
+
+    Raises:
+        DataError: see `_load`.
+    """
+    return _load(path, "following.yaml", FollowingItem)
+
+
+def load_contexts(path: Path | None = None) -> list[RoleContext]:
+    """The shipped situations, or a user's.
+
+    Raises:
+        DataError: see `_load`.
+    """
+    return _load(path, "role_play.yaml", RoleContext)
+
+
+def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKind]:
+    """Items of a YAML list.
+
+    Raises:
+        DataError: missing, not YAML, no list, an item with a missing, unknown or wrong key, or an id that stands twice.
+    """
+    source = path or resources.files(__package__).joinpath(shipped)
+    try:
+        rows: Any = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"{source}: cannot be read ({one_line(error)}); give a YAML list of items") from error
+    if not isinstance(rows, list) or not rows:
+        raise DataError(f"{source}: expected a list of items, each with {', '.join(kind.model_fields)}")
+    found: list[ItemKind] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            found.append(kind.model_validate(row))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            key = ".".join(map(str, wrong["loc"])) or "item"
+            raise DataError(f"{source}: item {number}: {key}: {wrong['msg']}") from error
+    if twice := _first_twice([one.id for one in found]):
+        raise DataError(f"{source}: the id {twice!r} stands twice")
+    return found
+
+
+def _first_twice(names: Sequence[str]) -> str | None:
+    return next((name for place, name in enumerate(names) if name in names[:place]), None)

@@ -1,0 +1,323 @@
+"""`bench styleset` whole: a true tiny checkpoint, an audio chat endpoint, folders of clips, the true judge over HTTP.
+
+Not covered: what real models say and real judges hear. The endpoint is scripted; so are its scores.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+import yaml
+from scripted_endpoint import Fail, Raw, Say, ScriptedEndpoint, said
+from typer.testing import CliRunner
+
+from paras2s.audio import Clip, encode_clip, read_clip, write_clip
+from paras2s.bench.styleset.dialogue import Output
+from paras2s.bench.styleset.items import FollowingItem, RoleContext
+from paras2s.bench.styleset.report import load_rows
+from paras2s.cli_styleset import bench_styleset
+from paras2s.errors import BudgetError, ConfigError, ParaS2SError
+from paras2s.stages.styleset import speak_prompts
+
+ITEMS = [
+    {"id": "f1", "text": "The tea is cold.", "style": "Whisper.", "elements": ["whisper"], "changes_within": False},
+    {"id": "f2", "text": "We won.", "style": "Laugh at the end.", "elements": ["laughter"], "changes_within": True},
+]
+CONTEXTS = [
+    {"id": f"p{n}", "situation": "It rains.", "role_1": "the cat", "role_2": "the dog", "relationship": "friends",
+     "first_line": f"Line {n}."}
+    for n in (1, 2)
+]  # fmt: skip
+
+
+def noise(seed: int, duration_s: float) -> Clip:
+    samples = 0.1 * np.random.default_rng(seed).standard_normal(round(16_000 * duration_s))
+    return Clip(samples.astype(np.float32), 16_000)
+
+
+def run(*words: object, fails: type[ParaS2SError] | None = None, says: str = "") -> str:
+    app = typer.Typer()
+    app.command()(bench_styleset)
+    result = CliRunner().invoke(app, list(map(str, words)))
+    if fails is None:
+        if result.exception is not None:
+            raise result.exception
+        return result.stdout
+    assert isinstance(result.exception, fails), result.output
+    assert says in str(result.exception)
+    return ""
+
+
+def whole(text: str) -> Any:
+    """JSON in which no number is none."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's turns, which take Piper seconds, said once for all."""
+    folder = tmp_path_factory.mktemp("prompts")
+    texts = [text for one in ITEMS for text in FollowingItem.model_validate(one).requests()]
+    texts += [text for one in CONTEXTS for text in RoleContext.model_validate(one).prompts()]
+    speak_prompts(texts, folder, lambda *_: None)
+    return folder / "spoken"
+
+
+@pytest.fixture
+def world(tmp_path: Path, spoken: Path) -> Path:
+    shutil.copytree(spoken, tmp_path / "cache/spoken")
+    (tmp_path / "items.yaml").write_text(yaml.safe_dump(ITEMS))
+    (tmp_path / "contexts.yaml").write_text(yaml.safe_dump(CONTEXTS))
+    return tmp_path
+
+
+def asked_of(world: Path, server: ScriptedEndpoint | None, *more: object, out: str = "out") -> list[object]:
+    words: list[object] = ["--items", world / "items.yaml", "--contexts", world / "contexts.yaml", "--out", world / out]
+    words += ["--cache-dir", world / "cache"]
+    if server:
+        words += ["--set", f"llm.base_url={server.base_url}", "--set", "llm.model=gpt-4o-audio-preview"]
+        words += ["--set", "llm.backoff_s=0.001", "--set", "llm.max_attempts=2"]
+    return [*words, *more]
+
+
+def judge(score: str) -> Any:
+    return lambda asked, number: Say(f"It was heard.\nFinal score: [[{score}]]")
+
+
+def sent_audio(asked: dict[str, Any]) -> list[Clip]:
+    parts = [part for message in asked["messages"] if isinstance(message["content"], list) for part in message["content"]]
+    found = [part["input_audio"]["data"] for part in parts if part["type"] == "input_audio"]
+    return [read_clip(base64.b64decode(data), max_duration_s=600) for data in found]
+
+
+def spoken_reply(clip: Clip, text: str) -> Raw:
+    audio = {"id": "a", "data": base64.b64encode(encode_clip(clip)).decode(), "transcript": text, "expires_at": 0}
+    choice = {"index": 0, "message": {"role": "assistant", "content": None, "audio": audio}, "finish_reason": "stop"}
+    return Raw(json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}).encode())
+
+
+def test_a_true_checkpoint_plays_four_turns_and_resumed_is_as_in_one_go(tiny_run: Path, world: Path) -> None:
+    with ScriptedEndpoint(judge("1")) as server:
+        words = ["--system", f"tiny={tiny_run / 'run/sft'}", "--turns", 4, "--longest-answer-s", 1.0, "--json"]
+        # First a part, then the rest; beside it, all at once.
+        run(*asked_of(world, server, *words, "--limit", 1))
+        kept = world / "out/outputs/tiny/role_play/p1.wav"
+        before = kept.stat().st_mtime_ns
+        resumed = whole(run(*asked_of(world, server, *words)))
+        assert kept.stat().st_mtime_ns == before
+        calls = len(server.requests)
+        assert whole(run(*asked_of(world, server, *words))) == resumed
+        assert len(server.requests) == calls
+        at_once = whole(run(*asked_of(world, server, *words, out="fresh")))
+    assert at_once == resumed
+    for path in sorted((world / "fresh/outputs").rglob("*.*")):
+        assert path.read_bytes() == (world / "out" / path.relative_to(world / "fresh")).read_bytes()
+    output = Output.model_validate_json((world / "out/outputs/tiny/role_play/p1.json").read_text())
+    assert [turn.speaker for turn in output.said] == [1, 2, 1, 2]
+    # It reads single questions: of three turns it is shown one.
+    assert [turn.left_out for turn in output.said] == [0, 0, 2, 2]
+    clip = read_clip(kept)
+    assert clip.duration_s == pytest.approx(sum(turn.duration_s for turn in output.said) + 3 * 2.0, abs=1e-3)
+    for turn in output.said:
+        part = clip.samples[round(turn.start_s * clip.sample_rate_hz) : round(turn.stop_s * clip.sample_rate_hz)]
+        assert np.abs(part).max() > 1e-3
+    made = resumed["outputs"]["tiny"]["role_play"]
+    assert (made["outputs"], made["to_judge"], made["turns"], made["shown_in_part"]) == (2, 2, 4.0, 4)
+
+
+def test_the_true_judge_gets_one_clip_of_a_minute_at_most_and_what_it_must_be_told(world: Path) -> None:
+    (world / "tape").mkdir()
+    for name, duration_s in (("f1", 2.0), ("f2", 3.0), ("p1", 75.0), ("p2", 10.0)):
+        write_clip(world / "tape" / f"{name}.wav", noise(1, duration_s))
+    with ScriptedEndpoint(judge("1")) as server:
+        found = whole(run(*asked_of(world, server, "--system", f"tape={world / 'tape'}", "--json")))
+        asked = list(server.requests)
+    # Two sentences and two scenes of two verdicts each, five samples.
+    assert len(asked) == 5 * (2 + 2 + 2)
+    for one in asked:
+        assert (one["temperature"], one["top_p"], one["max_completion_tokens"]) == (1.0, 0.9, 256)
+    lengths = [[clip.duration_s for clip in sent_audio(one)] for one in asked]
+    assert all(len(one) == 1 for one in lengths)
+    assert sorted(one[0] for one in lengths) == pytest.approx([2.0] * 5 + [3.0] * 5 + [10.0] * 10 + [60.0] * 10)
+    following = [said(one) for one in asked if "Whisper." in said(one)]
+    assert len(following) == 5
+    assert all("The tea is cold." in text for text in following)
+    assert sum("Line 1." in said(one) and "the cat" in said(one) for one in asked) == 10
+    assert found["table_1"]["role_play_realism"]["tape"]["audio:gpt-4o-audio-preview"] == {
+        "mean": 1, "sd": 0, "n_scored": 2, "n_asked": 2,
+    }  # fmt: skip
+    rows = load_rows([world / "out/verdicts.jsonl"])
+    assert {row.votes for row in rows} == {(1.0,) * 5}
+    assert {row.spread for row in rows} == {0.0}
+
+
+def test_an_endpoint_hears_sound_reads_its_own_words_and_is_never_paid_twice(world: Path) -> None:
+    def answer(asked: dict[str, Any], number: int) -> Any:
+        if "modalities" not in asked:
+            return Say("Final score: [[1]]")
+        heard = sum(len(clip.samples) for clip in sent_audio(asked))
+        return spoken_reply(noise(heard % 97, 0.5), f"heard {heard}")
+
+    with ScriptedEndpoint(answer) as server:
+        chat = {"base_url": server.base_url, "model": "gpt-audio", "system": "Be brief.", "concurrency": 2}
+        (world / "chat.yaml").write_text(yaml.safe_dump(chat))
+        words = asked_of(world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 5, "--json")
+        estimate = whole(run(*words, "--estimate"))
+        assert server.requests == []
+        found = whole(run(*words))
+        calls = [one for one in server.requests if "modalities" in one]
+        # As if killed before the dialogues were kept: their replies are.
+        for path in (world / "out/outputs").rglob("*.*"):
+            path.unlink()
+        assert whole(run(*words)) == found
+        assert len([one for one in server.requests if "modalities" in one]) == len(calls)
+    assert estimate["systems"]["chat"] == {
+        "following": {"items": 2, "kept": 0, "replies_at_most": 4},
+        "role_play": {"items": 2, "kept": 0, "replies_at_most": 10},
+    }
+    assert (estimate["calls"], len(calls)) == (30, 4 + 10)
+    assert {(one["top_p"], one["temperature"], one["max_completion_tokens"]) for one in calls} == {(0.9, 1.0, 4096)}
+    assert len({one["seed"] for one in calls}) == 14
+    longest = max(calls, key=lambda one: len(one["messages"]))
+    assert [message["role"] for message in longest["messages"]] == ["system", "user", "assistant", "user", "assistant", "user"]
+    own = [message["content"] for message in longest["messages"] if message["role"] == "assistant"]
+    assert all(text.startswith("heard ") for text in own)
+    # What instance 1 hears second is what instance 2 said: half a second.
+    assert sent_audio(longest)[1].duration_s == pytest.approx(0.5)
+    output = Output.model_validate_json((world / "out/outputs/chat/role_play/p1.json").read_text())
+    assert output.duration_s == pytest.approx(5 * 0.5 + 4 * 2.0)
+
+
+def test_a_budget_stops_a_dialogue_and_a_larger_one_goes_on_with_it(world: Path) -> None:
+    def answer(asked: dict[str, Any], number: int) -> Any:
+        return spoken_reply(noise(number, 5.0), "yes") if "modalities" in asked else Say("Final score: [[1]]")
+
+    with ScriptedEndpoint(answer) as server:
+        words = asked_of(
+            world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 4, "--task", "role_play", "--json"
+        )
+        chat = {"base_url": server.base_url, "model": "gpt-audio", "concurrency": 1}
+        # One reply of 4096 tokens may cost a quarter of a dollar; these cost a cent each.
+        (world / "chat.yaml").write_text(yaml.safe_dump(chat | {"budget_usd": 0.30}))
+        run(*words, fails=BudgetError, says="the budget of 0.30 USD is spent")
+        paid = len(server.requests)
+        assert 0 < paid < 8
+        (world / "chat.yaml").write_text(yaml.safe_dump(chat | {"budget_usd": 3.0}))
+        found = whole(run(*words))
+        assert len([one for one in server.requests if "modalities" in one]) == 8
+    assert found["outputs"]["chat"]["role_play"]["to_judge"] == 2
+
+
+def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tried_again(world: Path) -> None:
+    broken = [True]
+
+    def answer(asked: dict[str, Any], number: int) -> Any:
+        if "modalities" not in asked:
+            return Say("Final score: [[4]]")
+        # The third turn of a scene, and the second of a sentence, are the first with three messages.
+        return Fail(400, "no more") if broken[0] and len(asked["messages"]) == 3 else spoken_reply(noise(1, 0.5), "yes")
+
+    with ScriptedEndpoint(answer) as server:
+        (world / "chat.yaml").write_text(yaml.safe_dump({"base_url": server.base_url, "model": "gpt-audio"}))
+        words = asked_of(
+            world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 3, "--task", "role_play", "--json"
+        )
+        found = whole(run(*words))
+        assert [one for one in server.requests if "modalities" not in one] == []
+        cell = found["table_1"]["role_play_style"]["chat"]["audio:gpt-4o-audio-preview"]
+        assert cell == {"mean": None, "sd": None, "n_scored": 0, "n_asked": 2}
+        assert {one["count"] for one in found["unscored"]} == {2}
+        assert found["unscored"][0]["reason"].startswith("2 turns are no dialogue, at least 3 are (turn 3: gpt-audio at")
+        assert (found["outputs"]["chat"]["role_play"]["ended_early"], list(found["table_1"])) == (
+            2,
+            ["role_play_style", "role_play_realism"],
+        )
+        broken[0] = False
+        again = whole(run(*words, "--turns", 3))
+    assert again["table_1"]["role_play_style"]["chat"]["audio:gpt-4o-audio-preview"]["mean"] == 4
+
+
+def test_a_judge_at_several_temperatures_and_people_beside_it(world: Path) -> None:
+    for name, level in (("good", 0.1), ("poor", 0.01)):
+        (world / name).mkdir()
+        for item in ("f1", "f2"):
+            clip = noise(ord(item[1]), 1.0)
+            write_clip(world / name / f"{item}.wav", Clip(clip.samples * level * 10, clip.sample_rate_hz))
+
+    def answer(asked: dict[str, Any], number: int) -> Any:
+        loud = np.abs(sent_audio(asked)[0].samples).max() > 0.1
+        better = loud if asked["temperature"] < 1 else not loud
+        return Say(f"Final score: [[{5 if better else 2}]]")
+
+    lines = ["item,system,task,rater,score"]
+    lines += [f"f{n},{name},style_following,ann,{score}" for name, score in (("good", 4), ("poor", 1)) for n in (1, 2)]
+    (world / "h.csv").write_text("\n".join(lines) + "\n")
+    with ScriptedEndpoint(answer) as server:
+        systems = ["--system", f"good={world / 'good'}", "--system", f"poor={world / 'poor'}", "--task", "following"]
+        words = asked_of(world, server, *systems, "--temperatures", "0.5,1.5", "--human", world / "h.csv")
+        found = whole(run(*words, "--json"))
+        assert sorted({one["temperature"] for one in server.requests}) == [0.5, 1.5]
+        assert len(server.requests) == 2 * 2 * 2 * 5
+    swept = found["sweep"]["audio:gpt-4o-audio-preview"]
+    assert swept["0.5"]["style_following"]["r_with_people"]["r"] == pytest.approx(1)
+    assert swept["1.5"]["style_following"]["r_with_people"]["r"] == pytest.approx(-1)
+    assert "## Temperatures" in (world / "out/styleset.md").read_text()
+    # The recorded verdicts give the same tables without a call.
+    recorded = ["--verdicts", world / "out/verdicts.jsonl", "--human", world / "h.csv", "--json"]
+    again = whole(run(*asked_of(world, None, *recorded, out="again")))
+    assert again | {"outputs": found["outputs"]} == found
+
+
+def test_two_judges_of_one_model_are_told_apart(world: Path) -> None:
+    (world / "a").mkdir()
+    write_clip(world / "a/f1.wav", noise(1, 1.0))
+    write_clip(world / "a/f2.wav", noise(2, 1.0))
+    shipped = Path(__file__).parents[2] / "paras2s/configs/judges/styleset.yaml"
+    (world / "other.yaml").write_text(yaml.safe_dump(yaml.safe_load(shipped.read_text()) | {"samples": 1}))
+    with ScriptedEndpoint(judge("3")) as server:
+        words = asked_of(world, server, "--system", f"a={world / 'a'}", "--task", "following", "--json")
+        found = whole(run(*words, "--judge", "styleset", "--judge", world / "other.yaml"))
+        run(*words, "--judge", "styleset", "--judge", "styleset", fails=ConfigError, says="could not be told apart")
+    model = "audio:gpt-4o-audio-preview"
+    assert list(found["table_1"]["style_following"]["a"]) == [f"{model} (styleset)", f"{model} (other)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "--system: give NAME=WHAT at least once"),
+        (["--system", "a=nowhere"], "'nowhere' is no folder"),
+        (["--system", "a=empty"], "holds no clip that can be judged; expected files such as f1.wav"),
+        (["--system", "a=b", "--task", "sing"], "--task sing: there are following and role_play"),
+        (["--system", "a=b", "--temperatures", "0.5,x"], "expected numbers with commas between"),
+        (["--system", "a=b", "--temperatures", "1,1"], "expected different numbers from 0 to 2"),
+        (["--system", "a=b", "--recorded", "tape"], "--recorded tape: no system is called that"),
+        (["--system", "a=b", "--verdicts", "v.jsonl"], "--verdicts are judged already"),
+    ],
+)
+def test_what_cannot_be_done_is_said(world: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str) -> None:
+    (world / "empty").mkdir()
+    monkeypatch.chdir(world)
+    with ScriptedEndpoint(judge("1")) as server:
+        run(*asked_of(world, server, *words), fails=ConfigError, says=says)
+        assert server.requests == []
+
+
+def test_outputs_made_otherwise_are_not_taken_for_ones_own(tiny_run: Path, world: Path) -> None:
+    with ScriptedEndpoint(judge("1")) as server:
+        words = ["--system", f"tiny={tiny_run / 'run/sft'}", "--task", "following", "--limit", 1, "--longest-answer-s", 1.0]
+        run(*asked_of(world, server, *words))
+        run(*asked_of(world, server, *words, "--seed", 7), fails=ConfigError, says="give another --out, or delete it")
+        (world / "out/outputs/tiny/following/f1.json").write_text('{"item": 1}')
+        run(*asked_of(world, server, *words), fails=ParaS2SError, says="following/f1.json: ")
