@@ -56,8 +56,8 @@ class HeldOut(StrEnum):
 
 
 def _open(config: Path, overrides: list[str] | None, seed: int | None, run_dir: Path | None, quiet: bool) -> Any:
-    from paras2s.config import load_config
-    from paras2s.stages.demo import preset_path, with_run_dir
+    from paras2s.config import load_config, preset_path
+    from paras2s.stages.demo import with_run_dir
     from paras2s.stages.progress import open_console
     from paras2s.stages.run import Run
 
@@ -202,9 +202,8 @@ def ablate(
     as_json: Json = False,
 ) -> None:
     """Run a grid of settings, sharing what rows have in common; one table and one plot."""
-    from paras2s.config import dump_config, load_ablation
+    from paras2s.config import dump_config, load_ablation, preset_path
     from paras2s.stages.ablate import row_config, run_ablation
-    from paras2s.stages.demo import preset_path
     from paras2s.stages.progress import open_console
     from paras2s.storage import read_json
 

@@ -20,7 +20,7 @@ def which_config(config: Path) -> tuple[Path, bool]:
     """
     import yaml
 
-    from paras2s.stages.demo import preset_path
+    from paras2s.config import preset_path
 
     if config.suffix in (".yaml", ".yml"):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -555,6 +556,20 @@ def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config
                 raise ConfigError(f"{dotted}: '{parent}' is a value, not a section")
         place[key] = value
     return parse_config(values, str(path), kind)
+
+
+def preset_path(name: str, kind: str = "") -> Path:
+    """A config shipped with the package; `kind` is "" for runs and "judges" for judges.
+
+    Raises:
+        ConfigError: no such preset.
+    """
+    folder = Path(str(resources.files("paras2s"))) / "configs" / kind
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(one.stem for one in folder.glob("*.yaml")))
+        raise ConfigError(f"no preset {name!r}; there are {known}")
+    return path
 
 
 def dump_config(config: Section) -> str:

@@ -5,6 +5,7 @@ Not covered: whether a setting has the effect its description says; the tests of
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib import resources
@@ -22,14 +23,19 @@ from paras2s.config import (
     load_curation,
     load_judging_config,
     parse_config,
+    preset_path,
 )
+from paras2s.config_audio import AudioJudgeConfig, listens, load_audio_judge_config
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_wanted
 from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.build import make_extractors
 from paras2s.reward.fusion import find_rule
+from paras2s.reward.judges.tasks import find_task
+from paras2s.reward.judges.votes import find_ensemble
 from paras2s.stages.ablate import row_config
-from paras2s.stages.demo import preset_path, with_run_dir
+from paras2s.stages.demo import with_run_dir
+from paras2s.stages.judging import open_config
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
@@ -72,11 +78,43 @@ def test_every_row_of_a_shipped_ablation_resolves(path: Path) -> None:
 
 @pytest.mark.parametrize("path", JUDGES, ids=lambda path: path.stem)
 def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
+    if listens(path):
+        heard = load_audio_judge_config(path)
+        assert heard.name == path.stem
+        assert all(find_task(task) for task in heard.tasks)
+        pairs = [task for task in heard.tasks if find_task(task).clips == 2]
+        assert len(pairs) < 2 or set(find_ensemble(heard.ensemble).aspects) <= set(pairs)
+        return
     config = load_judging_config(path)
     assert config.name == path.stem
     assert preset_path(path.stem, "judges") == path
     assert len(make_extractors(config.extractors)) == len(config.extractors)
     assert find_rule(config.judge.fusion)
+
+
+def test_the_listening_ensemble_is_the_defaults() -> None:
+    assert load_audio_judge_config(preset_path("audiojudge", "judges")) == AudioJudgeConfig()
+
+
+def test_a_judge_of_the_other_kind_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="audiojudge: this judge listens"):
+        open_config("audiojudge")
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"tasks": ["lexical", "lexical"]}, "twice"),
+        ({"strategy": "pair_example"}, "there are none"),
+        ({"shots": 4}, "no 'examples'"),
+        ({"audio": {"format": "aac"}}, "format"),
+        ({"silence": 0.5}, "unknown key"),
+    ],
+)
+def test_a_wrong_listening_judge_is_refused(tmp_path: Path, values: dict, why: str) -> None:
+    (tmp_path / "j.yaml").write_text(json.dumps({"name": "j", "samples": 1} | values))
+    with pytest.raises(ConfigError, match=why):
+        load_audio_judge_config(tmp_path / "j.yaml")
 
 
 def test_the_trace_judge_is_the_defaults() -> None:

@@ -16,10 +16,9 @@ from rich.table import Table
 from paras2s.bench.report import draw_curves, standalone_svg
 from paras2s.bench.rows import AnswerRow, load_rows
 from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
-from paras2s.config import AblationConfig, AblationRow, Claim, RunConfig, load_config
+from paras2s.config import AblationConfig, AblationRow, Claim, RunConfig, load_config, preset_path
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.kept import key_of
-from paras2s.stages.demo import preset_path
 from paras2s.stages.run import Run
 from paras2s.storage import read_json, write_json, write_text
 

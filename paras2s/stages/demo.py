@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +11,9 @@ from paras2s.bench.report import write_report
 from paras2s.bench.rows import AnswerRow
 from paras2s.config import RunConfig
 from paras2s.data_gen.manifest import Dataset
-from paras2s.errors import ConfigError
 from paras2s.stages.memory import MemoryWatch
 from paras2s.stages.run import STAGES, Run
 from paras2s.storage import read_json, write_json
-
-
-def preset_path(name: str, kind: str = "") -> Path:
-    """A config shipped with the package; `kind` is "" for runs and "judges" for judges.
-
-    Raises:
-        ConfigError: no such preset.
-    """
-    folder = Path(str(resources.files("paras2s"))) / "configs" / kind
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(one.stem for one in folder.glob("*.yaml")))
-        raise ConfigError(f"no preset {name!r}; there are {known}")
-    return path
 
 
 def announce(run: Run) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paras2s.audio import read_clip
-from paras2s.config import ExtractorConfig, JudgingConfig, load_judging_config
+from paras2s.config import ExtractorConfig, JudgingConfig, load_judging_config, preset_path
 from paras2s.config_audio import listens
 from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.kept import Kept
@@ -20,7 +20,6 @@ from paras2s.records import Absent, Blueprint, PairVerdict, Preference, Unscored
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
 from paras2s.reward.judges.llm_judge import Utterance
 from paras2s.reward.tone import ToneClassifier
-from paras2s.stages.demo import preset_path
 
 MAX_CLIP_S = 600.0
 CHUNK_FILES = 8

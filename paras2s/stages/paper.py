@@ -9,10 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from paras2s.bench.sets import cell
-from paras2s.config import AblationConfig, load_ablation
+from paras2s.config import AblationConfig, load_ablation, preset_path
 from paras2s.errors import DataError
 from paras2s.stages.ablate import draw, judge_claim, markdown, paired_claim, run_ablation
-from paras2s.stages.demo import preset_path
 from paras2s.storage import read_json, write_text
 
 # In the paper's order; the last is ours.
