@@ -13,10 +13,12 @@ import typer
 from paras2s import __version__
 from paras2s.cli_bench import bench_guard, bench_paras2s
 from paras2s.cli_detect import bench_detect
-from paras2s.cli_judging import bench_app, blueprint, judge_app, parse_overrides, print_json
-from paras2s.cli_listening import bench_systems
+from paras2s.cli_judging import bench_app, blueprint, judge_app
+from paras2s.cli_listening import bench_systems, judge_clip
+from paras2s.cli_options import Json, parse_overrides, print_json
 from paras2s.cli_plan import plan
 from paras2s.cli_policy import check_policy
+from paras2s.cli_probe import probe
 from paras2s.cli_rank import rank
 from paras2s.cli_styleset import bench_styleset
 from paras2s.errors import ParaS2SError
@@ -33,6 +35,8 @@ app.command()(blueprint)
 app.command("check-policy")(check_policy)
 app.command()(plan)
 app.command()(rank)
+app.command()(probe)
+judge_app.command("clip")(judge_clip)
 app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("guard")(bench_guard)
@@ -43,7 +47,6 @@ app.add_typer(bench_app, name="bench")
 
 Config = Annotated[Path, typer.Argument(help="A run's YAML config, or the name of a preset: demo, ci, full.")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the config: align.steps=3. Repeatable.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Seed = Annotated[int | None, typer.Option(help="Another seed; the run gets a folder of its own.")]
 RunDir = Annotated[Path | None, typer.Option(help="Another run folder.")]
 

@@ -8,38 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli_judging import Json, Set, Tone, parse_overrides, print_json
-
-Systems = Annotated[
-    list[str],
-    typer.Option(
-        "--system",
-        help="NAME=WHAT: a folder of ID.wav, a checkpoint's folder, an endpoint's YAML, cascade, or topline. Repeatable.",
-    ),
-]
-Curation = Annotated[Path | None, typer.Option(help="A curation's YAML: for cascade and topline, its LLM and its voice.")]
-Cache = Annotated[Path, typer.Option(help="Where answers that were paid for are kept.")]
-
-
-def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:
-    """NAME=WHAT pairs.
-
-    Raises:
-        ConfigError: no equals sign, a name that is no file name, or one that stands twice.
-    """
-    import re
-
-    from paras2s.errors import ConfigError
-
-    found: dict[str, str] = {}
-    for item in items:
-        name, equals, spec = item.partition("=")
-        if not equals or not re.fullmatch(r"\w[\w.+-]{0,59}", name) or not spec:
-            raise ConfigError(f"{option} {item}: expected NAME=WHAT, such as mine=answers/ or kimi=endpoint.yaml")
-        if name in found:
-            raise ConfigError(f"{option} {name}: stands twice")
-        found[name] = spec
-    return found
+from paras2s.cli_options import Cache, Curation, Json, Set, Systems, Tone, parse_overrides, parse_systems, print_json
 
 
 def bench_paras2s(

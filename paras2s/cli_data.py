@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from paras2s.cli_judging import parse_overrides, print_json
+from paras2s.cli_options import parse_overrides, print_json
 from paras2s.errors import ConfigError
 
 

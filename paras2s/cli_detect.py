@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli_judging import Estimate, Json, Limit, Set, parse_overrides, print_json
+from paras2s.cli_options import Estimate, Json, Limit, Set, parse_overrides, print_json
 
 
 class DetectName(StrEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,22 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
+from paras2s.cli_listening import listen
+from paras2s.cli_options import Dump, Estimate, Json, Limit, Set, Task, Tone, parse_overrides, print_json
 from paras2s.errors import AudioError
 
 judge_app = typer.Typer(help="A verdict on two answers, or on one.", no_args_is_help=True)
 bench_app = typer.Typer(help="What is measured: a run's held-out contrasts, or a judge against people.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the config: llm.model=gpt-4o. Repeatable.")]
-Tone = Annotated[Path | None, typer.Option(help="A fitted tone classifier (RUN/data/tone_agent.json).")]
 Judge = Annotated[str, typer.Option("--judge", help="trace, trace_paper, transcript, audio, or a judge's YAML config.")]
-Estimate = Annotated[bool, typer.Option("--estimate", help="Say what the calls would cost at most, and make none.")]
-Task = Annotated[
-    str | None, typer.Option(help="Of a listening judge: pronunciation, speaker_identity, lexical ...; else its own.")
-]
-Dump = Annotated[
-    Path | None, typer.Option(help="Of a listening judge: write what it would hear and read there, and call nothing.")
-]
 Both = Annotated[bool, typer.Option("--both-orders", help="Ask twice, the answers exchanged, and give one symmetric verdict.")]
 
 
@@ -38,33 +29,6 @@ class SuiteName(StrEnum):
 
 
 SUITE_TITLES = {SuiteName.speakbench: "SpeakBench", SuiteName.s2sarena: "S2S-Arena"}
-
-
-def print_json(value: Any) -> None:
-    """One JSON value on standard output; a number that is none is refused."""
-    typer.echo(json.dumps(value, indent=1, allow_nan=False))
-
-
-def parse_overrides(items: list[str] | None, option: str = "--set") -> dict[str, Any]:
-    """KEY=VALUE pairs, the values as YAML.
-
-    Raises:
-        ConfigError: no equals sign, or not YAML.
-    """
-    import yaml
-
-    from paras2s.errors import ConfigError, one_line
-
-    pairs = {}
-    for item in items or []:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise ConfigError(f"{option} {item}: expected key=value")
-        try:
-            pairs[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{option} {item}: not valid YAML ({one_line(error)})") from error
-    return pairs
 
 
 def blueprint(
@@ -124,8 +88,6 @@ def judge_pair(
     answers = [read_clip(path, max_duration_s=MAX_CLIP_S) for path in (first, second)]
     pair = Pair(Utterance() if instruction is None else utterance(instruction), answers[0], answers[1])
     if is_listening(judge):
-        from paras2s.cli_listening import listen
-
         overrides = parse_overrides(set_) | ({"both_orders": True} if both_orders else {})
         listen(judge, overrides, task, pair, dump, estimate, as_json)
         return
@@ -246,7 +208,6 @@ Oracle = Annotated[bool, typer.Option("--oracle", help="Fuse people's own dimens
 Rule = Annotated[str | None, typer.Option(help="Fusion rule; else the suite's own.")]
 Rules = Annotated[Path | None, typer.Option(help="YAML with fusion rules of your own.")]
 Out = Annotated[Path | None, typer.Option(help="Where verdicts are written; else runs/SUITE/JUDGE-VERSION.jsonl.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many pairs.")]
 
 
 def _suite_command(name: SuiteName) -> Callable[..., None]:

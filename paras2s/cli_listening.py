@@ -8,11 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli_bench import Cache, Curation, Systems, parse_systems
-from paras2s.cli_judging import Dump, Estimate, Json, Set, Task, judge_app, parse_overrides, print_json
+from paras2s.cli_options import (
+    Cache,
+    Curation,
+    Dump,
+    Estimate,
+    Json,
+    Set,
+    Systems,
+    Task,
+    parse_overrides,
+    parse_systems,
+    print_json,
+)
 
 
-@judge_app.command("clip")
 def judge_clip(
     clip: Annotated[Path, typer.Argument(help="The recording to score.")],
     task: Task = "mos",

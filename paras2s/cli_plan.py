@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paras2s.cli_judging import Json, parse_overrides, print_json
+from paras2s.cli_options import Json, parse_overrides, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console

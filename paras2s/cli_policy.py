@@ -32,7 +32,7 @@ def check_policy(
     from dataclasses import asdict, replace
 
     from paras2s.audio import read_clip
-    from paras2s.cli_judging import print_json
+    from paras2s.cli_options import print_json
     from paras2s.policy.contract import check_policy as run_checks
     from paras2s.policy.contract import subject_of
     from paras2s.policy.interface import Turn

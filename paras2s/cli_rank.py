@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paras2s.cli_judging import Json, print_json
+from paras2s.cli_options import Json, print_json
 
 
 def read_names(file: Path | None, items: list[str] | None) -> dict[str, str]:

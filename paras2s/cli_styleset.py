@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli_bench import Cache, parse_systems
-from paras2s.cli_judging import Json, Set, parse_overrides, print_json
+from paras2s.cli_options import Cache, Json, Set, parse_overrides, parse_systems, print_json
 
 Systems = Annotated[
     list[str] | None,

@@ -1,0 +1,476 @@
+"""`paras2s probe`: where pairs come from, every comparison asked once, and what all of them come to (AudioJudge, section 6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paras2s.audio import Clip, make_clip, read_clip
+from paras2s.bench import probes
+from paras2s.bench.agreement import RESAMPLES
+from paras2s.bench.bias import (
+    PROBES,
+    Change,
+    Outcome,
+    ProbeResult,
+    gap_correlation,
+    mean_change,
+    noise_order,
+    place_of,
+    tell_parts,
+)
+from paras2s.bench.bias_report import JudgeProbes, ProbeReport, write_probes
+from paras2s.bench.human_scores import Correlation
+from paras2s.bench.probes import Ask, OneClip, ProbePair, Trial
+from paras2s.bench.rows import AnswerRow, load_rows
+from paras2s.data_gen.speech import Speaker, Style, Voice, analyse, synthesise
+from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
+from paras2s.llm import LLMClient, Request, Tokens
+from paras2s.records import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
+from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
+from paras2s.reward.judges.pairwise import PairJudge, Preferred, ScoringJudge
+from paras2s.reward.judges.votes import turned
+from paras2s.stages.probe_judges import Memory, ProbeAsked, Probed, digest, open_probed
+from paras2s.storage import write_jsonl
+
+# Pairs of a run that are probed unless another number is asked for.
+RUN_PAIRS = 120
+# Pairs in memory at once; a chunk's calls all run together.
+CHUNK_ASKS = 64
+VOICES = {
+    probes.OWN_VOICE: Speaker(probes.OWN_VOICE, 1.0, 1.0),
+    "lower": Speaker("lower", 0.8, 0.93),
+    "higher": Speaker("higher", 1.5, 1.14),
+}
+OTHER_VOICES = tuple(name for name in VOICES if name != probes.OWN_VOICE)
+NOT_REACHED = "not asked: the budget ended before it"
+
+
+# Where pairs come from.
+
+
+def source_pairs(asked: ProbeAsked) -> tuple[list[ProbePair], int]:
+    """The pairs to probe, and of how many they were drawn.
+
+    Raises:
+        DataError: the source holds none. ConfigError: there is no such source.
+    """
+    if not asked.source.exists():
+        raise ConfigError(f"{asked.source}: no such manifest or run")
+    if asked.source.is_dir():
+        found = run_pairs(asked.source, asked.seed)
+        return probes.pick_pairs(found, asked.pairs or RUN_PAIRS, asked.seed), len(found)
+    found = probes.load_probe_pairs(asked.source)
+    return probes.pick_pairs(found, asked.pairs, asked.seed), len(found)
+
+
+def run_pairs(run_dir: Path, seed: int) -> list[ProbePair]:
+    """Every two different answers to a held-out question of a run, the order of each pair by lot.
+
+    Raises:
+        DataError: the run has no benched answers.
+    """
+    rows = [row for path in sorted((run_dir / "bench").glob("*.jsonl")) for row in load_rows(path)]
+    by_query: dict[str, dict[str, AnswerRow]] = {}
+    for row in rows:
+        # Policies often give the same answer twice, and two equal clips are no pair.
+        by_query.setdefault(row.query_id, {}).setdefault(probes.digest_of(run_dir / row.answer_clip), row)
+    rng = np.random.default_rng([seed, 1])
+    pairs = []
+    for answers in by_query.values():
+        for two in combinations(answers.values(), 2):
+            first, second = two if rng.random() < 0.5 else two[::-1]
+            pairs.append(_run_pair(run_dir, first, second))
+    if not pairs:
+        raise DataError(f"{run_dir}: no two different benched answers to one question; run `paras2s bench` first")
+    return pairs
+
+
+def _run_pair(run_dir: Path, first: AnswerRow, second: AnswerRow) -> ProbePair:
+    alike = first.score is not None and first.score == second.score
+    names = [f"{row.system}-{row.answer_index}" for row in (first, second)]
+    return ProbePair(
+        id=f"{first.query_id}:{names[0]}:{names[1]}",
+        first=run_dir / first.answer_clip,
+        second=run_dir / second.answer_clip,
+        instruction=run_dir / first.question_clip,
+        text=first.question_text,
+        style=first.style or None,
+        words=(first.transcript, second.transcript),
+        tied_by=first.judge.partition("/")[0] if alike else None,
+        aspect=first.category,
+        # Both styles of a contrast are asked with the same words, and answered by the same few sentences.
+        cluster=first.contrast_id,
+    )
+
+
+class Revoicer:
+    """A clip in another voice: taken apart and put together by WORLD, with another pitch and other formants."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, Voice] | None = None
+
+    def __call__(self, clip: Clip, voice: str) -> Clip:
+        """As 16 kHz; one seed a clip, so that all its voices share pace and level.
+
+        Raises:
+            AudioError: nothing that sounds came out.
+        """
+        at_rate = clip.at(16_000)
+        name = digest(at_rate)
+        if self._last is None or self._last[0] != name:
+            self._last = (name, analyse(at_rate))
+        made = synthesise(self._last[1], VOICES[voice], Style(), int(name[:8], 16))
+        return make_clip(made.samples, made.sample_rate_hz, f"voice {voice}", probes.MAX_CLIP_S)
+
+
+# What is asked, and what comes of it.
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The pairs of a run of probes, their distinct clips, and how many words the answers of tied pairs have.
+
+    `wordless` says why a tied pair's words could not be counted, by pair.
+    """
+
+    pairs: Sequence[ProbePair]
+    clips: Sequence[OneClip]
+    tokens: Mapping[str, tuple[int, int]]
+    wordless: Mapping[str, str]
+    only: tuple[str, ...]
+    seed: int
+
+
+def make_plan(pairs: Sequence[ProbePair], only: Sequence[str], seed: int) -> Plan:
+    """What all judges are probed with; transcripts that a manifest lacks are the recogniser's."""
+    names = tuple(name for name in PROBES if not only or name in only)
+    tokens, wordless = count_words([pair for pair in pairs if pair.tied_by]) if "verbosity" in names else ({}, {})
+    return Plan(pairs, probes.distinct_clips(pairs), tokens, wordless, names, seed)
+
+
+def count_words(pairs: Sequence[ProbePair]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """Words of both answers by pair: as written down, or as a recogniser hears them; and why there are none."""
+    from paras2s.acoustics.asr import transcribe
+
+    tokens: dict[str, tuple[int, int]] = {}
+    wordless: dict[str, str] = {}
+    for pair in pairs:
+        try:
+            counts = [
+                probes.count_tokens(
+                    transcribe([read_clip(path, max_duration_s=probes.MAX_CLIP_S)])[0].text if words is None else words
+                )
+                for words, path in zip(pair.words, (pair.first, pair.second), strict=True)
+            ]
+        except AudioError as error:
+            wordless[pair.id] = f"no transcript: {error}"
+            continue
+        tokens[pair.id] = (counts[0], counts[1])
+    return tokens, wordless
+
+
+# The trials of a probe, or why there are none.
+Planned = list[Trial] | ProbeResult
+
+
+def plan_trials(name: str, plan: Plan, probed: Probed) -> Planned:
+    """The trials of a probe, or why there are none for this judge."""
+    alone = probed.judge.scores_alone
+    if name == "position":
+        why = "each answer is scored without hearing the other, so that no order can move a verdict; no call was spent"
+        return ProbeResult(name, "by construction", why) if alone else probes.position(plan.pairs)
+    if name == "identical":
+        why = "each answer is scored by itself and each clip once, so that it ties with itself; no call was spent"
+        return ProbeResult(name, "by construction", why) if alone else probes.identical(plan.clips)
+    if name == "noise":
+        return probes.noise(plan.pairs, plan.seed)
+    if name == "loudness":
+        return probes.loudness(plan.clips)
+    if name == "speaker":
+        return probes.speaker(plan.clips, Revoicer(), OTHER_VOICES)
+    if name == "mos_gap":
+        found = probes.mos_gap(plan.pairs)
+        return found or ProbeResult(name, "absent", "no pair has first_mos and second_mos")
+    return _plan_verbosity(plan, probed)
+
+
+def _plan_verbosity(plan: Plan, probed: Probed) -> Planned:
+    tied = [pair for pair in plan.pairs if pair.tied_by]
+    if not tied:
+        return ProbeResult("verbosity", "absent", "nobody rated a pair a tie")
+    if all(pair.tied_by == probed.key for pair in tied):
+        return ProbeResult("verbosity", "absent", f"it was {probed.key} itself that rated pairs a tie")
+    found = probes.verbosity([pair for pair in tied if pair.id in plan.tokens], plan.tokens)
+    if not found and not plan.wordless:
+        gap = probes.MIN_TOKEN_GAP
+        return ProbeResult("verbosity", "absent", f"none of the {len(tied)} pairs rated a tie differs by {gap} words or more")
+    return found
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The outcome of one comparison; `scores` are those of a judge of single answers, whose costs are not a comparison's."""
+
+    label: PairLabel | Unscored
+    scores: tuple[float, float] | None = None
+    cost_usd: float | None = None
+
+
+def ask_all(judge: PairJudge, asks: Sequence[Ask], on_progress: Progress) -> tuple[dict[Ask, Judged], BudgetError | None]:
+    """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored."""
+    found: dict[Ask, Judged] = {}
+    for start in range(0, len(asks), CHUNK_ASKS):
+        part = asks[start : start + CHUNK_ASKS]
+        made = [_make(ask) for ask in part]
+        pairs = [one for one in made if isinstance(one, Pair)]
+        done = start
+
+        def at(now: int, of: int, done: int = done, size: int = len(part)) -> None:
+            # A judge counts calls, of which a comparison may take several.
+            on_progress(done + (now * size // of if of else 0), len(asks))
+
+        judged = iter(zip(judge.compare(pairs, at), _scores(judge, pairs), strict=True))
+        stopped: BudgetError | None = None
+        for ask, one in zip(part, made, strict=True):
+            preferred, scores = next(judged) if isinstance(one, Pair) else (one, None)
+            if isinstance(preferred, BudgetError):
+                stopped = stopped or preferred
+            else:
+                found[ask] = _judged(preferred, scores)
+        on_progress(min(start + CHUNK_ASKS, len(asks)), len(asks))
+        if stopped:
+            missing = Judged(Unscored(judge.name, NOT_REACHED))
+            return {ask: found.get(ask, missing) for ask in asks}, stopped
+    return found, None
+
+
+def _make(ask: Ask) -> Pair | Unscored:
+    try:
+        return ask.make()
+    except AudioError as error:
+        return Unscored("audio", str(error))
+
+
+def _judged(found: Preferred, scores: tuple[float, float] | None) -> Judged:
+    if not isinstance(found, Preference):
+        assert isinstance(found, Unscored)
+        return Judged(found)
+    label = next((one for one in PAIR_LABELS if one == found.label), None)
+    cost_usd = found.cost_usd if scores is None else None
+    return Judged(label or Unscored(found.judge, f"{found.label!r} is no preference"), scores, cost_usd)
+
+
+def _scores(judge: PairJudge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
+    """What a judge of single answers scored both sides of each pair, from its memory."""
+    if not isinstance(judge, ScoringJudge):
+        return [None] * len(pairs)
+    given = judge.score([Exchange(pair.instruction, clip) for pair in pairs for clip in (pair.first, pair.second)])
+    values = [one.score if isinstance(one, Verdict) else one if isinstance(one, float) else None for one in given]
+    return [
+        None if first is None or second is None else (first, second)
+        for first, second in zip(values[::2], values[1::2], strict=True)
+    ]
+
+
+def probe_judge(
+    probed: Probed, plan: Plan, on_progress: Progress
+) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
+    """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did."""
+    planned = {name: plan_trials(name, plan, probed) for name in plan.only}
+    asks = _asks(planned.values(), probed.judge.scores_alone)
+    found, stopped = ask_all(probed.judge, asks, on_progress)
+    if probed.judge.scores_alone:
+        found |= _derived(planned.values(), found)
+    results = tuple(
+        trials if isinstance(trials, ProbeResult) else _result(name, trials, found, plan) for name, trials in planned.items()
+    )
+    judge = JudgeProbes(
+        probed.judge.name, probed.version, probed.task, probed.judge.scores_alone, len(asks),
+        _cost_usd(probed.judge, [found[ask] for ask in asks]),
+        str(stopped) if stopped else None, results,
+    )  # fmt: skip
+    rows = [_row(probed, ask, found[ask]) for ask in asks]
+    return judge, rows, stopped
+
+
+def _cost_usd(judge: PairJudge, judged: Sequence[Judged]) -> float | None:
+    if isinstance(judge, ScoringJudge):
+        return judge.score.cost_usd if isinstance(judge.score, Memory) else None
+    costs = [one.cost_usd for one in judged if not isinstance(one.label, Unscored)]
+    known = [one for one in costs if one is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def _asks(planned: Iterable[Planned], alone: bool) -> list[Ask]:
+    """Comparisons of all trials, each once; of a judge of single answers the other order is known without asking."""
+    every = [ask for trials in planned if not isinstance(trials, ProbeResult) for trial in trials for ask in trial.asks]
+    return [ask for ask in dict.fromkeys(every) if not (alone and ask.change == probes.TURNED)]
+
+
+def _derived(planned: Iterable[Planned], found: Mapping[Ask, Judged]) -> dict[Ask, Judged]:
+    derived: dict[Ask, Judged] = {}
+    for trials in planned:
+        for trial in [] if isinstance(trials, ProbeResult) else trials:
+            for ask in trial.asks:
+                if ask.change == probes.TURNED:
+                    given = found[trial.asks[0]].label
+                    derived[ask] = Judged(given if isinstance(given, Unscored) else turned(given))  # type: ignore[arg-type]
+    return derived
+
+
+def _row(probed: Probed, ask: Ask, judged: Judged) -> dict[str, Any]:
+    unscored = isinstance(judged.label, Unscored)
+    return {
+        "judge": probed.judge.name,
+        "task": probed.task,
+        "about": ask.about,
+        "change": ask.change,
+        "label": None if unscored else judged.label,
+        "unscored": judged.label.reason if isinstance(judged.label, Unscored) else None,
+        "scores": judged.scores,
+        "cost_usd": judged.cost_usd,
+    }
+
+
+def _result(name: str, trials: Sequence[Trial], found: Mapping[Ask, Judged], plan: Plan) -> ProbeResult:
+    outcomes: list[Outcome] = []
+    unscored: Counter[str] = Counter(plan.wordless.values() if name == "verbosity" else ())
+    asked = len(trials) + unscored.total()
+    for trial in trials:
+        labels = [found[ask].label for ask in trial.asks]
+        told = trial.read([None if isinstance(one, Unscored) else one for one in labels])
+        outcomes += [Outcome(trial.cluster, group, label) for group, label in told]
+        if failed := [one for one in labels if isinstance(one, Unscored)]:
+            unscored[failed[0].reason] += 1
+    spec = PROBES[name]
+    parts = tell_parts(outcomes, spec.labels_of, spec.compared, plan.seed)
+    return ProbeResult(
+        name, "measured", "", asked, asked - unscored.total(), dict(unscored),
+        tuple(sorted(parts, key=noise_order)) if name == "noise" else parts,
+        _changes(trials, found, plan.seed) if name == "noise" else (),
+        _gap_link(plan.pairs, found) if name == "mos_gap" else None, _notes(name, plan),
+    )  # fmt: skip
+
+
+def _gap_link(pairs: Sequence[ProbePair], found: Mapping[Ask, Judged]) -> Correlation:
+    gaps, stable, clusters = [], [], []
+    for pair in pairs:
+        if pair.mos is None:
+            continue
+        given, exchanged = (found[ask(pair)].label for ask in (probes.as_given, probes.turned_round))
+        if not isinstance(given, Unscored) and not isinstance(exchanged, Unscored):
+            gaps.append(abs(pair.mos[0] - pair.mos[1]))
+            stable.append(place_of(given, exchanged) == "stable")
+            clusters.append(pair.cluster)
+    return gap_correlation(gaps, stable, clusters)
+
+
+def _changes(trials: Sequence[Trial], found: Mapping[Ask, Judged], seed: int) -> tuple[Change, ...]:
+    """By how much noise changes the scores of both answers, a level each; none of a judge that gives no scores."""
+    by_level: dict[tuple[str, ...], list[tuple[float, str]]] = {}
+    for trial in trials:
+        clean, noisy = (found[ask].scores for ask in trial.asks)
+        if clean is None or noisy is None:
+            continue
+        level = trial.read([None, None])[0][0]
+        changes = [after - before for before, after in zip(clean, noisy, strict=True)]
+        by_level.setdefault(level, []).extend((change, trial.cluster) for change in changes)
+    return tuple(
+        mean_change(level, [one for one, _ in rows], [name for _, name in rows], seed) for level, rows in by_level.items()
+    )
+
+
+def _notes(name: str, plan: Plan) -> tuple[str, ...]:
+    if name == "verbosity":
+        raters = sorted({pair.tied_by for pair in plan.pairs if pair.tied_by})
+        return (f"Ties rated by: {', '.join(raters)}.",)
+    if name == "loudness":
+        count = probes.turned_down(plan.clips)
+        return (f"For {count} of {len(plan.clips)} clips more gain would clip: there the original was turned down instead.",)
+    return ()
+
+
+def report_of(asked: ProbeAsked, plan: Plan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
+    """What all judges came to, with the settings."""
+    settings = {
+        "seed": plan.seed,
+        "resamples": RESAMPLES,
+        "snrs_db": list(probes.SNRS_DB),
+        "control_db": probes.CONTROL_DB,
+        "gain_db": probes.GAIN_DB,
+        "min_token_gap": probes.MIN_TOKEN_GAP,
+        "voices": {name: asdict(voice) for name, voice in VOICES.items()},
+        "probes": list(plan.only),
+    }
+    clusters = len({pair.cluster for pair in plan.pairs})
+    return ProbeReport(str(asked.source), len(plan.pairs), available, clusters, settings, tuple(judges))
+
+
+def run_probes(asked: ProbeAsked, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
+    """Probe every judge and write probe.json, probe.html and comparisons.jsonl, anew after each judge.
+
+    Where a budget ends, what was judged until then is written, and the error is given back.
+
+    Raises:
+        ConfigError, DataError: as `source_pairs` and `open_probed`. StorageError: the disk refused.
+    """
+    pairs, available = source_pairs(asked)
+    opened = [one for name in asked.judges for one in open_probed(name, asked)]
+    plan = make_plan(pairs, asked.only, asked.seed)
+    judges: list[JudgeProbes] = []
+    rows: list[dict[str, Any]] = []
+    report = report_of(asked, plan, available, judges)
+    for probed in opened:
+        with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
+            found, more, stopped = probe_judge(probed, plan, bar.at)
+        judges.append(found)
+        rows += more
+        report = report_of(asked, plan, available, judges)
+        write_jsonl(out / "comparisons.jsonl", rows)
+        write_probes(out, report)
+        if stopped:
+            return report, stopped
+    return report, None
+
+
+def estimate_probes(asked: ProbeAsked, bar_of: Callable[[str], Any]) -> list[dict[str, Any]]:
+    """Comparisons, calls, tokens and USD at most of every judge, without a call; a judge of this machine is free."""
+    pairs, _ = source_pairs(asked)
+    plan = make_plan(pairs, asked.only, asked.seed)
+    found = []
+    for probed in (one for name in asked.judges for one in open_probed(name, asked)):
+        planned = [plan_trials(name, plan, probed) for name in plan.only]
+        asks = _asks(planned, probed.judge.scores_alone)
+        row: dict[str, Any] = {"judge": probed.judge.name, "task": probed.task, "comparisons": len(asks)}
+        if probed.requests is None or probed.client is None:
+            found.append(row | {"calls": 0, "tokens": asdict(Tokens()), "at_most_usd": 0.0, "unscored": 0})
+            continue
+        with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
+            found.append(row | _estimate(probed.requests, probed.client, asks, bar.at))
+    return found
+
+
+def _estimate(
+    requests_of: Callable[[Sequence[Pair]], Sequence[list[Request] | Unscored]],
+    client: LLMClient,
+    asks: Sequence[Ask],
+    on_progress: Progress,
+) -> dict[str, Any]:
+    tokens, calls, usable, usd, priced = Tokens(), 0, 0, 0.0, True
+    for start in range(0, len(asks), CHUNK_ASKS):
+        made = [_make(ask) for ask in asks[start : start + CHUNK_ASKS]]
+        asked = requests_of([one for one in made if isinstance(one, Pair)])
+        requests = [request for one in asked if isinstance(one, list) for request in one]
+        more, cost_usd = client.estimate(requests)
+        priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
+        tokens = Tokens(tokens.text_in + more.text_in, tokens.audio_in + more.audio_in, tokens.text_out + more.text_out)
+        calls, usable = calls + len(requests), usable + sum(isinstance(one, list) for one in asked)
+        on_progress(min(start + CHUNK_ASKS, len(asks)), len(asks))
+    return {"calls": calls, "tokens": asdict(tokens), "at_most_usd": usd if priced else None, "unscored": len(asks) - usable}
