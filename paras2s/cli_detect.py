@@ -76,8 +76,6 @@ def bench_detect(
             asked.estimate(made)
             return
         path, stopped = asked.ask(made, out)
-        if stopped and not path.is_file():
-            raise stopped
         recorded[str(path)] = load_rows(path, chosen)
     report = detection_report(chosen, loaded, recorded)
     print_json(report) if as_json else show_detection(console, report)
@@ -148,7 +146,7 @@ class _Asked:
         root = self.root()
         own_name = re.sub(r"[^\w.+-]+", "-", f"{judge.name}-{judge.version}{'-pointwise' if self.pointwise else ''}")
         path = out or Path("runs/detect") / self.suite.name / f"{own_name}.jsonl"
-        require_new(path, self.suite, judge)
+        require_new(path, self.suite, judge, self.pairs)
         ask = by_clip(judge) if self.pointwise else by_pair(judge)
         with progress_bar(self.console, "pairs judged", len(self.pairs), quiet=self.as_json) as bar:
             took_s, stopped = judge_pairs(judge.name, ask, self.pairs, root, path, bar.at)

@@ -17,7 +17,9 @@ from paras2s.errors import AudioError
 judge_app = typer.Typer(help="A verdict on two answers, or on one.", no_args_is_help=True)
 bench_app = typer.Typer(help="What is measured: a run's held-out contrasts, or a judge against people.", no_args_is_help=True)
 
-Judge = Annotated[str, typer.Option("--judge", help="trace, trace_paper, transcript, audio, or a judge's YAML config.")]
+Judge = Annotated[
+    str, typer.Option("--judge", help="trace, trace_paper, transcript, audio, a judge that listens (audiojudge), or a YAML.")
+]
 Both = Annotated[bool, typer.Option("--both-orders", help="Ask twice, the answers exchanged, and give one symmetric verdict.")]
 
 
@@ -88,11 +90,15 @@ def judge_pair(
     answers = [read_clip(path, max_duration_s=MAX_CLIP_S) for path in (first, second)]
     pair = Pair(Utterance() if instruction is None else utterance(instruction), answers[0], answers[1])
     if is_listening(judge):
+        if tone is not None:
+            raise ConfigError(f"--tone: {judge} listens, and is told no tone; leave it out")
         overrides = parse_overrides(set_) | ({"both_orders": True} if both_orders else {})
         listen(judge, overrides, task, pair, dump, estimate, as_json)
         return
-    if instruction is None or task is not None or dump is not None:
-        raise ConfigError("--instruction is needed, and --task and --dump are of listening judges, such as --judge audiojudge")
+    if task is not None or dump is not None:
+        raise ConfigError(f"--task and --dump are of judges that listen, whose YAML names 'tasks'; {judge} does not")
+    if instruction is None:
+        raise ConfigError("--instruction: give what was asked, as text or as an audio file")
     made, rule = _open(judge, set_, tone, both_orders)
     if estimate:
         asked = made.pair_requests([pair])[0]

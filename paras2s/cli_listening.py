@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from paras2s.cli_options import (
-    Cache,
     Curation,
     Dump,
     Estimate,
@@ -18,6 +17,7 @@ from paras2s.cli_options import (
     Systems,
     Task,
     parse_overrides,
+    parse_pairs,
     parse_systems,
     print_json,
 )
@@ -29,7 +29,10 @@ def judge_clip(
     told: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE that the task is told: text=..., style=.... Repeatable.")
     ] = None,
-    judge: Annotated[str, typer.Option("--judge", help="styleset, audiojudge ..., or a listening judge's YAML.")] = "styleset",
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", help="A listening judge's name or YAML; else styleset for styles, audiojudge for mos."),
+    ] = None,
     dump: Dump = None,
     estimate: Estimate = False,
     set_: Set = None,
@@ -43,22 +46,38 @@ def judge_clip(
     from paras2s.stages.judging import MAX_CLIP_S
 
     wanted = find_task(task or "mos")
-    pairs = {key: str(value) for key, value in parse_overrides(told, "--told").items()}
+    pairs = parse_pairs(told, "--told")
     if set(pairs) != set(wanted.told):
         raise ConfigError(
             f"--told: {wanted.name} is told {' and '.join(wanted.told) or 'nothing'}; got {', '.join(pairs) or 'nothing'}"
         )
     item = Exchange(Utterance(), read_clip(clip, max_duration_s=MAX_CLIP_S), told=pairs)
-    listen(judge, parse_overrides(set_), wanted.name, item, dump, estimate, as_json)
+    listen(
+        judge or ("styleset" if wanted.told else "audiojudge"),
+        parse_overrides(set_),
+        wanted.name,
+        item,
+        dump,
+        estimate,
+        as_json,
+    )
 
 
 def listen(
     name: str, overrides: dict[str, Any], task: str | None, item: Any, dump: Path | None, estimate: bool, as_json: bool
 ) -> None:
     """One pair or one clip, judged for each task of a listening judge, or written out, or its cost estimated."""
-    from paras2s.reward.judges.llm_judge import Pair
+    from paras2s.config_audio import load_audio_judge_config
+    from paras2s.errors import ConfigError
+    from paras2s.reward.judges.llm_judge import Pair, Utterance
+    from paras2s.reward.judges.tasks import find_task
+    from paras2s.stages.judging import judge_path
 
     chosen = overrides | ({} if task is None else {"tasks": [task]})
+    if isinstance(item, Pair) and item.instruction != Utterance():
+        named = load_audio_judge_config(judge_path(name), chosen).tasks
+        if not any(find_task(one).instructed for one in named):
+            raise ConfigError(f"--instruction: {', '.join(named)} compares clips alone; leave it out")
     if dump is not None or estimate:
         _look_ahead(name, chosen, item, dump, estimate, as_json)
     elif isinstance(item, Pair):
@@ -151,22 +170,28 @@ def bench_systems(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many instructions.")] = None,
     estimate: Estimate = False,
     curation: Curation = None,
-    cache_dir: Cache = Path("runs/cache"),
+    cache_dir: Annotated[Path | None, typer.Option(help="Where replies and answers are kept; else the judge's own.")] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
     """Let an audio model compare systems' spoken answers with a reference system's, each pair in both orders (AudioJudge)."""
     from paras2s.errors import ConfigError
+    from paras2s.reward.judges.aspects import require_preferences
     from paras2s.stages.audio_judging import open_audio_judges
-    from paras2s.stages.bench_systems import SystemsAsked, estimate_systems, judge_systems, meetings
+    from paras2s.stages.bench_systems import SystemsAsked, estimate_systems, judge_systems, meetings, require_new
     from paras2s.stages.judging import show_estimate
     from paras2s.stages.progress import open_console
 
     console = open_console(to_stderr=as_json)
-    judges = open_audio_judges(judge, {"cache_dir": str(cache_dir)} | parse_overrides(set_))
+    kept = {} if cache_dir is None else {"cache_dir": str(cache_dir)}
+    judges = open_audio_judges(judge, kept | parse_overrides(set_))
+    require_preferences(judges)
     if not judges[0].config.both_orders:
         raise ConfigError("both_orders: systems are ranked from both orders; leave it true")
-    asked = SystemsAsked(instructions, parse_systems(system), reference, out, curation, cache_dir, limit)
+    if out.suffix != ".csv":
+        raise ConfigError(f"--out {out}: give a .csv, beside which the reasons are written as .jsonl")
+    folder = judges[0].config.cache_dir
+    asked = SystemsAsked(instructions, parse_systems(system), reference, out, curation, folder, limit, not estimate)
     met = meetings(asked, console, as_json)
     if estimate:
         found = estimate_systems(judges, met)
@@ -175,12 +200,16 @@ def bench_systems(
         else:
             show_estimate(console, judges[0].config.llm.model, found["tokens"], found["at_most_usd"], found["calls"])
         return
-    unscored, stopped = judge_systems(judges, asked, met, console, as_json)
+    require_new(out, judges)
+    done, stopped = judge_systems(judges, asked, met, console, as_json)
     spent_usd = judges[0].client.caller.wallet.spent_usd
     if as_json:
-        print_json({"verdicts": str(out), "unscored": unscored, "spent_usd": spent_usd})
+        print_json({"verdicts": str(out), **asdict(done), "asked": len(met) * len(judges), "spent_usd": spent_usd})
     else:
-        console.print(f"{out}: {len(met) * len(judges)} verdicts, {unscored} unscored, {spent_usd:.4f} USD spent now; "
-                      f"next: paras2s rank {out}", highlight=False)  # fmt: skip
+        console.print(
+            f"{out}: {done.judged} verdicts of {len(met) * len(judges)}, {done.unscored} unscored, {spent_usd:.4f} USD spent "
+            f"now; next: paras2s rank {out}",
+            highlight=False,
+        )
     if stopped:
         raise stopped

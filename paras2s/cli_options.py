@@ -35,8 +35,25 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
-def parse_overrides(items: list[str] | None, option: str = "--set") -> dict[str, Any]:
-    """KEY=VALUE pairs, the values as YAML.
+def parse_pairs(items: list[str] | None, option: str) -> dict[str, str]:
+    """KEY=VALUE pairs, the values as they were typed.
+
+    Raises:
+        ConfigError: no equals sign.
+    """
+    from paras2s.errors import ConfigError
+
+    pairs = {}
+    for item in items or []:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"{option} {item}: expected key=value")
+        pairs[key] = value
+    return pairs
+
+
+def parse_overrides(items: list[str] | None) -> dict[str, Any]:
+    """--set's KEY=VALUE pairs, the values as YAML.
 
     Raises:
         ConfigError: no equals sign, or not YAML.
@@ -45,16 +62,13 @@ def parse_overrides(items: list[str] | None, option: str = "--set") -> dict[str,
 
     from paras2s.errors import ConfigError, one_line
 
-    pairs = {}
-    for item in items or []:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise ConfigError(f"{option} {item}: expected key=value")
+    found: dict[str, Any] = {}
+    for key, value in parse_pairs(items, "--set").items():
         try:
-            pairs[key] = yaml.safe_load(value)
+            found[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ConfigError(f"{option} {item}: not valid YAML ({one_line(error)})") from error
-    return pairs
+            raise ConfigError(f"--set {key}={value}: not valid YAML ({one_line(error)})") from error
+    return found
 
 
 def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:

@@ -50,7 +50,7 @@ def rank(
     names: Annotated[Path | None, typer.Option(help="YAML: what people's systems are called among the verdicts.")] = None,
     alias: Annotated[list[str] | None, typer.Option(help="OLD=NEW: the same for one system. Repeatable.")] = None,
     rule: Annotated[str | None, typer.Option(help="How aspects become the ensemble; else majority.")] = None,
-    rules: Annotated[Path | None, typer.Option(help="YAML with such rules of your own.")] = None,
+    rules: Annotated[Path | None, typer.Option(help="YAML with such rules of your own, for --rule.")] = None,
     aspect: Annotated[list[str] | None, typer.Option(help="Rank by this one, or by ensemble. Repeatable; else by all.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for ranking.json, ranking.md and, with --human, ranking.svg.")
@@ -68,6 +68,10 @@ def rank(
 
     if human is None and (names or alias):
         raise ConfigError("--names and --alias rename people's systems: give --human as well")
+    if rules and not rule:
+        raise ConfigError(f"--rules {rules}: say which of its rules makes the ensemble: give --rule as well")
+    if rule and aspect and ENSEMBLE not in aspect:
+        raise ConfigError(f"--rule {rule}: makes the ensemble, which is not ranked: add --aspect {ENSEMBLE}")
     ensemble = find_ensemble(rule or DEFAULT_ENSEMBLE, rules)
     people = load_people(human, read_names(names, alias)) if human else None
     recorded = load_recorded(verdicts)
@@ -77,7 +81,7 @@ def rank(
     about = {
         "verdicts": str(verdicts),
         "human": str(human) if human else None,
-        "rule": f"{rule or DEFAULT_ENSEMBLE}: {ensemble.says}",
+        "rule": f"{rule or DEFAULT_ENSEMBLE}: {ensemble.says}" if ENSEMBLE in found.aspects else None,
     }
     report = ranking_json(found, about)
     if out is not None:

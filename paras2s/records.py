@@ -209,7 +209,7 @@ class Verdict:
 
     `reply` is the judge's full reply (for a rubric: the rules that fired). `cost_usd` is 0 for a local judge, and None
     where the model's price is not known; a reply from the cache keeps what it once cost. A judge that is asked several
-    times keeps its `votes`, whose mean is the score, and their standard deviation as `spread`.
+    times keeps its `votes`, whose mean is the score, their standard deviation as `spread`, and why others `failed`.
     """
 
     judge: str
@@ -222,6 +222,7 @@ class Verdict:
     latency_s: float
     votes: tuple[float, ...] = ()
     spread: float | None = None
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,10 @@ class Preference:
     """What a judge makes of two clips as a whole: which is better, or whether they match. Read by ranking, probes, suites.
 
     `label` is of the pair as it was given: "1", "2" or "tie"; or "same" or "different". `points` are the first clip's: 1 won,
-    0.5 tied, 0 lost (1 the same, 0 different), the mean over all votes. `said` is the label in each order asked, as it was
-    said: "1" is the clip heard first, which in the second order is the pair's second one. `votes` are points too; `spread` is
-    their standard deviation, None of one vote. `consistent`: whether both orders mean the same; None where one was asked.
+    0.5 tied, 0 lost (1 the same, 0 different), the mean of the orders' means. `said` is the label in each order asked, as it
+    was said: "1" is the clip heard first, which in the second order is the pair's second one. `votes` are points too; `spread`
+    is their standard deviation, None of one vote; `failed` says why some are missing. `consistent`: whether both orders mean
+    the same; None where one was asked.
     """
 
     judge: str
@@ -275,6 +277,7 @@ class Preference:
     text_out_tokens: int = 0
     cost_usd: float | None = 0.0
     latency_s: float = 0.0
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def test_every_row_of_a_shipped_ablation_resolves(path: Path) -> None:
 def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
     if listens(path):
         heard = load_audio_judge_config(path)
-        assert heard.name == path.stem
+        assert preset_path(path.stem, "judges") == path
         assert all(find_task(task) for task in heard.tasks)
         pairs = [task for task in heard.tasks if find_task(task).clips == 2]
         assert len(pairs) < 2 or set(find_ensemble(heard.ensemble).aspects) <= set(pairs)
@@ -109,10 +109,13 @@ def test_a_judge_of_the_other_kind_is_refused_by_name() -> None:
         ({"shots": 4}, "no 'examples'"),
         ({"audio": {"format": "aac"}}, "format"),
         ({"silence": 0.5}, "unknown key"),
+        ({"silence_s": ".inf"}, "silence_s"),
+        ({"samples": 5}, "temperature 0"),
+        ({"audio": {"format": "mp3", "sample_rate_hz": 20_000}}, "mp3 has"),
     ],
 )
 def test_a_wrong_listening_judge_is_refused(tmp_path: Path, values: dict, why: str) -> None:
-    (tmp_path / "j.yaml").write_text(json.dumps({"name": "j", "samples": 1} | values))
+    (tmp_path / "j.yaml").write_text(json.dumps({"samples": 1} | values))
     with pytest.raises(ConfigError, match=why):
         load_audio_judge_config(tmp_path / "j.yaml")
 

@@ -98,12 +98,14 @@ class AudioChat:
                 0.0 if self._price is None else chat_usd(self._price, heard_s, self._longest_s()),
                 lambda turn: None if self._price is None else chat_usd(self._price, heard_s, _length_s(turn)),
             )
-            if got.value.clip is None:
-                return got.value
-            write_bytes(base.with_suffix(".wav"), encode_clip(got.value.clip))
-            # The text last, as the sign that both are there.
-            write_json(base.with_suffix(".json"), {"text": got.value.text, "cut": got.value.cut})
+            if got.value.clip is not None:
+                write_bytes(base.with_suffix(".wav"), encode_clip(got.value.clip))
+            # This last, as the sign that the sound is there; a turn without any was paid for as well.
+            said = {"text": got.value.text, "cut": got.value.cut, "failed": got.value.failed}
+            write_json(base.with_suffix(".json"), said)
         kept = read_json(base.with_suffix(".json"))
+        if kept["failed"] is not None:
+            return SpokenTurn(failed=kept["failed"])
         clip = read_clip(base.with_suffix(".wav"), max_duration_s=self._max_clip_s)
         return SpokenTurn(kept["text"], clip, cut=kept["cut"])
 

@@ -223,7 +223,7 @@ class SpeakerBaseline:
 
     def __init__(self, options: SpeakerOptions) -> None:
         self.options = options
-        self.version = f"1/{options.model}/{options.threshold:g}"
+        self.version = f"2/{options.model}/{options.threshold:g}"
 
     def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
         """Each clip embedded alone, so that no padding changes it."""
@@ -236,16 +236,24 @@ class SpeakerBaseline:
     def _verdict(self, pair: Pair) -> Preference | Unscored:
         if is_silent(pair.first) or is_silent(pair.second):
             return Unscored(self.name, "a clip is silent: it has no speaker")
-        first, second = (_embed(self.options.model, clip) for clip in (pair.first, pair.second))
-        label, cosine = same_speaker(first, second, self.options.threshold)
+        try:
+            first, second = (_embed(self.options.model, clip) for clip in (pair.first, pair.second))
+        except RuntimeError as error:
+            return Unscored(self.name, f"a clip is too short for the model ({one_line(error)[:200]})")
+        found = same_speaker(first, second, self.options.threshold)
+        if found is None:
+            return Unscored(self.name, "the embedding has no direction")
+        label, cosine = found
         return _preference(self, "speaker_identity", label, f"cosine {cosine:.4f}, threshold {self.options.threshold:g}")
 
 
-def same_speaker(first: np.ndarray, second: np.ndarray, threshold: float) -> tuple[MatchLabel, float]:
-    """Whether two embeddings [D] are of one speaker, and their cosine; one without direction is like no other."""
+def same_speaker(first: np.ndarray, second: np.ndarray, threshold: float) -> tuple[MatchLabel, float] | None:
+    """Whether two embeddings [D] are of one speaker, and their cosine; None where one is zero or not finite."""
     length = float(np.linalg.norm(first) * np.linalg.norm(second))
-    cosine = float(first @ second) / length if length > 0 else 0.0
-    return "same" if length > 0 and cosine >= threshold else "different", cosine
+    if not (np.isfinite(length) and length > 0):
+        return None
+    cosine = float(first @ second) / length
+    return "same" if cosine >= threshold else "different", cosine
 
 
 def _embed(model: str, clip: Clip) -> np.ndarray:

@@ -9,7 +9,7 @@ An outcome that cannot be told is left out of a share and stays in its `n_asked`
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -53,11 +53,14 @@ PROBES: dict[str, ProbeSpec] = {
     ),
     "identical": ProbeSpec("Each clip against itself.", ("tie", "first", "second"), ("first", "second")),
     "verbosity": ProbeSpec(
-        "Pairs rated a tie whose transcripts differ by 5 words or more.", ("tie", "longer", "shorter"), ("longer", "shorter")
+        "Pairs rated a tie whose transcripts differ by 5 words or more, each in both orders.",
+        ("tie", "longer", "shorter"),
+        ("longer", "shorter"),
     ),
     "noise": ProbeSpec(
         "White noise on both answers: whether the verdict is still that on the clean pair, by what the clean verdict was. At "
-        "80 dB no noise can be heard: what changes there is the judge's own unrest.",
+        "80 dB no noise can be heard: what changes there is the judge's own unrest. A level's p-value is that of as many changes "
+        "as at 80 dB, of the same pairs.",
         ("unchanged", "changed"),
     ),
     "loudness": ProbeSpec(
@@ -79,22 +82,27 @@ PROBES: dict[str, ProbeSpec] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one trial came to in one group; None: it has no label."""
+    """What one trial came to in one group; None: it has no label. `about` names what was judged, in whatever group."""
 
     cluster: str
     group: tuple[str, ...]
     label: str | None
+    about: str = ""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The outcomes of one group: the share of each label, and whether the two of `compared` are equally likely."""
+    """The outcomes of one group: the share of each label, and whether the two of `compared` are equally likely.
+
+    Where `against` names another group, the p-value is instead that of changes as likely as there.
+    """
 
     group: tuple[str, ...]
     shares: dict[str, Share]
     compared: tuple[str, str] | None
     p_value: float | None
     clusters: int
+    against: str | None = None
 
 
 @dataclass(frozen=True)
@@ -250,6 +258,26 @@ def p_equal(differences: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) 
     return float((1 + np.count_nonzero(np.abs(drawn) >= abs(differences.sum()))) / (1 + resamples))
 
 
+def against_control(parts: Sequence[Part], outcomes: Sequence[Outcome], control: str, seed: int = 0) -> tuple[Part, ...]:
+    """The parts, those of whole levels with the p-value of as many changes as at the control level, of the same pairs.
+
+    A pair without a label at either of the two levels is left out of a comparison.
+    """
+    at_control = {one.about: one.label for one in outcomes if one.group == (control,) and one.label is not None}
+    differences: dict[tuple[str, ...], dict[str, int]] = {}
+    for one in outcomes:
+        if len(one.group) == 1 and one.group != (control,) and one.label is not None and one.about in at_control:
+            of_level = differences.setdefault(one.group, {})
+            more = (one.label == "changed") - (at_control[one.about] == "changed")
+            of_level[one.cluster] = of_level.get(one.cluster, 0) + more
+    return tuple(
+        replace(part, p_value=p_equal(np.array(list(differences[part.group].values())), seed), against=control)
+        if part.group in differences
+        else part
+        for part in parts
+    )
+
+
 def mean_change(
     group: tuple[str, ...], values: Sequence[float], clusters: Sequence[Hashable], seed: int = 0, resamples: int = RESAMPLES
 ) -> Change:
@@ -267,9 +295,36 @@ def mean_change(
     return Change(group, float(np.mean(values)), low, high, len(values))
 
 
-def gap_correlation(gaps: Sequence[float], stable: Sequence[bool], clusters: Sequence[str]) -> Correlation:
-    """Spearman's correlation of the gap between two mean opinions with whether both orders agree."""
+def gap_correlation(
+    gaps: Sequence[float], stable: Sequence[bool], clusters: Sequence[str], seed: int = 0, resamples: int = RESAMPLES
+) -> Correlation:
+    """Spearman's correlation of the gap between two mean opinions with whether both orders agree, over pairs.
+
+    Its p-value is of clusters: see `p_of_clusters`.
+    """
     for what, values in (("gaps", set(gaps)), ("verdicts' stabilities", set(stable))):
         if len(values) < 2:
             return Correlation(why_none=f"the {what} are all the same")
-    return correlations(list(zip(gaps, map(float, stable), strict=True)), clusters)[1]
+    found = correlations(list(zip(gaps, map(float, stable), strict=True)), clusters)[1]
+    return found if found.value is None else replace(found, p_value=p_of_clusters(gaps, stable, clusters, seed, resamples))
+
+
+def p_of_clusters(
+    gaps: Sequence[float], stable: Sequence[bool], clusters: Sequence[str], seed: int = 0, resamples: int = RESAMPLES
+) -> float | None:
+    """Two-sided p-value that clusters' mean stabilities go with any other cluster's mean gap, by rank; None for one cluster."""
+    from scipy.stats import rankdata
+
+    places = {name: place for place, name in enumerate(dict.fromkeys(clusters))}
+    if len(places) < 2:
+        return None
+    sums = np.zeros((len(places), 3))
+    for gap, same, name in zip(gaps, stable, clusters, strict=True):
+        sums[places[name]] += (gap, same, 1)
+    # Rounded: clusters of different sizes reach equal means by sums that differ in the last digit.
+    sides = [rankdata(np.round(sums[:, column] / sums[:, 2], 9)) for column in (0, 1)]
+    first, second = (side - side.mean() for side in sides)
+    rng, found = np.random.default_rng(seed), abs(first @ second) - 1e-9
+    blocks = np.array_split(np.arange(resamples), resamples * len(places) // BLOCK_CELLS + 1)
+    drawn = [rng.permuted(np.tile(second, (len(block), 1)), axis=1) @ first for block in blocks]
+    return (1 + sum(int(np.count_nonzero(np.abs(one) >= found)) for one in drawn)) / (1 + resamples)

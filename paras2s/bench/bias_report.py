@@ -35,8 +35,9 @@ TITLES = {
 
 @dataclass(frozen=True)
 class JudgeProbes:
-    """What was found of one judge. `comparisons` were asked; `cost_usd` is None where a price is not known.
+    """What was found of one judge. `comparisons` were asked; `cost_usd` was spent on them now, None where that is not known.
 
+    What a judge was paid for is part of it whether or not its reply could be used; replies kept from an earlier run cost nothing.
     `stopped` says why not all was asked, None where it was.
     """
 
@@ -114,6 +115,13 @@ def p_text(value: float | None) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
+def part_p(part: Part) -> str:
+    """The p-value of a part that has one, and what else it is against than chance."""
+    if part.against:
+        return f"{p_text(part.p_value)} against {part.against}"
+    return p_text(part.p_value) if part.compared else ""
+
+
 def sentence(found: ProbeResult) -> str:
     """What a probe found, in words."""
     if found.status != "measured":
@@ -152,13 +160,17 @@ def _verbosity(found: ProbeResult) -> str:
     part = found.part("all")
     assert part is not None
     lean = _leaning(part, {"longer": "longer answers", "shorter": "shorter answers"})
-    return f"Of {part.shares['tie'].n} pairs rated alike, {percent(part.shares['tie'])} are called a tie; otherwise {lean}."
+    asked = f"Of {part.shares['tie'].n} verdicts on pairs rated alike, each pair in both orders"
+    return f"{asked}, {percent(part.shares['tie'])} are a tie; otherwise {lean}."
 
 
 def _noise(found: ProbeResult) -> str:
     """The last level is the control."""
     levels = [part for part in found.parts if len(part.group) == 1]
-    said = [f"{percent(part.shares['unchanged'])} at {part.group[0]}" for part in levels]
+    said = [
+        f"{percent(part.shares['unchanged'])} at {part.group[0]}" + (f" ({part_p(part)})" if part.against else "")
+        for part in levels
+    ]
     text = f"The verdict is still the clean one for {said[0]}"
     if len(said) > 2:
         text += f" and {said[-2]}"
@@ -220,8 +232,7 @@ def _rows(part: Part) -> list[tuple[str, str, str, str, str]]:
     """Group, label, share, n of n asked, p-value of each share."""
     group = ", ".join(part.group)
     return [
-        (group, label, percent(share), f"{share.n} of {share.n_asked}", p_text(part.p_value) if part.compared else "")
-        for label, share in part.shares.items()
+        (group, label, percent(share), f"{share.n} of {share.n_asked}", part_p(part)) for label, share in part.shares.items()
     ]
 
 
@@ -295,8 +306,7 @@ def show_probes(console: Console, report: ProbeReport) -> None:
                 shares = "; ".join(f"{label} {percent(share)}" for label, share in part.shares.items())
                 counted = next(iter(part.shares.values()))
                 name = found.name if place == 0 else ""
-                p_value = p_text(part.p_value) if part.compared else ""
-                cells = (name, ", ".join(part.group), shares, f"{counted.n} of {counted.n_asked}", p_value)
+                cells = (name, ", ".join(part.group), shares, f"{counted.n} of {counted.n_asked}", part_p(part))
                 table.add_row(*map(escape, cells), end_section=place == len(found.parts) - 1)
         console.print(f"[bold]{escape(judge.judge)}{escape(task)}[/bold] {escape(judge.version)}", highlight=False)
         console.print(table)

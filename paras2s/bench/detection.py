@@ -162,6 +162,11 @@ class DetectPair(BaseModel):
         """Both paths: how results name their pair as well."""
         return f"{self.audio1_path} | {self.audio2_path}"
 
+    @property
+    def exchanged_id(self) -> str:
+        """The id of this pair in the other order."""
+        return f"{self.audio2_path} | {self.audio1_path}"
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -547,8 +552,15 @@ def matched(pairs: Sequence[DetectPair], rows: Mapping[str, DetectRow], name: st
     """
     found = [rows.get(pair.id) for pair in pairs]
     if not any(found):
-        raise DataError(f"{name}: holds no verdict on any of these pairs; its first one is {next(iter(rows))}")
+        exchanged = sum(pair.exchanged_id in rows for pair in pairs)
+        but = f", but {exchanged} on them in the other order" if exchanged else ""
+        raise DataError(f"{name}: holds no verdict on any of these pairs{but}; its first one is {next(iter(rows))}")
     for pair, row in zip(pairs, found, strict=True):
         if row is not None and row.truth != pair.label:
             raise DataError(f"{name}: {pair.id}: people's label is {row.truth} there, and {pair.label} here")
     return found
+
+
+def why_missing(pair: DetectPair, rows: Mapping[str, DetectRow]) -> str:
+    """Why there is no verdict on a pair as it is asked."""
+    return "a verdict recorded in the other order alone" if pair.exchanged_id in rows else "no verdict recorded"

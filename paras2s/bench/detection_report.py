@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paras2s.bench.agreement import RESAMPLES, Share, mcnemar, resample
-from paras2s.bench.detection import DetectPair, DetectRow, DetectSuite, Loaded, matched
+from paras2s.bench.agreement import Share, mcnemar, resample
+from paras2s.bench.bias import p_equal
+from paras2s.bench.detection import DetectPair, DetectRow, DetectSuite, Loaded, matched, why_missing
 
 RIGHT, TIED, WRONG = 1.0, 0.5, 0.0
 # The paper's stars: a judge that is better than the baseline, by chance with less than this probability.
@@ -33,7 +34,7 @@ def mark(row: DetectRow | None) -> float | None:
 
 
 def accuracy(marks: Sequence[float | None]) -> Share:
-    """Mean of the marks that there are, with its 95 % bootstrap interval over pairs."""
+    """Mean of the marks that there are, with its 95 % bootstrap interval over pairs; one pair alone has none."""
     known = [one for one in marks if one is not None]
     return _mean(known, [1.0] * len(known), len(marks))
 
@@ -51,30 +52,33 @@ def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None])
 
 
 def _mean(sums: Sequence[float], sizes: Sequence[float], n_asked: int) -> Share:
-    """Sum over size, of clusters drawn with replacement; `n` counts the clusters."""
+    """Sum over size, of clusters drawn with replacement; `n` counts the clusters, of which one says nothing about others."""
     if not sums:
         return Share(None, None, None, 0, n_asked)
     counts = np.array([sums, sizes], dtype=np.float64).T
-    drawn = resample(counts)
-    low, high = np.percentile(drawn[:, 0] / drawn[:, 1], [2.5, 97.5])
+    low = high = None
+    if len(counts) > 1:
+        drawn = resample(counts)
+        low, high = np.percentile(drawn[:, 0] / drawn[:, 1], [2.5, 97.5]).tolist()
     total = counts.sum(0)
-    return Share(float(total[0] / total[1]), float(low), float(high), len(sums), n_asked)
+    return Share(float(total[0] / total[1]), low, high, len(sums), n_asked)
 
 
 @dataclass(frozen=True)
 class Against:
     """A judge and the baseline, on the pairs that both scored: how much more often it is right, and whether by chance.
 
-    `better` and `worse` count the pairs of which one has the higher mark. Where neither tied, `test` is McNemar's, else the
-    share of paired resamples in which the difference vanishes or turns, two-sided.
+    `better` and `worse` count the pairs of which one has the higher mark. Where neither tied, `test` is McNemar's, else each
+    pair's difference gets a random sign; two-sided. Without a pair that both scored there is no test, and `why_none` says so.
     """
 
     difference: Share
     better: int
     worse: int
-    p_value: float
-    test: Literal["McNemar, exact", "paired bootstrap"]
+    p_value: float | None
+    test: Literal["McNemar, exact", "sign flips"] | None
     stars: str
+    why_none: str | None = None
 
 
 def against(marks: Sequence[float | None], baseline: Sequence[float | None]) -> Against:
@@ -83,18 +87,13 @@ def against(marks: Sequence[float | None], baseline: Sequence[float | None]) -> 
     gains = [one - base for one, base in both]
     better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
     difference = _mean(gains, [1.0] * len(gains), len(marks))
+    if not both:
+        return Against(difference, 0, 0, None, None, "", "no pair has a verdict of both judges")
     if any(TIED in pair for pair in both):
-        return Against(difference, better, worse, (p := _bootstrap_p(gains)), "paired bootstrap", stars(p, difference.value))
+        p_value = p_equal(np.rint(2 * np.array(gains)).astype(int))
+        return Against(difference, better, worse, p_value, "sign flips", stars(p_value, difference.value))
     p_value = mcnemar(better, worse, exact=True)
     return Against(difference, better, worse, p_value, "McNemar, exact", stars(p_value, difference.value))
-
-
-def _bootstrap_p(gains: Sequence[float]) -> float:
-    """Two-sided; the draw itself counts as one resample, so that it is never 0."""
-    drawn = resample(np.array(gains, dtype=np.float64)[:, None])[:, 0]
-    # Sums of halves are exact up to rounding of the matrix product.
-    not_above, not_below = int((drawn <= 1e-6).sum()), int((drawn >= -1e-6).sum())
-    return min(1.0, 2 * (min(not_above, not_below) + 1) / (RESAMPLES + 1))
 
 
 def stars(p_value: float, difference: float | None) -> str:
@@ -118,7 +117,7 @@ def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Ma
     rows = {name: matched(pairs, found, name) for name, found in judges.items()}
     marks = {name: [mark(row) for row in found] for name, found in rows.items()}
     baseline = next(iter(marks.values()))
-    reports = {name: _judge(pairs, rows[name], marks[name]) for name in rows}
+    reports = {name: _judge(pairs, judges[name], rows[name], marks[name]) for name in rows}
     for name in list(reports)[1:]:
         reports[name]["against_baseline"] = asdict(against(marks[name], baseline))
     return {
@@ -137,16 +136,23 @@ def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Ma
     }
 
 
-def _judge(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None], marks: Sequence[float | None]) -> Report:
+def _judge(
+    pairs: Sequence[DetectPair],
+    recorded: Mapping[str, DetectRow],
+    rows: Sequence[DetectRow | None],
+    marks: Sequence[float | None],
+) -> Report:
     error = squared_error(pairs, rows)
     known = [row for row in rows if row is not None]
+    why = [row.unscored if row else why_missing(pair, recorded) for pair, row in zip(pairs, rows, strict=True)]
     costs = [row.cost_usd for row in known if row.label is not None]
     return {
         "judge": sorted({"/".join(filter(None, (row.judge, row.version, row.prompt_hash))) for row in known if row.label}),
         "accuracy": asdict(accuracy(marks)),
         "ties": sum(one == TIED for one in marks),
         "said": dict(Counter(row.label for row in known if row.label)),
-        "unscored": dict(Counter(row.unscored if row else "no verdict recorded" for row in rows if not row or row.unscored)),
+        "unscored": dict(Counter(reason for reason in why if reason)),
+        "other_pairs": len(recorded) - len(known),
         "squared_error": None if error is None else asdict(error),
         "cost_usd": None if None in costs else sum(cost for cost in costs if cost is not None),
         "against_baseline": None,
@@ -177,6 +183,14 @@ def show_detection(console: Console, report: Report) -> None:
     for name, found in report["judges"].items():
         for reason, count in found["unscored"].items():
             console.print(f"{name}: {count} pairs unscored: {reason}", highlight=False, markup=False)
+        if found["other_pairs"]:
+            console.print(
+                f"{name}: {found['other_pairs']} verdicts unused: on pairs that are not asked here, or not in this order",
+                highlight=False,
+                markup=False,
+            )
+        if found["against_baseline"] and found["against_baseline"]["why_none"]:
+            console.print(f"{name}: not tested: {found['against_baseline']['why_none']}", highlight=False, markup=False)
 
 
 def _cells(found: Report) -> list[str]:
@@ -194,5 +208,5 @@ def _cells(found: Report) -> list[str]:
 
 def _span(share: Mapping[str, Any], scale: float, digits: int) -> str:
     if share["low"] is None:
-        return ""
+        return "" if share["value"] is None else "no interval"
     return f"{scale * share['low']:.{digits}f} to {scale * share['high']:.{digits}f}"

@@ -128,7 +128,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         return
     if path.suffix.lower() not in (".jsonl", ".ndjson"):
         raise DataError(f"{path}: expected .csv or .jsonl")
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: it would also break a row at a line separator inside its text.
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 yield number, json.loads(line)
@@ -329,15 +330,19 @@ def count_tokens(text: str) -> int:
 
 
 def verbosity(pairs: Sequence[ProbePair], tokens: Mapping[str, tuple[int, int]]) -> list[Trial]:
-    """Pairs that somebody rated a tie and whose words differ by 5 or more in number; `tokens` by pair."""
+    """Pairs that somebody rated a tie and whose words differ by 5 or more in number, in both orders; `tokens` by pair.
+
+    Both orders: a judge that likes one place must not look fond of what happens to stand there more often.
+    """
     wanted = [pair for pair in pairs if pair.tied_by and abs(tokens[pair.id][0] - tokens[pair.id][1]) >= MIN_TOKEN_GAP]
 
-    def trial(pair: ProbePair) -> Trial:
-        longer: PairLabel = "1" if tokens[pair.id][0] > tokens[pair.id][1] else "2"
+    def trial(pair: ProbePair, exchanged: bool) -> Trial:
+        longer: PairLabel = "1" if (tokens[pair.id][0] > tokens[pair.id][1]) != exchanged else "2"
         meaning: dict[PairLabel, str] = {longer: "longer", turned(longer): "shorter", "tie": "tie"}  # type: ignore[dict-item]
-        return Trial(pair.cluster, (as_given(pair),), lambda labels: [(("all",), _named(labels[0], meaning))])
+        ask = turned_round(pair) if exchanged else as_given(pair)
+        return Trial(pair.cluster, (ask,), lambda labels: [(("all",), _named(labels[0], meaning))])
 
-    return [trial(pair) for pair in wanted]
+    return [trial(pair, exchanged) for pair in wanted for exchanged in (False, True)]
 
 
 def level_name(snr_db: float) -> str:

@@ -2,7 +2,8 @@
 
 A row holds both orders. Each order is worth 1 point of the system for a win, 0.5 for a tie and 0 for a loss; the mean over the
 two orders is its points on an instruction, the mean over instructions its win rate. What cannot be used is counted and named.
-Intervals and tests draw instructions with replacement, as all games on one instruction hear the reference's one answer to it.
+Intervals draw instructions with replacement, as all games on one instruction hear the reference's one answer to it; the test of
+position gives each instruction's difference a random sign.
 Alphabet: I instructions, S systems, R resamples, H random halves.
 """
 
@@ -13,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, get_args
 
 import numpy as np
 
 from paras2s.bench.agreement import RESAMPLES, Share, resample
+from paras2s.bench.bias import PLACES, p_equal, place_of
 from paras2s.bench.human_scores import Correlation
 from paras2s.bench.recorded import Game, People, Problem, Recorded, points_table
 from paras2s.errors import ConfigError
@@ -29,22 +30,10 @@ HALVES = 1_000
 # Of the judge's instructions and of people's: nothing says that the two number them alike, so they are drawn apart.
 JUDGE_SEED, PEOPLE_SEED, HALVES_SEED = 0, 1, 2
 
-Outcome = Literal["stable", "first", "second", "other"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-
 
 def points_of(game: Game) -> float:
     """The system's points, 0 to 1: the mean of its two orders."""
     return (POINTS[game.system_first] + POINTS[turned(game.system_second)]) / 2
-
-
-def outcome_of(game: Game) -> Outcome:
-    """Whether both orders mean the same, prefer the clip in the same place, or one alone is a tie."""
-    if game.system_first == turned(game.system_second):
-        return "stable"
-    if game.system_first == game.system_second:
-        return "first" if game.system_first == "1" else "second"
-    return "other"
 
 
 def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list[Problem]]:
@@ -118,8 +107,8 @@ class Position:
     """How far the order decides, over `n` games with both orders; all but `p_value` are shares with their 95 % intervals.
 
     `stable`: both orders mean the same, a tie twice as well. `first`, `second`: both prefer the clip in that place. `other`:
-    one order is a tie. `bias` is `first` less `second`; `p_value` is of none, two-sided: twice the share of resamples on the
-    rarer side of 0, those at 0 on both, and at least 1 / (R + 1). None for one instruction alone.
+    one order is a tie. `bias` is `first` less `second`; `p_value` is of none, two-sided, by random signs of the instructions'
+    differences, and at least 1 / (R + 1): instructions that all lean one way give 2 / 2**I. None for one instruction alone.
     """
 
     n: int
@@ -132,32 +121,30 @@ class Position:
 
 
 def outcome_table(games: Iterable[Game], instructions: Sequence[str]) -> np.ndarray:
-    """Number of games [I, 4] of each of `OUTCOMES`."""
+    """Number of games [I, 4] of each of `PLACES`."""
     rows = {name: place for place, name in enumerate(instructions)}
-    counts = np.zeros((len(rows), len(OUTCOMES)))
+    counts = np.zeros((len(rows), len(PLACES)))
     for game in games:
-        counts[rows[game.instruction], OUTCOMES.index(outcome_of(game))] += 1
+        counts[rows[game.instruction], PLACES.index(place_of(game.system_first, game.system_second))] += 1
     return counts
 
 
-def position(counts: np.ndarray, drawn: np.ndarray) -> Position:
-    """Position bias (AudioJudge, 6.3) of a table of outcomes [I, 4] and of resamples `drawn` of it [R, I]."""
+def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
+    """Position bias (AudioJudge, 6.3) of a table of outcomes [I, 4] and of resamples `drawn` of it [R, I].
+
+    `n_asked` counts the games that lack an order as well.
+    """
     total, n = counts.sum(0), int(counts.sum())
     sums = drawn @ counts if counts.any(1).sum() > 1 else None
 
     def share(weights: Sequence[int]) -> Share:
         of_resamples = None if sums is None else _ratio(np.stack([sums @ weights, sums.sum(1)], axis=-1))
-        return Share(float(total @ weights / n) if n else None, *_percentiles(of_resamples), n, n)
+        return Share(float(total @ weights / n) if n else None, *_percentiles(of_resamples), n, n_asked)
 
-    stable, first, second, other = (share(row) for row in np.eye(len(OUTCOMES), dtype=int).tolist())
+    stable, first, second, other = (share(row) for row in np.eye(len(PLACES), dtype=int).tolist())
     bias = [0, 1, -1, 0]
-    return Position(n, stable, first, second, other, share(bias), None if sums is None else two_sided(sums @ bias))
-
-
-def two_sided(drawn: np.ndarray) -> float:
-    """P-value of resampled differences [R] against none."""
-    rarer = min((drawn <= 0).mean(), (drawn >= 0).mean())
-    return float(min(1.0, max(2 * rarer, 1 / (len(drawn) + 1))))
+    p_value = None if sums is None else p_equal(counts @ bias, resamples=len(drawn))
+    return Position(n, stable, first, second, other, share(bias), p_value)
 
 
 def strengths(results: Iterable[tuple[str, str, float]]) -> dict[str, float]:
@@ -281,7 +268,7 @@ class SelfComparison:
     win_rate: float
     n: int
     n_same: int
-    outcomes: dict[Outcome, int]
+    outcomes: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -379,17 +366,20 @@ def _rank(
         both = np.isfinite(rates.value) & np.isfinite(beside.value)
         against = AgainstPeople(int(both.sum()), *correlate(rates, beside), strength)
     itself = _self_comparison([game for game in games if game.system == reference])
-    both, apart = (position(outcome_table(some, recorded.instructions), drawn) for some in (games, others))
+    sides = ((games, systems), (others, [system for system in systems if system != reference]))
+    both, apart = (
+        position(outcome_table(some, recorded.instructions), drawn, len(of) * len(recorded.instructions)) for some, of in sides
+    )
     return AspectRanking(dict(best_first), both, apart, itself, against)
 
 
 def _self_comparison(games: Sequence[Game]) -> SelfComparison | None:
     if not games:
         return None
-    outcomes = [outcome_of(game) for game in games]
+    outcomes = [place_of(game.system_first, game.system_second) for game in games]
     same = sum(game.system_first == game.system_second for game in games)
     win_rate = math.fsum(map(points_of, games)) / len(games)
-    return SelfComparison(win_rate, len(games), same, {name: outcomes.count(name) for name in OUTCOMES})
+    return SelfComparison(win_rate, len(games), same, {name: outcomes.count(name) for name in PLACES})
 
 
 def _people_ranking(people: People, systems: Sequence[str], resamples: int) -> tuple[PeopleRanking, Rates]:

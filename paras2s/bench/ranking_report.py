@@ -93,7 +93,7 @@ def _of_itself(one: SelfComparison) -> str:
 
 
 def _position_sheet(aspects: Mapping[str, AspectRanking]) -> Sheet:
-    head = ("aspect", "games", "n", "stable %", "first %", "second %", "one tie %", "first - second", "p")
+    head = ("aspect", "games", "n of asked", "stable %", "first %", "second %", "one tie %", "first - second", "p")
     rows = []
     for name, one in aspects.items():
         rows.append((name, "all", *_position(one.position)))
@@ -101,14 +101,15 @@ def _position_sheet(aspects: Mapping[str, AspectRanking]) -> Sheet:
             rows.append((name, "without self-comparison", *_position(one.position_of_others)))
     note = (
         "stable: both orders mean the same, or both are ties; first, second: both orders prefer the clip in that place; "
-        "one tie: only one order is a tie. Self-comparison counts among all: a winner there goes by place."
+        "one tie: only one order is a tie. Self-comparison counts among all: a winner there goes by place. p: that each "
+        "instruction's difference might as well have had the other sign."
     )
     return Sheet("Position", head, rows, (note,))
 
 
 def _position(one: Position) -> tuple[str, ...]:
     shares = (one.stable, one.first, one.second, one.other, one.bias)
-    return str(one.n), *map(percent, shares), "-" if one.p_value is None else f"{one.p_value:.2g}"
+    return f"{one.n} of {one.stable.n_asked}", *map(percent, shares), "-" if one.p_value is None else f"{one.p_value:.2g}"
 
 
 def _people_sheet(people: PeopleRanking) -> Sheet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def write_dump(folder: Path, judge: AudioJudge, orders: Sequence[Asked]) -> None
     Raises:
         StorageError: the disk refused.
     """
+    for old in (folder / judge.task.name).glob("order-*"):
+        shutil.rmtree(old)
     for number, asked in enumerate(orders, 1):
         place = folder / judge.task.name / f"order-{number}"
         messages, marks, count = [], iter(asked.marks), 0

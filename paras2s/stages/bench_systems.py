@@ -12,25 +12,30 @@ from typing import Any
 from rich.console import Console
 
 from paras2s.acoustics.asr import transcribe
-from paras2s.audio import Clip, read_clip
+from paras2s.audio import read_clip
 from paras2s.bench.recorded import COLUMNS
 from paras2s.bench.respondents import SUFFIXES, FolderRespondent, Response, SpokenQuestion
-from paras2s.errors import BudgetError, ConfigError
-from paras2s.llm import Request
+from paras2s.errors import AudioError, BudgetError, ConfigError, StorageError
+from paras2s.llm import Tokens
 from paras2s.records import Preference, Unscored, to_json
-from paras2s.reward.judges.audio import AudioJudge
+from paras2s.reward.judges.audio import AudioJudge, at_rate
 from paras2s.reward.judges.llm_judge import Pair, Utterance
 from paras2s.stages.bench_sets import BenchAsked, open_respondent
+from paras2s.stages.judging import MAX_CLIP_S
 from paras2s.stages.progress import progress_bar
-from paras2s.storage import write_jsonl, write_text
+from paras2s.storage import read_jsonl, write_jsonl, write_text
 
-# Pairs whose sound is in memory at once.
+# Meetings whose recordings are encoded, and in memory, at once.
 CHUNK_PAIRS = 32
+UNSCORED = "unscored"
 
 
 @dataclass(frozen=True)
 class SystemsAsked:
-    """Spoken instructions by file name, systems by how each is reached, and which of them all others meet."""
+    """Spoken instructions by file name, systems by how each is reached, and which of them all others meet.
+
+    `may_answer` False: nobody is asked for an answer, and only systems that have given theirs, a folder each, are taken.
+    """
 
     instructions: Path
     systems: dict[str, str]
@@ -39,92 +44,135 @@ class SystemsAsked:
     curation: Path | None
     cache_dir: Path
     limit: int | None
+    may_answer: bool = True
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """One system and the reference on one instruction: both answers, or why one is missing."""
+    """One system and the reference on one instruction: the instruction and both answers, or why one is missing."""
 
     instruction_id: str
     system: str
-    instruction: Clip
-    answer: Clip | None
-    reference: Clip | None
-    missing: str
+    pair: Pair | None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How many verdicts there are, and how many of them are none."""
+
+    judged: int
+    unscored: int
 
 
 def meetings(asked: SystemsAsked, console: Console, quiet: bool) -> list[Meeting]:
     """Every system's meeting with the reference on every instruction.
 
     Raises:
-        ConfigError: no instructions, or a reference that is not among the systems.
+        ConfigError: no instructions, nobody to meet the reference, or a reference that is not among the systems.
     """
     if asked.reference not in asked.systems:
         raise ConfigError(f"--reference {asked.reference}: is not among the systems: {', '.join(asked.systems)}")
-    paths = sorted(path for path in asked.instructions.glob("*") if path.suffix in SUFFIXES)[: asked.limit]
+    if len(asked.systems) < 2:
+        raise ConfigError(f"--system: give at least one that meets {asked.reference}")
+    paths = sorted(path for path in asked.instructions.glob("*") if path.suffix.lower() in SUFFIXES)[: asked.limit]
     if not paths:
         raise ConfigError(f"--instructions {asked.instructions}: holds no clip; give a folder of ID.wav")
-    clips = {path.stem: read_clip(path) for path in paths}
-    if len(clips) < len(paths):
+    if len({path.stem for path in paths}) < len(paths):
         raise ConfigError(f"--instructions {asked.instructions}: two clips have one name")
-    answers = {name: _answers(asked, name, paths, console, quiet) for name in asked.systems}
+    spoken = {path.stem: _instruction(path) for path in paths}
+    heard = [path for path in paths if isinstance(spoken[path.stem], Utterance)]
+    answers = {name: _answers(asked, name, heard, console, quiet) for name in asked.systems}
     found = []
     for name in asked.systems:
         if name == asked.reference:
             continue
-        for path, own, other in zip(paths, answers[name], answers[asked.reference], strict=True):
-            missing = own.failed or other.failed or ("" if own.clip and other.clip else "no answer")
-            found.append(Meeting(path.stem, name, clips[path.stem], own.clip, other.clip, missing))
+        for path in paths:
+            instruction = spoken[path.stem]
+            if isinstance(instruction, str):
+                found.append(Meeting(path.stem, name, None, instruction))
+                continue
+            found.append(_meeting(path.stem, name, instruction, answers[name][path.stem], answers[asked.reference][path.stem]))
     return found
 
 
-def _answers(asked: SystemsAsked, name: str, paths: Sequence[Path], console: Console, quiet: bool) -> list[Response]:
-    respondent = open_respondent(
-        asked.systems[name], BenchAsked(Path(), "test", {}, 1, asked.out, asked.curation, asked.cache_dir)
-    )
+def _instruction(path: Path) -> Utterance | str:
+    try:
+        return Utterance(read_clip(path, max_duration_s=MAX_CLIP_S))
+    except AudioError as error:
+        return str(error)
+
+
+def _meeting(instruction_id: str, system: str, instruction: Utterance, own: Response, other: Response) -> Meeting:
+    if own.clip is None or other.clip is None:
+        return Meeting(instruction_id, system, None, own.failed or other.failed or "no answer")
+    words = (own.text, other.text) if own.text and other.text else None
+    return Meeting(instruction_id, system, Pair(instruction, own.clip, other.clip, words))
+
+
+def _answers(asked: SystemsAsked, name: str, paths: Sequence[Path], console: Console, quiet: bool) -> dict[str, Response]:
+    spec = asked.systems[name]
+    respondent = open_respondent(spec, BenchAsked(Path(), "test", {}, 1, asked.out, asked.curation, asked.cache_dir))
     # A folder of finished answers need not be told what a recogniser hears.
     heard = [""] * len(paths)
     if not isinstance(respondent, FolderRespondent):
-        heard = [one.text for one in transcribe([read_clip(path) for path in paths])]
+        if not asked.may_answer:
+            raise ConfigError(f"--estimate: {name} must answer first, which may cost; estimate from folders of answers")
+        heard = [one.text for one in transcribe([read_clip(path, max_duration_s=MAX_CLIP_S) for path in paths])]
     questions = [SpokenQuestion(path.stem, path, words) for path, words in zip(paths, heard, strict=True)]
     with progress_bar(console, f"{name} answers", len(questions), quiet) as bar:
-        return [row[0] for row in respondent.respond(questions, 1, bar.at)]
-
-
-def _pair(one: Meeting) -> Pair | None:
-    if one.answer is None or one.reference is None:
-        return None
-    return Pair(Utterance(one.instruction), one.answer, one.reference)
+        return {path.stem: row[0] for path, row in zip(paths, respondent.respond(questions, 1, bar.at), strict=True)}
 
 
 def estimate_systems(judges: Sequence[AudioJudge], met: Sequence[Meeting]) -> dict[str, Any]:
     """Calls, tokens and USD at most of judging all meetings; none is made."""
-    pairs = [pair for one in met if (pair := _pair(one)) is not None]
-    requests: list[Request] = []
-    for judge in judges:
-        requests += [request for one in judge.requests(pairs) if isinstance(one, list) for request in one]
-    tokens, usd = judges[0].client.estimate(requests)
-    return {"calls": len(requests), "tokens": tokens, "at_most_usd": usd}
+    calls, tokens, usd, priced = 0, Tokens(), 0.0, True
+    for start in range(0, len(met), CHUNK_PAIRS):
+        pairs = [one.pair for one in met[start : start + CHUNK_PAIRS] if one.pair is not None]
+        for judge in judges:
+            requests = [request for one in judge.requests(pairs) if isinstance(one, list) for request in one]
+            more, cost_usd = judge.client.estimate(requests)
+            calls, tokens = calls + len(requests), tokens + more
+            priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
+    return {"calls": calls, "tokens": tokens, "at_most_usd": usd if priced else None}
+
+
+def require_new(out: Path, judges: Sequence[AudioJudge]) -> None:
+    """Refuse to replace another judge's verdicts.
+
+    Raises:
+        StorageError: the file is of another judge, or of other prompts.
+    """
+    path = out.with_suffix(".jsonl")
+    if not path.is_file():
+        return
+    own = {(judge.name, judge.version, judge.prompt.hash) for judge in judges}
+    said = [row.get("verdict", {}) for row in read_jsonl(path)]
+    there = {(one["judge"], one["version"], one["prompt_hash"]) for one in said if one.get("type") == "Preference"}
+    if others := sorted(there - own):
+        raise StorageError(f"{out} holds verdicts of {'/'.join(others[0])}; give another --out, or delete it")
 
 
 def judge_systems(
     judges: Sequence[AudioJudge], asked: SystemsAsked, met: Sequence[Meeting], console: Console, quiet: bool
-) -> tuple[int, BudgetError | None]:
+) -> tuple[Done, BudgetError | None]:
     """Judge all meetings in both orders, and write them to `asked.out` (CSV) and beside it, with reasons, as JSONL.
 
-    How many verdicts are unscored, and the error if the budget ended first. Files are written after every chunk, and replies
-    are kept, so a stopped run repeats no call.
+    Also gives the error if the budget ended first. Files are written after every chunk, and replies are kept, so a stopped run
+    repeats no call.
     """
     rows: list[dict[str, Any]] = []
     details: list[dict[str, Any]] = []
     stopped: BudgetError | None = None
+    rate_hz = judges[0].config.audio.sample_rate_hz
     with progress_bar(console, "verdicts", len(met) * len(judges), quiet) as bar:
         for start in range(0, len(met), CHUNK_PAIRS):
             chunk = met[start : start + CHUNK_PAIRS]
+            pairs = [at_rate(one.pair, rate_hz) for one in chunk if one.pair is not None]
             for judge in judges:
-                judged = iter(judge.compare([pair for one in chunk if (pair := _pair(one)) is not None]))
+                judged = iter(judge.compare([pair for pair in pairs if isinstance(pair, Pair)]))
                 for one in chunk:
-                    found = Unscored(judge.name, one.missing) if _pair(one) is None else next(judged)
+                    found = Unscored(judge.name, one.missing) if one.pair is None else next(judged)
                     if isinstance(found, BudgetError):
                         stopped = stopped or found
                         continue
@@ -134,11 +182,11 @@ def judge_systems(
             _write(asked.out, rows, details)
             if stopped:
                 break
-    return sum(row["system_first"] == "" for row in rows), stopped
+    return Done(len(rows), sum(row["system_first"] == UNSCORED for row in rows)), stopped
 
 
 def _row(aspect: str, one: Meeting, reference: str, found: Preference | Unscored) -> dict[str, Any]:
-    said = found.said if isinstance(found, Preference) else ("", "")
+    said = found.said if isinstance(found, Preference) else (UNSCORED, UNSCORED)
     return dict(zip(COLUMNS, (aspect, one.instruction_id, one.system, reference, *said), strict=True))
 
 

@@ -89,6 +89,9 @@ def judge_pairs(
     """Verdicts of the judge of that name on all pairs; seconds taken, and the error if the budget ended before they did.
 
     The file is written after every chunk. What an LLM replied is kept as it comes: to start again repeats no call.
+
+    Raises:
+        BudgetError: the budget ended before the first verdict; a file that is there stays as it is.
     """
     rows: list[DetectRow] = []
     stopped: BudgetError | None = None
@@ -108,8 +111,9 @@ def judge_pairs(
                 stopped = stopped or found
             else:
                 rows.append(found)
-        if rows:
-            write_jsonl(path, (row.model_dump() for row in rows))
+        if stopped and not any(row.label for row in rows):
+            raise stopped
+        write_jsonl(path, (row.model_dump() for row in rows))
         on_progress(start + len(chunk), len(pairs))
         if stopped:
             break
@@ -142,15 +146,21 @@ def _refused(asked: Sequence[Any], clips: int) -> int:
     return sum(any(isinstance(one, Unscored) for one in asked[at : at + size]) for at in range(0, len(asked), size))
 
 
-def require_new(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline) -> None:
-    """Refuse to replace another judge's verdicts.
+def require_new(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline, pairs: Sequence[DetectPair]) -> None:
+    """Refuse to replace another judge's verdicts, or verdicts on pairs that are not asked now.
 
     Raises:
-        StorageError: the file is of another judge, or of another prompt.
+        StorageError: the file is of another judge or prompt, or of other pairs.
     """
     if not path.is_file():
         return
     own = f"{judge.name}/{judge.version}/{judge.prompt.hash if isinstance(judge, AudioJudge) else ''}"
-    there = {f"{row.judge}/{row.version}/{row.prompt_hash}" for row in load_rows(path, suite).values() if row.label}
-    if others := sorted(there - {own}):
+    there = [row for row in load_rows(path, suite).values() if row.label]
+    if others := sorted({f"{row.judge}/{row.version}/{row.prompt_hash}" for row in there} - {own}):
         raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")
+    asked = {pair.id for pair in pairs}
+    if lost := [row.id for row in there if row.id not in asked]:
+        raise StorageError(
+            f"{path} holds verdicts on {len(there)} pairs, {len(lost)} of which are not asked now (the first: {lost[0]}); "
+            f"give another --out, or delete it"
+        )

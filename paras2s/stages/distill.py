@@ -17,7 +17,7 @@ from paras2s.audio import Clip, read_clip, write_clip
 from paras2s.data_gen.manifest import Dataset, inside
 from paras2s.data_gen.speech import USER_STYLES
 from paras2s.errors import AudioError
-from paras2s.parallel import cores
+from paras2s.parallel import cores, map_chunks
 from paras2s.policy.base import Policy
 from paras2s.policy.interface import Prompt, Sampling
 from paras2s.records import Query, Unscored
@@ -32,6 +32,7 @@ from paras2s.stages.run import Run
 from paras2s.storage import read_json, write_bytes, write_json, write_jsonl
 
 BATCH_QUERIES = 16
+CODED_AT_ONCE = 100
 PROBES_OF_EACH = 8
 
 
@@ -120,7 +121,10 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
 
 @dataclass(frozen=True)
 class Judged:
-    """Sampled answers to some queries and what the teacher says of each."""
+    """Sampled answers to some queries and what the teacher says of each.
+
+    `coded_again` are the codes that the answers' sound is coded into, where `codes` are the policy's own; else the same.
+    """
 
     queries: Sequence[Query]
     heard: Sequence[HeardQuestion]
@@ -129,12 +133,13 @@ class Judged:
     clips: list[Clip]
     scores: list[Scores | Unscored]
     per_s: float
+    coded_again: list[np.ndarray]
 
     def only(self, places: Sequence[int]) -> Judged:
         """The same, of some answers alone."""
-        parts = ([field[place] for place in places] for field in (self.owners, self.codes, self.clips, self.scores))
-        owners, codes, clips, scores = parts
-        return Judged(self.queries, self.heard, owners, codes, clips, scores, self.per_s)  # type: ignore[arg-type]
+        fields: tuple[list[Any], ...] = (self.owners, self.codes, self.clips, self.scores, self.coded_again)
+        owners, codes, clips, scores, again = ([field[place] for place in places] for field in fields)
+        return Judged(self.queries, self.heard, owners, codes, clips, scores, self.per_s, again)
 
     def scored(self) -> list[tuple[int, float]]:
         """(answer, score for its own style) of those that have one."""
@@ -169,8 +174,13 @@ def judge_sampled(
     unscored = [one for one in scores if isinstance(one, Unscored)]
     if unscored:
         run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")
-    heard = heard_questions(dataset, queries)
-    return Judged(queries, heard, owners, codes, clips, scores, len(clips) / (time.perf_counter() - started))
+    per_s = len(clips) / (time.perf_counter() - started)
+    again = codes if sampled.clips is not None else map_chunks(_code_chunk, clips, CODED_AT_ONCE)
+    return Judged(queries, heard_questions(dataset, queries), owners, codes, clips, scores, per_s, again)
+
+
+def _code_chunk(clips: Sequence[Clip]) -> list[np.ndarray]:
+    return [CODEC.encode(clip) if len(clip.samples) else np.zeros((0, CODEC.num_codebooks), dtype=np.int64) for clip in clips]
 
 
 def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, list[Clip]]:
@@ -262,7 +272,10 @@ def _train_small(run: Run, dataset: Dataset, judged: Judged) -> RewardModel:
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
         answers=tuple(
             ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
-            for owner, codes, scores in zip(judged.owners, judged.codes, judged.scores, strict=True)
+            # Coded again as well, where that is another thing: degenerate answers are coded from sound, and what is coded
+            # from sound would be taken for degenerate, other systems' answers among it.
+            for kind in ([judged.codes] if judged.coded_again is judged.codes else [judged.codes, judged.coded_again])
+            for owner, codes, scores in zip(judged.owners, kind, judged.scores, strict=True)
         ),
         degenerate=tuple(CODEC.encode(clip) for clips in degenerate.values() for clip in clips),
     )
@@ -285,7 +298,9 @@ def held_out_report(model: RewardModel, judged: Judged, held: Judged) -> dict[st
     started = time.perf_counter()
     predicted = model.score(heard, [held.codes[place] for place, _ in scored])
     took_s = time.perf_counter() - started
+    again = model.score(heard, [held.coded_again[place] for place, _ in scored])
     return agreement_report(predicted, judged, held) | {
+        "held_out_coded_again": agreement(again, [score for _, score in scored]),
         "judge_answers_per_s": held.per_s,
         "model_answers_per_s": len(scored) / took_s if scored else None,
     }
@@ -330,8 +345,14 @@ def describe_reward(run: Run) -> None:
     """Agreement and probes in a few lines."""
     report = read_json(run.reward_dir / "agreement.json")
     held = report["held_out"]
-    pearson = "unknown (a side is constant)" if held["pearson"] is None else f"{held['pearson']:.3f}"
-    run.say(f"  reward model on held-out queries: Pearson {pearson} with the judge over {held['n']} answers")
+    pearson, again = (
+        "unknown (a side is constant)" if one["pearson"] is None else f"{one['pearson']:.3f}"
+        for one in (held, report["held_out_coded_again"])
+    )
+    run.say(
+        f"  reward model on held-out queries: Pearson {pearson} with the judge over {held['n']} answers, {again} where they "
+        "are coded again from their sound"
+    )
     if report["model_answers_per_s"] is not None:
         speeds = f"{report['model_answers_per_s']:.0f} answers/s against the judge's {report['judge_answers_per_s']:.1f}"
         run.say(f"  {speeds} (what it has said before counts as said)")

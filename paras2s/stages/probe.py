@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from paras2s.bench.bias import (
     Change,
     Outcome,
     ProbeResult,
+    against_control,
     gap_correlation,
     mean_change,
     noise_order,
@@ -33,8 +34,8 @@ from paras2s.data_gen.speech import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
 from paras2s.llm import LLMClient, Request, Tokens
 from paras2s.records import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
-from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
-from paras2s.reward.judges.pairwise import PairJudge, Preferred, ScoringJudge
+from paras2s.reward.judges.llm_judge import Pair, Progress
+from paras2s.reward.judges.pairwise import PairJudge, Preferred, ScoringJudge, sides_of
 from paras2s.reward.judges.votes import turned
 from paras2s.stages.probe_judges import Memory, ProbeAsked, Probed, digest, open_probed
 from paras2s.storage import write_jsonl
@@ -93,7 +94,8 @@ def run_pairs(run_dir: Path, seed: int) -> list[ProbePair]:
 
 
 def _run_pair(run_dir: Path, first: AnswerRow, second: AnswerRow) -> ProbePair:
-    alike = first.score is not None and first.score == second.score
+    # Scores of two judges are on no common scale.
+    alike = first.score is not None and (first.score, first.judge) == (second.score, second.judge)
     names = [f"{row.system}-{row.answer_index}" for row in (first, second)]
     return ProbePair(
         id=f"{first.query_id}:{names[0]}:{names[1]}",
@@ -102,7 +104,8 @@ def _run_pair(run_dir: Path, first: AnswerRow, second: AnswerRow) -> ProbePair:
         instruction=run_dir / first.question_clip,
         text=first.question_text,
         style=first.style or None,
-        words=(first.transcript, second.transcript),
+        # An empty transcript is one of a recogniser that heard nothing, and says nothing of how long an answer is.
+        words=(first.transcript or None, second.transcript or None),
         tied_by=first.judge.partition("/")[0] if alike else None,
         aspect=first.category,
         # Both styles of a contrast are asked with the same words, and answered by the same few sentences.
@@ -159,20 +162,23 @@ def count_words(pairs: Sequence[ProbePair]) -> tuple[dict[str, tuple[int, int]],
     """Words of both answers by pair: as written down, or as a recogniser hears them; and why there are none."""
     from paras2s.acoustics.asr import transcribe
 
+    def hear(path: Path, words: str | None) -> int:
+        if words is not None:
+            return probes.count_tokens(words)
+        count = probes.count_tokens(transcribe([read_clip(path, max_duration_s=probes.MAX_CLIP_S)])[0].text)
+        if not count:
+            raise AudioError(f"{path}: the recogniser heard no words")
+        return count
+
     tokens: dict[str, tuple[int, int]] = {}
     wordless: dict[str, str] = {}
     for pair in pairs:
         try:
-            counts = [
-                probes.count_tokens(
-                    transcribe([read_clip(path, max_duration_s=probes.MAX_CLIP_S)])[0].text if words is None else words
-                )
-                for words, path in zip(pair.words, (pair.first, pair.second), strict=True)
-            ]
+            first, second = map(hear, (pair.first, pair.second), pair.words)
         except AudioError as error:
             wordless[pair.id] = f"no transcript: {error}"
             continue
-        tokens[pair.id] = (counts[0], counts[1])
+        tokens[pair.id] = (first, second)
     return tokens, wordless
 
 
@@ -271,7 +277,7 @@ def _scores(judge: PairJudge, pairs: Sequence[Pair]) -> list[tuple[float, float]
     """What a judge of single answers scored both sides of each pair, from its memory."""
     if not isinstance(judge, ScoringJudge):
         return [None] * len(pairs)
-    given = judge.score([Exchange(pair.instruction, clip) for pair in pairs for clip in (pair.first, pair.second)])
+    given = judge.score([side for pair in pairs for side in sides_of(pair)])
     values = [one.score if isinstance(one, Verdict) else one if isinstance(one, float) else None for one in given]
     return [
         None if first is None or second is None else (first, second)
@@ -285,6 +291,7 @@ def probe_judge(
     """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did."""
     planned = {name: plan_trials(name, plan, probed) for name in plan.only}
     asks = _asks(planned.values(), probed.judge.scores_alone)
+    spent = _Spending(probed)
     found, stopped = ask_all(probed.judge, asks, on_progress)
     if probed.judge.scores_alone:
         found |= _derived(planned.values(), found)
@@ -293,19 +300,30 @@ def probe_judge(
     )
     judge = JudgeProbes(
         probed.judge.name, probed.version, probed.task, probed.judge.scores_alone, len(asks),
-        _cost_usd(probed.judge, [found[ask] for ask in asks]),
-        str(stopped) if stopped else None, results,
+        spent.now_usd([found[ask] for ask in asks]), str(stopped) if stopped else None, results,
     )  # fmt: skip
     rows = [_row(probed, ask, found[ask]) for ask in asks]
     return judge, rows, stopped
 
 
-def _cost_usd(judge: PairJudge, judged: Sequence[Judged]) -> float | None:
-    if isinstance(judge, ScoringJudge):
-        return judge.score.cost_usd if isinstance(judge.score, Memory) else None
-    costs = [one.cost_usd for one in judged if not isinstance(one.label, Unscored)]
-    known = [one for one in costs if one is not None]
-    return sum(known) if len(known) == len(costs) else None
+class _Spending:
+    """What a judge's endpoint is paid from here on, replies of no use among it."""
+
+    def __init__(self, probed: Probed) -> None:
+        self._judge, self._client = probed.judge, probed.client
+        self._before = (self._client.caller.wallet.spent_usd, self._client.calls) if self._client else (0.0, 0)
+
+    def now_usd(self, judged: Sequence[Judged]) -> float | None:
+        """In USD; 0 where no call was made, None where calls were made that have no price."""
+        if self._client is None or self._client.calls == self._before[1]:
+            return 0.0
+        now_usd = self._client.caller.wallet.spent_usd - self._before[0]
+        if isinstance(self._judge, ScoringJudge):
+            priced = isinstance(self._judge.score, Memory) and self._judge.score.priced
+        else:
+            priced = all(one.cost_usd is not None for one in judged if not isinstance(one.label, Unscored))
+        # A wallet takes a call without a price for one that costs nothing.
+        return now_usd if priced and self._client.price is not None and now_usd > 0 else None
 
 
 def _asks(planned: Iterable[Planned], alone: bool) -> list[Ask]:
@@ -320,7 +338,7 @@ def _derived(planned: Iterable[Planned], found: Mapping[Ask, Judged]) -> dict[As
         for trial in [] if isinstance(trials, ProbeResult) else trials:
             for ask in trial.asks:
                 if ask.change == probes.TURNED:
-                    given = found[trial.asks[0]].label
+                    given = found[replace(ask, change=probes.GIVEN)].label
                     derived[ask] = Judged(given if isinstance(given, Unscored) else turned(given))  # type: ignore[arg-type]
     return derived
 
@@ -341,27 +359,30 @@ def _row(probed: Probed, ask: Ask, judged: Judged) -> dict[str, Any]:
 
 def _result(name: str, trials: Sequence[Trial], found: Mapping[Ask, Judged], plan: Plan) -> ProbeResult:
     outcomes: list[Outcome] = []
-    unscored: Counter[str] = Counter(plan.wordless.values() if name == "verbosity" else ())
+    # Each pair of this probe would have been two trials.
+    unscored: Counter[str] = Counter(2 * list(plan.wordless.values()) if name == "verbosity" else ())
     asked = len(trials) + unscored.total()
     for trial in trials:
         labels = [found[ask].label for ask in trial.asks]
         told = trial.read([None if isinstance(one, Unscored) else one for one in labels])
-        outcomes += [Outcome(trial.cluster, group, label) for group, label in told]
+        outcomes += [Outcome(trial.cluster, group, label, trial.asks[0].about) for group, label in told]
         if failed := [one for one in labels if isinstance(one, Unscored)]:
             unscored[failed[0].reason] += 1
     spec = PROBES[name]
     parts = tell_parts(outcomes, spec.labels_of, spec.compared, plan.seed)
+    if name == "noise":
+        control = probes.level_name(probes.CONTROL_DB)
+        parts = against_control(sorted(parts, key=noise_order), outcomes, control, plan.seed)
     return ProbeResult(
-        name, "measured", "", asked, asked - unscored.total(), dict(unscored),
-        tuple(sorted(parts, key=noise_order)) if name == "noise" else parts,
+        name, "measured", "", asked, asked - unscored.total(), dict(unscored), parts,
         _changes(trials, found, plan.seed) if name == "noise" else (),
-        _gap_link(plan.pairs, found) if name == "mos_gap" else None, _notes(name, plan),
+        _gap_link(plan, found) if name == "mos_gap" else None, _notes(name, plan),
     )  # fmt: skip
 
 
-def _gap_link(pairs: Sequence[ProbePair], found: Mapping[Ask, Judged]) -> Correlation:
+def _gap_link(plan: Plan, found: Mapping[Ask, Judged]) -> Correlation:
     gaps, stable, clusters = [], [], []
-    for pair in pairs:
+    for pair in plan.pairs:
         if pair.mos is None:
             continue
         given, exchanged = (found[ask(pair)].label for ask in (probes.as_given, probes.turned_round))
@@ -369,7 +390,7 @@ def _gap_link(pairs: Sequence[ProbePair], found: Mapping[Ask, Judged]) -> Correl
             gaps.append(abs(pair.mos[0] - pair.mos[1]))
             stable.append(place_of(given, exchanged) == "stable")
             clusters.append(pair.cluster)
-    return gap_correlation(gaps, stable, clusters)
+    return gap_correlation(gaps, stable, clusters, plan.seed)
 
 
 def _changes(trials: Sequence[Trial], found: Mapping[Ask, Judged], seed: int) -> tuple[Change, ...]:

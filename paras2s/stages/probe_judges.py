@@ -20,7 +20,7 @@ from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.llm import LLMClient, Request
 from paras2s.records import Unscored, Verdict
 from paras2s.reward.judges.llm_judge import Exchange, Pair
-from paras2s.reward.judges.pairwise import LabellingJudge, PairJudge, Score, ScoringJudge
+from paras2s.reward.judges.pairwise import LabellingJudge, PairJudge, Score, ScoringJudge, sides_of
 
 RUBRIC, REWARD_MODEL = "rubric", "reward_model"
 
@@ -108,7 +108,9 @@ def _open_rubric(asked: ProbeAsked) -> Probed:
 
     def score(exchanges: Sequence[Exchange]) -> list[Score]:
         found: list[Score] = []
-        for one, blueprint in zip(exchanges, measure_answers([one.answer for one in exchanges], tone), strict=True):
+        # Alone: in a shared window one clip's noise would be heard in its neighbours.
+        blueprints = measure_answers([one.answer for one in exchanges], tone, alone=True)
+        for one, blueprint in zip(exchanges, blueprints, strict=True):
             text, style = one.question.text, one.question.style
             if text is None or style is None:
                 found.append(Unscored(RUBRIC, "the rubric must be told the instruction's words and style"))
@@ -135,8 +137,7 @@ def _open_listening(name: str, asked: ProbeAsked) -> list[Probed]:
             return list(rate([_told(exchange) for exchange in exchanges]))
 
         def requests(pairs: Sequence[Pair], ask: Any = one.requests) -> list[list[Request] | Unscored]:
-            sides = [Exchange(pair.instruction, clip) for pair in pairs for clip in (pair.first, pair.second)]
-            return list(ask([_told(exchange) for exchange in sides]))
+            return list(ask([_told(side) for pair in pairs for side in sides_of(pair)]))
 
         judge = ScoringJudge(one.name, Memory(score))
         found.append(Probed(name, judge, version, one.task.name, requests, one.client))
@@ -224,13 +225,11 @@ class Memory:
         return [fresh[name] if name in fresh else self._known[name] for name in keys]
 
     @property
-    def cost_usd(self) -> float | None:
-        """Of all scores; None where the price of one is not known."""
-        costs = [one.cost_usd for one in self._known.values() if isinstance(one, Verdict)]
-        known = [one for one in costs if one is not None]
-        return sum(known) if len(known) == len(costs) else None
+    def priced(self) -> bool:
+        """Whether the cost of every verdict is known."""
+        return all(one.cost_usd is not None for one in self._known.values() if isinstance(one, Verdict))
 
     def _key(self, exchange: Exchange) -> tuple[Any, ...]:
         asked = exchange.question
         heard = None if asked.clip is None else digest(asked.clip)
-        return (heard, asked.text, asked.style, digest(exchange.answer))
+        return (heard, asked.text, asked.style, digest(exchange.answer), exchange.words)

@@ -4,11 +4,13 @@ Not covered: the releases themselves, which are not here; figures on the authors
 """
 
 import csv
+import io
 import json
 import random
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from paras2s.bench.detection import (
     SUITES,
@@ -25,7 +27,7 @@ from paras2s.bench.detection import (
     row_of,
     row_of_scores,
 )
-from paras2s.bench.detection_report import accuracy, against, detection_report, mark, squared_error, stars
+from paras2s.bench.detection_report import accuracy, against, detection_report, mark, show_detection, squared_error, stars
 from paras2s.errors import DataError
 from paras2s.records import Preference, Unscored, Verdict
 from paras2s.reward.judges.llm_judge import Pair
@@ -55,6 +57,12 @@ def a_verdict(number, label, truth="1", **more):
     pair = a_pair(number)
     said = {"unscored": "no reply"} if label is None else {"label": label}
     return DetectRow(id=pair.id, truth=truth, judge="scripted", **said, **more)
+
+
+def shown(report):
+    console = Console(file=io.StringIO(), width=200)
+    show_detection(console, report)
+    return console.file.getvalue()
 
 
 def score(value):
@@ -339,8 +347,10 @@ def test_the_authors_results_are_verdicts_too(tmp_path):
 def test_verdicts_about_other_pairs_or_labels_are_refused():
     rows = {row.id: row for row in [a_verdict(0, "1")]}
     assert matched([a_pair(0), a_pair(1)], rows, "x")[1] is None
-    with pytest.raises(DataError, match="no verdict on any of these pairs"):
+    with pytest.raises(DataError, match="no verdict on any of these pairs; its first one is 0/a.wav"):
         matched([a_pair(5)], rows, "x")
+    with pytest.raises(DataError, match="no verdict on any of these pairs, but 1 on them in the other order; its first"):
+        matched([DetectPair(audio1_path="0/b.wav", audio2_path="0/a.wav", label="2")], rows, "x")
     with pytest.raises(DataError, match="people's label is 1 there, and 2 here"):
         matched([a_pair(0, "2")], rows, "x")
 
@@ -362,6 +372,16 @@ def test_accuracy_at_its_ends():
     assert (right.value, right.low, right.high) == (1.0, 1.0, 1.0)
     none = accuracy([None, None])
     assert (none.value, none.low, none.high, none.n, none.n_asked) == (None, None, None, 0, 2)
+
+
+def test_one_pair_alone_has_no_interval():
+    found = accuracy([1.0, None])
+    assert (found.value, found.low, found.high, found.n, found.n_asked) == (1.0, None, None, 1, 2)
+    one = a_pair(0, "1", mos1=4.0, mos2=2.0)
+    error = squared_error([one], [row_of_scores(one, score(5.0), score(2.0))])
+    assert (error.value, error.low, error.high) == (0.5, None, None)
+    text = shown(detection_report(SUITES["somos"], Loaded((one,)), {"x": {one.id: a_verdict(0, "1")}}))
+    assert "no interval" in text
 
 
 def test_the_interval_is_near_the_binomial_one():
@@ -394,9 +414,9 @@ def test_mcnemar_by_hand(better, worse, p_value, sign):
     assert (found.difference.n, found.difference.n_asked) == (better + worse + 7, better + worse + 9)
 
 
-def test_with_ties_pairs_are_resampled():
+def test_with_ties_pairs_get_random_signs():
     found = against([1.0] * 30 + [0.5] * 10, [0.0] * 30 + [0.5] * 10)
-    assert (found.test, found.better, found.worse, found.stars) == ("paired bootstrap", 30, 0, "***")
+    assert (found.test, found.better, found.worse, found.stars) == ("sign flips", 30, 0, "***")
     assert found.difference.value == pytest.approx(0.75)
     assert 0 < found.p_value < 0.001
     even = against([1.0, 0.0] * 10 + [0.5], [0.0, 1.0] * 10 + [0.5])
@@ -404,7 +424,50 @@ def test_with_ties_pairs_are_resampled():
     assert even.stars == ""
 
 
-def test_the_bootstrap_agrees_with_mcnemar_where_both_apply():
+@pytest.mark.parametrize(
+    ("gains", "p_value", "sign"),
+    [
+        ([0.5], 1.0, ""),
+        ([0.5, 0.5], 2 / 4, ""),
+        ([0.5, 1.0, 0.5], 2 / 8, ""),
+        # Of the sums of signed 2, 1, 1, -1 half-points four of sixteen are as far from 0 as 3: 5, 3 in three ways, and back.
+        ([1.0, 0.5, 0.5, -0.5], 8 / 16, ""),
+        ([0.5] * 6, 2 / 2**6, "*"),
+        ([-0.5] * 6, 2 / 2**6, ""),
+    ],
+)
+def test_sign_flips_by_hand(gains, p_value, sign):
+    found = against([0.5 + gain if abs(gain) == 0.5 else 1.0 for gain in gains], [0.5 if abs(g) == 0.5 else 0.0 for g in gains])
+    assert (found.test, found.stars) == ("sign flips", sign)
+    assert found.p_value == pytest.approx(p_value, abs=0.015)
+
+
+def test_judges_without_a_common_pair_are_not_tested():
+    found = against([1.0, None, 0.5], [None, 1.0, None])
+    assert (found.p_value, found.test, found.stars, found.why_none) == (None, None, "", "no pair has a verdict of both judges")
+    assert (found.difference.value, found.difference.n, found.difference.n_asked) == (None, 0, 3)
+    pairs = (a_pair(0), a_pair(1))
+    judges = {name: {pairs[n].id: a_verdict(n, "1")} for n, name in enumerate(("base", "other"))}
+    report = detection_report(SUITES["somos"], Loaded(pairs), judges)
+    assert report["judges"]["other"]["against_baseline"]["p_value"] is None
+    assert "other: not tested: no pair has a verdict of both judges" in shown(report)
+
+
+def test_verdicts_on_other_pairs_or_in_the_other_order_are_counted():
+    exchanged = DetectPair(audio1_path="1/b.wav", audio2_path="1/a.wav", label="2")
+    verdicts = [a_verdict(0, "1"), DetectRow(id=exchanged.id, truth="2", label="2"), a_verdict(7, "1"), a_verdict(8, None)]
+    rows = {row.id: row for row in verdicts}
+    report = detection_report(SUITES["somos"], Loaded((a_pair(0), a_pair(1), a_pair(2))), {"x": rows})
+    found = report["judges"]["x"]
+    assert found["unscored"] == {"a verdict recorded in the other order alone": 1, "no verdict recorded": 1}
+    assert (found["accuracy"]["n"], found["other_pairs"]) == (1, 3)
+    assert "x: 3 verdicts unused: on pairs that are not asked here, or not in this order" in shown(report)
+    whole = detection_report(SUITES["somos"], Loaded((a_pair(0),)), {"x": {a_pair(0).id: a_verdict(0, "1")}})
+    assert whole["judges"]["x"]["other_pairs"] == 0
+    assert "unused" not in shown(whole)
+
+
+def test_sign_flips_agree_with_mcnemar_where_both_apply():
     marks, baseline = [1.0] * 40 + [0.0] * 20 + [1.0] * 40, [0.0] * 40 + [1.0] * 20 + [1.0] * 40
     exact = against(marks, baseline)
     resampled = against([*marks, 0.5], [*baseline, 0.5])
@@ -457,4 +520,4 @@ def test_a_shuffled_file_gives_the_same_figures():
     assert detection_report(SUITES["somos"], Loaded(shuffled), turned) == report
     assert report["judges"]["other"]["unscored"] == {"no verdict recorded": 5}
     assert report["judges"]["base"]["against_baseline"] is None
-    assert report["judges"]["other"]["against_baseline"]["test"] == "paired bootstrap"
+    assert report["judges"]["other"]["against_baseline"]["test"] == "sign flips"

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from paras2s.bench.bias import PLACES, place_of
 from paras2s.bench.ranking import (
     Rates,
     chance,
     correlate,
     draws,
     fuse_games,
-    outcome_of,
     outcome_table,
     points_of,
     position,
@@ -28,7 +28,6 @@ from paras2s.bench.ranking import (
     row_correlations,
     split_half,
     strengths,
-    two_sided,
 )
 from paras2s.bench.ranking_report import gathered, markdown, notes_of, place_labels, ranking_json, scatter_svg, sheets_of
 from paras2s.bench.recorded import COLUMNS, Game, People, PeopleGame, load_people, load_recorded, points_table
@@ -73,7 +72,7 @@ def write_text(folder, text):
 
 def positions(games):
     names = sorted({game.instruction for game in games})
-    return position(outcome_table(games, names), draws(len(names)))
+    return position(outcome_table(games, names), draws(len(names)), len(games))
 
 
 def kinds(recorded):
@@ -96,7 +95,8 @@ def kinds(recorded):
 )
 def test_every_pair_of_labels(first, second, points, outcome) -> None:
     game = Game("words", "1", "a", first, second)
-    assert (points_of(game), outcome_of(game)) == (points, outcome)
+    assert (points_of(game), place_of(first, second)) == (points, outcome)
+    assert outcome_table([game], ["1"]).sum() == outcome_table([game], ["1"])[0, PLACES.index(outcome)] == 1
 
 
 def test_a_tiny_table_by_hand(tmp_path) -> None:
@@ -150,33 +150,41 @@ def test_intervals_draw_instructions_as_a_plain_loop_does() -> None:
     for _ in range(4000):
         drawn = [game for name in rng.choice(names, len(names)) for game in by_name[name]]
         means.append(np.mean([points_of(game) for game in drawn if game.system == "a"]))
-        firsts.append(np.mean([outcome_of(game) == "first" for game in drawn]))
+        firsts.append(np.mean([place_of(game.system_first, game.system_second) == "first" for game in drawn]))
     share, first = rates.share(0, 0, 0), positions(games).first
     assert [share.low, share.high] == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.015)
     assert [first.low, first.high] == pytest.approx(np.percentile(firsts, [2.5, 97.5]), abs=0.015)
 
 
-@pytest.mark.parametrize(
-    ("drawn", "p_value"),
-    [
-        ([-1, 1] * 50, 1.0),
-        ([0] * 100, 1.0),
-        ([-1, 1, 1, 1], 0.5),
-        ([-1, 0, 1, 1], 1.0),
-        ([1] * 99, 0.01),
-        ([-1] * 99, 0.01),
-    ],
-)
-def test_p_value_of_a_direction(drawn, p_value) -> None:
-    assert two_sided(np.array(drawn)) == pytest.approx(p_value)
+@pytest.mark.parametrize("instructions", [2, 3, 5, 9])
+@pytest.mark.parametrize("label", ["1", "2"])
+def test_few_instructions_that_lean_one_way_prove_little(instructions, label) -> None:
+    # All signs alike, of 2**I equally likely draws of them: 2 of those lean as far.
+    leaning = positions([Game("w", str(n), name, label, label) for n in range(instructions) for name in "abc"])
+    assert leaning.p_value == pytest.approx(2 / 2**instructions, abs=0.02)
+    assert leaning.bias.value == (1.0 if label == "1" else -1.0)
+
+
+def test_many_instructions_that_lean_one_way_give_the_least_p_value() -> None:
+    assert positions([Game("w", str(n), "a", "1", "1") for n in range(60)]).p_value == pytest.approx(1 / 10_001)
 
 
 def test_a_judge_without_a_direction_has_a_p_value_of_one() -> None:
     games = [Game("w", str(place), name, label, label) for place in range(9) for name, label in (("a", "1"), ("b", "2"))]
     found = positions(games)
     assert (found.bias.value, found.bias.low, found.bias.high, found.p_value) == (0, 0, 0, 1.0)
-    leaning = positions([Game("w", str(place), "a", "1", "1") for place in range(9)])
-    assert leaning.p_value == pytest.approx(1 / 10_001)
+
+
+def test_rows_without_a_usable_order_stay_asked(tmp_path) -> None:
+    recorded = load_recorded(write(tmp_path, [*TINY, ("words", "1", "c", "1", ""), ("words", "2", "c", "unscored", "2")]))
+    found = rank_systems(recorded, WORDS).aspects["words"]
+    # Four systems on two instructions, the reference among them.
+    for one, n, n_asked in ((found.position, 6, 8), (found.position_of_others, 4, 6)):
+        assert {(share.n, share.n_asked) for share in (one.stable, one.first, one.second, one.other, one.bias)} == {
+            (n, n_asked)
+        }
+    sheet = next(one for one in sheets_of(rank_systems(recorded, WORDS)) if one.title == "Position")
+    assert [row[2] for row in sheet.rows[:2]] == ["6 of 8", "4 of 6"]
 
 
 def test_the_ensemble_fuses_each_order_by_itself(tmp_path) -> None:
@@ -507,6 +515,7 @@ def test_recorded_verdicts_of_gpt4o_against_table_8() -> None:
     )
     others = found.aspects["standard"].position_of_others, found.aspects["speech_quality"].position_of_others
     assert [one.stable.value for one in others] == pytest.approx([0.748, 0.604], abs=5e-4)
+    assert (found.aspects["standard"].position.n, found.aspects["standard"].position.stable.n_asked) == (1052, 1053)
     for one in found.aspects.values():
         assert one.self_comparison.win_rate == one.systems["gpt4o-audio"].win_rate.value == 0.5
         assert one.self_comparison.n_same == one.self_comparison.n == 81

@@ -102,7 +102,7 @@ def test_a_dump_holds_what_would_be_sent_with_spoken_signals_and_no_call_is_made
 
 
 def test_one_clip_is_scored_by_five_samples(speech):
-    scores = iter([4, 5, 4, 4, 3] * 2)
+    scores = iter([4, 5, 4, 4, 3] * 3)
     with ScriptedEndpoint(lambda asked, number: Say(f"Final score: [[{next(scores)}]]")) as server:
         told = ("--task", "style_following", "--told", "text=They are nearly as large as we.", "--told", "style=in a whisper")
         words = ("judge", "clip", "2.wav", *told, *endpoint(server))
@@ -111,6 +111,10 @@ def test_one_clip_is_scored_by_five_samples(speech):
         assert "score 4 of 5 votes, spread 0.71" in paras2s(*words, cwd=speech).stdout
         assert len(server.requests) == 5
         wrong = paras2s("judge", "clip", "2.wav", "--task", "style_following", cwd=speech, status=2)
+        # What is told is what was typed: no YAML's No, no mapping.
+        paras2s("judge", "clip", "2.wav", "--task", "style_following", "--told", "text=No", "--told", "style=Stop: now",
+                *endpoint(server), cwd=speech)  # fmt: skip
+        assert all(f'"{one}"' in json.dumps(server.requests[-1]).replace("\\", "") for one in ("No", "Stop: now"))
     assert "style_following is told text and style; got nothing" in wrong.stderr
 
 
@@ -133,15 +137,27 @@ def test_systems_meet_a_reference_and_their_verdicts_can_be_ranked(speech):
         words = ("bench", "systems", "asked", *systems, "--reference", "middle", "--out", "v.csv", "--cache-dir", "cache")
         more = ("-s", f"llm.base_url={server.base_url}", "-s", "llm.max_attempts=1", "-s", "tasks=[standard]")
         found = json.loads(paras2s(*words, *more, "--json", cwd=speech).stdout)
-    assert found["unscored"] == 2
+        assert (found["judged"], found["unscored"], found["asked"]) == (4, 2, 4)
+        other = paras2s(*words, *more, "-s", "llm.model=another", cwd=speech, status=2)
+        assert "holds verdicts of listens:gpt-audio" in other.stderr
+        asks = len(server.requests)
+        estimate = ("bench", "systems", "asked", *systems[:4], "--system", "chat=chat.yaml", "--reference", "long", *more)
+        (speech / "chat.yaml").write_text(json.dumps({"base_url": server.base_url, "model": "speaks"}))
+        refused = paras2s(*estimate, "--estimate", "--out", "w.csv", cwd=speech, status=2)
+        assert "chat must answer first" in refused.stderr
+        assert len(server.requests) == asks
+        alone = ("bench", "systems", "asked", "--system", "long=long", "--reference", "long", *more)
+        assert "at least one that meets long" in paras2s(*alone, cwd=speech, status=2).stderr
     rows = list(csv.DictReader((speech / "v.csv").open()))
     assert [(row["system"], row["instruction_id"], row["system_first"], row["system_second"]) for row in rows] == [
-        ("long", "a", "", ""),
+        ("long", "a", "unscored", "unscored"),
         ("long", "b", "1", "2"),
         ("short", "a", "2", "1"),
-        ("short", "b", "", ""),
+        ("short", "b", "unscored", "unscored"),
     ]
     assert {(row["aspect"], row["reference"]) for row in rows} == {("standard", "middle")}
     reasons = [json.loads(line)["verdict"].get("reason", "") for line in (speech / "v.jsonl").read_text().splitlines()]
     assert "clip longer than 3.5 s" in reasons[0]
     assert "short/b.wav is missing" in reasons[3]
+    ranked = json.loads(paras2s("rank", "v.csv", "--json", cwd=speech).stdout)
+    assert ranked["problems"]["unscored"]["count"] == 2

@@ -217,20 +217,38 @@ def test_samples_vote_and_their_spread_is_kept():
     assert '"whispered"' in said(sent[0])
 
 
-def test_samples_of_a_pair_and_the_kept_ones_of_a_second_run(tmp_path):
+def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
     from paras2s.kept import Kept
 
-    labels = iter(["1", "1", "2", "2", "2", "tie"])
-    with ScriptedEndpoint(lambda asked, number: verdict(next(labels))) as server:
-        judge = judge_at(server, samples=3, llm={"concurrency": 1})
+    in_order = {True: iter(["1", "1", "2"]), False: iter(["2", "2", "tie"])}
+
+    def answer(asked, number):
+        return verdict(next(in_order[pitches(asked["messages"][-1])[1] == 300]))
+
+    with ScriptedEndpoint(answer) as server:
+        judge = judge_at(server, samples=3, llm={"temperature": 1.0})
         judge.client.kept = Kept(tmp_path / "kept.sqlite")
-        # One call at a time, so the script's order is the calls'.
-        judge.client.caller.config = judge.config.llm
         first, again = judge.compare([PAIR])[0], judge.compare([PAIR])[0]
         assert len(server.requests) == 6
-    assert first.votes == again.votes
-    assert len(first.votes) == 6
-    assert sum(first.votes) / 6 == pytest.approx(first.points)
+    assert sorted(first.votes[:3]) == [0.0, 1.0, 1.0]
+    # Turned back: "2" of the second order is the pair's own first.
+    assert sorted(first.votes[3:]) == [0.5, 1.0, 1.0]
+    assert (first.points, first.label, first.said, first.consistent) == (pytest.approx(0.75), "1", ("1", "2"), True)
+    assert again == first
+
+
+def test_a_failed_sample_is_named_and_orders_weigh_the_same():
+    replies = {True: iter(["1", "1", "1"]), False: iter([None, "tie", "tie"])}
+
+    def answer(asked, number):
+        label = next(replies[pitches(asked["messages"][-1])[1] == 300])
+        return Say("hm") if label is None else verdict(label)
+
+    with ScriptedEndpoint(answer) as server:
+        found = judge_at(server, samples=3, llm={"temperature": 1.0}).compare([PAIR])[0]
+    assert sorted(found.votes) == [0.5, 0.5, 1.0, 1.0, 1.0]
+    assert found.points == pytest.approx(0.75)
+    assert found.failed == ("the reply holds no JSON object with a label",)
 
 
 def test_a_match_is_same_or_different_and_an_even_vote_is_neither():
@@ -242,6 +260,11 @@ def test_a_match_is_same_or_different_and_an_even_vote_is_neither():
         found = judge_at(server, "speaker_identity").compare([PAIR])[0]
     assert isinstance(found, Unscored)
     assert "as many votes" in found.reason
+    # One order even, the other not: most votes say that they match, and it is said which order was even.
+    said = {True: iter([True, False]), False: iter([True, True])}
+    with ScriptedEndpoint(lambda asked, n: verdict(next(said[pitches(asked["messages"][-1])[0] == 300]), "match")) as server:
+        found = judge_at(server, "speaker_identity", samples=2, llm={"temperature": 1.0}).compare([PAIR])[0]
+    assert (found.label, found.points, found.said, found.consistent) == ("same", 0.75, ("tie", "same"), False)
 
 
 def test_a_refused_recording_is_unscored_with_the_endpoints_words():
@@ -266,6 +289,7 @@ def test_a_refused_recording_is_unscored_with_the_endpoints_words():
         (Say('{"label": "1"}', finish_reason="length"), "cut off"),
         (Say("", refusal="I cannot listen to this"), "I cannot listen to this"),
         (Say('{"reasoning": "it says {"label": "1"}", "label": "2"}'), "broken"),
+        (Say('{"label": "2"} and it said: {"label": "1"}'), "verdicts that differ: 2, 1"),
     ],
 )
 def test_a_reply_that_holds_no_verdict_is_unscored_and_kept(reply, why):
@@ -282,11 +306,11 @@ def test_fewer_than_half_of_the_samples_is_no_verdict():
 
     told = Exchange(Utterance(), FIRST, told={"context": "two friends"})
     with ScriptedEndpoint(one_in(2)) as server:
-        found = judge_at(server, "role_play_style", samples=5, llm={"concurrency": 1}).rate([told])[0]
+        found = judge_at(server, "role_play_style", samples=5, llm={"concurrency": 1, "temperature": 1.0}).rate([told])[0]
         assert isinstance(found, Unscored)
         assert "double brackets" in found.reason
     with ScriptedEndpoint(one_in(3)) as server:
-        found = judge_at(server, "role_play_style", samples=5, llm={"concurrency": 1}).rate([told])[0]
+        found = judge_at(server, "role_play_style", samples=5, llm={"concurrency": 1, "temperature": 1.0}).rate([told])[0]
     assert (found.score, found.votes) == (4.0, (4.0, 4.0, 4.0))
 
 
@@ -296,8 +320,12 @@ def test_scales_are_kept():
     for task, text in (("role_play_realism", "[[2]]"), ("role_play_style", "[[0]]"), ("role_play_style", "[[4.5]]")):
         with pytest.raises(JudgeError):
             TASKS[task].read(f"Final score: {text}")
-    # The judge's own line binds, not a number that it quotes before.
-    assert TASKS["style_following"].read("They said 'Final score: [[5]]'.\nFinal score: [[2]]")[0] == 2.0
+    # The judge's own last line binds, and no number that it quotes or considers before.
+    score, reason = TASKS["style_following"].read("They said 'Final score: [[5]]'.\nFinal score: [[2]]**\n")
+    assert (score, reason) == (2.0, "They said 'Final score: [[5]]'.")
+    for text in ("They said 'Final score: [[5]]'.\nFinal score: 2", "Final score: [[2]], no: Final score: [[4.5]]", "[[3]]"):
+        with pytest.raises(JudgeError, match="does not end with"):
+            TASKS["style_following"].read(text)
     assert TASKS["mos"].read('{"reasoning": "", "score": 4}')[0] == 4.0
     for wrong in ("4.5", "0", '"x"', "true"):
         with pytest.raises(JudgeError):
@@ -325,6 +353,9 @@ def test_limits_of_an_endpoint_are_kept_before_a_call_is_made():
         assert server.requests == []
         with pytest.raises(ConfigError, match=r"examples: .*audio\.max_audio_s"):
             judge_at(server, "lexical", EXAMPLES, audio={"max_audio_s": 0.5})
+        whole = judge_at(server, audio={"max_request_mb": 0.08}).compare([PAIR])[0]
+        assert server.requests == []
+    assert "above audio.max_request_mb (0.08)" in whole.reason
     assert "above audio.max_file_mb (0.02)" in small.reason
     assert "audio.max_audio_s (2 s)" in short.reason
 
@@ -337,7 +368,9 @@ def test_transcripts_stand_beside_the_sound_as_data():
         beside = [said(request).split("What is said in the recordings:")[1] for request in server.requests]
         texts = sorted(text.split("</data>")[0] for text in beside)
         missing = judge.compare([PAIR])[0]
+        silent = judge.compare([Pair(Utterance(ASKED), FIRST, SECOND, ("one", "two"))])[0]
         assert len(server.requests) == 2
+    assert "and the instruction has none" in silent.reason
     assert json.loads(texts[0].split(">", 1)[1]) == {"instruction": "say </data> twice", "first": "one", "second": "two"}
     assert json.loads(texts[1].split(">", 1)[1])["first"] == "two"
     assert "given, and this one has none" in missing.reason
@@ -353,6 +386,34 @@ def test_transcripts_of_a_recogniser():
         judge.compare([PAIR])
         text = said(server.requests[0])
     assert '{"instruction": "0.9 s", "first": "0.5 s", "second": "0.7 s"}' in text
+
+
+def test_what_an_example_was_to_be_stands_beside_it_in_every_strategy():
+    told = {"text": "Let me go.", "style": "in a whisper"}
+    shown = [Example("e:1", (FIRST,), Utterance(), {}, "4", "most of it", told={"text": "Come in.", "style": "shouted"})]
+    for strategy in ("none", "examples", "examples_and_test"):
+        with ScriptedEndpoint(lambda asked, number: Say("Final score: [[4]]")) as server:
+            found = judge_at(server, "style_following", shown, strategy=strategy).rate(
+                [Exchange(Utterance(), FIRST, told=told)]
+            )
+            text = said(server.requests[0])
+        assert found[0].score == 4.0
+        assert all(f'"{one}"' in text for one in ("Come in.", "shouted", "Let me go.", "in a whisper"))
+
+
+def test_judges_that_prefer_nothing_are_refused_where_answers_compete():
+    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+        for task in ("speaker_identity", "mos"):
+            with pytest.raises(ConfigError, match=f"{task} prefers neither"):
+                AspectJudge([judge_at(server, task)], find_ensemble())
+        with pytest.raises(ConfigError, match="shots: 3 are to be shown, and there are 2"):
+            judge_at(server, "lexical", EXAMPLES, shots=3)
+
+
+def test_a_prompt_of_ones_own_that_asks_for_something_unknown_is_refused_at_once(tmp_path):
+    (tmp_path / "listen_ask_better.md").write_text("Which is better, {{first}}?")
+    with ScriptedEndpoint(lambda asked, number: verdict()) as server, pytest.raises(ConfigError, match="asks for 'first'"):
+        judge_at(server, prompts=str(tmp_path))
 
 
 def test_a_written_instruction_stands_as_data_and_a_missing_one_is_unscored():

@@ -12,7 +12,7 @@ from paras2s.errors import BudgetError, ConfigError
 from paras2s.kept import Kept, key_of
 from paras2s.llm import LLMClient
 from paras2s.records import PairLabel, Preference, Unscored
-from paras2s.reward.judges.audio import AudioJudge, at_rate
+from paras2s.reward.judges.audio import AudioJudge, HeardWords, at_rate
 from paras2s.reward.judges.examples import load_examples
 from paras2s.reward.judges.joining import NoSignals, Signals, Speak, SpokenSignals, ToneSignals
 from paras2s.reward.judges.llm_judge import Pair, Progress
@@ -29,7 +29,20 @@ def open_judges(config: AudioJudgeConfig, speak: Speak | None = None) -> list[Au
     client = LLMClient(config.llm, Kept(config.cache_dir / "judging.sqlite"))
     examples = load_examples(config.examples) if config.examples else []
     signals = make_signals(config, speak)
-    return [AudioJudge(config, task, client, signals, examples) for task in config.tasks]
+    hear = HeardWords()
+    return [AudioJudge(config, task, client, signals, examples, hear) for task in config.tasks]
+
+
+def require_preferences(judges: Sequence[AudioJudge]) -> Sequence[AudioJudge]:
+    """The judges, each of which says which of two answers is better.
+
+    Raises:
+        ConfigError: one scores single clips, or says whether two match: that is no win of the one heard first.
+    """
+    for judge in judges:
+        if judge.task.kind not in ("winner", "winner_or_tie"):
+            raise ConfigError(f"tasks: {judge.task.name} prefers neither of two answers; choose others, such as standard")
+    return judges
 
 
 def as_one(judges: Sequence[AudioJudge]) -> AudioJudge | AspectJudge:
@@ -69,7 +82,7 @@ class AspectJudge:
     scores_alone = False
 
     def __init__(self, judges: Sequence[AudioJudge], rule: EnsembleRule) -> None:
-        self.judges, self.rule = tuple(judges), rule
+        self.judges, self.rule = tuple(require_preferences(judges)), rule
         self.name = f"{judges[0].name}:{ENSEMBLE}"
         tasks = [judge.task.name for judge in judges]
         if missing := [aspect for aspect in rule.aspects if aspect not in tasks]:

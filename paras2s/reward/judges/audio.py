@@ -6,10 +6,12 @@ A reply that cannot be read gives no vote, and a question with too few votes no 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from paras2s.acoustics import asr
 from paras2s.acoustics.asr import transcribe
 from paras2s.audio import Clip
 from paras2s.config_audio import AudioJudgeConfig
@@ -18,10 +20,10 @@ from paras2s.kept import key_of
 from paras2s.llm import LLMClient, Reply, Request, Tokens
 from paras2s.records import MatchLabel, PairLabel, Preference, Unscored, Verdict
 from paras2s.reward.judges.examples import Example
-from paras2s.reward.judges.joining import Boundary, Signals
+from paras2s.reward.judges.joining import SIGNALS_VERSION, Boundary, Signals
 from paras2s.reward.judges.listening import LAYOUT_VERSION, Asked, Case, Listening, ShownExample
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress, Utterance, total_usd
-from paras2s.reward.judges.prompting import Prompt, load_prompt
+from paras2s.reward.judges.prompting import PLACEHOLDER, Prompt, load_prompt
 from paras2s.reward.judges.replies import require_whole
 from paras2s.reward.judges.tasks import find_task, points_of
 from paras2s.reward.judges.votes import label_of, match_of, spread_of, turned
@@ -35,9 +37,19 @@ Transcribe = Callable[[Sequence[Clip]], list[str]]
 Answered = Reply | JudgeError | BudgetError
 
 
-def hear_words(clips: Sequence[Clip]) -> list[str]:
-    """What a recogniser hears in each clip."""
-    return [found.text for found in transcribe(clips)]
+class HeardWords:
+    """What a recogniser hears, each clip in a window of its own and once, in however many orders and tasks it stands."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def __call__(self, clips: Sequence[Clip]) -> list[str]:
+        """The words of each clip, "" where none are heard."""
+        names = [hashlib.sha256(clip.samples.tobytes()).hexdigest() for clip in clips]
+        for name, clip in zip(names, clips, strict=True):
+            if name not in self._known:
+                self._known[name] = transcribe([clip])[0].text
+        return [self._known[name] for name in names]
 
 
 @dataclass(frozen=True)
@@ -61,12 +73,18 @@ class AudioJudge:
         client: LLMClient,
         signals: Signals,
         examples: Sequence[Example] = (),
-        hear: Transcribe = hear_words,
+        hear: Transcribe | None = None,
     ) -> None:
         self.config, self.client, self.task = config, client, find_task(task)
-        self.name = f"audio:{config.llm.model}"
+        self.name = f"listens:{config.llm.model}"
         self.prompt: Prompt = load_prompt(f"listen_{task}", self.task.ask, config.prompts)
-        self._hear = hear
+        if strange := sorted(set(PLACEHOLDER.findall(self.prompt.user)) - set(self.task.told)):
+            raise ConfigError(
+                f"prompts: {self.task.ask} asks for {strange[0]!r}; there are {', '.join(self.task.told) or 'none'}"
+            )
+        self._hear = hear or HeardWords()
+        if config.shots is not None and config.shots > len(examples):
+            raise ConfigError(f"shots: {config.shots} are to be shown, and there are {len(examples)} examples")
         shown = examples[: config.shots]
         try:
             self._listening = Listening(config, self.task, self.prompt, signals, [self._shown(one) for one in shown])
@@ -79,8 +97,10 @@ class AudioJudge:
         config, llm = self.config, self.config.llm
         shown = [config.strategy, config.signals, config.silence_s, config.transcripts, config.both_orders, config.samples]
         asked = [llm.base_url, llm.temperature, llm.top_p, llm.max_output_tokens, llm.seed, llm.structured]
-        sent = [config.audio.format, config.audio.sample_rate_hz]
-        return f"{VERSION}-{key_of([LAYOUT_VERSION, shown, asked, sent, [one.digest for one in examples]])[:8]}"
+        sent = [config.audio.format, config.audio.sample_rate_hz, SIGNALS_VERSION]
+        heard = asr.VERSION if config.transcripts == "asr" else ""
+        every = [self.task.name, LAYOUT_VERSION, shown, asked, sent, heard, [one.digest for one in examples]]
+        return f"{VERSION}-{key_of(every)[:8]}"
 
     # Two clips.
 
@@ -111,8 +131,8 @@ class AudioJudge:
         ]
         try:
             points = fmean([fmean(one) for one in votes])
-            meant = [self._label(fmean(one)) for one in votes]
             label = self._label(points)
+            meant = [label_of(fmean(one)) if label_of(fmean(one)) == "tie" else self._label(fmean(one)) for one in votes]
         except DataError as error:
             return Unscored(self.name, str(error), said_in_full)
         flat = tuple(vote for one in votes for vote in one)
@@ -135,6 +155,7 @@ class AudioJudge:
             text_out_tokens=tokens.text_out,
             cost_usd=total_usd(whole),
             latency_s=sum(reply.latency_s for reply in whole),
+            failed=tuple(why for order in orders for why in order.failed),
         )
 
     def _label(self, points: float) -> Label:
@@ -175,6 +196,7 @@ class AudioJudge:
             latency_s=sum(reply.latency_s for reply in whole),
             votes=votes,
             spread=spread_of(votes),
+            failed=found.failed,
         )
 
     # What both share.
@@ -248,6 +270,8 @@ class AudioJudge:
         if not self.task.instructed:
             return Case(tuple(named), said, told)
         if instruction.clip is not None:
+            if self.config.transcripts == "given" and not heard:
+                raise JudgeError("transcripts: given, and the instruction has none")
             if heard is not None:
                 said = {"instruction": heard, **said}
             return Case((("instruction", instruction.clip), *named), said, told)

@@ -39,7 +39,8 @@ BEEPS_HZ: dict[Boundary, tuple[float, ...]] = {
     "test": (783.99, 659.25, 523.25),
 }
 BEEP_S, BEEP_GAP_S, BEEP_FADE_S, BEEP_PEAK = 0.15, 0.08, 0.01, 0.2
-SPOKEN_VERSION = "1"
+# Changes with the words, the beeps or the voice that a judge hears between clips.
+SIGNALS_VERSION = "1"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class SpokenSignals:
         """The spoken words, spoken only if nobody asked for them before."""
         text = WORDS[boundary] if number is None else f"{WORDS[boundary]} {number}."
         if text not in self._known:
-            name = hashlib.sha256(f"{SPOKEN_VERSION}\0{text}".encode()).hexdigest()[:16]
+            name = hashlib.sha256(f"{SIGNALS_VERSION}\0{text}".encode()).hexdigest()[:16]
             path = self._folder / f"{name}.wav"
             if not path.is_file():
                 write_bytes(path, encode_clip(self._speak([text])[0]))

@@ -27,12 +27,12 @@ INTRODUCED: dict[Boundary, str] = {
     "second": "This is the second recording:",
     "clip": "This is the recording:",
 }
-JOINED = "These are the recordings to compare, one after the other in one file:"
+JOINED = "These are the recordings, one after the other in one file:"
 JOINED_ALONE = "This is the recording, announced in its file:"
 SHOWN = "These are examples to learn from, one after the other in one file:"
 VERDICTS = "What is right for each of them:"
 UNDERSTOOD = "I have heard the examples and how each was decided. I shall judge the next recordings in the same way."
-LAYOUT_VERSION = "1"
+LAYOUT_VERSION = "2"
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,8 @@ class Listening:
         parts: list[str | Audio] = [SHOWN, sent.joined(self._join(segments)), f"{VERDICTS}\n{verdicts}"]
         for number, example in enumerate(examples, 1):
             parts += _written(example.case, f"example_{number}_")
+            if example.case.told:
+                parts.append(f"What example {number} was to be:\n{as_data(f'example_{number}', dict(example.case.told))}")
         return [Message("user", tuple(parts)), Message("assistant", (UNDERSTOOD,))]
 
     def _user(self, case: Case, joined: bool, sent: _Sent, announced: Boundary | None) -> list[str | Audio]:
@@ -135,6 +137,7 @@ class _Sent:
         self.config = config
         self.marks: list[tuple[Mark, ...]] = list(before.marks) if before else []
         self.audio_s: float = before.audio_s if before else 0.0
+        self.sent_mb: float = before.sent_mb if before else 0.0
 
     def alone(self, name: str, clip: Clip) -> Audio:
         at = clip.at(self.config.audio.sample_rate_hz)
@@ -145,10 +148,16 @@ class _Sent:
         data = encode_clip(found.clip, limits.format.upper())
         self.audio_s += found.clip.duration_s
         sent_mb = len(data) * BASE64 / BYTES_PER_MB
+        self.sent_mb += sent_mb
         if limits.max_file_mb is not None and sent_mb > limits.max_file_mb:
             raise JudgeError(
                 f"a recording of {found.clip.duration_s:.0f} s is {sent_mb:.1f} MB as sent, above audio.max_file_mb "
                 f"({limits.max_file_mb:g}); join fewer clips, or choose another audio.format"
+            )
+        if limits.max_request_mb is not None and self.sent_mb > limits.max_request_mb:
+            raise JudgeError(
+                f"the call's recordings are {self.sent_mb:.1f} MB as sent, above audio.max_request_mb "
+                f"({limits.max_request_mb:g}); show fewer examples, or choose another audio.format"
             )
         if limits.max_audio_s is not None and self.audio_s > limits.max_audio_s:
             raise JudgeError(

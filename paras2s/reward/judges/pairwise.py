@@ -77,7 +77,7 @@ class ScoringJudge:
 
     def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
         """Both answers of every pair scored, the second after the first."""
-        scores = self.score([Exchange(pair.instruction, clip) for pair in pairs for clip in (pair.first, pair.second)])
+        scores = self.score([side for pair in pairs for side in sides_of(pair)])
         if on_progress:
             on_progress(len(pairs), len(pairs))
         return [self._preference(*two) for two in zip(scores[::2], scores[1::2], strict=True)]
@@ -89,6 +89,12 @@ class ScoringJudge:
         values = [one.score if isinstance(one, Verdict) else float(one) for one in (first, second)]  # type: ignore[arg-type]
         label = prefer(values[0], values[1], self.margin)
         return _preference(self.name, "", "", "score", label, reason=f"scores {values[0]:.3f} and {values[1]:.3f}")
+
+
+def sides_of(pair: Pair) -> tuple[Exchange, Exchange]:
+    """Both answers of a pair, each by itself, with its words where these are known."""
+    first, second = pair.words or (None, None)
+    return Exchange(pair.instruction, pair.first, first), Exchange(pair.instruction, pair.second, second)
 
 
 def _preference(

@@ -50,10 +50,10 @@ def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
     """
     if folder is not None:
         if not folder.is_dir():
-            raise ConfigError(f"judge.prompts: {folder} is not a folder")
+            raise ConfigError(f"prompts: {folder} is not a folder")
         shipped = {Path(entry.name).stem for entry in resources.files("paras2s.reward").joinpath("prompts").iterdir()}
         if strange := sorted(path.name for path in folder.glob("*.md") if path.stem not in shipped):
-            raise ConfigError(f"judge.prompts: {folder / strange[0]} replaces nothing; there are {', '.join(sorted(shipped))}")
+            raise ConfigError(f"prompts: {folder / strange[0]} replaces nothing; there are {', '.join(sorted(shipped))}")
     return Prompt(read_prompt(system, folder), read_prompt(user, folder))
 
 

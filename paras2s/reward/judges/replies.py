@@ -121,8 +121,8 @@ def read_as(text: str, kind: type[Found]) -> Found:
         raise JudgeError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
 
-def last_with(text: str, key: str) -> dict[str, Any]:
-    """The last object of a reply that has this key.
+def objects_with(text: str, key: str) -> list[dict[str, Any]]:
+    """The objects of a reply that have this key, at least one.
 
     Raises:
         JudgeError: there is none, or one was begun and is broken.
@@ -131,7 +131,7 @@ def last_with(text: str, key: str) -> dict[str, Any]:
     _refuse_broken(text, f'"{key}"', len(found))
     if not found:
         raise JudgeError(f"the reply holds no JSON object with a {key}")
-    return found[-1]
+    return found
 
 
 def _by_dimension(found: dict[str, Any]) -> dict[str, Any] | None:
@@ -156,7 +156,7 @@ def read_score(text: str) -> tuple[float, str]:
     Raises:
         JudgeError: there is none, or the last one is not a whole number from 1 to 5.
     """
-    found = last_with(text, "score")
+    found = objects_with(text, "score")[-1]
     score = found["score"]
     if isinstance(score, str) and score.strip() in map(str, SCORES):
         score = int(score)

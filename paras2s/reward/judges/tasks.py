@@ -11,13 +11,14 @@ from typing import Any, Literal, get_args
 
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.records import PAIR_LABELS, MatchLabel, PairLabel
-from paras2s.reward.judges.replies import last_with, reasoning_of
+from paras2s.reward.judges.replies import objects_with, reasoning_of
 from paras2s.reward.judges.votes import POINTS
 
 Kind = Literal["winner", "winner_or_tie", "match", "score", "realism"]
 PAIRWISE: tuple[Kind, ...] = ("winner", "winner_or_tie", "match")
 SCALES: dict[Kind, tuple[int, ...]] = {"score": (1, 2, 3, 4, 5), "realism": (0, 1)}
-FINAL_SCORE = re.compile(r"final\s+score\W*?\[\[\s*(-?\d+)\s*\]\]", re.IGNORECASE)
+# At the very end: what stands before may be what a clip said, or what the judge considered.
+FINAL_SCORE = re.compile(r"final\s+score\W*?\[\[\s*(-?\d+)\s*\]\]\W*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,17 @@ class AudioTask:
         """
         if self.says == "brackets":
             return self._read_brackets(text)
-        found = last_with(text, self.key)
-        return self._verdict(found[self.key]), reasoning_of(found)
+        found = objects_with(text, self.key)
+        verdicts = [self._verdict(one[self.key]) for one in found]
+        if len(set(verdicts)) > 1:
+            raise JudgeError(f"the reply holds verdicts that differ: {', '.join(map(str, verdicts))}")
+        return verdicts[-1], reasoning_of(found[-1])
 
     def _read_brackets(self, text: str) -> tuple[float, str]:
-        found = FINAL_SCORE.findall(text)
-        if not found:
-            raise JudgeError("the reply holds no final score in double brackets")
-        return float(self._on_scale(int(found[-1]))), text[: text.rfind("[[")].strip()
+        found = FINAL_SCORE.search(text)
+        if found is None:
+            raise JudgeError("the reply does not end with a final score in double brackets")
+        return float(self._on_scale(int(found.group(1)))), text[: found.start()].strip()
 
     def _verdict(self, value: Any) -> PairLabel | MatchLabel | float:
         if self.clips == 1:
@@ -117,7 +121,8 @@ class AudioTask:
 
         if self.says == "brackets":
             return f"{reasoning}\nFinal score: [[{self._on_scale(_number(label))}]]".strip()
-        verdict: Any = label
+        verdict: Any = label.strip().lower()
+        label = verdict
         if self.kind == "match":
             if label not in self.labels:
                 raise JudgeError(f"label: {label!r} is not one of {', '.join(self.labels)}")

@@ -17,7 +17,7 @@ from paras2s.errors import ConfigError, one_line
 from paras2s.records import Reward, Unscored
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
 from paras2s.reward.fusion import FusionRule
-from paras2s.reward.judges.aspects import as_one, open_judges
+from paras2s.reward.judges.aspects import as_one, open_judges, require_preferences
 from paras2s.reward.judges.llm_judge import LLMJudge, open_judge
 from paras2s.reward.judges.pairwise import LabellingJudge, PairJudge
 from paras2s.reward.model import RewardModel
@@ -163,7 +163,10 @@ def _pair_judge(name: object, setup: RewardSetup) -> PairJudge:
     """A judge that reads labels, or one that listens to both answers."""
     path = _judge_path(name, setup)
     if listens(path):
-        return as_one(open_judges(load_audio_judge_config(path)))
+        config = load_audio_judge_config(path)
+        if config.signals == "spoken" and config.strategy != "none":
+            raise ConfigError(f"{path}: a reward's judge has no voice for its signals; choose signals: tone")
+        return as_one(require_preferences(open_judges(config)))
     return LabellingJudge(*_judge(name, setup))
 
 
