@@ -51,7 +51,8 @@ def test_help_is_quick_and_names_every_verb(tmp_path: Path) -> None:
         assert done.returncode == 0
     assert statistics.median(took_s) < HELP_S
     text = ANSI.sub("", done.stdout)
-    verbs = ("demo", "data", "warmup", "distill", "align", "bench", "blueprint", "judge", "config", "doctor")
+    verbs = ("demo", "data", "warmup", "distill", "align", "bench", "blueprint", "judge", "config", "doctor", "plan")
+    verbs += ("rank", "probe", "ablate", "paper", "check-policy")
     assert [verb for verb in verbs if not re.search(rf"\b{verb}\b", text)] == []
 
 

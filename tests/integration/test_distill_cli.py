@@ -17,7 +17,9 @@ from paras2s.config import load_config
 from paras2s.errors import JudgeError
 from paras2s.reward.degenerate import KINDS
 from paras2s.reward.sources.panel import RewardPanel
+from paras2s.stages import distill
 from paras2s.stages.progress import open_console
+from paras2s.stages.prompts import CODEC
 from paras2s.stages.run import Run
 from paras2s.storage import read_json, read_jsonl
 
@@ -68,12 +70,36 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: 
     assert (report["preference_answers"], report["preference_unscored"], report["held_out_unscored"]) == (ANSWERS, 0, 0)
     assert set(report["baselines"]) == {"majority", "length", "loudness"}
     assert report["baselines"]["majority"]["pearson"] is None
-    assert report["held_out"]["n"] == ANSWERS
+    assert report["held_out"]["n"] == report["held_out_coded_again"]["n"] == ANSWERS
     assert set(report["held_out_by_category"]) == {"emotion", "sarcasm", "age", "gender"}
     rows = list(read_jsonl(tmp_path / "run/reward/preferences.jsonl"))
     assert len(rows) == ANSWERS
     # An LLM scores an answer for the style it was given to, and for no other.
     assert all(list(row["scores"]) == [row["style"]] for row in rows)
+
+
+def test_answers_are_learned_as_they_were_sampled_and_as_their_sound_is_coded_again(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Degenerate answers are coded from sound: without the second kind, all that is coded from sound is learned to be one.
+    learned, train = [], distill.train_reward_model
+
+    def keep(preferences: Any, *rest: Any) -> Any:
+        learned.append(preferences)
+        return train(preferences, *rest)
+
+    monkeypatch.setattr(distill, "train_reward_model", keep)
+    with ScriptedEndpoint(teacher) as server:
+        invoke("distill", pupil(tiny_run, tmp_path, server))
+    answers = learned[0].answers
+    assert len(answers) == 2 * ANSWERS
+    for sampled, again in zip(answers[:ANSWERS], answers[ANSWERS:], strict=True):
+        assert (sampled.question, sampled.scores) == (again.question, again.scores)
+        assert (again.codes == CODEC.encode(CODEC.decode(sampled.codes))).all()
+    assert any(
+        len(a.codes) != len(b.codes) or (a.codes != b.codes).any()
+        for a, b in zip(answers[:ANSWERS], answers[ANSWERS:], strict=True)
+    )
 
 
 def test_a_teacher_that_fails_for_a_fifth_leaves_those_without_a_score_and_goes_on(tiny_run: Path, tmp_path: Path) -> None:
