@@ -22,7 +22,7 @@ from paras2s.acoustics import asr
 from paras2s.audio import Clip
 from paras2s.bench.detection import QUALITY, DetectSuite
 from paras2s.config import Section, parse_config
-from paras2s.errors import AssetError, ConfigError, one_line
+from paras2s.errors import AssetError, AudioError, ConfigError, one_line
 from paras2s.kept import Kept
 from paras2s.records import MatchLabel, Measured, PairLabel, Preference, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints
@@ -238,8 +238,8 @@ class SpeakerBaseline:
             return Unscored(self.name, "a clip is silent: it has no speaker")
         try:
             first, second = (_embed(self.options.model, clip) for clip in (pair.first, pair.second))
-        except RuntimeError as error:
-            return Unscored(self.name, f"a clip is too short for the model ({one_line(error)[:200]})")
+        except AudioError as error:
+            return Unscored(self.name, str(error))
         found = same_speaker(first, second, self.options.threshold)
         if found is None:
             return Unscored(self.name, "the embedding has no direction")
@@ -261,8 +261,12 @@ def _embed(model: str, clip: Clip) -> np.ndarray:
 
     features, network = _speaker_model(model)
     heard = features(clip.at(RATE_HZ).samples, sampling_rate=RATE_HZ, return_tensors="pt")
-    with torch.inference_mode():
-        return np.asarray(network(**heard).embeddings[0], dtype=np.float64)
+    try:
+        with torch.inference_mode():
+            return np.asarray(network(**heard).embeddings[0], dtype=np.float64)
+    except (RuntimeError, ValueError) as error:
+        # A layer that is left with fewer frames than it spans says so in words of its own.
+        raise AudioError(f"a clip is too short for the model ({one_line(error)[:200]})") from error
 
 
 @functools.lru_cache(maxsize=1)

@@ -347,7 +347,7 @@ def test_the_authors_results_are_verdicts_too(tmp_path):
 def test_verdicts_about_other_pairs_or_labels_are_refused():
     rows = {row.id: row for row in [a_verdict(0, "1")]}
     assert matched([a_pair(0), a_pair(1)], rows, "x")[1] is None
-    with pytest.raises(DataError, match="no verdict on any of these pairs; its first one is 0/a.wav"):
+    with pytest.raises(DataError, match="no verdict on any of these pairs; its first one is 0/a"):
         matched([a_pair(5)], rows, "x")
     with pytest.raises(DataError, match="no verdict on any of these pairs, but 1 on them in the other order; its first"):
         matched([DetectPair(audio1_path="0/b.wav", audio2_path="0/a.wav", label="2")], rows, "x")

@@ -7,6 +7,7 @@ import base64
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -122,11 +123,44 @@ def test_a_judge_that_hears_noise_is_right_wherever_the_label_is(suite, clips):
     assert report["labels"] == {"1": 3, "2": 2}
     assert report["paper"]["accuracy"]["people"] == 0.71
     (path,) = report["judges"]
-    assert path.startswith("runs/detect/somos/audio-gpt-audio-1-")
     row = json.loads(Path(path).read_text().splitlines()[0])
-    assert (row["id"], row["truth"], row["label"], row["judge"]) == ("s0_None.wav | s0_0.wav", "1", "1", "audio:gpt-audio")
+    assert (row["id"], row["truth"], row["label"]) == ("s0_None.wav | s0_0.wav", "1", "1")
+    assert row["judge"].endswith(":gpt-audio")
+    assert path == f"runs/detect/somos/{re.sub('[:/]', '-', row['judge'] + '-' + row['version'])}.jsonl"
     recorded = detect("somos", "pairs.csv", "--verdicts", path)
     assert recorded == report
+
+
+def test_verdicts_on_pairs_that_are_not_asked_now_are_not_replaced(suite, clips):
+    run = ("--baseline", "dnsmos", "--out", "own.jsonl", "-s", "cache_dir=cache")
+    assert quality(clips, *run, "--limit", 2)["n_pairs"] == 2
+    # More pairs, the old ones among them.
+    quality(clips, *run, "--limit", 4)
+    before = (suite / "own.jsonl").read_bytes()
+    assert len(before.splitlines()) == 4
+    said = quality(clips, *run, "--limit", 3, fails=StorageError)
+    assert "own.jsonl holds verdicts on 4 pairs, 1 of which are not asked now (the first: s3_None.wav | s3_10.wav)" in said
+    assert "give another --out" in said
+    rows = list(csv.DictReader((suite / "pairs.csv").open()))
+    turned = [{"audio1_path": row["audio2_path"], "audio2_path": row["audio1_path"], "label": 1} for row in rows]
+    write_pairs(suite, turned)
+    assert "on 4 pairs, 4 of which are not asked now" in quality(clips, *run, fails=StorageError)
+    assert (suite / "own.jsonl").read_bytes() == before
+
+
+def test_a_budget_that_ends_before_the_first_verdict_reports_no_older_file(suite, clips):
+    with ScriptedEndpoint(hears_noise) as server:
+        quality(clips, *asking(server, "--out", "own.jsonl"))
+        before = (suite / "own.jsonl").read_bytes()
+        poor = ("--out", "own.jsonl", "-s", "cache_dir=other", "-s", "llm.budget_usd=1e-9")
+        app = typer.Typer()
+        app.command()(bench_detect)
+        words = ("somos", "pairs.csv", "--audio", str(clips), *asking(server, *poor), "--json")
+        done = CliRunner().invoke(app, words)
+        assert isinstance(done.exception, BudgetError)
+        assert done.stdout == ""
+        assert len(server.requests) == 4
+    assert (suite / "own.jsonl").read_bytes() == before
 
 
 def test_the_first_verdicts_are_the_baseline_of_a_judge(suite, clips):

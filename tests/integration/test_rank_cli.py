@@ -4,6 +4,8 @@ Not covered: that the figures are right, which is test_ranking.py's.
 """
 
 import json
+import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,32 @@ def test_one_aspect_and_a_rule_of_ones_own(folder):
     assert not (folder / "out/ranking.svg").exists()
 
 
+def test_the_rule_is_told_where_the_ensemble_is_ranked(folder):
+    whole = json.loads(rank("verdicts.csv", "--json", cwd=folder).stdout)
+    assert whole["rule"].startswith("majority: ")
+    alone = json.loads(rank("verdicts.csv", "--aspect", "lexical", "--json", "--out", "out", cwd=folder).stdout)
+    assert (list(alone["aspects"]), alone["rule"]) == (["lexical"], None)
+    assert "rule" not in (folder / "out/ranking.md").read_text()
+    (folder / "one.csv").write_text(HEAD + "lexical,1,good,ref,1,2\nlexical,2,good,ref,1,2\n")
+    lacking = json.loads(rank("one.csv", "--json", cwd=folder).stdout)
+    assert (list(lacking["aspects"]), lacking["rule"], "no ensemble" in lacking["problems"]) == (["lexical"], None, True)
+
+
+def test_a_thousand_verdicts_take_less_than_five_seconds_of_the_processor(tmp_path):
+    rng = random.Random(0)
+    rows = [
+        f"{aspect},{n},system-{system},system-0,{rng.choice(('1', '2', 'tie'))},{rng.choice(('1', '2', 'tie'))}\n"
+        for aspect in (*ASPECTS, "standard")
+        for n in range(25)
+        for system in range(10)
+    ]
+    (tmp_path / "verdicts.csv").write_text(HEAD + "".join(rows))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    found = json.loads(rank("verdicts.csv", "--json", cwd=tmp_path).stdout)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 5
+    assert (found["n_rows"], len(found["aspects"])) == (1000, 5)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -90,6 +118,8 @@ def test_one_aspect_and_a_rule_of_ones_own(folder):
         (("people.csv",), "people.csv: needs the column aspect once"),
         (("verdicts.csv", "--aspect", "manner"), "no verdicts of the aspect 'manner'"),
         (("verdicts.csv", "--rule", "none"), "unknown ensemble rule 'none'"),
+        (("verdicts.csv", "--aspect", "lexical", "--rule", "majority"), "not ranked: add --aspect ensemble"),
+        (("verdicts.csv", "--rules", "names.yaml"), "--rules names.yaml: say which of its rules makes the ensemble"),
         (("verdicts.csv", "--alias", "a=b"), "give --human as well"),
         (("verdicts.csv", "--human", "people.csv", "--alias", "a"), "--alias a: expected OLD=NEW"),
         (("verdicts.csv", "--human", "people.csv", "--alias", "Bad=bad"), "'Bad' is to be renamed, but is not in people.csv"),
