@@ -16,9 +16,12 @@ Systems = Annotated[
 Judges = Annotated[
     list[str] | None, typer.Option("--judge", help="A judge that listens: styleset (default), or a YAML. Repeatable.")
 ]
+# Options that say what is made, so that verdicts of outputs made already leave them nothing to do.
+OF_OUTPUTS = ("contexts", "limit", "turns", "seed", "longest_answer_s")
 
 
 def bench_styleset(
+    ctx: typer.Context,
     system: Systems = None,
     judge: Judges = None,
     task: Annotated[str | None, typer.Option(help="following, or role_play; else both.")] = None,
@@ -45,7 +48,7 @@ def bench_styleset(
     as_json: Json = False,
 ) -> None:
     """Follow style instructions, play both roles of a scene, and be judged by models that listen (StyleSet, Tables 1 and 2)."""
-    from paras2s.bench.styleset.items import load_following
+    from paras2s.bench.styleset.items import VERDICT_TASKS, load_following
     from paras2s.bench.styleset.report import build_report, load_human, load_rows, markdown
     from paras2s.errors import ConfigError
     from paras2s.stages.progress import open_console
@@ -59,9 +62,13 @@ def bench_styleset(
     if verdicts:
         if judge or temperatures or estimate or set_ or asked.systems:
             raise ConfigError("--verdicts are judged already: leave --system, --judge, --set, --temperatures, --estimate out")
+        if idle := [name for name in OF_OUTPUTS if _is_given(ctx, name)]:
+            raise ConfigError(f"--verdicts are of outputs made already: leave --{idle[0].replace('_', '-')} out")
         rows = load_rows(verdicts)
     elif not asked.systems:
         raise ConfigError("--system: give NAME=WHAT at least once, or --verdicts")
+    wanted = {name for of_task in asked.items for name in VERDICT_TASKS[of_task]}
+    rows, ratings = [row for row in rows if row.task in wanted], [one for one in ratings if one.task in wanted]
     names = {row.system for row in rows} | set(asked.systems)
     if strange := sorted(set(recorded or []) - names):
         raise ConfigError(f"--recorded {strange[0]}: no system is called that; there are {', '.join(sorted(names))}")
@@ -77,7 +84,7 @@ def bench_styleset(
         outputs = {name: make_outputs(asked, name, console, as_json) for name in asked.systems}
         made = {name: describe_outputs(tasks) for name, tasks in outputs.items()}
         rows, stopped = judge_outputs(judges, outputs, out / "verdicts.jsonl", console, as_json)
-    report = build_report(rows, ratings, load_following(items), recorded or [], made)
+    report = build_report(rows, ratings, load_following(items), recorded or [], made, str(stopped) if stopped else None)
     write_json(out / "styleset.json", report)
     write_text(out / "styleset.md", markdown(report))
     if as_json:
@@ -108,6 +115,11 @@ def _asked(
     if task is not None:
         chosen = {task: chosen[task]}
     return StyleAsked(parse_systems(system or []), chosen, out, cache_dir, *settings)
+
+
+def _is_given(ctx: typer.Context, option: str) -> bool:
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _temperatures(text: str | None) -> list[float]:

@@ -59,8 +59,8 @@ PROBES: dict[str, ProbeSpec] = {
     ),
     "noise": ProbeSpec(
         "White noise on both answers: whether the verdict is still that on the clean pair, by what the clean verdict was. At "
-        "80 dB no noise can be heard: what changes there is the judge's own unrest. A level's p-value is that of as many changes "
-        "as at 80 dB, of the same pairs.",
+        "80 dB no noise can be heard: what changes there is the judge's own unrest. A level's p-value says whether it "
+        "changes as many verdicts as 80 dB does.",
         ("unchanged", "changed"),
     ),
     "loudness": ProbeSpec(

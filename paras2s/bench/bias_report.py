@@ -37,7 +37,7 @@ TITLES = {
 class JudgeProbes:
     """What was found of one judge. `comparisons` were asked; `cost_usd` was spent on them now, None where that is not known.
 
-    What a judge was paid for is part of it whether or not its reply could be used; replies kept from an earlier run cost nothing.
+    Replies of no use are paid for too; those kept from an earlier run cost nothing.
     `stopped` says why not all was asked, None where it was.
     """
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 from rich.console import Console
+from rich.markup import escape
 
 from paras2s.audio import Clip, read_clip, write_clip
 from paras2s.bench.audio_chat import RATE_HZ, Asked, AudioChat, SpokenTurn
@@ -44,9 +45,10 @@ from paras2s.kept import key_of
 from paras2s.llm import Tokens
 from paras2s.policy.interface import Prompt, Turn
 from paras2s.policy.table import is_checkpoint
-from paras2s.records import Unscored
+from paras2s.records import Unscored, Verdict
 from paras2s.reward.judges.audio import AudioJudge
 from paras2s.reward.judges.llm_judge import Exchange, Utterance
+from paras2s.stages.probe import NOT_REACHED
 from paras2s.stages.progress import progress_bar
 from paras2s.storage import read_json, write_json
 
@@ -101,9 +103,9 @@ class PolicyDialogue:
         prompts = [one for one in found if not isinstance(one, Reply)]
         sampling = Sampling(TEMPERATURE, TEMPERATURE, self._steps)
         names = [str(place) for place in places]
-        rollouts = self._engine.generate(
-            names, [prompt for prompt, _ in prompts], 1, sampling, [[seeds[place]] for place in places]
-        )  # fmt: skip
+        every = [[seeds[place]] for place in places]
+        # An engine refuses to sample from no prompt at all.
+        rollouts = self._engine.generate(names, [prompt for prompt, _ in prompts], 1, sampling, every) if prompts else []
         replies = [one if isinstance(one, Reply) else Reply() for one in found]
         for place, (_, left_out), rollout in zip(places, prompts, rollouts, strict=True):
             text, wave, cut = rollout.texts[0], rollout.waves[0], rollout.finish_reason[0] == "length"
@@ -203,7 +205,9 @@ def is_finished(spec: str) -> bool:
 
 
 def fingerprint(spec: str) -> list[Any]:
-    """What tells one system from another under the same path: which model an endpoint is, or a folder's files by size and time.
+    """What tells one system from another: which model an endpoint is, or a folder's files by name, size and time.
+
+    How the path was typed is no part of it.
 
     Raises:
         ConfigError: it is no system.
@@ -214,7 +218,7 @@ def fingerprint(spec: str) -> list[Any]:
     if not path.is_dir():
         raise ConfigError(f"--system: {spec!r} is no folder and no YAML of an endpoint")
     files = sorted(one for one in path.iterdir() if one.is_file())
-    return [spec, [[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files]]
+    return [[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files]
 
 
 # What they say.
@@ -246,7 +250,7 @@ def make_outputs(asked: StyleAsked, name: str, console: Console, quiet: bool) ->
     found: dict[Task, list[Made]] = {}
     speaker, key = None, _key(asked, name)
     for task, items in asked.items.items():
-        kept = {item.id: load_made(asked, name, item, key) for item in items}
+        kept = {item.id: load_made(asked, name, item, key, console) for item in items}
         missing = [item for item in items if kept[item.id] is None]
         if missing:
             speaker = speaker or open_speaker(spec, asked)
@@ -323,8 +327,12 @@ def _keep(asked: StyleAsked, name: str, item: Item, key: str, dialogue: Dialogue
     return Made(item, output, sound if clip is not None else None)
 
 
-def load_made(asked: StyleAsked, name: str, item: Item, key: Callable[[Item], str]) -> Made | None:
+def load_made(
+    asked: StyleAsked, name: str, item: Item, key: Callable[[Item], str], console: Console | None = None
+) -> Made | None:
     """What an earlier run kept of an item; None where it kept nothing that can be judged, which is tried again.
+
+    A clip that is broken is named on the console.
 
     Raises:
         ConfigError: it was asked otherwise. DataError: the file is broken.
@@ -344,6 +352,12 @@ def load_made(asked: StyleAsked, name: str, item: Item, key: Callable[[Item], st
         raise ConfigError(
             f"{described}: was made by another system, of another item or with other settings; give another --out, or delete it"
         )
+    try:
+        _judged_clip(item, sound)
+    except AudioError as error:
+        if console:
+            console.print(f"[yellow]warning[/yellow]: {escape(str(error))}; it is made again", highlight=False, soft_wrap=True)
+        return None
     return Made(item, output, sound)
 
 
@@ -459,25 +473,30 @@ def open_judges(
 def judge_outputs(
     judges: Sequence[OpenJudge], systems: Mapping[str, Mapping[Task, Sequence[Made]]], path: Path, console: Console, quiet: bool
 ) -> tuple[list[StyleRow], BudgetError | None]:
-    """A row for every output, judge and task, written as they come; and the error, if a budget ended before they did."""
+    """A row for every output, judge and task, written as they come; and the error, if a budget ended before they did.
+
+    After that no judge is asked any more: what was not reached has a row that says so.
+    """
     rows: list[StyleRow] = []
     stopped: BudgetError | None = None
     for opened in judges:
         judge, task = opened.judge, opened.judge.task.name
         for name, outputs in systems.items():
             made = [one for kind, ones in outputs.items() if task in VERDICT_TASKS[kind] for one in ones]
-            with progress_bar(console, f"{name}: {task}, {opened.label}", None, quiet) as bar:
-                verdicts = iter(judge.rate([_exchange(one.item, one.path) for one in made if one.path], bar.at))
+            found: list[Verdict | Unscored | BudgetError] = []
+            if stopped is None:
+                with progress_bar(console, f"{name}: {task}, {opened.label}", None, quiet) as bar:
+                    found = judge.rate([_exchange(one.item, one.path) for one in made if one.path], bar.at)
+            verdicts = iter(found)
             for one in made:
-                verdict = next(verdicts) if one.path else Unscored(opened.name, one.output.unscored or "nothing to judge")
+                verdict: Verdict | Unscored | BudgetError = Unscored(opened.name, one.output.unscored or "nothing to judge")
+                if one.path:
+                    verdict = next(verdicts, Unscored(opened.name, NOT_REACHED))
                 if isinstance(verdict, BudgetError):
-                    stopped = stopped or verdict
-                else:
-                    rows.append(row_of(one.item.id, name, task, opened.name, opened.temperature, verdict))
+                    stopped, verdict = stopped or verdict, Unscored(opened.name, NOT_REACHED)
+                rows.append(row_of(one.item.id, name, task, opened.name, opened.temperature, verdict))
             save_rows(path, rows)
-            if stopped:
-                return rows, stopped
-    return rows, None
+    return rows, stopped
 
 
 def _exchange(item: Item, path: Path) -> Exchange:

@@ -4,6 +4,7 @@ Not covered: how the page looks, which was checked by eye.
 """
 
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -14,10 +15,12 @@ from scipy import stats
 
 from paras2s.bench.agreement import resample
 from paras2s.bench.bias import (
+    CLASSES,
     PROBES,
     Change,
     Outcome,
     ProbeResult,
+    against_control,
     draw_clusters,
     gap_correlation,
     mean_change,
@@ -166,9 +169,46 @@ def test_equal_clusters_drawn_together_are_drawn_as_often_as_apart():
     assert np.cov(fast.T) == pytest.approx(np.cov(slow.T), rel=0.08)
 
 
-def test_equal_seeds_give_equal_figures():
-    found = outcomes(["first", "second", "stable", "first", "other"])
+def test_equal_seeds_give_equal_figures_and_other_seeds_other_intervals():
+    labels = np.random.default_rng(0).choice(["first", "second", "stable"], 97)
+    # Clusters of many sizes: shares of resamples lie on no coarse grid.
+    found = [Outcome(f"c{int(place**0.7)}", ("all",), label) for place, label in enumerate(labels.tolist())]
     assert one_part(found, seed=4) == one_part(found, seed=4)
+    ends = [[(share.low, share.high) for share in one_part(found, seed=seed).shares.values()] for seed in (4, 5)]
+    assert ends[0] != ends[1]
+
+
+def noisy(label, number, level, cluster=None):
+    return Outcome(cluster or f"c{number}", (level,), label, f"p{number}")
+
+
+def level_part(found, level="1 dB"):
+    parts = against_control(tell_parts(found, PROBES["noise"].labels_of, None), found, "80 dB")
+    return next(part for part in parts if part.group == (level,))
+
+
+def test_noise_is_set_against_what_changes_without_any_pair_by_pair():
+    # Of 20 pairs 3 change at both levels, 12 at 1 dB alone, 2 at 80 dB alone: a sign test of 12 against 2.
+    at_1 = ["changed"] * 15 + ["unchanged"] * 5
+    at_80 = ["changed"] * 3 + ["unchanged"] * 12 + ["changed"] * 2 + ["unchanged"] * 3
+    found = [noisy(one, n, "1 dB") for n, one in enumerate(at_1)] + [noisy(one, n, "80 dB") for n, one in enumerate(at_80)]
+    exact = stats.binomtest(12, 14).pvalue
+    part = level_part(found)
+    assert (part.p_value, part.against) == (pytest.approx(exact, abs=4 * np.sqrt(exact / 10_000)), "80 dB")
+    control = level_part(found, "80 dB")
+    assert (control.p_value, control.against) == (None, None)
+    # A pair that the control has no label of is compared with nothing.
+    more = [*found, *(noisy("changed", n, "1 dB") for n in range(100, 140))]
+    assert level_part(more).p_value == part.p_value
+    # As many changes as without noise are no proof, however many they are.
+    same = [noisy("changed", n, level) for n in range(30) for level in ("1 dB", "80 dB")]
+    assert level_part(same).p_value == 1.0
+
+
+def test_pairs_of_one_cluster_say_once_that_noise_changes_them():
+    found = [noisy(label, n, level, f"c{n % 2}") for n in range(20)
+             for level, label in (("1 dB", "changed"), ("80 dB", "unchanged"))]  # fmt: skip
+    assert level_part(found).p_value == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_change_of_scores_has_scipys_interval():
@@ -187,8 +227,31 @@ def test_stability_that_grows_with_the_gap_correlates_with_it():
     found = gap_correlation(gaps, [gap > 1.5 for gap in gaps], [str(gap) for gap in gaps])
     assert found.value == pytest.approx(stats.spearmanr(gaps, [gap > 1.5 for gap in gaps]).statistic)
     assert found.low > 0.5
+    assert found.p_value == pytest.approx(1 / 10_001)
     assert gap_correlation(gaps, [True] * 40, list(map(str, gaps))).why_none == "the verdicts' stabilities are all the same"
     assert gap_correlation([1.0, 1.0], [True, False], ["a", "b"]).why_none == "the gaps are all the same"
+
+
+def test_with_a_pair_a_cluster_the_gaps_p_value_is_scipys_permutation():
+    rng = np.random.default_rng(7)
+    gaps = rng.uniform(0, 3, 30)
+    stable = gaps + rng.normal(0, 2.5, 30) > 1.5
+
+    def spearman(moved):
+        return stats.spearmanr(gaps, moved).statistic
+
+    other = stats.permutation_test((stable,), spearman, permutation_type="pairings", n_resamples=4000, rng=rng)
+    found = gap_correlation(gaps.tolist(), stable.tolist(), [str(place) for place in range(30)])
+    assert 0.01 < found.p_value < 0.6
+    assert found.p_value == pytest.approx(other.pvalue, abs=0.03)
+
+
+def test_a_gaps_p_value_counts_clusters_and_not_pairs():
+    # Two clusters, 20 pairs each: the near ones are never stable, the far ones always. Either pairing is as extreme.
+    gaps, stable, clusters = [0.1] * 20 + [2.0] * 20, [False] * 20 + [True] * 20, ["a"] * 20 + ["b"] * 20
+    assert gap_correlation(gaps, stable, clusters).p_value == 1.0
+    found = gap_correlation(gaps, stable, ["a"] * 40)
+    assert (found.value, found.p_value) == (pytest.approx(1.0), None)
 
 
 # What people read.
@@ -206,7 +269,7 @@ def result(name, labels, group=("all",), **more):
         (result("position", ["first"] * 20 + ["stable"] * 30), ["a lean towards the first place", "60.0 %", "p < 0.001"]),
         (result("position", ["first", "second", "stable"]), ["no lean can be shown", "p = 1.000"]),
         (result("identical", ["tie"] * 5), ["100.0 %", "no lean"]),
-        (result("verbosity", ["longer"] * 15), ["a lean towards longer answers", "Of 15 pairs"]),
+        (result("verbosity", ["longer"] * 15), ["a lean towards longer answers", "Of 15 verdicts on pairs rated alike"]),
         (result("loudness", ["quieter"] * 15 + ["louder"]), ["a lean towards quieter clips"]),
         (result("speaker", ["original"] * 12, ("lower",)), ["lower:", "a lean towards the own voice"]),
         (result("noise", ["unchanged", "changed"], ("1 dB",)), ["50.0 %", "at 1 dB"]),
@@ -238,8 +301,9 @@ def test_noise_is_told_beside_what_changes_without_any():
     groups = {"1 dB": ["changed"] * 3, "40 dB": ["unchanged", "unchanged", "changed"], "80 dB": ["unchanged"] * 3}
     found = [one for level, labels in groups.items() for one in outcomes(labels, (level,))]
     parts = tell_parts(found, PROBES["noise"].labels_of, None)
+    parts = tuple(replace(part, p_value=0.03, against="80 dB") if part.group == ("1 dB",) else part for part in parts)
     text = sentence(ProbeResult("noise", "measured", "", 9, 9, {}, parts))
-    assert "for 0.0 % (0.0 to 0.0) at 1 dB and 66.7 %" in text
+    assert "for 0.0 % (0.0 to 0.0) at 1 dB (p = 0.030 against 80 dB) and 66.7 %" in text
     assert "with noise that nobody hears, for 100.0 % (100.0 to 100.0) at 80 dB" in text
 
 
@@ -272,8 +336,24 @@ def test_the_page_escapes_everything_and_loads_nothing(tmp_path):
     assert not [attrs for _, attrs in page.tags if {"src", "href"} & attrs.keys()]
     assert "url(" not in source
     assert [tag for tag, _ in page.tags].count("svg") == 4
-    assert "price not known" in page.text
+    assert "what it cost is not known" in page.text
     assert "-0.250 (-0.500 to +0.000)" in page.text
+
+
+def test_every_line_of_the_noise_chart_has_a_colour_of_its_own(tmp_path):
+    groups = [(level, *more) for level in ("1 dB", "5 dB", "80 dB") for more in ((), *((name,) for name in CLASSES))]
+    found = [Outcome(f"c{n}", group, "unchanged") for group in groups for n in range(2)]
+    noise = ProbeResult("noise", "measured", "", 2, 2, {}, tell_parts(found, PROBES["noise"].labels_of, None))
+    whole = report()
+    write_probes(tmp_path, replace(whole, judges=(replace(whole.judges[0], probes=(noise,)),)))
+    source = (tmp_path / "probe.html").read_text()
+    drawn = {word for _, attrs in Page(source).tags for word in (attrs.get("class") or "").split()}
+    lines = {word for word in drawn if re.fullmatch(r"(line|key)-\d", word)}
+    assert lines == {f"{kind}-{number}" for kind in ("line", "key") for number in range(8)}
+    styles = source[: source.index("</style>")]
+    assert [word for word in lines if f".{word} {{" not in styles] == []
+    colours = re.findall(r"--c\d: (#\w+);", styles)
+    assert len(colours) == len(set(colours)) == 16
 
 
 def test_the_json_is_strict_and_the_table_is_plain_text(tmp_path):

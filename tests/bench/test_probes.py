@@ -87,6 +87,14 @@ def test_a_wrong_row_is_named(tmp_path, change, message):
         load_probe_pairs(path)
 
 
+def test_a_row_ends_where_a_line_ends_and_nowhere_else(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    text = "one\u2028two\x85three"
+    path.write_text(json.dumps(ROWS[0] | {"first_text": text}, ensure_ascii=False) + "\r\n" + json.dumps(ROWS[1]), "utf-8")
+    one, _ = load_probe_pairs(path)
+    assert one.words[0] == text
+
+
 def test_a_csv_names_the_line_and_the_value_too_many(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text("id,first,second\nx,a.wav,b.wav\ny,a.wav,b.wav,c.wav\n")
@@ -223,8 +231,13 @@ def test_equal_files_are_one_clip(pair, tmp_path):
 )
 def test_only_tied_pairs_of_unequal_length_tell_of_verbosity(pair, tokens, label, meaning):
     tied = ProbePair(**{**vars(pair), "tied_by": "people"})
-    (trial,) = probes.verbosity([tied, pair], {"p": tokens})
-    assert trial.read([label]) == [(("all",), meaning)]
+    given, exchanged = probes.verbosity([tied, pair], {"p": tokens})
+    assert given.read([label]) == [(("all",), meaning)]
+    # In the other order the same place has the other answer.
+    other = {"longer": "shorter", "shorter": "longer"}.get(meaning, meaning)
+    assert exchanged.read([label]) == [(("all",), other)]
+    assert [trial.asks[0] for trial in (given, exchanged)] == [probes.as_given(tied), probes.turned_round(tied)]
+    assert given.cluster == exchanged.cluster
     assert probes.verbosity([tied], {"p": (9, 5)}) == []
     assert probes.verbosity([pair], {}) == []
 

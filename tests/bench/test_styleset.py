@@ -292,6 +292,17 @@ def test_a_policy_with_a_context_limit_is_shown_as_much_as_fits_and_says_how_muc
     assert 0 < left_out[-1] < len(turns) - 3
 
 
+def test_dialogues_of_which_none_fits_are_failed_replies_with_the_reason() -> None:
+    policy = tiny_glm()
+    rate_hz = policy.spec.step_rate_hz
+    # An answer alone would fill the context.
+    speaker = PolicyDialogue(policy, longest_answer_s=math.ceil(policy.spec.context_steps / rate_hz))
+    turns = [Turn("user", "", Clip((0.1 * np.random.default_rng(0).standard_normal(RATE)).astype(np.float32), RATE))]
+    replies = speaker.reply([turns, turns], [1, 2])
+    assert [reply.clip for reply in replies] == [None, None]
+    assert all("do not fit" in (reply.failed or "") for reply in replies)
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +340,33 @@ def test_averages_of_pearsons_r_are_those_made_by_hand() -> None:
     table = build_report(judged("j", [1, 2, 3]), ratings, [], [], {})["table_2"]["style_following"]
     assert table["human_human"] == {"r": pytest.approx((r - 1 - r) / 3), "n_known": 3, "n_pairs": 3}
     assert table["judge_human"]["j"] == {"r": pytest.approx((1 + r - 1) / 3), "n_known": 3, "n_pairs": 3}
+
+
+def test_the_average_over_judges_is_that_of_two_judges_and_not_of_two_temperatures() -> None:
+    r = 3 / math.sqrt(28 / 3)
+    rows = judged("j", [1, 2, 3]) + judged("k", [1, 2, 4]) + judged("l", [3, 2, 1])
+    report = build_report(rows, [], [], [], {})
+    # r(j k), r(j l) = -1, r(k l) = -r.
+    expected = {"r": pytest.approx((r - 1 - r) / 3), "n_known": 3, "n_pairs": 3}
+    assert report["table_2"]["style_following"]["judge_judge"] == expected
+    text = markdown(report)
+    assert "| judge - judge | -0.333 (3 of 3 pairs) |" in text
+    # Nobody rated: no row of people.
+    assert "| human -" not in text
+    swept = build_report(judged("j", [1, 2, 3], 0.5) + judged("j", [3, 2, 1], 1.5), human("a", [1, 2, 3]), [], [], {})
+    assert swept["table_2"]["style_following"]["judge_judge"] == {"r": None, "n_known": 0, "n_pairs": 0}
+    text = markdown(swept)
+    assert "| judge - judge" not in text
+    assert "| human - human" not in text
+    assert "| human - j T=0.5 | 1.000 (1 of 1 pairs) |" in text
+
+
+def test_what_stopped_a_bench_is_in_both_reports() -> None:
+    report = build_report(judged("j", [1, 2]), [], [], [], {}, "the budget\nis spent")
+    assert report["stopped"] == "the budget\nis spent"
+    assert "**Stopped before its end**: the budget is spent" in markdown(report)
+    assert build_report(judged("j", [1, 2]), [], [], [], {})["stopped"] is None
+    assert "Stopped" not in markdown(build_report(judged("j", [1, 2]), [], [], [], {}))
 
 
 def test_pearsons_r_is_scipys_over_what_both_scored() -> None:

@@ -5,13 +5,14 @@ Not covered: what a trained judge makes of these probes; the embedded ones here 
 
 import json
 import shutil
-from dataclasses import dataclass
+from argparse import Namespace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
-from scripted_endpoint import Say, ScriptedEndpoint
+from scripted_endpoint import Say, ScriptedEndpoint, said
 from typer.testing import CliRunner
 
 from paras2s.audio import Clip, write_clip
@@ -21,9 +22,10 @@ from paras2s.bench.rows import AnswerRow, save_rows
 from paras2s.cli_probe import probe
 from paras2s.errors import BudgetError, ConfigError, DataError
 from paras2s.records import Preference, Unscored
+from paras2s.reward.judges.llm_judge import Exchange, Utterance
 from paras2s.reward.judges.pairwise import ScoringJudge
 from paras2s.reward.judges.votes import POINTS, prefer
-from paras2s.stages.probe import Revoicer, make_plan, probe_judge, run_pairs
+from paras2s.stages.probe import Revoicer, count_words, make_plan, probe_judge, run_pairs
 from paras2s.stages.probe_judges import Memory, Probed
 
 RATE_HZ = 16_000
@@ -115,7 +117,8 @@ def test_a_judge_that_likes_the_first_place_is_found_out(pairs):
     # A bias of place alone is none of loudness.
     assert shares(found["loudness"], "all") == {"louder": 0.5, "quieter": 0.5}
     assert judge.comparisons == len(rows) == 24 + 24 + 48
-    assert judge.cost_usd == pytest.approx(96 * 0.5)
+    # It calls nobody.
+    assert judge.cost_usd == 0.0
 
 
 def test_a_judge_that_likes_length_is_stable_and_verbose(pairs):
@@ -124,7 +127,7 @@ def test_a_judge_that_likes_length_is_stable_and_verbose(pairs):
     assert shares(found["position"], "all") == {"stable": 1.0}
     assert found["position"].part("all").p_value == 1.0
     assert shares(found["identical"], "all") == {"tie": 1.0}
-    assert found["verbosity"].n_asked == 4
+    assert found["verbosity"].n_asked == 2 * 4
     assert shares(found["verbosity"], "all") == {"longer": 1.0}
     # Four pairs prove little: 2 of 2 ** 4 ways.
     assert found["verbosity"].part("all").p_value == pytest.approx(0.125, abs=0.015)
@@ -132,6 +135,55 @@ def test_a_judge_that_likes_length_is_stable_and_verbose(pairs):
     # A clip is as long in one voice as in another.
     voices = probed_by(judge, pairs[:1], "speaker")[0]["speaker"]
     assert shares(voices, "lower") == shares(voices, "higher") == {"tie": 1.0}
+
+
+def test_a_judge_that_likes_the_first_place_does_not_look_fond_of_length(pairs):
+    long_first = [pair for pair in pairs if len(pair.words[0]) > len(pair.words[1])]
+    tied = [replace(pair, tied_by="people") for pair in long_first]
+    found, judge, *_ = probed_by(ScriptedJudge(lambda pair: "1"), tied, "verbosity")
+    part = found["verbosity"].part("all")
+    assert shares(found["verbosity"], "all") == {"longer": 0.5, "shorter": 0.5}
+    assert (part.p_value, part.clusters, part.shares["tie"].n) == (1.0, 6, 12)
+    assert judge.comparisons == 12
+    # Both orders are those of the place, and asked once.
+    assert probed_by(ScriptedJudge(lambda pair: "1"), tied, "verbosity", "position")[1].comparisons == 12
+
+
+def test_a_judge_of_single_answers_needs_no_second_score_to_be_asked_in_both_orders(pairs):
+    heard = []
+
+    def score(exchanges):
+        heard.extend(exchanges)
+        return [length(one.answer) for one in exchanges]
+
+    found, told, *_ = probed_by(ScoringJudge("ears", Memory(score)), pairs, "verbosity")
+    assert shares(found["verbosity"], "all") == {"longer": 1.0}
+    assert (told.comparisons, len(heard), found["verbosity"].n_scored) == (4, 8, 8)
+    # The words of each side go with it.
+    assert {one.words for one in heard} == {"one two three four five six seven", "one"}
+
+
+def test_words_are_part_of_what_a_score_is_kept_by():
+    calls = []
+    memory = Memory(lambda exchanges: [float(len(calls.append(one) or one.words)) for one in exchanges])
+    clip = tone(200, 0.5)
+    assert memory([Exchange(Utterance(), clip, "a"), Exchange(Utterance(), clip, "bc")]) == [1.0, 2.0]
+    assert memory([Exchange(Utterance(), clip, "a")]) == [1.0]
+    assert len(calls) == 2
+
+
+def test_an_answer_in_which_nothing_is_heard_has_no_words_to_count(pairs, monkeypatch):
+    from paras2s.acoustics import asr
+
+    monkeypatch.setattr(asr, "transcribe", lambda clips: [Namespace(text="")])
+    tokens, wordless = count_words([replace(pairs[0], words=(None, "one")), pairs[3]])
+    assert tokens == {"p3": (1, 7)}
+    assert list(wordless) == ["p0"]
+    assert "0-a.wav: the recogniser heard no words" in wordless["p0"]
+    tied = [replace(pairs[0], words=(None, "one"))]
+    found, *_ = probed_by(ScriptedJudge(lambda pair: "1"), tied, "verbosity")
+    assert (found["verbosity"].n_asked, found["verbosity"].n_scored) == (2, 0)
+    assert set(found["verbosity"].unscored.values()) == {2}
 
 
 def test_a_judge_that_noise_breaks_is_unchanged_above_it_only(pairs):
@@ -147,6 +199,12 @@ def test_a_judge_that_noise_breaks_is_unchanged_above_it_only(pairs):
     assert groups == [("1 dB",), ("1 dB", "chosen"), ("1 dB", "people's tie")]
     assert found["noise"].part("1 dB", "chosen").shares["changed"].n == 8
     assert found["noise"].changes == ()
+    # Twelve pairs that all change at 1 dB and none at 80 dB: 2 of 2 ** 12 ways.
+    part = found["noise"].part("1 dB")
+    assert (part.against, part.p_value < 0.003) == ("80 dB", True)
+    assert found["noise"].part("20 dB").p_value == 1.0
+    assert found["noise"].part("80 dB").p_value is None
+    assert "(p < 0.001 against 80 dB)" in sentence(found["noise"]) or "(p = 0.00" in sentence(found["noise"])
 
 
 def test_a_judge_that_opinion_moves_only_when_it_is_clear(pairs):
@@ -178,7 +236,8 @@ def test_what_cannot_be_judged_is_counted_with_its_reason(pairs):
     assert sum("4-b.wav: cannot be decoded" in reason for reason in place.unscored) == 1
     assert place.part("all").shares["stable"].n_asked == 12
     assert sentence(place) == "None of 12 could be judged."
-    assert (found["verbosity"].n_asked, found["verbosity"].n_scored) == (4, 1)
+    # Of four tied pairs three have a long clip first in one order; the fourth is broken.
+    assert (found["verbosity"].n_asked, found["verbosity"].n_scored) == (8, 3)
     assert {row["label"] for row in rows} == {None, "tie"}
     assert all((row["label"] is None) == bool(row["unscored"]) for row in rows)
 
@@ -293,7 +352,8 @@ def test_an_llm_that_likes_the_first_place_costs_once_what_was_estimated(manifes
         assert estimate["calls"] == estimate["comparisons"] == len(server.requests) == 24 + 24
         again = json.loads(invoke(*words, *settings(server, tmp_path)).stdout)
         assert len(server.requests) == 48
-    assert again["judges"] == found["judges"]
+    # What is kept costs nothing again.
+    assert again["judges"] == [found["judges"][0] | {"cost_usd": 0.0}]
     assert found["schema"] == "paras2s.probe/1"
     place, same = found["judges"][0]["probes"]
     assert place["parts"][0]["shares"]["first"]["value"] == 1.0
@@ -302,7 +362,22 @@ def test_an_llm_that_likes_the_first_place_costs_once_what_was_estimated(manifes
     rows = [json.loads(line) for line in (tmp_path / "out/comparisons.jsonl").read_text().splitlines()]
     assert len(rows) == 48
     assert "towards the first place" in (tmp_path / "out/probe.html").read_text()
-    assert json.loads((tmp_path / "out/probe.json").read_text()) == found
+    assert json.loads((tmp_path / "out/probe.json").read_text()) == again
+    assert sum(row["cost_usd"] for row in rows) == pytest.approx(found["judges"][0]["cost_usd"])
+
+
+def test_replies_of_no_use_are_paid_for_and_unpriced_ones_have_no_cost(manifest, tmp_path):
+    words = (manifest, "--judge", "audio", "--only", "position", "--json")
+    with ScriptedEndpoint(lambda asked, number: Say("I would rather not say.")) as server:
+        found = json.loads(invoke(*words, "--out", tmp_path / "a", *settings(server, tmp_path / "a")).stdout)["judges"][0]
+        assert found["probes"][0]["n_scored"] == 0
+        assert found["cost_usd"] > 0
+        unknown = ("-s", "llm.model=nobody-knows", *settings(server, tmp_path / "b"))
+        assert json.loads(invoke(*words, "--out", tmp_path / "b", *unknown).stdout)["judges"][0]["cost_usd"] is None
+    with ScriptedEndpoint(lambda asked, number: Say(TRACE_FIRST)) as server:
+        unknown = ("-s", "llm.model=nobody-knows", *settings(server, tmp_path / "c"))
+        found = json.loads(invoke(*words, "--out", tmp_path / "c", *unknown).stdout)["judges"][0]
+        assert (found["probes"][0]["n_scored"], found["cost_usd"]) == (12, None)
 
 
 def test_a_listening_judge_is_probed_a_task_at_a_time(manifest, tmp_path):
@@ -328,6 +403,19 @@ def test_a_listening_judge_is_probed_a_task_at_a_time(manifest, tmp_path):
     assert scorer["position"]["status"] == "by construction"
     assert scorer["loudness"]["parts"][0]["shares"]["tie"]["value"] == 1.0
     assert all(one["cost_usd"] > 0 for one in found)
+
+
+def test_a_judge_of_single_clips_reads_the_words_of_each(manifest, tmp_path):
+    config = tmp_path / "ears.yaml"
+    config.write_text("tasks: [mos]\ntranscripts: given\nllm: {model: gpt-audio, structured: never}\n")
+    words = (manifest, "--judge", config, "--only", "verbosity", "--out", tmp_path / "out", "--json")
+    with ScriptedEndpoint(lambda asked, number: Say(json.dumps({"reasoning": "r", "score": 3}))) as server:
+        # Four tied pairs of two answers each.
+        assert json.loads(invoke(*words, "--estimate", *settings(server, tmp_path)).stdout)["judges"][0]["calls"] == 8
+        found = json.loads(invoke(*words, *settings(server, tmp_path)).stdout)["judges"][0]
+        asked = list(map(said, server.requests))
+    assert (found["probes"][0]["n_scored"], len(asked)) == (8, 8)
+    assert sum("one two three four five six seven" in text for text in asked) == 4
 
 
 def test_a_budget_is_raised_after_everything_is_written(manifest, tmp_path):
@@ -391,6 +479,18 @@ def benched(tiny_run, tmp_path_factory):
     return run
 
 
+def test_scores_of_two_judges_are_no_tie(benched, tmp_path):
+    shutil.copytree(benched, tmp_path / "run")
+    path = tmp_path / "run/bench/sft.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[0] |= {"judge": "rubric/1/y", "transcript": ""}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (pair,) = run_pairs(tmp_path / "run", 0)
+    assert pair.tied_by is None
+    # What a recogniser heard nothing in is not taken for an answer without words.
+    assert None in pair.words
+
+
 def test_equal_answers_are_no_pair_of_a_run(benched):
     (pair,) = run_pairs(benched, 0)
     assert pair.tied_by == "rubric"
@@ -412,7 +512,7 @@ def test_a_runs_own_judges_are_probed_through_recogniser_and_codec(benched):
     assert by_rubric["verbosity"]["why"] == "it was rubric itself that rated pairs a tie"
     assert by_model["verbosity"]["notes"] == ["Ties rated by: rubric."]
     assert {name: by_model[name]["n_scored"] for name in ("verbosity", "noise", "speaker", "mos_gap")} == {
-        "verbosity": 1, "noise": 7, "speaker": 4, "mos_gap": 0,
+        "verbosity": 2, "noise": 7, "speaker": 4, "mos_gap": 0,
     }  # fmt: skip
     assert len(by_model["noise"]["changes"]) == len(LEVELS_DB)
     assert list(by_rubric) == ["position", "identical", "verbosity", "loudness"]

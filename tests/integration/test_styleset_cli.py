@@ -83,7 +83,9 @@ def world(tmp_path: Path, spoken: Path) -> Path:
 
 
 def asked_of(world: Path, server: ScriptedEndpoint | None, *more: object, out: str = "out") -> list[object]:
-    words: list[object] = ["--items", world / "items.yaml", "--contexts", world / "contexts.yaml", "--out", world / out]
+    words: list[object] = ["--items", world / "items.yaml", "--out", world / out]
+    # Of verdicts, nothing is left to be made.
+    words += [] if "--verdicts" in more and "--system" not in more else ["--contexts", world / "contexts.yaml"]
     words += ["--cache-dir", world / "cache"]
     if server:
         words += ["--set", f"llm.base_url={server.base_url}", "--set", "llm.model=gpt-4o-audio-preview"]
@@ -154,7 +156,7 @@ def test_the_true_judge_gets_one_clip_of_a_minute_at_most_and_what_it_must_be_to
     assert len(following) == 5
     assert all("The tea is cold." in text for text in following)
     assert sum("Line 1." in said(one) and "the cat" in said(one) for one in asked) == 10
-    assert found["table_1"]["role_play_realism"]["tape"]["audio:gpt-4o-audio-preview"] == {
+    assert found["table_1"]["role_play_realism"]["tape"]["listens:gpt-4o-audio-preview"] == {
         "mean": 1, "sd": 0, "n_scored": 2, "n_asked": 2,
     }  # fmt: skip
     rows = load_rows([world / "out/verdicts.jsonl"])
@@ -235,7 +237,7 @@ def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tr
         )
         found = whole(run(*words))
         assert [one for one in server.requests if "modalities" not in one] == []
-        cell = found["table_1"]["role_play_style"]["chat"]["audio:gpt-4o-audio-preview"]
+        cell = found["table_1"]["role_play_style"]["chat"]["listens:gpt-4o-audio-preview"]
         assert cell == {"mean": None, "sd": None, "n_scored": 0, "n_asked": 2}
         assert {one["count"] for one in found["unscored"]} == {2}
         assert found["unscored"][0]["reason"].startswith("2 turns are no dialogue, at least 3 are (turn 3: gpt-audio at")
@@ -245,7 +247,7 @@ def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tr
         )
         broken[0] = False
         again = whole(run(*words, "--turns", 3))
-    assert again["table_1"]["role_play_style"]["chat"]["audio:gpt-4o-audio-preview"]["mean"] == 4
+    assert again["table_1"]["role_play_style"]["chat"]["listens:gpt-4o-audio-preview"]["mean"] == 4
 
 
 def test_a_judge_at_several_temperatures_and_people_beside_it(world: Path) -> None:
@@ -269,7 +271,7 @@ def test_a_judge_at_several_temperatures_and_people_beside_it(world: Path) -> No
         found = whole(run(*words, "--json"))
         assert sorted({one["temperature"] for one in server.requests}) == [0.5, 1.5]
         assert len(server.requests) == 2 * 2 * 2 * 5
-    swept = found["sweep"]["audio:gpt-4o-audio-preview"]
+    swept = found["sweep"]["listens:gpt-4o-audio-preview"]
     assert swept["0.5"]["style_following"]["r_with_people"]["r"] == pytest.approx(1)
     assert swept["1.5"]["style_following"]["r_with_people"]["r"] == pytest.approx(-1)
     assert "## Temperatures" in (world / "out/styleset.md").read_text()
@@ -277,6 +279,51 @@ def test_a_judge_at_several_temperatures_and_people_beside_it(world: Path) -> No
     recorded = ["--verdicts", world / "out/verdicts.jsonl", "--human", world / "h.csv", "--json"]
     again = whole(run(*asked_of(world, None, *recorded, out="again")))
     assert again | {"outputs": found["outputs"]} == found
+
+
+def test_recorded_verdicts_are_filtered_by_task_and_leave_nothing_to_be_made(world: Path) -> None:
+    kinds = ("style_following", "role_play_style", "role_play_realism")
+    rows = [{"item": "f1", "system": "a", "task": kind, "judge": "j", "score": 1} for kind in kinds]
+    path = world / "v.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (world / "h.csv").write_text("item,system,task,rater,score\nf1,a,role_play_style,ann,3\n")
+    words = asked_of(world, None, "--verdicts", path, "--json")
+    assert list(whole(run(*words))["table_1"]) == list(kinds)
+    found = whole(run(*words, "--task", "following", "--human", world / "h.csv"))
+    assert (list(found["table_1"]), found["only_rated"]) == (["style_following"], 0)
+    assert list(whole(run(*words, "--task", "role_play"))["table_1"]) == list(kinds[1:])
+    for option in ("--limit 3", "--turns 20", "--seed 42", f"--contexts {world / 'contexts.yaml'}", "--longest-answer-s 18"):
+        run(*words, *option.split(), fails=ConfigError, says=f"leave {option.split()[0]} out")
+
+
+def test_what_a_judges_budget_does_not_reach_is_in_the_report(world: Path) -> None:
+    for name in ("one", "two"):
+        (world / name).mkdir()
+        for number, item in enumerate(("f1", "f2", "p1")):
+            write_clip(world / name / f"{item}.wav", noise(number + 10 * (name == "two"), 20.0))
+    # A cent each, and a little more by estimate: the fourth may cost more than is left.
+    reply = Say("Final score: [[1]]", usage={"prompt_tokens": 4000, "completion_tokens": 20})
+    with ScriptedEndpoint(lambda asked, number: reply) as server:
+        systems = ["--system", f"one={world / 'one'}", "--system", f"two={world / 'two'}"]
+        words = asked_of(world, server, *systems, "--judge", "styleset", "--json", "--set", "samples=1")
+        run(*words, "--set", "llm.budget_usd=0.04", "--set", "llm.concurrency=1", fails=BudgetError, says="is spent")
+        calls = len(server.requests)
+        report = whole((world / "out/styleset.json").read_text())
+        assert "0.04 USD is spent" in report["stopped"]
+        assert "**Stopped before its end**: the budget of 0.04 USD" in (world / "out/styleset.md").read_text()
+        cells = [cell["listens:gpt-4o-audio-preview"] for table in report["table_1"].values() for cell in table.values()]
+        assert [cell["n_asked"] for cell in cells] == [2] * 6
+        assert sum(cell["n_scored"] for cell in cells) == calls
+        assert 0 < calls < 8
+        reasons = {one["reason"]: 0 for one in report["unscored"]}
+        for one in report["unscored"]:
+            reasons[one["reason"]] += one["count"]
+        # What is missing keeps its own reason: p2 of both systems, for both verdicts.
+        assert reasons.pop("not asked: the budget ended before it") == 8 - calls
+        assert (len(reasons), sum(reasons.values())) == (2, 4)
+        assert len(load_rows([world / "out/verdicts.jsonl"])) == 12
+        found = whole(run(*words))
+        assert (found["stopped"], len(server.requests)) == (None, 8)
 
 
 def test_two_judges_of_one_model_are_told_apart(world: Path) -> None:
@@ -289,7 +336,7 @@ def test_two_judges_of_one_model_are_told_apart(world: Path) -> None:
         words = asked_of(world, server, "--system", f"a={world / 'a'}", "--task", "following", "--json")
         found = whole(run(*words, "--judge", "styleset", "--judge", world / "other.yaml"))
         run(*words, "--judge", "styleset", "--judge", "styleset", fails=ConfigError, says="could not be told apart")
-    model = "audio:gpt-4o-audio-preview"
+    model = "listens:gpt-4o-audio-preview"
     assert list(found["table_1"]["style_following"]["a"]) == [f"{model} (styleset)", f"{model} (other)"]
 
 
@@ -312,6 +359,24 @@ def test_what_cannot_be_done_is_said(world: Path, monkeypatch: pytest.MonkeyPatc
     with ScriptedEndpoint(judge("1")) as server:
         run(*asked_of(world, server, *words), fails=ConfigError, says=says)
         assert server.requests == []
+
+
+def test_a_broken_clip_is_made_again_and_a_path_is_the_folder_however_it_is_typed(
+    tiny_run: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tiny_run / "run/sft"
+    monkeypatch.chdir(checkpoint.parent)
+    with ScriptedEndpoint(judge("1")) as server:
+        words = ["--task", "following", "--longest-answer-s", 1.0]
+        run(*asked_of(world, server, "--system", f"tiny={checkpoint}", *words))
+        sounds = [world / f"out/outputs/tiny/following/{name}.wav" for name in ("f1", "f2")]
+        before, kept = [path.read_bytes() for path in sounds], sounds[1].stat().st_mtime_ns
+        sounds[0].write_bytes(before[0][:20])
+        said = run(*asked_of(world, server, "--system", "tiny=./sft", *words))
+    assert "warning" in said
+    assert "f1.wav" in said.split("warning")[1].split("made again")[0].replace("\n", "")
+    assert [path.read_bytes() for path in sounds] == before
+    assert sounds[1].stat().st_mtime_ns == kept
 
 
 def test_outputs_made_otherwise_are_not_taken_for_ones_own(tiny_run: Path, world: Path) -> None:

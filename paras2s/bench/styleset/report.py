@@ -288,6 +288,7 @@ def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Seq
     for one in ratings:
         if one.system not in left_out:
             people[one.task][one.rater][one.system, one.item] = one.score
+    of_label = {row.label: row.judge for row in rows}
     found = {}
     for task in TITLES:
         if task in judges or task in people:
@@ -296,8 +297,11 @@ def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Seq
                 name: [pearson((name, scores), one) for one in people[task].items()] for name, scores in judges[task].items()
             }
             machines = [pearson(*two) for two in combinations(judges[task].items(), 2)]
+            # One judge at two temperatures is no two judges.
+            two_judges = [pair for pair in machines if of_label[pair.first] != of_label[pair.second]]
             found[task] = {
                 "human_human": asdict(mean_r(humans)),
+                "judge_judge": asdict(mean_r(two_judges)),
                 "judge_human": {name: asdict(mean_r(pairs)) for name, pairs in mixed.items()},
                 "pairs": [asdict(pair) for pair in (*humans, *(one for pairs in mixed.values() for one in pairs), *machines)],
             }
@@ -358,12 +362,14 @@ def build_report(
     items: Sequence[FollowingItem],
     left_out: Sequence[str],
     made: Mapping[str, Any],
+    stopped: str | None = None,
 ) -> dict[str, Any]:
-    """All of it as JSON values; `made` says what the systems' outputs are like."""
+    """All of it as JSON values; `made` says what the systems' outputs are like, `stopped` why not all was judged."""
     rated = {(one.task, one.system, one.item) for one in ratings}
     judged = {(row.task, row.system, row.item) for row in rows}
     return {
         "sd": SD_SAYS,
+        "stopped": stopped,
         "table_1": _plain(table_1(rows, ratings)),
         "table_2": table_2(rows, ratings, left_out),
         "not_correlated": list(left_out),
@@ -386,6 +392,7 @@ def _plain(value: Any) -> Any:
 def markdown(report: Mapping[str, Any]) -> str:
     """Every table for people."""
     lines = ["# StyleSet", "", f"Mean ± SD over items; SD: {report['sd']}. Fewer scored than asked: (n of N)."]
+    lines += ["", f"**Stopped before its end**: {' '.join(report['stopped'].split())}"] if report["stopped"] else []
     for task, systems in report["table_1"].items():
         judges = list(dict.fromkeys(name for cells in systems.values() for name in cells))
         lines += ["", f"## {TITLES[task]}", "", *_table(["system", *judges])]
@@ -410,10 +417,13 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 def _agreement(tables: Mapping[str, Any]) -> list[str]:
     lines = _table(["", *(TITLES[task] for task in tables)])
-    lines.append(_line(["human - human", *(_average(one["human_human"]) for one in tables.values())]))
+    averages = {"human - human": [one["human_human"] for one in tables.values()]}
     for judge in dict.fromkeys(name for one in tables.values() for name in one["judge_human"]):
-        cells = [_average(one["judge_human"].get(judge)) for one in tables.values()]
-        lines.append(_line([f"human - {judge}", *cells]))
+        averages[f"human - {judge}"] = [one["judge_human"].get(judge) for one in tables.values()]
+    averages["judge - judge"] = [one["judge_judge"] for one in tables.values()]
+    for name, row in averages.items():
+        cells = [_average(one) for one in row]
+        lines += [_line([name, *cells])] if any(cells) else []
     known = [(task, pair) for task, one in tables.items() for pair in one["pairs"]]
     lines += ["", *_table(["task", "raters", "r", "n"])]
     for task, pair in known:
