@@ -20,6 +20,7 @@ from paras2s.bench.agreement import Share
 from paras2s.bench.human_scores import Correlation
 from paras2s.bench.ranking import AspectRanking, PeopleRanking, Position, Ranking, SelfComparison, Standing
 from paras2s.bench.recorded import Problem
+from paras2s.bench.report import round_ticks
 
 SHOWN_PROBLEMS = 5
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 520, 400, 2
@@ -267,8 +268,10 @@ def _ends(share: Share, scale: float) -> tuple[float, float, float]:
 def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> Markup:
     heights = [end for dot in dots for end in dot.y] or [0.0]
     low, high = (0.0, 100.0) if in_percent else (min(heights), max(heights))
-    room = 0.0 if in_percent else (high - low or abs(low) or 1.0) / 20
-    low, high = low - room, high + room
+    if low == high:
+        low, high = low - 1.0, high + 1.0
+    y_ticks = round_ticks(low, high)
+    low, high = y_ticks[0], y_ticks[-1]
 
     def x_of(value: float) -> float:
         return LEFT + value / 100 * (PANEL_WIDTH - LEFT - RIGHT)
@@ -279,10 +282,12 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
     line = Markup('<path class="{}" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>')
     text = Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>')
     parts = [text.format("title", PANEL_WIDTH / 2, TOP - 14, title)]
-    for part in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x, y, height = x_of(100 * part), y_of(low + part * (high - low)), f"{low + part * (high - low):.3g}"
-        parts += [line.format("grid", x, TOP, x, PANEL_HEIGHT - BOTTOM), line.format("grid", LEFT, y, PANEL_WIDTH - RIGHT, y)]
-        parts += [text.format("x", x, PANEL_HEIGHT - BOTTOM + 16, f"{100 * part:g}"), text.format("y", LEFT - 6, y, height)]
+    for rate in (0, 25, 50, 75, 100):
+        x = x_of(rate)
+        parts += [line.format("grid", x, TOP, x, PANEL_HEIGHT - BOTTOM), text.format("x", x, PANEL_HEIGHT - BOTTOM + 16, rate)]
+    for height in y_ticks:
+        y = y_of(height)
+        parts += [line.format("grid", LEFT, y, PANEL_WIDTH - RIGHT, y), text.format("y", LEFT - 6, y, f"{height:g}")]
     parts.append(text.format("x", PANEL_WIDTH / 2, PANEL_HEIGHT - 10, "the judge's win rate % (dashed: least squares)"))
     middle = PANEL_HEIGHT / 2
     parts.append(Markup('<text class="x" transform="translate(14 {}) rotate(-90)">{}</text>').format(middle, y_title))

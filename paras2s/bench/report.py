@@ -284,8 +284,8 @@ def draw_curves(
     ]
     heights = [value for line in lines for value in line if value is not None]
     heights += [edge for edges in band if edges is not None for edge in edges]
-    x_ticks = [tick for tick in _ticks(min(steps), max(steps)) if min(steps) <= tick <= max(steps)]
-    y_ticks = _ticks(min(heights), max(heights))
+    x_ticks = [tick for tick in round_ticks(min(steps), max(steps)) if min(steps) <= tick <= max(steps)]
+    y_ticks = round_ticks(min(heights), max(heights))
     x_low, x_high = _padded(min(steps), max(steps))
     y_low, y_high = _padded(y_ticks[0], y_ticks[-1])
 
@@ -347,7 +347,7 @@ def _runs(values: Sequence[Point | None]) -> list[list[tuple[int, Point]]]:
     return [run for run in runs if run]
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """Round numbers, a 1, 2 or 5 times a power of ten apart, that reach from at most `low` to at least `high`."""
     if _flat(low, high):
         return [low]
