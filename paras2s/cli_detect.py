@@ -130,12 +130,12 @@ class _Asked:
         if not isinstance(judge, AudioJudge):
             raise ConfigError("--estimate: a baseline calls nobody; leave it out")
         with progress_bar(self.console, "pairs read", len(self.pairs), quiet=self.as_json) as bar:
-            found = estimate_pairs(judge, self.pairs, self.root(), bar.at)
+            bill, unscored = estimate_pairs(judge, self.pairs, self.root(), bar.at)
         if self.as_json:
-            print_json({**found, "tokens": asdict(found["tokens"])})
+            print_json({**asdict(bill), "unscored": unscored})
             return
-        show_estimate(self.console, judge.config.llm.model, found["tokens"], found["at_most_usd"], found["calls"])
-        self.console.print(f"{found['unscored']} of {len(self.pairs)} pairs cannot be judged", highlight=False)
+        show_estimate(self.console, judge.config.llm.model, bill)
+        self.console.print(f"{unscored} of {len(self.pairs)} pairs cannot be judged", highlight=False)
 
     def ask(self, judge: Any, out: Path | None) -> Any:
         """Path of the verdicts, and the error that stopped it before its end, if any."""

@@ -181,11 +181,11 @@ def _estimate(judge: Any, requests: list[Any], as_json: bool) -> None:
     from paras2s.stages.judging import show_estimate
     from paras2s.stages.progress import open_console
 
-    tokens, usd = judge.client.estimate(requests)
+    bill = judge.client.estimate(requests)
     if as_json:
-        print_json({"calls": len(requests), "tokens": asdict(tokens), "at_most_usd": usd})
+        print_json(asdict(bill))
     else:
-        show_estimate(open_console(), judge.config.llm.model, tokens, usd, len(requests))
+        show_estimate(open_console(), judge.config.llm.model, bill)
 
 
 def _show(judge: Any, clips: dict[str, Any], found: Any, rule: Any, as_json: bool) -> None:
@@ -297,12 +297,12 @@ def _estimate_suite(asked: _Asked, pairs: Any, console: Any, as_json: bool) -> N
     root = _audio_root(asked)
     judge, _ = _open(asked.judge, asked.overrides, asked.tone, asked.both_orders)
     with progress_bar(console, "pairs read", len(pairs), quiet=as_json) as bar:
-        found = estimate_suite(judge, pairs, root, bar.at)
+        bill, unscored = estimate_suite(judge, pairs, root, bar.at)
     if as_json:
-        print_json({**found, "tokens": asdict(found["tokens"])})
+        print_json({**asdict(bill), "unscored": unscored})
         return
-    show_estimate(console, judge.config.llm.model, found["tokens"], found["at_most_usd"], found["calls"])
-    console.print(f"{found['unscored']} of {len(pairs)} pairs cannot be judged")
+    show_estimate(console, judge.config.llm.model, bill)
+    console.print(f"{unscored} of {len(pairs)} pairs cannot be judged")
 
 
 def _judge_suite(asked: _Asked, pairs: Any, console: Any, as_json: bool) -> Any:

@@ -103,13 +103,13 @@ def _look_ahead(name: str, overrides: dict[str, Any], item: Any, dump: Path | No
         requests += judge.requests_of(orders)
         if dump is not None:
             write_dump(dump, judge, orders)
-    tokens, usd = judges[0].client.estimate(requests)
+    bill = judges[0].client.estimate(requests)
     if as_json:
         written = {} if dump is None else {"dump": str(dump)}
-        print_json({**written, "calls": len(requests), "tokens": asdict(tokens), "at_most_usd": usd})
+        print_json({**written, **asdict(bill)})
         return
     if estimate:
-        show_estimate(open_console(), judges[0].config.llm.model, tokens, usd, len(requests))
+        show_estimate(open_console(), judges[0].config.llm.model, bill)
     if dump is not None:
         typer.echo(f"{dump}: what the judge would hear and read; no call was made")
 
@@ -194,11 +194,11 @@ def bench_systems(
     asked = SystemsAsked(instructions, parse_systems(system), reference, out, curation, folder, limit, not estimate)
     met = meetings(asked, console, as_json)
     if estimate:
-        found = estimate_systems(judges, met)
+        bill = estimate_systems(judges, met)
         if as_json:
-            print_json({**found, "tokens": asdict(found["tokens"])})
+            print_json(asdict(bill))
         else:
-            show_estimate(console, judges[0].config.llm.model, found["tokens"], found["at_most_usd"], found["calls"])
+            show_estimate(console, judges[0].config.llm.model, bill)
         return
     require_new(out, judges)
     done, stopped = judge_systems(judges, asked, met, console, as_json)

@@ -150,7 +150,7 @@ def _show_estimate(asked: Any, judges: Any, console: Any, as_json: bool) -> None
                 "are to be made",
                 highlight=False,
             )
-    usd = found["judging_at_most_usd"]
+    usd = found["at_most_usd"]
     price = "no price is known for a judge" if usd is None else f"at most {usd:.4f} USD"
     tokens = found["tokens"]
     console.print(

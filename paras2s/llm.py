@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paras2s.config import LLMConfig
@@ -38,6 +38,21 @@ class Tokens:
         if price is None or (self.audio_in and price.audio_in is None):
             return None
         return (self.text_in * price.text_in + self.audio_in * (price.audio_in or 0) + self.text_out * price.text_out) / 1e6
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What calls take at most, before they are made; `at_most_usd` is None where the price of one is not known."""
+
+    calls: int = 0
+    tokens: Tokens = field(default_factory=Tokens)
+    at_most_usd: float | None = 0.0
+
+    def __add__(self, other: Bill) -> Bill:
+        """Both together."""
+        known = None not in (self.at_most_usd, other.at_most_usd)
+        usd = (self.at_most_usd or 0.0) + (other.at_most_usd or 0.0) if known else None
+        return Bill(self.calls + other.calls, self.tokens + other.tokens, usd)
 
 
 @dataclass(frozen=True)
@@ -200,11 +215,16 @@ class LLMClient:
         hears = any(isinstance(part, Audio) for message in request.messages for part in message.parts)
         return not hears or (self.price is not None and None not in (self.price.audio_in, self.price.audio_tokens_per_s))
 
-    def estimate(self, requests: Sequence[Request]) -> tuple[Tokens, float | None]:
-        """Tokens and USD of these calls, their replies as long as they may be. None where a price is not known."""
-        each = [estimate_tokens(one, self.price, self.config.max_output_tokens) for one in requests]
-        total = sum(each, Tokens())
-        return total, total.cost_usd(self.price) if all(map(self.audio_priced, requests)) else None
+    def estimate(self, asked: Iterable[Any]) -> Bill:
+        """What these calls take at most, their replies as long as they may be.
+
+        `asked` are requests, or lists of them; anything else, such as what cannot be asked, is no call.
+        """
+        every = [request for one in asked for request in (one if isinstance(one, list) else [one])]
+        requests = [one for one in every if isinstance(one, Request)]
+        total = sum((estimate_tokens(one, self.price, self.config.max_output_tokens) for one in requests), Tokens())
+        usd = total.cost_usd(self.price) if all(map(self.audio_priced, requests)) else None
+        return Bill(len(requests), total, usd if requests else 0.0)
 
     async def _attempt(self, session: Session, request: Request) -> Reply:
         structured = self._structured and request.schema is not None

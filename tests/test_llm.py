@@ -13,6 +13,7 @@ from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.kept import Kept, key_of
 from paras2s.llm import (
     Audio,
+    Bill,
     LLMClient,
     Message,
     Reply,
@@ -314,3 +315,16 @@ def test_kept_values_survive_and_are_read_back_in_bulk(tmp_path):
     assert other.get_many([str(n) for n in range(1300)]) == {str(n): {"n": n} for n in range(1200)}
     assert other.get("x") is None
     assert key_of({"a": 1, "b": [1.5]}) == key_of({"b": [1.5], "a": 1}) != key_of({"a": 1, "b": [1.25]})
+
+
+def test_bills_add_up_and_an_unknown_price_stays_unknown():
+    some = Bill(2, Tokens(10, 5, 1), 0.5)
+    assert some + Bill(1, Tokens(1, 1, 1), 0.25) == Bill(3, Tokens(11, 6, 2), 0.75)
+    assert (some + Bill(1, Tokens(1, 0, 0), None)).at_most_usd is None
+    assert Bill() + some == some
+    with ScriptedEndpoint(lambda asked, n: Say("hi")) as server:
+        client = client_for(server)
+        text = Request((Message("user", ("four letters",)),))
+        # What cannot be asked is no call; a model without a price has none, unless nothing is asked of it.
+        assert client.estimate([[text, text], JudgeError("no"), text]).calls == 3
+        assert client.estimate([JudgeError("no")]) == Bill()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from paras2s.audio import Clip
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.llm import Request
+from paras2s.llm import Bill
 from paras2s.records import Unscored, Verdict
 from paras2s.reward.judges.llm_judge import Exchange, LLMJudge
 from paras2s.reward.judges.measure import measure_answers
@@ -133,13 +133,11 @@ class LLMTeacher:
 
     def cost(self, asked: Sequence[Taught]) -> Cost:
         """By the longest replies allowed. Answers are measured for it, and kept."""
-        calls, usd, priced = 0, 0.0, True
+        bill = Bill()
         for start in range(0, len(asked), CHUNK_ANSWERS):
-            wanted = self._judge.answer_requests([self._exchange(one) for one in asked[start : start + CHUNK_ANSWERS]])
-            requests = [one for one in wanted if isinstance(one, Request)]
-            _, more_usd = self._judge.client.estimate(requests)
-            calls, usd, priced = calls + len(requests), usd + (more_usd or 0.0), priced and more_usd is not None
-        return Cost(calls, usd if priced else None)
+            chunk = [self._exchange(one) for one in asked[start : start + CHUNK_ANSWERS]]
+            bill += self._judge.client.estimate(self._judge.answer_requests(chunk))
+        return Cost(bill.calls, bill.at_most_usd)
 
     @property
     def spent(self) -> Cost:

@@ -16,7 +16,7 @@ from paras2s.audio import read_clip
 from paras2s.bench.recorded import COLUMNS
 from paras2s.bench.respondents import SUFFIXES, FolderRespondent, Response, SpokenQuestion
 from paras2s.errors import AudioError, BudgetError, ConfigError, StorageError
-from paras2s.llm import Tokens
+from paras2s.llm import Bill
 from paras2s.records import Preference, Unscored, to_json
 from paras2s.reward.judges.audio import AudioJudge, at_rate
 from paras2s.reward.judges.llm_judge import Pair, Utterance
@@ -124,17 +124,14 @@ def _answers(asked: SystemsAsked, name: str, paths: Sequence[Path], console: Con
         return {path.stem: row[0] for path, row in zip(paths, respondent.respond(questions, 1, bar.at), strict=True)}
 
 
-def estimate_systems(judges: Sequence[AudioJudge], met: Sequence[Meeting]) -> dict[str, Any]:
-    """Calls, tokens and USD at most of judging all meetings; none is made."""
-    calls, tokens, usd, priced = 0, Tokens(), 0.0, True
+def estimate_systems(judges: Sequence[AudioJudge], met: Sequence[Meeting]) -> Bill:
+    """What judging all meetings takes at most; no call is made."""
+    bill = Bill()
     for start in range(0, len(met), CHUNK_PAIRS):
         pairs = [one.pair for one in met[start : start + CHUNK_PAIRS] if one.pair is not None]
         for judge in judges:
-            requests = [request for one in judge.requests(pairs) if isinstance(one, list) for request in one]
-            more, cost_usd = judge.client.estimate(requests)
-            calls, tokens = calls + len(requests), tokens + more
-            priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
-    return {"calls": calls, "tokens": tokens, "at_most_usd": usd if priced else None}
+            bill += judge.client.estimate(judge.requests(pairs))
+    return bill
 
 
 def require_new(out: Path, judges: Sequence[AudioJudge]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from paras2s.bench.baselines import Baseline
 from paras2s.bench.detection import DetectPair, DetectRow, DetectSuite, load_rows, read_pair_audio, row_of, row_of_scores
 from paras2s.errors import BudgetError, StorageError
-from paras2s.llm import Tokens
+from paras2s.llm import Bill
 from paras2s.records import Preference, Unscored, Verdict
 from paras2s.reward.judges.audio import AudioJudge
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress, Utterance
@@ -120,9 +120,9 @@ def judge_pairs(
     return time.perf_counter() - started, stopped
 
 
-def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, on_progress: Progress) -> dict[str, Any]:
-    """Calls, tokens and USD at most, without a call."""
-    tokens, calls, unscored, usd, priced = Tokens(), 0, 0, 0.0, True
+def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
+    """What it takes at most, and how many pairs cannot be judged, without a call."""
+    bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
         whole = [one for one in read if isinstance(one, Pair)]
@@ -130,14 +130,10 @@ def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, o
         if judge.task.clips == 1:
             items = [exchange for one in whole for exchange in exchanges_of(one)]
         asked = judge.requests(items)
-        requests = [request for one in asked if isinstance(one, list) for request in one]
-        more, cost_usd = judge.client.estimate(requests)
-        priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
-        tokens += more
-        calls += len(requests)
+        bill += judge.client.estimate(asked)
         unscored += len(read) - len(whole) + _refused(asked, judge.task.clips)
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
-    return {"calls": calls, "tokens": tokens, "at_most_usd": usd if priced else None, "unscored": unscored}
+    return bill, unscored
 
 
 def _refused(asked: Sequence[Any], clips: int) -> int:

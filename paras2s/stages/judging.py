@@ -15,7 +15,7 @@ from paras2s.config import ExtractorConfig, JudgingConfig, load_judging_config, 
 from paras2s.config_audio import listens
 from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.kept import Kept
-from paras2s.llm import Tokens
+from paras2s.llm import Bill
 from paras2s.records import Absent, Blueprint, PairVerdict, Preference, Unscored, Verdict
 from paras2s.reward.blueprint.build import build_blueprints, make_extractors
 from paras2s.reward.judges.llm_judge import Utterance
@@ -176,11 +176,12 @@ def _show_maker(console: Console, found: PairVerdict | Verdict | Preference) -> 
     console.print(f"{by}, {found.latency_s:.1f} s, cost {price}", style="dim", markup=False)
 
 
-def show_estimate(console: Console, model: str, tokens: Tokens, usd: float | None, calls: int) -> None:
+def show_estimate(console: Console, model: str, bill: Bill) -> None:
     """What calls would cost at most."""
+    tokens, usd = bill.tokens, bill.at_most_usd
     price = f"no price is known for {model}" if usd is None else f"at most {usd:.4f} USD"
     console.print(
-        f"{calls} calls of {model}, {tokens.text_in} tokens of text and {tokens.audio_in} of audio in, at "
+        f"{bill.calls} calls of {model}, {tokens.text_in} tokens of text and {tokens.audio_in} of audio in, at "
         f"most {tokens.text_out} out: {price}",
         highlight=False,
     )

@@ -32,7 +32,7 @@ from paras2s.bench.probes import Ask, OneClip, ProbePair, Trial
 from paras2s.bench.rows import AnswerRow, load_rows
 from paras2s.data_gen.speech import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
-from paras2s.llm import LLMClient, Request, Tokens
+from paras2s.llm import Bill, LLMClient, Request
 from paras2s.records import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
 from paras2s.reward.judges.llm_judge import Pair, Progress
 from paras2s.reward.judges.pairwise import PairJudge, Preferred, ScoringJudge, sides_of
@@ -471,7 +471,7 @@ def estimate_probes(asked: ProbeAsked, bar_of: Callable[[str], Any]) -> list[dic
         asks = _asks(planned, probed.judge.scores_alone)
         row: dict[str, Any] = {"judge": probed.judge.name, "task": probed.task, "comparisons": len(asks)}
         if probed.requests is None or probed.client is None:
-            found.append(row | {"calls": 0, "tokens": asdict(Tokens()), "at_most_usd": 0.0, "unscored": 0})
+            found.append(row | asdict(Bill()) | {"unscored": 0})
             continue
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
             found.append(row | _estimate(probed.requests, probed.client, asks, bar.at))
@@ -484,14 +484,10 @@ def _estimate(
     asks: Sequence[Ask],
     on_progress: Progress,
 ) -> dict[str, Any]:
-    tokens, calls, usable, usd, priced = Tokens(), 0, 0, 0.0, True
+    bill, usable = Bill(), 0
     for start in range(0, len(asks), CHUNK_ASKS):
         made = [_make(ask) for ask in asks[start : start + CHUNK_ASKS]]
         asked = requests_of([one for one in made if isinstance(one, Pair)])
-        requests = [request for one in asked if isinstance(one, list) for request in one]
-        more, cost_usd = client.estimate(requests)
-        priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
-        tokens = Tokens(tokens.text_in + more.text_in, tokens.audio_in + more.audio_in, tokens.text_out + more.text_out)
-        calls, usable = calls + len(requests), usable + sum(isinstance(one, list) for one in asked)
+        bill, usable = bill + client.estimate(asked), usable + sum(isinstance(one, list) for one in asked)
         on_progress(min(start + CHUNK_ASKS, len(asks)), len(asks))
-    return {"calls": calls, "tokens": asdict(tokens), "at_most_usd": usd if priced else None, "unscored": len(asks) - usable}
+    return {**asdict(bill), "unscored": len(asks) - usable}

@@ -42,7 +42,7 @@ from paras2s.data_gen.speech import VERSION as SPEECH_VERSION
 from paras2s.data_gen.speech import speak_plain
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError, PolicyError
 from paras2s.kept import key_of
-from paras2s.llm import Tokens
+from paras2s.llm import Bill
 from paras2s.policy.interface import Prompt, Turn
 from paras2s.policy.table import is_checkpoint
 from paras2s.records import Unscored, Verdict
@@ -533,18 +533,11 @@ def estimate(asked: StyleAsked, judges: Sequence[OpenJudge]) -> dict[str, Any]:
                 elif one.path:
                     clips[task].append(_exchange(item, one.path))
     priced: list[dict[str, Any]] = []
+    total = Bill()
     for opened in judges:
         judge, verdict_task = opened.judge, opened.judge.task.name
         exchanges = [one for task, found in clips.items() if verdict_task in VERDICT_TASKS[task] for one in found]
-        requests = [request for one in judge.requests(exchanges) if isinstance(one, list) for request in one]
-        tokens, usd = judge.client.estimate(requests)
-        priced.append({"judge": opened.label, "task": verdict_task, "calls": len(requests), "tokens": tokens, "usd": usd})
-    total = sum((one["tokens"] for one in priced), Tokens())
-    known = [one["usd"] for one in priced if one["usd"] is not None]
-    return {
-        "systems": systems,
-        "judges": [{**one, "tokens": asdict(one["tokens"])} for one in priced],
-        "calls": sum(one["calls"] for one in priced),
-        "tokens": asdict(total),
-        "judging_at_most_usd": sum(known) if len(known) == len(priced) else None,
-    }
+        bill = judge.client.estimate(judge.requests(exchanges))
+        total += bill
+        priced.append({"judge": opened.label, "task": verdict_task, **asdict(bill)})
+    return {"systems": systems, "judges": priced, **asdict(total)}

@@ -10,7 +10,7 @@ from typing import Any
 from paras2s.bench.suites import SuitePair, read_pair_audio
 from paras2s.bench.verdicts import as_verdict_row, save_verdicts
 from paras2s.errors import BudgetError, StorageError
-from paras2s.llm import Tokens
+from paras2s.llm import Bill
 from paras2s.records import PairVerdict, Unscored
 from paras2s.reward.judges.llm_judge import LLMJudge, Pair, Progress
 
@@ -18,21 +18,16 @@ from paras2s.reward.judges.llm_judge import LLMJudge, Pair, Progress
 CHUNK_PAIRS = 64
 
 
-def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> dict[str, Any]:
-    """Calls, tokens and USD at most, without a call; clips are measured for it, and kept."""
-    tokens, calls, unscored, usd = Tokens(), 0, 0, 0.0
-    priced = True
+def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
+    """What it takes at most, and how many pairs cannot be judged, without a call; clips are measured for it, and kept."""
+    bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
         asked = judge.pair_requests([one for one in read if isinstance(one, Pair)])
-        requests = [request for one in asked if isinstance(one, list) for request in one]
-        more, cost_usd = judge.client.estimate(requests)
-        priced, usd = priced and cost_usd is not None, usd + (cost_usd or 0.0)
-        tokens += more
-        calls += len(requests)
+        bill += judge.client.estimate(asked)
         unscored += len(read) - sum(isinstance(one, list) for one in asked)
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
-    return {"calls": calls, "tokens": tokens, "at_most_usd": usd if priced else None, "unscored": unscored}
+    return bill, unscored
 
 
 def judge_suite(

@@ -325,7 +325,7 @@ def test_a_spent_budget_is_neither_a_verdict_nor_unscored(spoken):
     pairs = [Pair(Utterance(text=f"number {n}"), spoken("one", 1), spoken("two", 2)) for n in range(4)]
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
         free = judge_for(server)
-        _, most_usd = free.client.estimate([request for one in free.pair_requests(pairs[:1]) for request in one])
+        most_usd = free.client.estimate(free.pair_requests(pairs[:1])).at_most_usd
         # One call may cost this much; what it does cost leaves room for a second, not for four.
         found = judge_for(server, llm={"budget_usd": 1.03 * most_usd, "concurrency": 1}).pairs(pairs)
     assert {type(one) for one in found} == {PairVerdict, BudgetError}
