@@ -14,7 +14,8 @@ from paras2s.errors import BudgetError, StorageError
 from paras2s.llm import Bill
 from paras2s.records import Preference, Unscored, Verdict
 from paras2s.reward.judges.audio import AudioJudge
-from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress, Utterance
+from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
+from paras2s.reward.judges.pairwise import sides_of
 from paras2s.storage import write_jsonl
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -65,7 +66,7 @@ def by_clip(judge: Rating) -> Ask:
     """Ask about each clip alone, and let the higher score win (AudioJudge, appendix E)."""
 
     def ask(pairs: Sequence[tuple[DetectPair, Pair]], tell: Progress) -> list[Found]:
-        said = judge.rate([one for _, clips in pairs for one in exchanges_of(clips)], tell)
+        said = judge.rate([one for _, clips in pairs for one in sides_of(clips)], tell)
         return [_scored(pair, *two) for (pair, _), two in zip(pairs, zip(said[::2], said[1::2], strict=True), strict=True)]
 
     return ask
@@ -75,12 +76,6 @@ def _scored(pair: DetectPair, first: Verdict | Unscored | BudgetError, second: V
     if isinstance(first, BudgetError):
         return first
     return second if isinstance(second, BudgetError) else row_of_scores(pair, first, second)
-
-
-def exchanges_of(pair: Pair) -> tuple[Exchange, Exchange]:
-    """The clips of a pair, each to be scored alone."""
-    words = pair.words or (None, None)
-    return Exchange(Utterance(), pair.first, words[0]), Exchange(Utterance(), pair.second, words[1])
 
 
 def judge_pairs(
@@ -128,7 +123,7 @@ def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, o
         whole = [one for one in read if isinstance(one, Pair)]
         items: list[Pair | Exchange] = list(whole)
         if judge.task.clips == 1:
-            items = [exchange for one in whole for exchange in exchanges_of(one)]
+            items = [exchange for one in whole for exchange in sides_of(one)]
         asked = judge.requests(items)
         bill += judge.client.estimate(asked)
         unscored += len(read) - len(whole) + _refused(asked, judge.task.clips)

@@ -508,12 +508,22 @@ def test_examples_from_a_file_and_one_without_a_label(tmp_path):
             judge_at(server, "mos", [Example("e:1", (FIRST, SECOND), Utterance(), {}, "4", "")])
     for row, why in (
         ({"first": "a.wav"}, "give either 'clip'"),
+        ({"clip": "a.wav", "first": "b.wav", "label": "4"}, "give either 'clip'"),
         ({"first": "a.wav", "second": "no.wav", "label": "1"}, "no such file"),
         ({"clip": "a.wav", "score": 3}, "score"),
     ):
         path.write_text(json.dumps(row))
         with pytest.raises(DataError, match=f"examples.jsonl:1: .*{why}"):
             load_examples(path)
+
+
+def test_a_last_example_that_is_cut_off_is_an_error_and_not_left_out(tmp_path):
+    for name, clip in (("a", FIRST), ("b", SECOND)):
+        write_clip(tmp_path / f"{name}.wav", clip)
+    whole = json.dumps({"first": "a.wav", "second": "b.wav", "label": "1"})
+    (tmp_path / "examples.jsonl").write_text(f"{whole}\n\n{whole[:-5]}")
+    with pytest.raises(DataError, match=r"examples\.jsonl:3: "):
+        load_examples(tmp_path / "examples.jsonl")
 
 
 def test_signals_tell_their_places_apart_and_are_spoken_once(tmp_path):

@@ -24,7 +24,6 @@ from paras2s.policy.interface import Turn
 SILENCE_S, LONGEST_S = 2.0, 60.0
 # What a minute holds at least in the paper; less is no dialogue.
 FEWEST_TURNS = 3
-TURNS = 20
 Progress = Callable[[int, int], None]
 
 

@@ -318,7 +318,7 @@ class AudioJudge:
             case = self._case(example.instruction, example.clips, words, heard, example.told)
         except JudgeError as error:
             raise DataError(f"{example.name}: {error}") from error
-        return ShownExample(case, label, reply)
+        return ShownExample(case, reply)
 
 
 def at_rate(item: Pair | Exchange, sample_rate_hz: int) -> Pair | Exchange:

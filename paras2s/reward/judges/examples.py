@@ -14,9 +14,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.audio import Clip, read_clip
-from paras2s.errors import AudioError, DataError
+from paras2s.errors import AudioError, DataError, one_line
 from paras2s.reward.judges.llm_judge import Utterance
-from paras2s.storage import read_jsonl
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,8 @@ class _Row(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> _Row:
-        if (self.clip is None) != (self.first is not None and self.second is not None):
+        pair = [one for one in (self.first, self.second) if one is not None]
+        if len(pair) != (2 if self.clip is None else 0):
             raise ValueError("give either 'clip', or both 'first' and 'second'")
         if self.words is not None and len(self.words) != len(self.paths):
             raise ValueError(f"words: expected {len(self.paths)}, one a clip")
@@ -86,10 +86,17 @@ def load_examples(path: Path) -> list[Example]:
         DataError: missing, a wrong row, or a clip that cannot be read; names the line.
     """
     found = []
-    for number, values in enumerate(read_jsonl(path), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({one_line(error)}); give a file of examples (JSONL)") from error
+    for number, line in enumerate(lines, 1):
+        # No log of ours, in which a last line may be cut off: every line that says something must be whole.
+        if not line.strip():
+            continue
         where = f"{path}:{number}"
         try:
-            row = _Row.model_validate(values)
+            row = _Row.model_validate_json(line)
             clips = tuple(read_clip(path.parent / name) for name in row.paths)
             asked = None if row.instruction is None else read_clip(path.parent / row.instruction)
         except ValidationError as error:

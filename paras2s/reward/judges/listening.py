@@ -28,11 +28,10 @@ INTRODUCED: dict[Boundary, str] = {
     "clip": "This is the recording:",
 }
 JOINED = "These are the recordings, one after the other in one file:"
-JOINED_ALONE = "This is the recording, announced in its file:"
 SHOWN = "These are examples to learn from, one after the other in one file:"
 VERDICTS = "What is right for each of them:"
 UNDERSTOOD = "I have heard the examples and how each was decided. I shall judge the next recordings in the same way."
-LAYOUT_VERSION = "2"
+LAYOUT_VERSION = "3"
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class ShownExample:
     """An example with its right verdict, as the assistant would have said it."""
 
     case: Case
-    label: str
     reply: str
 
 
@@ -118,7 +116,7 @@ class Listening:
         if joined:
             opening = [Segment(announced)] if announced else []
             heard = sent.joined(self._join([*opening, *_segments(case)]))
-            parts += [JOINED if self.task.clips == 2 else JOINED_ALONE, heard]
+            parts += [JOINED if self.task.clips == 2 else INTRODUCED["clip"], heard]
         else:
             for name, clip in case.clips:
                 parts += [INTRODUCED[name], sent.alone(name, clip)]

@@ -1,7 +1,7 @@
 """Every judge of the project as one that compares two answers, so that rankings and probes can ask any of them.
 
-A judge that scores single answers compares by its scores (AudioJudge, appendix E). One comparison is in the order given: who
-wants both orders asks twice.
+A judge that scores single answers compares by its scores (AudioJudge, appendix E). A judge that is configured for both orders
+asks both and gives one preference; else a pair is heard in the order given, as probes need it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Preferred = Preference | Unscored | BudgetError
 
 
 class PairJudge(Protocol):
-    """Compares pairs, each in the order given."""
+    """Compares pairs: in the order given, or in both where it is configured so."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,6 @@ class ScoringJudge:
 
     name: str
     score: Callable[[Sequence[Exchange]], Sequence[Score]]
-    margin: float = 0.0
     scores_alone = True
 
     def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
@@ -87,7 +86,7 @@ class ScoringJudge:
             if isinstance(one, Unscored | BudgetError):
                 return one
         values = [one.score if isinstance(one, Verdict) else float(one) for one in (first, second)]  # type: ignore[arg-type]
-        label = prefer(values[0], values[1], self.margin)
+        label = prefer(values[0], values[1])
         return _preference(self.name, "", "", "score", label, reason=f"scores {values[0]:.3f} and {values[1]:.3f}")
 
 

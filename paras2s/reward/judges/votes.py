@@ -54,9 +54,9 @@ def spread_of(votes: Sequence[float]) -> float | None:
     return stdev(votes) if len(votes) > 1 else None
 
 
-def prefer(first_score: float, second_score: float, margin: float = 0.0) -> PairLabel:
-    """Two scores as a preference: the higher one wins, equal ones (within `margin`) tie (AudioJudge, E.1)."""
-    if abs(first_score - second_score) <= margin:
+def prefer(first_score: float, second_score: float) -> PairLabel:
+    """Two scores as a preference: the higher one wins, equal ones tie (AudioJudge, E.1)."""
+    if first_score == second_score:
         return "tie"
     return "1" if first_score > second_score else "2"
 
