@@ -21,9 +21,9 @@ from typing import Any
 
 import soundfile
 
-from paras2s.acoustics.f0 import track_pitch
-from paras2s.audio import read_clip
-from paras2s.reward.blueprint.build import build_blueprints, make_extractors
+from paras2s.audio.clip import read_clip
+from paras2s.audio.pitch import track_pitch
+from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.loudness import INTEGRATED
 from paras2s.reward.blueprint.pitch import MEAN
 from paras2s.reward.blueprint.quality import QualityExtractor

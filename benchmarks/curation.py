@@ -25,16 +25,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from scripted_endpoint import Say, ScriptedEndpoint, said
+from tiny.endpoint import Say, ScriptedEndpoint, said
 
-from paras2s.config import CurationConfig, VoiceConfig
-from paras2s.data_gen.curation.asking import Asker, Spend
-from paras2s.data_gen.curation.duplicates import Duplicates
-from paras2s.data_gen.curation.funnel import totals
+from paras2s.configs.schema.run import CurationConfig, VoiceConfig
+from paras2s.data_gen.curation.dedup import Duplicates
+from paras2s.data_gen.curation.llm_calls import Asker, Spend
 from paras2s.data_gen.curation.pipeline import Pipeline
-from paras2s.data_gen.curation.text_tests import run_text_tests
-from paras2s.records import Script
-from paras2s.stages.curate import estimate_curation
+from paras2s.data_gen.curation.report import totals
+from paras2s.data_gen.curation.text_filters import run_text_tests
+from paras2s.pipeline.curate import estimate_curation
+from paras2s.types import Script
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u") for c in ("na", "ro", "lit", "mus", "den")]
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paras2s.bench.rows import AnswerRow, load_rows
+from paras2s.bench.paras2s.run_checkpoint import judge_answers, policy_answers
+from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.stats import summarise
-from paras2s.config import RunConfig, load_config
-from paras2s.data_gen.manifest import load_dataset
+from paras2s.configs.schema.run import RunConfig, load_config
+from paras2s.data_gen.dataset import load_dataset
+from paras2s.pipeline.warmup import run_warmup
 from paras2s.reward.judges.rubric import RubricJudge
-from paras2s.reward.model import RewardModel
-from paras2s.stages.bench import judge_answers, policy_answers
-from paras2s.stages.run import Run
-from paras2s.stages.warmup import run_warmup
+from paras2s.reward.reward_model.model import RewardModel
+from paras2s.run import Run
 
 
 def with_contrasts(config: RunConfig, contrasts: int) -> RunConfig:

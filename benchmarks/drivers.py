@@ -29,23 +29,24 @@ import ray
 import torch
 from rich.console import Console
 
-from paras2s.acoustics.prosody import UTTERANCE_DIM
-from paras2s.align import align
 from paras2s.align_async import align_async
-from paras2s.config import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig, RoleConfig, RunConfig
-from paras2s.language import SENTENCE_DIM, WordPieces
-from paras2s.policy.codec import Codec2Pairs
-from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
-from paras2s.policy.embedded import EmbeddedPolicy, special_ids
-from paras2s.policy.interface import Prompt
-from paras2s.policy.listener import FEATURE_DIM, Listener
-from paras2s.records import Reward, Rollout, Unscored
-from paras2s.reward.model import HeardQuestion
+from paras2s.audio.prosody import UTTERANCE_DIM
+from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces
+from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig, RoleConfig, RunConfig
+from paras2s.grpo import align
+from paras2s.grpo_run import Alignment
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.policy.embedded.features import FEATURE_DIM, Listener
+from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
+from paras2s.policy.types import Prompt
+from paras2s.reward.reward_model.model import HeardQuestion
 from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
-from paras2s.reward.sources.panel import RewardPanel, RewardSetup
-from paras2s.rollout import actors
-from paras2s.stages.alignment import Alignment
-from paras2s.stages.run import Run
+from paras2s.reward.sources.composite import RewardPanel, RewardSetup
+from paras2s.rollout import workers
+from paras2s.run import Run
+from paras2s.types import Reward, Rollout, Unscored
 
 SIZES = PolicyConfig(device="cpu")
 QUESTIONS, LEARNED, GROUP, PROMPTS, QUESTION_STEPS = 8, 4, 8, 64, 40
@@ -190,7 +191,7 @@ def main() -> None:
         "sync": (align, None),
         "async": (align_async, options.staleness),
     }
-    actors.RewardWorker = slow_worker(options.judge_s)
+    workers.RewardWorker = slow_worker(options.judge_s)
     runs: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in drivers}
     with tempfile.TemporaryDirectory() as root:
         count = save_policy(Path(root) / "sft", seed=0)

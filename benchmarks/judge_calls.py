@@ -20,12 +20,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from scripted_endpoint import Cut, Fail, Raw, Say, ScriptedEndpoint
+from tiny.endpoint import Cut, Fail, Raw, Say, ScriptedEndpoint
 
-from paras2s.config import LLMConfig
-from paras2s.kept import Kept
-from paras2s.llm import LLMClient, Message, Reply, Request
-from paras2s.reward.judges.replies import PAIR_SCHEMA, read_pair
+from paras2s.clients.chat import LLMClient, Message, Reply, Request
+from paras2s.configs.schema.run import LLMConfig
+from paras2s.reward.judges.parsing import PAIR_SCHEMA, read_pair
+from paras2s.utils.cache import Kept
 
 VERDICT = json.dumps({"reasoning": "x" * 300, "content": "1", "voice_quality": "both_good", "paralinguistics": "2"})
 FAILURES = (Fail(500), Fail(429), Cut(), Raw(b'{"id": "x", "cho'))

@@ -30,20 +30,21 @@ import torch
 import yaml
 from torch.nn import functional as fn
 
-from paras2s.config import PolicyConfig, RunConfig
+from paras2s.configs.schema.run import PolicyConfig, RunConfig
 from paras2s.planning import cost
 from paras2s.planning.cluster import Cluster, Figure, MeasuredDevice, PolicyFacts, load_cluster, load_rates, policy_facts
 from paras2s.planning.simulate import Answer, Lengths, decode, draw_answers, learn, make_plan
-from paras2s.policy.batches import entries_of
-from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM, Layer, RMSNorm
-from paras2s.policy.embedded import SPECIALS, special_ids
-from paras2s.policy.interface import Prompt, Sampling
-from paras2s.policy.memory import PromptMemory, StepMemory
-from paras2s.policy.objective import Objective, group_advantages, grpo_loss
-from paras2s.policy.sampler import pick, sample
-from paras2s.policy.scoring import picked_logprobs, teacher_forced
-from paras2s.records import Block
-from paras2s.reward.model import HeardQuestion, RewardModel, RewardModelConfig
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.kv_cache import PromptMemory, StepMemory
+from paras2s.policy.dual_stream.logprobs import picked_logprobs, teacher_forced
+from paras2s.policy.dual_stream.network import DualStreamLM, Layer, RMSNorm
+from paras2s.policy.dual_stream.sampler import pick, sample
+from paras2s.policy.embedded.policy import SPECIALS, special_ids
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.reward.reward_model.model import HeardQuestion, RewardModel, RewardModelConfig
+from paras2s.train.batching import entries_of
+from paras2s.train.losses import Objective, group_advantages, grpo_loss
+from paras2s.types import Block
 
 THREADS = 2
 SPOKEN_STEPS = 34

@@ -42,9 +42,9 @@ from twins import (
     their_model,
 )
 
-from paras2s.policy.dual_stream import DualStreamLM
-from paras2s.policy.interface import Generation, Sampling
-from paras2s.policy.sampler import sample
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.sampler import sample
+from paras2s.policy.types import Generation, Sampling
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OTHER_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
@@ -81,8 +81,8 @@ class Vllm:
     def __init__(self, theirs: Qwen2ForCausalLM, folder: Path, work: Work, threads: int) -> None:
         import ray
 
-        from paras2s.rollout.actors import start_ray
         from paras2s.rollout.vllm_worker import VllmWorker
+        from paras2s.rollout.workers import start_ray
 
         theirs.save_pretrained(folder)
         start_ray(None)

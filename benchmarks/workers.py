@@ -26,8 +26,8 @@ def run_worker(wire: Connection, core: int) -> None:
     os.sched_setaffinity(0, {core})
     import torch
 
-    from paras2s.policy.interface import Sampling
-    from paras2s.policy.sampler import sample
+    from paras2s.policy.dual_stream.sampler import sample
+    from paras2s.policy.types import Sampling
 
     torch.set_num_threads(1)
     model, sampling = our_model(seed=0).eval(), Sampling(max_steps=WORK.new_tokens)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from paras2s.rollout.fleet import Underway, fleet_of
-from paras2s.stages.alignment import Alignment, evaluate
+from paras2s.grpo_run import Alignment, evaluate
+from paras2s.rollout.orchestrator import Underway, fleet_of
 
 
 def align_async(alignment: Alignment, resume: bool) -> None:

@@ -1,6 +1,7 @@
-"""Lets every test folder import the tiny models of tests/policy/tiny.py and the scripted endpoint."""
+"""Every test folder can import the tiny models and servers of tests/tiny, and the rank that tests/train starts."""
 
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "policy")]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *(str(HERE / folder) for folder in ("policy", "train", "reward"))]

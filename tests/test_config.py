@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from paras2s.config import (
+from paras2s.bench.judges import open_config
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig, listens, load_audio_judge_config
+from paras2s.configs.schema.run import (
     AlignConfig,
     JudgingConfig,
     RunConfig,
@@ -25,17 +27,15 @@ from paras2s.config import (
     parse_config,
     preset_path,
 )
-from paras2s.config_audio import AudioJudgeConfig, listens, load_audio_judge_config
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_wanted
 from paras2s.errors import ConfigError
-from paras2s.reward.blueprint.build import make_extractors
+from paras2s.pipeline.ablate import row_config
+from paras2s.pipeline.demo import with_run_dir
+from paras2s.reward.blueprint.extract import make_extractors
 from paras2s.reward.fusion import find_rule
-from paras2s.reward.judges.tasks import find_task
+from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.votes import find_ensemble
-from paras2s.stages.ablate import row_config
-from paras2s.stages.demo import with_run_dir
-from paras2s.stages.judging import open_config
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
@@ -240,6 +240,6 @@ def test_an_unknown_preset_says_which_there_are(name: str) -> None:
 
 def test_settings_and_commands_import_nothing_heavy() -> None:
     heavy = ("torch", "ray", "transformers", "numpy")
-    code = f"import sys, paras2s.config, paras2s.cli; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, paras2s.configs.schema.run, paras2s.cli.app; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from paras2s.bench.rows import AnswerRow
+from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
-from paras2s.records import CATEGORIES, Category
+from paras2s.types import CATEGORIES, Category
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paras2s.audio import read_clip
+from paras2s.audio.clip import read_clip
 from paras2s.errors import AudioError, DataError, one_line
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, Field, model_validator
 
-from paras2s.config import AlignConfig, PolicyConfig, Section, parse_config
+from paras2s.configs.schema.run import AlignConfig, PolicyConfig, Section, parse_config
 from paras2s.errors import ConfigError, one_line
 
 CLUSTERS = "configs/clusters"

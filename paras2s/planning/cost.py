@@ -16,8 +16,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from paras2s.config import PolicyConfig, RewardSourceConfig, RunConfig, load_judging_config
-from paras2s.endpoint import load_prices
+from paras2s.clients.endpoint import load_prices
+from paras2s.configs.schema.run import PolicyConfig, RewardSourceConfig, RunConfig, load_judging_config
 from paras2s.errors import ConfigError
 from paras2s.planning.cluster import Cluster, Engine, LearnerPlan, MeasuredDevice, PeakDevice, PolicyFacts, Rates, RewardFacts
 

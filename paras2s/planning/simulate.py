@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
 
-from paras2s.config import RunConfig
+from paras2s.configs.schema.run import RunConfig
 from paras2s.planning import cost
 from paras2s.planning.cluster import (
     Cluster,

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paras2s.audio import Clip
-from paras2s.config import AugmentConfig
+from paras2s.audio.clip import Clip
+from paras2s.configs.schema.run import AugmentConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.interface import Generation, PolicySpec, Prompt, Sampling, Turn
-from paras2s.records import Block
+from paras2s.policy.types import Generation, PolicySpec, Prompt, Sampling, Turn
+from paras2s.types import Block
 
 
 class Policy(ABC):

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import ParaS2SError, PolicyError, one_line
 from paras2s.policy.base import Policy
-from paras2s.policy.batches import flat
-from paras2s.policy.interface import Generation, Prompt, Sampling, Turn
-from paras2s.records import Block
+from paras2s.policy.types import Generation, Prompt, Sampling, Turn
+from paras2s.train.batching import flat
+from paras2s.types import Block
 
 # Nats by which two ways to the same log-prob may differ, of one token; half precision rounds by position in a batch.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}

@@ -34,15 +34,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
-from paras2s.policy.interface import Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
-from paras2s.policy.sampler import check_request, pick, uniforms_of
-from paras2s.policy.scoring import in_parts, picked_logprobs
+from paras2s.policy.dual_stream.logprobs import in_parts, picked_logprobs
+from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
+from paras2s.policy.types import Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
 from paras2s.policy.weights import check_state, load_tensors, read_config, shapes_of, shard_files
-from paras2s.records import Block
-from paras2s.storage import read_json, write_json, write_text
+from paras2s.types import Block
+from paras2s.utils.io import read_json, write_json, write_text
 
 ARCHITECTURE = "Moshi"
 LORA_TARGETS = r"decoder\.model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj\.linear|mlp\.fc[12])"

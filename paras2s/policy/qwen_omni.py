@@ -28,14 +28,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
-from paras2s.policy.interface import Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
-from paras2s.policy.sampler import check_request, pick, uniforms_of
+from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
+from paras2s.policy.types import Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
-from paras2s.records import Block
-from paras2s.storage import write_bytes, write_json
+from paras2s.types import Block
+from paras2s.utils.io import write_bytes, write_json
 
 INPUT_RATE_HZ, OUTPUT_RATE_HZ = 16_000, 24_000
 # Samples a mel frame, and what is heard at once (released `preprocessor_config.json`).

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from paras2s.errors import PolicyError
-from paras2s.storage import read_json, write_bytes, write_json
+from paras2s.utils.io import read_json, write_bytes, write_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

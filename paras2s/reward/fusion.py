@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.errors import ConfigError, DataError, one_line
-from paras2s.records import LABELS, Dimension, Label
+from paras2s.types import LABELS, Dimension, Label
 
 WINNERS: tuple[Label, Label] = ("1", "2")
 DEFAULT_RULE = "speakbench"

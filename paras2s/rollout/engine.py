@@ -9,9 +9,9 @@ import numpy as np
 
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
-from paras2s.policy.interface import Generation, Prompt, Sampling
+from paras2s.policy.types import Generation, Prompt, Sampling
 from paras2s.policy.weights import fill
-from paras2s.records import Rollout
+from paras2s.types import Rollout
 
 
 def answer_seeds(seed: int, step: int, queries: Sequence[int], group_size: int) -> list[list[int]]:

@@ -18,16 +18,16 @@ import ray
 import torch
 
 import paras2s
-from paras2s.config import AlignConfig
+from paras2s.configs.schema.run import AlignConfig
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.base import Policy
-from paras2s.policy.interface import Generation, Prompt, Sampling
-from paras2s.policy.interleaved import InterleavedPolicy
-from paras2s.policy.sampler import slot_names
+from paras2s.policy.dual_stream.sampler import slot_names
+from paras2s.policy.interleaved.glm4_voice import InterleavedPolicy
+from paras2s.policy.types import Generation, Prompt, Sampling
 from paras2s.policy.weights import fill, to_arrays
-from paras2s.records import AUDIO, TEXT, Block, Rollout
 from paras2s.rollout.engine import check_lengths, decoded
 from paras2s.rollout.vllm_worker import VllmWorker
+from paras2s.types import AUDIO, TEXT, Block, Rollout
 
 # Of a GPU's memory, or of the machine's on the CPU; see VllmWorker.
 MEMORY_SHARE = {"cuda": 0.85, "cpu": 0.12}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paras2s.bench.rows import AnswerRow, load_rows, save_rows
+from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.stats import clustered_mean, contrast_metric, paired_difference, summarise
 from paras2s.errors import DataError
 

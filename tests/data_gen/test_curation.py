@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
+from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 
-from paras2s.config import CurationConfig, VoiceConfig
+from paras2s.clients.endpoint import Price
+from paras2s.configs.schema.run import CurationConfig, VoiceConfig
 from paras2s.data_gen.corpora import CorpusTurn
-from paras2s.data_gen.curation.asking import Asker
 from paras2s.data_gen.curation.categories import load_categories
-from paras2s.data_gen.curation.dealing import Dealer
-from paras2s.data_gen.curation.duplicates import Duplicates
-from paras2s.data_gen.curation.funnel import Rates, StageEstimate, estimate, filters_seen, totals
-from paras2s.data_gen.curation.lists import read_numbered
+from paras2s.data_gen.curation.cost import Spend
+from paras2s.data_gen.curation.dedup import Duplicates
+from paras2s.data_gen.curation.leakage import Sides
+from paras2s.data_gen.curation.list_parsing import read_numbered
+from paras2s.data_gen.curation.llm_calls import Asker
 from paras2s.data_gen.curation.pipeline import check_wanted, script_of_turn
-from paras2s.data_gen.curation.speaking import ClipMade, judge_clip, keep_whole_contrasts, style_probability
-from paras2s.data_gen.curation.splits import Sides
-from paras2s.data_gen.curation.text_tests import run_text_tests
-from paras2s.data_gen.curation.voicing import check_voices, describe_styles, pick_voices, query_name
-from paras2s.data_gen.spend import Spend
+from paras2s.data_gen.curation.report import Rates, StageEstimate, estimate, filters_seen, totals
+from paras2s.data_gen.curation.scheduler import Dealer
+from paras2s.data_gen.curation.synthesis import ClipMade, judge_clip, keep_whole_contrasts, style_probability
+from paras2s.data_gen.curation.text_filters import run_text_tests
+from paras2s.data_gen.curation.voices import check_voices, describe_styles, pick_voices, query_name
 from paras2s.data_gen.tts.base import Unspoken
-from paras2s.endpoint import Price
 from paras2s.errors import ConfigError, DataError, JudgeError
-from paras2s.records import Absent, Blueprint, Candidate, Measured, Script
+from paras2s.types import Absent, Blueprint, Candidate, Measured, Script
 
 CATEGORIES = load_categories()
 

@@ -9,10 +9,10 @@ from collections import defaultdict
 
 import pytest
 
-from paras2s.config import DataConfig
-from paras2s.data_gen.build import plan_queries
-from paras2s.data_gen.corpus import assign_roles, load_contrasts
-from paras2s.data_gen.speech import AGENT, SPEAKERS, USER_STYLES, Speaker
+from paras2s.configs.schema.run import DataConfig
+from paras2s.data_gen.scripted.build import plan_queries
+from paras2s.data_gen.scripted.scripts import assign_roles, load_contrasts
+from paras2s.data_gen.tts.piper_world import AGENT, SPEAKERS, USER_STYLES, Speaker
 
 CONFIG = DataConfig()
 ROLES = assign_roles(load_contrasts(), CONFIG, seed=0)

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted_endpoint import Fail, Raw, ScriptedEndpoint
+from tiny.endpoint import Fail, Raw, ScriptedEndpoint
 
-from paras2s.acoustics.asr import transcribe, word_error_rate
-from paras2s.audio import Clip, encode_clip, read_clip, write_clip
-from paras2s.config import EndpointConfig, VoiceConfig
-from paras2s.data_gen.speech import speak_plain
-from paras2s.data_gen.spend import Spend
+from paras2s.audio.asr import transcribe, word_error_rate
+from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
+from paras2s.clients.endpoint import Price
+from paras2s.configs.schema.run import EndpointConfig, VoiceConfig
+from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.tts.base import Line, Unspoken, line_key, speak_all
 from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
+from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS, speech_usd
-from paras2s.endpoint import Price
 from paras2s.errors import BudgetError, ConfigError
 
 TEXTS = ("The bus leaves at nine in the morning.", "They are painting the house next door.")

@@ -10,10 +10,10 @@ import pytest
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder; `run.yaml` in it is the config, `run/data` and `run/sft` are made."""
-    from tiny_world import make_data, write_run
+    from tiny.world import make_data, write_run
     from typer.testing import CliRunner
 
-    from paras2s.cli import app
+    from paras2s.cli.app import app
 
     folder = tmp_path_factory.mktemp("tiny")
     config = write_run(folder)

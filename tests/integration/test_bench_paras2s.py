@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import yaml
-from scripted_endpoint import Fail, Raw, Say, ScriptedEndpoint, said
-from tiny_world import invoke
+from tiny.endpoint import Fail, Raw, Say, ScriptedEndpoint, said
+from tiny.world import invoke
 from typer.testing import CliRunner
 
-from paras2s.audio import read_clip, write_clip
-from paras2s.bench.rows import load_rows
-from paras2s.bench.sets import PAPER_SETS, cell, columns, markdown, table_2
-from paras2s.cli import app
-from paras2s.data_gen.manifest import Dataset, load_dataset, load_manifest
-from paras2s.data_gen.speech import speak_plain
+from paras2s.audio.clip import read_clip, write_clip
+from paras2s.bench.paras2s.table2 import PAPER_SETS, cell, columns, markdown, table_2
+from paras2s.bench.results import load_rows
+from paras2s.cli.app import app
+from paras2s.data_gen.dataset import Dataset, load_dataset, load_manifest
+from paras2s.data_gen.tts.piper_world import speak_plain
 
 GOOD = "I am so sorry to hear that."
 
@@ -254,7 +254,7 @@ def test_averages_are_those_of_the_papers_table() -> None:
 
 
 def load_rows_of(category: str) -> Any:
-    from paras2s.bench.rows import AnswerRow
+    from paras2s.bench.results import AnswerRow
 
     def made(number: int, score: float) -> AnswerRow:
         return AnswerRow(

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from tiny_alignment import assert_same_policy, logged, tiny_alignment
+from tiny.alignment import assert_same_policy, logged, tiny_alignment
 
-from paras2s.align import align
-from paras2s.config import RoleConfig
+from paras2s.configs.schema.run import RoleConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.interface import Sampling
-from paras2s.rollout.crew import Crew, Worker
-from paras2s.rollout.fleet import Asked, Fleet, Underway
-from paras2s.stages.alignment import Alignment
+from paras2s.grpo import align
+from paras2s.grpo_run import Alignment
+from paras2s.policy.types import Sampling
+from paras2s.rollout.orchestrator import Asked, Fleet, Underway
+from paras2s.rollout.worker_group import Crew, Worker
 
 # Ray takes 127.0.0.1 for the machine's outer address.
 LOOPBACK = "127.0.0.2"
@@ -250,7 +250,7 @@ def test_a_worker_whose_machine_is_lost_before_it_starts_is_asked_for_again(
     crew = Crew("rollout", RoleConfig(cpus=2), 1, make)
     wait_for(lambda: crew.tend() or len(places) == 2)
     with monkeypatch.context() as patch:
-        patch.setattr("paras2s.rollout.crew.PLACEMENT_TIMEOUT_S", 1.0)
+        patch.setattr("paras2s.rollout.worker_group.PLACEMENT_TIMEOUT_S", 1.0)
         with pytest.raises(PolicyError, match=r"^no rollout worker is left, and no machine has had room .* --resume"):
             crew.next()
     machines.join("rollout")

@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from scripted_endpoint import Fail, Raw, Say, ScriptedEndpoint, said
-from tiny_world import tone, write_run
+from tiny.endpoint import Fail, Raw, Say, ScriptedEndpoint, said
+from tiny.world import tone, write_run
 from typer.testing import CliRunner
 
-from paras2s.audio import Clip, encode_clip
-from paras2s.cli import app
-from paras2s.config import load_curation
-from paras2s.data_gen import build
-from paras2s.data_gen.build import load_contrasts
-from paras2s.data_gen.curation.people import DECISIONS, items_to_check
-from paras2s.data_gen.curation.speaking import Ears
-from paras2s.data_gen.human_check import CheckSession, Decision
-from paras2s.data_gen.manifest import Manifest, load_dataset, load_manifest, save_tables
-from paras2s.data_gen.speech import speak_plain
+from paras2s.audio.clip import Clip, encode_clip
+from paras2s.cli.app import app
+from paras2s.configs.schema.run import load_curation
+from paras2s.data_gen.curation.synthesis import Ears
+from paras2s.data_gen.dataset import Manifest, load_dataset, load_manifest, save_tables
+from paras2s.data_gen.review.decisions import DECISIONS, items_to_check
+from paras2s.data_gen.review.server import CheckSession, Decision
+from paras2s.data_gen.scripted import build
+from paras2s.data_gen.scripted.build import load_contrasts
+from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.storage import read_json, read_jsonl
+from paras2s.utils.io import read_json, read_jsonl
 
 LINES = [one.text for one in load_contrasts() if one.category == "emotion"]
 WANTED = {"demonstration": 1, "preference": 1, "rl": 2, "validation": 1, "test": 2}

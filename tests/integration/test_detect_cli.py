@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import soundfile
 import typer
-from scripted_endpoint import Fail, Say, ScriptedEndpoint
+from tiny.endpoint import Fail, Say, ScriptedEndpoint
 from typer.testing import CliRunner
 
-from paras2s.bench.detection import SUITES, load_pairs, load_rows
-from paras2s.cli_detect import DetectName, bench_detect
+from paras2s.bench.detection import run as detect_stage
+from paras2s.bench.detection.data import SUITES, load_pairs, load_rows
+from paras2s.cli.bench_detection import DetectName, bench_detect
 from paras2s.errors import BudgetError, ConfigError, DataError, ParaS2SError, StorageError
-from paras2s.records import Preference
-from paras2s.stages import detect as detect_stage
+from paras2s.types import Preference
 
 LIBRISPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
 pytestmark = pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason="no LibriSpeech clips in ../shared/data")

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 import yaml
-from scripted_endpoint import Fail, Say, ScriptedEndpoint
-from tiny_world import invoke, write_run
+from tiny.endpoint import Fail, Say, ScriptedEndpoint
+from tiny.world import invoke, write_run
 
-from paras2s.config import load_config
+from paras2s.configs.schema.run import load_config
+from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.errors import JudgeError
-from paras2s.reward.degenerate import KINDS
-from paras2s.reward.sources.panel import RewardPanel
-from paras2s.stages import distill
-from paras2s.stages.progress import open_console
-from paras2s.stages.prompts import CODEC
-from paras2s.stages.run import Run
-from paras2s.storage import read_json, read_jsonl
+from paras2s.pipeline import distill
+from paras2s.reward.reward_model.degenerate import KINDS
+from paras2s.reward.sources.composite import RewardPanel
+from paras2s.run import Run
+from paras2s.utils.io import read_json, read_jsonl
+from paras2s.utils.progress import open_console
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reward"))
 from test_omni import tiny_thinker, tiny_tokenizer

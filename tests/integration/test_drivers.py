@@ -17,24 +17,24 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from tiny_alignment import ANSWER_STEPS, assert_same_policy, logged, policy_of, tiny_alignment
+from tiny.alignment import ANSWER_STEPS, assert_same_policy, logged, policy_of, tiny_alignment
 
-from paras2s.align import align
 from paras2s.align_async import align_async
-from paras2s.config import RoleConfig
+from paras2s.configs.schema.run import RoleConfig
 from paras2s.errors import ConfigError, PolicyError
-from paras2s.policy.interface import Sampling
-from paras2s.records import Unscored
-from paras2s.rollout import actors, crew
-from paras2s.rollout.fleet import Asked, Fleet, Underway
-from paras2s.stages.alignment import Alignment
+from paras2s.grpo import align
+from paras2s.grpo_run import Alignment
+from paras2s.policy.types import Sampling
+from paras2s.rollout import worker_group, workers
+from paras2s.rollout.orchestrator import Asked, Fleet, Underway
+from paras2s.types import Unscored
 
 LOOK = 3_000_000  # the step of a look at held-out questions
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
-    actors.start_ray(None, cpus=8)
+    workers.start_ray(None, cpus=8)
     yield
     ray.shutdown()
 
@@ -232,8 +232,8 @@ def test_questions_that_end_every_worker_end_the_run(tmp_path: Path, monkeypatch
         def generate(self, *_: object) -> None:
             os._exit(1)
 
-    monkeypatch.setattr(actors, "RolloutWorker", DeadlyWorker)
-    monkeypatch.setattr(crew, "TRIES", 2)
+    monkeypatch.setattr(workers, "RolloutWorker", DeadlyWorker)
+    monkeypatch.setattr(worker_group, "TRIES", 2)
     with pytest.raises(PolicyError, match=r"2 rollout workers were lost over the same questions \(.*DeadlyWorker.*--resume"):
         align(tiny_alignment(tmp_path), resume=False)
 
@@ -245,7 +245,7 @@ def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_a_role_that_does_not_fit_is_named_and_nothing_stays_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "PLACEMENT_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(worker_group, "PLACEMENT_TIMEOUT_S", 3.0)
     found = tiny_alignment(tmp_path, rollout_workers=2, rollout=RoleConfig(cpus=1, gpus=8))
     started = time.monotonic()
     named = r"align.rollout_workers: 2 x \{'CPU': 1.0, 'GPU': 8.0\} do not fit.*change align.rollout"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
+from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 
 PROGRAM = Path(sys.executable).parent / "paras2s"
 SHARED = Path(__file__).resolve().parents[3] / "shared/data"

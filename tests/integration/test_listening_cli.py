@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from scripted_endpoint import Fail, Say, ScriptedEndpoint
+from tiny.endpoint import Fail, Say, ScriptedEndpoint
 
-from paras2s.acoustics.asr import normalise_words, transcribe
-from paras2s.audio import read_clip
+from paras2s.audio.asr import normalise_words, transcribe
+from paras2s.audio.clip import read_clip
 
 PROGRAM = Path(sys.executable).parent / "paras2s"
 SPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"

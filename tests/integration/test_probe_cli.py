@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from scripted_endpoint import Say, ScriptedEndpoint, said
+from tiny.endpoint import Say, ScriptedEndpoint, said
 from typer.testing import CliRunner
 
-from paras2s.audio import Clip, write_clip
-from paras2s.bench.bias_report import sentence
-from paras2s.bench.probes import CONTROL_DB, SNRS_DB, ProbePair
-from paras2s.bench.rows import AnswerRow, save_rows
-from paras2s.cli_probe import probe
+from paras2s.audio.clip import Clip, write_clip
+from paras2s.bench.bias.judges import Memory, Probed
+from paras2s.bench.bias.perturbations import CONTROL_DB, SNRS_DB, ProbePair
+from paras2s.bench.bias.report import sentence
+from paras2s.bench.bias.run import Revoicer, count_words, make_plan, probe_judge, run_pairs
+from paras2s.bench.results import AnswerRow, save_rows
+from paras2s.cli.bench_bias import probe
 from paras2s.errors import BudgetError, ConfigError, DataError
-from paras2s.records import Preference, Unscored
 from paras2s.reward.judges.llm_judge import Exchange, Utterance
 from paras2s.reward.judges.pairwise import ScoringJudge
 from paras2s.reward.judges.votes import POINTS, prefer
-from paras2s.stages.probe import Revoicer, count_words, make_plan, probe_judge, run_pairs
-from paras2s.stages.probe_judges import Memory, Probed
+from paras2s.types import Preference, Unscored
 
 RATE_HZ = 16_000
 LEVELS_DB = (*SNRS_DB, CONTROL_DB)
@@ -173,7 +173,7 @@ def test_words_are_part_of_what_a_score_is_kept_by():
 
 
 def test_an_answer_in_which_nothing_is_heard_has_no_words_to_count(pairs, monkeypatch):
-    from paras2s.acoustics import asr
+    from paras2s.audio import asr
 
     monkeypatch.setattr(asr, "transcribe", lambda clips: [Namespace(text="")])
     tokens, wordless = count_words([replace(pairs[0], words=(None, "one")), pairs[3]])
@@ -274,7 +274,7 @@ def test_a_judge_of_single_answers_is_stable_by_construction_and_remembers(pairs
 
 
 def probes_pair(pair):
-    from paras2s.bench.probes import distinct_clips, identical
+    from paras2s.bench.bias.perturbations import distinct_clips, identical
 
     return identical(distinct_clips([pair]))[0].asks[0].make()
 
@@ -292,7 +292,7 @@ def test_who_rated_the_ties_is_not_probed_with_them(pairs):
 
 
 def test_another_voice_keeps_length_and_level_and_moves_the_pitch():
-    from paras2s.acoustics.f0 import track_pitch
+    from paras2s.audio.pitch import track_pitch
 
     buzz = np.sign(np.sin(2 * np.pi * 140 * np.arange(RATE_HZ) / RATE_HZ)) * 0.1
     clip = Clip(buzz.astype(np.float32), RATE_HZ)
@@ -451,10 +451,10 @@ def test_wrong_words_are_named(manifest, tmp_path):
 @pytest.fixture(scope="module")
 def benched(tiny_run, tmp_path_factory):
     """The tiny run with four answers to its first question, of which two are equal, and a reward model of chance."""
-    from paras2s.data_gen.manifest import load_dataset
-    from paras2s.policy.codec import Codec2Pairs
-    from paras2s.policy.listener import FEATURE_DIM
-    from paras2s.reward.model import RewardModel, RewardModelConfig
+    from paras2s.data_gen.dataset import load_dataset
+    from paras2s.policy.embedded.codec2 import Codec2Pairs
+    from paras2s.policy.embedded.features import FEATURE_DIM
+    from paras2s.reward.reward_model.model import RewardModel, RewardModelConfig
 
     run = tmp_path_factory.mktemp("benched") / "run"
     shutil.copytree(tiny_run / "run", run)

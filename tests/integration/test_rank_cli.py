@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from paras2s import cli_rank
+from paras2s.cli import bench_ranking
 from paras2s.errors import ParaS2SError
 
 PROGRAM = Path(sys.executable).parent / "paras2s"
@@ -135,7 +135,7 @@ def test_a_thousand_verdicts_take_less_than_five_seconds_of_the_processor(tmp_pa
 def test_what_is_wrong_is_said(folder, monkeypatch, words, said):
     monkeypatch.chdir(folder)
     app = typer.Typer()
-    app.command()(cli_rank.rank)
+    app.command()(bench_ranking.rank)
     found = CliRunner().invoke(app, words).exception
     assert isinstance(found, ParaS2SError)
     assert said in str(found)

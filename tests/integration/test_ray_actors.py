@@ -14,23 +14,24 @@ import numpy as np
 import pytest
 import ray
 import torch
-from tiny import small_prompt
+from tiny.dual_stream import small_prompt
 
-from paras2s.acoustics.prosody import UTTERANCE_DIM
-from paras2s.config import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig
+from paras2s.audio.prosody import UTTERANCE_DIM
+from paras2s.audio.text_embedding import WordPieces
+from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import PolicyError
-from paras2s.language import WordPieces
-from paras2s.policy.codec import Codec2Pairs
-from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
-from paras2s.policy.embedded import EmbeddedPolicy, special_ids
-from paras2s.policy.interface import Prompt, Sampling
-from paras2s.policy.listener import Listener
-from paras2s.records import Reward, Rollout, Unscored
-from paras2s.reward.model import HeardQuestion, RewardModel, RewardModelConfig
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.policy.embedded.features import Listener
+from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.reward.reward_model.model import HeardQuestion, RewardModel, RewardModelConfig
 from paras2s.reward.sources.base import AskedQuestion
-from paras2s.reward.sources.panel import RewardSetup
-from paras2s.rollout.actors import LearnerActor, RewardWorker, RolloutWorker, start_ray
+from paras2s.reward.sources.composite import RewardSetup
 from paras2s.rollout.engine import NativeEngine, answer_seeds
+from paras2s.rollout.workers import LearnerActor, RewardWorker, RolloutWorker, start_ray
+from paras2s.types import Reward, Rollout, Unscored
 
 STEPS, GROUP = 6, 3
 SAMPLING = Sampling(1.0, 1.0, STEPS)

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_kimi import write_kimi
-from tiny_moshi import tiny_moshi
-from tiny_world import invoke, write_run
+from tiny.kimi import write_kimi
+from tiny.moshi import tiny_moshi
+from tiny.world import invoke, write_run
 
-from paras2s.config import load_config
-from paras2s.data_gen.manifest import TableWriter, load_dataset
-from paras2s.policy.kimi import KimiPolicy
+from paras2s.configs.schema.run import load_config
+from paras2s.data_gen.dataset import TableWriter, load_dataset
+from paras2s.policy.kimi.policy import KimiPolicy
 from paras2s.policy.moshi import MoshiPolicy
-from paras2s.policy.table import load_policy
+from paras2s.policy.registry import load_policy
 from paras2s.policy.weights import shard_files
-from paras2s.records import Query
-from paras2s.storage import read_jsonl
+from paras2s.types import Query
+from paras2s.utils.io import read_jsonl
 
 LORA = {"rank": 2, "alpha": 4}
 ALIGN = {

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import typer
 import yaml
-from scripted_endpoint import Fail, Raw, Say, ScriptedEndpoint, said
+from tiny.endpoint import Fail, Raw, Say, ScriptedEndpoint, said
 from typer.testing import CliRunner
 
-from paras2s.audio import Clip, encode_clip, read_clip, write_clip
+from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
 from paras2s.bench.styleset.dialogue import Output
 from paras2s.bench.styleset.items import FollowingItem, RoleContext
 from paras2s.bench.styleset.report import load_rows
-from paras2s.cli_styleset import bench_styleset
+from paras2s.bench.styleset.run import speak_prompts
+from paras2s.cli.bench_styleset import bench_styleset
 from paras2s.errors import BudgetError, ConfigError, ParaS2SError
-from paras2s.stages.styleset import speak_prompts
 
 ITEMS = [
     {"id": "f1", "text": "The tea is cold.", "style": "Whisper.", "elements": ["whisper"], "changes_within": False},

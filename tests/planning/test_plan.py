@@ -18,8 +18,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from paras2s.cli_plan import plan
-from paras2s.config import AlignConfig, PolicyConfig, RunConfig, load_config
+from paras2s.cli.plan import plan
+from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RunConfig, load_config
 from paras2s.errors import ConfigError
 from paras2s.planning import cost
 from paras2s.planning.cluster import (
@@ -112,10 +112,11 @@ def test_kimi_audio_has_the_parameters_counted_by_hand() -> None:
     ids=["default", "grouped heads"],
 )
 def test_the_embedded_policy_has_the_parameters_of_its_network(sizes: dict[str, int]) -> None:
-    from paras2s.policy.codec import Codec2Pairs
-    from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
-    from paras2s.policy.embedded import SPECIALS, special_ids
-    from paras2s.policy.listener import FEATURE_DIM
+    from paras2s.policy.dual_stream.config import DualStreamConfig
+    from paras2s.policy.dual_stream.network import DualStreamLM
+    from paras2s.policy.embedded.codec2 import Codec2Pairs
+    from paras2s.policy.embedded.features import FEATURE_DIM
+    from paras2s.policy.embedded.policy import SPECIALS, special_ids
 
     config = PolicyConfig(**sizes)
     network = DualStreamLM(
@@ -615,6 +616,8 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_planning_imports_no_torch() -> None:
-    said = "import sys; import paras2s.cli_plan, paras2s.planning.simulate, paras2s.stages.demo; print('torch' in sys.modules)"
+    said = (
+        "import sys; import paras2s.cli.plan, paras2s.planning.simulate, paras2s.pipeline.demo; print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import small_config, small_prompt
+from tiny.dual_stream import small_config, small_prompt
 
-from paras2s.config import AugmentConfig
-from paras2s.policy.augment import augment
-from paras2s.policy.interface import Prompt
-from paras2s.policy.listener import WORDS_SPREAD
+from paras2s.configs.schema.run import AugmentConfig
+from paras2s.policy.embedded.augment import augment
+from paras2s.policy.embedded.features import WORDS_SPREAD
+from paras2s.policy.types import Prompt
 
 STILL = {"words_dropped": 0.0, "codes_dropped": 0.0, "prosody_noise": 0.0, "words_noise": 0.0}
 

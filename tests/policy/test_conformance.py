@@ -13,18 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import golden_config, golden_model, golden_prompt, small_config, small_model, small_policy, small_prompt
+from tiny.dual_stream import golden_config, golden_model, golden_prompt, small_config, small_model, small_policy, small_prompt
 from torch import Tensor
 
 from paras2s.errors import PolicyError
-from paras2s.policy.codec import Codec2Pairs
-from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
-from paras2s.policy.embedded import EmbeddedPolicy
-from paras2s.policy.interface import Prompt, Sampling
-from paras2s.policy.objective import LogProbBatch, Objective, grpo_loss
-from paras2s.policy.sampler import sample
-from paras2s.policy.scoring import teacher_forced
-from paras2s.records import Block
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.logprobs import teacher_forced
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.sampler import sample
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.train.losses import LogProbBatch, Objective, grpo_loss
+from paras2s.types import Block
 
 WARM = Sampling(text_temperature=0.7, audio_temperature=1.4, max_steps=9)
 

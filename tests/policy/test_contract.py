@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import small_config, small_model, small_policy, small_prompt
-from tiny_interleaved import Beeps, sliding, tiny_glm, tiny_step, tiny_turns, write_glm
-from tiny_kimi import write_kimi
-from tiny_moshi import tiny_moshi, tiny_moshi_turns
-from tiny_qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
-from tiny_world import invoke
+from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
+from tiny.interleaved import Beeps, sliding, tiny_glm, tiny_step, tiny_turns, write_glm
+from tiny.kimi import write_kimi
+from tiny.moshi import tiny_moshi, tiny_moshi_turns
+from tiny.qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
+from tiny.world import invoke
 from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.contract import TOLERANCE, Finding, Subject, check_policy, subject_of
-from paras2s.policy.embedded import EmbeddedPolicy
-from paras2s.policy.interface import Generation, Prompt, Sampling
-from paras2s.policy.kimi import KimiPolicy
-from paras2s.policy.table import ARCHITECTURES, POLICIES, load_policy, policy_class
-from paras2s.records import Block
+from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.policy.kimi.policy import KimiPolicy
+from paras2s.policy.registry import ARCHITECTURES, POLICIES, load_policy, policy_class
+from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.types import Block
 
 
 def embedded_subject(policy: EmbeddedPolicy | None = None) -> Subject:
@@ -147,16 +147,19 @@ def test_what_is_broken_is_found(fault: str, found: set[str]) -> None:
 def test_another_package_adds_a_policy_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import EntryPoint
 
-    from paras2s.policy import table
+    from paras2s.policy import registry
 
-    offered = [EntryPoint("theirs", "test_contract:Broken", table.GROUP), EntryPoint("wrong", "json:JSONDecoder", table.GROUP)]
-    monkeypatch.setattr(table, "entry_points", lambda group: offered if group == table.GROUP else [])
-    assert table.policy_class("theirs").__name__ == "Broken"
-    assert table.policy_class("paras2s.policy.kimi:KimiPolicy") is KimiPolicy
+    offered = [
+        EntryPoint("theirs", "test_contract:Broken", registry.GROUP),
+        EntryPoint("wrong", "json:JSONDecoder", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: offered if group == registry.GROUP else [])
+    assert registry.policy_class("theirs").__name__ == "Broken"
+    assert registry.policy_class("paras2s.policy.kimi.policy:KimiPolicy") is KimiPolicy
     with pytest.raises(PolicyError, match="not a subclass"):
-        table.policy_class("wrong")
+        registry.policy_class("wrong")
     with pytest.raises(PolicyError, match=r"there are embedded, .*theirs"):
-        table.policy_class("nobody's")
+        registry.policy_class("nobody's")
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -199,16 +202,16 @@ def beeps(folder: Path) -> Beeps:
 
 def test_a_decoder_is_named_where_a_models_own_is_no_package(tmp_path: Path) -> None:
     folder = write_glm(tmp_path / "glm")
-    policy = load_policy(folder, "tiny_interleaved:TinyGlm", "cpu", decoder="test_contract:beeps")
+    policy = load_policy(folder, "tiny.interleaved:TinyGlm", "cpu", decoder="test_contract:beeps")
     (block,) = policy.encode_target(sliding(3.0, 16_000, 200), "Hi")
     assert len(policy.decode_audio([block], 0, 0).samples)
-    without = load_policy(folder, "tiny_interleaved:TinyGlm", "cpu")
+    without = load_policy(folder, "tiny.interleaved:TinyGlm", "cpu")
     with pytest.raises(PolicyError, match="no decoder of codes"):
         without.decode_audio([block], 0, 0)
     with pytest.raises(PolicyError, match="has a decoder of its own"):
         load_policy(write_kimi(tmp_path / "kimi"), device="cpu", decoder="test_contract:beeps")
     with pytest.raises(PolicyError, match=r"policy\.decoder: cannot import"):
-        load_policy(folder, "tiny_interleaved:TinyGlm", "cpu", decoder="nowhere:beeps")
+        load_policy(folder, "tiny.interleaved:TinyGlm", "cpu", decoder="nowhere:beeps")
 
 
 def test_a_finding_is_kept_where_a_policy_raises() -> None:

@@ -20,9 +20,9 @@ import yaml
 from torch import Tensor, nn
 
 from paras2s.errors import PolicyError
-from paras2s.policy.speech.bigvgan import Activation, BigVGAN, BigVGANConfig, Conv, Upsample, kaiser_sinc
-from paras2s.policy.speech.detokenizer import KimiDetokenizer, MelStream, Streaming, WaveStream
-from paras2s.policy.speech.flow import FlowConfig, FlowModel, euler
+from paras2s.policy.kimi.bigvgan import Activation, BigVGAN, BigVGANConfig, Conv, Upsample, kaiser_sinc
+from paras2s.policy.kimi.detokenizer import KimiDetokenizer, MelStream, Streaming, WaveStream
+from paras2s.policy.kimi.flow_matching import FlowConfig, FlowModel, euler
 
 RELEASED_DIT = {
     **{"input_size": 80, "semantic_vocab_size": 16384, "hidden_size": 2304, "depth": 16, "num_heads": 18, "mlp_ratio": 4.0},

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import golden_model, golden_prompt
+from tiny.dual_stream import golden_model, golden_prompt
 
-from paras2s.policy.interface import Sampling
-from paras2s.policy.sampler import pad_prompts
-from paras2s.policy.scoring import teacher_forced
-from paras2s.records import Block
+from paras2s.policy.dual_stream.logprobs import teacher_forced
+from paras2s.policy.dual_stream.sampler import pad_prompts
+from paras2s.policy.types import Sampling
+from paras2s.types import Block
 
 
 def golden_block() -> Block:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_interleaved import (
+from tiny.interleaved import (
     GLM_CONFIG,
     GLM_IDS,
     STEP_CONFIG,
@@ -40,11 +40,14 @@ from tiny_interleaved import (
 from torch import Tensor
 from torch.nn import functional as fn
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import AudioError, DataError, PolicyError
-from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
-from paras2s.policy.interface import Prompt, Sampling, Turn
-from paras2s.policy.interleaved import (
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.logprobs import teacher_forced
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.sampler import sample
+from paras2s.policy.interleaved.cosyvoice import S3Tokenizer
+from paras2s.policy.interleaved.glm4_voice import (
     OWN_OUTER,
     SPEECH_INSTRUCTION,
     TEXT_INSTRUCTION,
@@ -53,13 +56,11 @@ from paras2s.policy.interleaved import (
     layered,
     load_joined,
 )
-from paras2s.policy.sampler import sample
-from paras2s.policy.scoring import teacher_forced
-from paras2s.policy.speech.cosyvoice import S3Tokenizer
-from paras2s.policy.speech.step_encoder import StepEncoderConfig
-from paras2s.policy.step_audio import QWEN_LAYER, StepAudio2Policy
+from paras2s.policy.interleaved.step_audio2 import QWEN_LAYER, StepAudio2Policy
+from paras2s.policy.interleaved.step_encoder import StepEncoderConfig
+from paras2s.policy.types import Prompt, Sampling, Turn
 from paras2s.policy.weights import shard_files
-from paras2s.records import AUDIO, TEXT, Block
+from paras2s.types import AUDIO, TEXT, Block
 
 MAKERS: dict[str, Callable[[], InterleavedPolicy]] = {"glm": tiny_glm, "step": tiny_step}
 WARM = Sampling(text_temperature=0.7, max_steps=9)

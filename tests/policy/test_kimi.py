@@ -16,17 +16,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from test_whisper_vq import noise
-from tiny import golden_prompt
-from tiny_kimi import CODES, IDS, SIZES, TEXT, write_golden, write_kimi
+from tiny.dual_stream import golden_prompt
+from tiny.kimi import CODES, IDS, SIZES, TEXT, write_golden, write_kimi
 
 from paras2s.errors import ParaS2SError, PolicyError
-from paras2s.policy.dual_stream import DualStreamConfig, DualStreamLM
-from paras2s.policy.interface import Prompt, Sampling, Turn
-from paras2s.policy.kimi import SPECIALS, KimiPolicy, Message, lay_out, stream_config
-from paras2s.policy.scoring import teacher_forced
-from paras2s.policy.table import kind_of, load_policy
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.logprobs import teacher_forced
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.kimi.policy import SPECIALS, KimiPolicy, Message, lay_out, stream_config
+from paras2s.policy.registry import kind_of, load_policy
+from paras2s.policy.types import Prompt, Sampling, Turn
 from paras2s.policy.weights import shard_files
-from paras2s.records import Block
+from paras2s.types import Block
 
 RELEASED = {
     "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
@@ -344,7 +345,7 @@ def test_scoring_in_parts_is_scoring_at_once(folder: Path, monkeypatch: pytest.M
         return logp.detach(), [parameter.grad.clone() for parameter in policy.model.parameters() if parameter.grad is not None]
 
     whole, gradients = graded()
-    monkeypatch.setattr("paras2s.policy.scoring.LOGITS_AT_ONCE", 3 * (TEXT + CODES))
+    monkeypatch.setattr("paras2s.policy.dual_stream.logprobs.LOGITS_AT_ONCE", 3 * (TEXT + CODES))
     parts, other = graded()
     torch.testing.assert_close(parts, whole, atol=1e-12, rtol=0)
     assert len(gradients) == len(other) > 40

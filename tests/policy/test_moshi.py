@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_moshi import tiny_exhaustive, tiny_moshi, tiny_moshi_turns, tiny_released, tiny_tokenizer, tone
+from tiny.moshi import tiny_exhaustive, tiny_moshi, tiny_moshi_turns, tiny_released, tiny_tokenizer, tone
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
-from paras2s.policy.interface import Generation, Prompt, Sampling, Turn
 from paras2s.policy.moshi import MoshiPolicy, MoshiText, _PerCodebook
+from paras2s.policy.types import Generation, Prompt, Sampling, Turn
 from paras2s.policy.weights import write_tensors
-from paras2s.records import Block
+from paras2s.types import Block
 
 WARM = Sampling(text_temperature=0.7, audio_temperature=1.4, max_steps=7)
 SEEDS = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_qwen_omni as tiny
 import torch
-from tiny_qwen_omni import CODEC_END, CODEC_PAD, CODES, assert_same_answer, block, blocks_of
+from tiny import qwen_omni as tiny
+from tiny.qwen_omni import CODEC_END, CODEC_PAD, CODES, assert_same_answer, block, blocks_of
 from torch import Tensor
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import DataError, PolicyError
 from paras2s.policy import qwen_omni
-from paras2s.policy.interface import Generation, Prompt, Sampling, Turn
+from paras2s.policy.dual_stream.sampler import uniforms_of
 from paras2s.policy.qwen_omni import AUDIO, stored_name
 from paras2s.policy.qwen_omni import QwenOmniPolicy as Omni
-from paras2s.policy.sampler import uniforms_of
+from paras2s.policy.types import Generation, Prompt, Sampling, Turn
 from paras2s.policy.weights import write_tensors
-from paras2s.records import Block
+from paras2s.types import Block
 
 CLOSE = tiny.CLOSE
 PLAIN = Sampling(max_steps=7)

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import AudioError, PolicyError
-from paras2s.policy.speech.whisper_features import WhisperFeatures
-from paras2s.policy.speech.whisper_vq import GlmTokenizer, WhisperVQConfig, WhisperVQEncoder, block_causal, nearest
+from paras2s.policy.speech_tokenizers.whisper_features import WhisperFeatures
+from paras2s.policy.speech_tokenizers.whisper_vq import GlmTokenizer, WhisperVQConfig, WhisperVQEncoder, block_causal, nearest
 
 # Reference 1.6's tiny config: pooled to 25 Hz half-way, so that two layers run behind the pooling.
 TINY = {

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
+from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 
-from paras2s.audio import Clip, read_clip, write_clip
-from paras2s.config_audio import AudioJudgeConfig
+from paras2s.audio.clip import Clip, read_clip, write_clip
+from paras2s.clients.chat import LLMClient
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.errors import ConfigError, DataError, JudgeError
-from paras2s.llm import LLMClient
-from paras2s.records import Preference, Unscored, Verdict
-from paras2s.reward.judges.aspects import AspectJudge
-from paras2s.reward.judges.audio import AudioJudge
-from paras2s.reward.judges.examples import Example, load_examples
-from paras2s.reward.judges.joining import NoSignals, Segment, SpokenSignals, ToneSignals, join
+from paras2s.reward.judges.audio_judge.concatenation import NoSignals, Segment, SpokenSignals, ToneSignals, join
+from paras2s.reward.judges.audio_judge.ensemble import AspectJudge
+from paras2s.reward.judges.audio_judge.few_shot import Example, load_examples
+from paras2s.reward.judges.audio_judge.judge import AudioJudge
+from paras2s.reward.judges.audio_judge.tasks import TASKS
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Utterance
-from paras2s.reward.judges.tasks import TASKS
 from paras2s.reward.judges.votes import find_ensemble
+from paras2s.types import Preference, Unscored, Verdict
 
 RATE_HZ = 16_000
 SPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
@@ -218,7 +218,7 @@ def test_samples_vote_and_their_spread_is_kept():
 
 
 def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
-    from paras2s.kept import Kept
+    from paras2s.utils.cache import Kept
 
     in_order = {True: iter(["1", "1", "2"]), False: iter(["2", "2", "tie"])}
 

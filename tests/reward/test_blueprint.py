@@ -13,24 +13,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paras2s.acoustics import asr
-from paras2s.acoustics.asr import Transcript, Word, word_error_rate
-from paras2s.acoustics.prosody import UTTERANCE_DIM
-from paras2s.audio import Clip, read_clip
-from paras2s.config import ExtractorConfig
+from paras2s.audio import asr
+from paras2s.audio.asr import Transcript, Word, word_error_rate
+from paras2s.audio.clip import Clip, read_clip
+from paras2s.audio.prosody import UTTERANCE_DIM
+from paras2s.configs.schema.run import ExtractorConfig
 from paras2s.errors import AudioError, ConfigError
-from paras2s.kept import Kept
-from paras2s.records import Absent, Blueprint, Measured
-from paras2s.reward.blueprint import build
+from paras2s.reward.blueprint import extract
 from paras2s.reward.blueprint.accent import ACCENTS, accent_fields
-from paras2s.reward.blueprint.build import ENTRY_POINT, EXTRACTORS, build_blueprints, make_extractors
 from paras2s.reward.blueprint.emotion import emotion_fields
+from paras2s.reward.blueprint.extract import ENTRY_POINT, EXTRACTORS, build_blueprints, make_extractors
 from paras2s.reward.blueprint.loudness import LoudnessExtractor
 from paras2s.reward.blueprint.pitch import PitchExtractor
 from paras2s.reward.blueprint.quality import QualityExtractor
 from paras2s.reward.blueprint.schema import FIELDS, Fields, contour, trace_json
 from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
-from paras2s.reward.tone import ToneClassifier
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Absent, Blueprint, Measured
+from paras2s.utils.cache import Kept
 
 LIBRISPEECH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "librispeech"
 needs_speech = pytest.mark.skipif(
@@ -214,7 +214,7 @@ def test_what_a_missing_package_left_out_is_not_kept(tmp_path: Path) -> None:
     build_blueprints([sine()], [WordsExtractor("/nowhere/whisper")], kept)
     monkey = WordsExtractor("/nowhere/whisper")
     assert "cannot be loaded" in build_blueprints([sine()], [monkey], kept)[0].why_absent("agent_response")
-    assert kept.get_many([build._key(sine(), monkey)]) == {}
+    assert kept.get_many([extract._key(sine(), monkey)]) == {}
 
 
 # Failures stay with the clip that caused them.

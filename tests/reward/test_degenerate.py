@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paras2s.audio import Clip
-from paras2s.reward.degenerate import KINDS, degenerate_clip
+from paras2s.audio.clip import Clip
+from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
 
 RATE_HZ, COUNT = 8_000, 16_000
 # Two seconds of soft noise; loud for 40 ms from 0.62 s on (in the 25-50 % stretch), louder for 80 ms from 1.2 s on.

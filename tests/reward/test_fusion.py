@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from paras2s.errors import ConfigError, DataError
-from paras2s.records import LABELS
 from paras2s.reward.fusion import fuse, load_rules, rating_min, symmetric, typed_label
+from paras2s.types import LABELS
 
 WIN = ("1", "2")
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted_endpoint import Cut, Fail, Say, ScriptedEndpoint, said
+from tiny.endpoint import Cut, Fail, Say, ScriptedEndpoint, said
 
-from paras2s.acoustics import asr
-from paras2s.acoustics.asr import Transcript, Word
-from paras2s.audio import Clip, encode_clip, read_clip
-from paras2s.config import JudgingConfig
+from paras2s.audio import asr
+from paras2s.audio.asr import Transcript, Word
+from paras2s.audio.clip import Clip, encode_clip, read_clip
+from paras2s.clients.chat import LLMClient
+from paras2s.configs.schema.run import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
-from paras2s.kept import Kept
-from paras2s.llm import LLMClient
-from paras2s.records import PairVerdict, Unscored, Verdict
 from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Pair, Utterance
-from paras2s.reward.judges.prompting import as_data, load_prompt
-from paras2s.reward.judges.replies import json_objects, read_pair, read_score
+from paras2s.reward.judges.parsing import json_objects, read_pair, read_score
+from paras2s.reward.judges.prompts import as_data, load_prompt
+from paras2s.types import PairVerdict, Unscored, Verdict
+from paras2s.utils.cache import Kept
 
 LIBRISPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
 VERDICT = {"reasoning": "because", "content": "1", "voice_quality": "both_good", "paralinguistics": "2"}

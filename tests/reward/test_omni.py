@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from paras2s.audio import Clip
-from paras2s.config import OmniConfig
+from paras2s.audio.clip import Clip
+from paras2s.configs.schema.run import OmniConfig
 from paras2s.errors import JudgeError
-from paras2s.reward.omni import AUDIO, LORA_TARGETS, OmniRewardModel, SpokenPair, audio_tokens, prompt_text
+from paras2s.reward.reward_model.omni import AUDIO, LORA_TARGETS, OmniRewardModel, SpokenPair, audio_tokens, prompt_text
 
 VISION = ["<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>"]
 SPECIAL = [AUDIO, "<|audio_bos|>", "<|audio_eos|>", *VISION, "<|im_start|>", "<|im_end|>", "<|endoftext|>"]

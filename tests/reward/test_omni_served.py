@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_endpoint import Fail, Raw, ScriptedEndpoint
+from tiny.endpoint import Fail, Raw, ScriptedEndpoint
 
-from paras2s.audio import Clip
-from paras2s.config import OmniServedConfig, RewardConfig
+from paras2s.audio.clip import Clip
+from paras2s.configs.schema.run import OmniServedConfig, RewardConfig
 from paras2s.errors import ConfigError, JudgeError
-from paras2s.kept import Kept
-from paras2s.records import Unscored
-from paras2s.reward.omni import OmniScore, SpokenPair
-from paras2s.reward.omni_served import ServedOmni, score_of
-from paras2s.reward.sources.panel import RewardPanel, RewardSetup
+from paras2s.reward.reward_model.omni import OmniScore, SpokenPair
+from paras2s.reward.reward_model.omni_vllm import ServedOmni, score_of
+from paras2s.reward.sources.composite import RewardPanel, RewardSetup
+from paras2s.types import Unscored
+from paras2s.utils.cache import Kept
 
 
 def clip(duration_s: float = 0.5, level: float = 0.1) -> Clip:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paras2s.audio import Clip, read_clip
+from paras2s.audio.clip import Clip, read_clip
 from paras2s.reward.blueprint.quality import (
     BACKGROUND,
     OVERALL,

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from paras2s.config import DistillConfig
+from paras2s.configs.schema.run import DistillConfig
 from paras2s.errors import DataError, JudgeError
-from paras2s.reward.distill import (
+from paras2s.reward.reward_model.model import MAX_STEPS, HeardQuestion, RewardModel, RewardModelConfig
+from paras2s.reward.reward_model.train import (
     PROSODY_BLUR,
     WORDS_BLUR,
     PreferenceSet,
@@ -24,7 +25,6 @@ from paras2s.reward.distill import (
     fit_baseline,
     train_reward_model,
 )
-from paras2s.reward.model import MAX_STEPS, HeardQuestion, RewardModel, RewardModelConfig
 
 SIZES, FEATURES = (8, 6), 3
 STYLES = ("happy", "sad", "angry")

@@ -13,16 +13,16 @@ import pytest
 import yaml
 
 import paras2s.reward.judges.rubric as rubric_module
-from paras2s.acoustics.prosody import UTTERANCE_DIM
-from paras2s.data_gen.corpus import load_families, load_words_only
-from paras2s.data_gen.render import Take, render
-from paras2s.data_gen.speech import AGENT, AGENT_TONES, USER_STYLES
+from paras2s.audio.prosody import UTTERANCE_DIM
+from paras2s.data_gen.scripted.scripts import load_families, load_words_only
+from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, USER_STYLES
+from paras2s.data_gen.tts.render import Take, render
 from paras2s.errors import ConfigError
-from paras2s.records import Absent, Blueprint, Measured, Unscored, Verdict
-from paras2s.reward.degenerate import KINDS, degenerate_clip
-from paras2s.reward.judges.measure import measure_answers
+from paras2s.reward.blueprint.parallel import measure_answers
 from paras2s.reward.judges.rubric import RATE, RESPONSE, TAIL, TONE_PREFIX, VOICED, Question, RubricJudge, repeated_share
-from paras2s.reward.tone import ToneClassifier
+from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Absent, Blueprint, Measured, Unscored, Verdict
 
 SHIPPED = Path(rubric_module.__file__).with_name("rubric.yaml")
 FAMILIES = load_families()

@@ -9,25 +9,25 @@ import re
 
 import numpy as np
 import pytest
-from scripted_endpoint import Fail, Say, ScriptedEndpoint, said
+from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 
-from paras2s.audio import Clip, write_clip
-from paras2s.config import JudgingConfig, RewardConfig, RewardSourceConfig
+from paras2s.audio.clip import Clip, write_clip
+from paras2s.clients.chat import LLMClient
+from paras2s.configs.schema.run import JudgingConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
-from paras2s.llm import LLMClient
-from paras2s.records import Absent, Blueprint, Measured, Reward, Unscored
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.pairwise import LabellingJudge
-from paras2s.reward.model import HeardQuestion
-from paras2s.reward.omni import OmniScore
+from paras2s.reward.reward_model.model import HeardQuestion
+from paras2s.reward.reward_model.omni import OmniScore
 from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
+from paras2s.reward.sources.composite import RewardPanel, RewardSetup, combine
 from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, QualitySource, RubricSource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource, Result, bradley_terry, swiss_round, win_rates
-from paras2s.reward.sources.panel import RewardPanel, RewardSetup, combine
+from paras2s.types import Absent, Blueprint, Measured, Reward, Unscored
 
 
 def source(kind, weight=1.0, required=True):
@@ -313,7 +313,7 @@ def setup_for(tmp_path, *sources):
 
 
 def test_a_panel_measures_once_and_combines(tmp_path, monkeypatch):
-    from paras2s.reward.sources import panel as module
+    from paras2s.reward.sources import composite as module
 
     seen = []
     real = module.build_blueprints

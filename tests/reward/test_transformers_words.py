@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paras2s.audio import Clip
-from paras2s.records import Measured
-from paras2s.reward.blueprint.build import build_blueprints
+from paras2s.audio.clip import Clip
+from paras2s.reward.blueprint.extract import build_blueprints
 from paras2s.reward.blueprint.schema import FIELDS
 from paras2s.reward.blueprint.transformers_words import TransformersWordsExtractor, _transcript
 from paras2s.reward.blueprint.words import WORD_KEYS
+from paras2s.types import Measured
 
 
 @pytest.fixture(scope="module")

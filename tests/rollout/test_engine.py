@@ -11,13 +11,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import small_config, small_model, small_policy, small_prompt, small_rollouts
+from tiny.dual_stream import small_config, small_model, small_policy, small_prompt, small_rollouts
 
 from paras2s.errors import PolicyError
-from paras2s.policy.interface import Sampling
+from paras2s.policy.types import Sampling
 from paras2s.policy.weights import fill, to_arrays
-from paras2s.records import Rollout
 from paras2s.rollout.engine import NativeEngine, answer_seeds
+from paras2s.types import Rollout
 
 STEPS, GROUP = 9, 5
 

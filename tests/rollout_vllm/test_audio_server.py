@@ -19,17 +19,17 @@ import numpy as np
 import pytest
 import torch
 
-from paras2s.audio import Clip
-from paras2s.config import AlignConfig
-from paras2s.config_audio import AudioJudgeConfig
+from paras2s.audio.clip import Clip
+from paras2s.clients.chat import LLMClient
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
+from paras2s.configs.schema.run import AlignConfig
 from paras2s.errors import ConfigError
-from paras2s.llm import LLMClient
-from paras2s.records import Preference, Unscored, Verdict
-from paras2s.reward.judges.audio import AudioJudge
-from paras2s.reward.judges.examples import Example
-from paras2s.reward.judges.joining import ToneSignals
+from paras2s.reward.judges.audio_judge.concatenation import ToneSignals
+from paras2s.reward.judges.audio_judge.few_shot import Example
+from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Utterance
 from paras2s.rollout.vllm_engine import engine_python
+from paras2s.types import Preference, Unscored, Verdict
 
 RATE_HZ = 16_000
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"]

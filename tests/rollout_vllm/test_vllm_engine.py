@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 import ray
 import torch
-from tiny import small_config, small_model, small_policy
-from tiny_interleaved import TinyGlm, TinyStep, tiny_glm, tiny_step, tiny_turns
+from tiny.dual_stream import small_config, small_model, small_policy
+from tiny.interleaved import TinyGlm, TinyStep, tiny_glm, tiny_step, tiny_turns
 
-from paras2s.config import AlignConfig
+from paras2s.configs.schema.run import AlignConfig
 from paras2s.errors import ConfigError, PolicyError
-from paras2s.policy.dual_stream import DualStreamLM
-from paras2s.policy.interface import Prompt, Sampling
-from paras2s.policy.interleaved import InterleavedPolicy
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.interleaved.glm4_voice import InterleavedPolicy
+from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
-from paras2s.records import Rollout
 from paras2s.rollout import vllm_engine
-from paras2s.rollout.actors import start_ray
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.rollout.vllm_engine import VllmEngine, engine_python
+from paras2s.rollout.workers import start_ray
+from paras2s.types import Rollout
 
 CONFIG = AlignConfig(engine="vllm")
 STEPS, GROUP = 20, 6

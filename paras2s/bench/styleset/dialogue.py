@@ -13,12 +13,12 @@ from typing import Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from paras2s.audio import Clip
-from paras2s.bench.respondents import Response
+from paras2s.audio.clip import Clip
 from paras2s.bench.styleset.items import FollowingItem, RoleContext, Task
+from paras2s.bench.systems import Response
 from paras2s.data_gen.tts.base import SILENT_PEAK
-from paras2s.kept import key_of
-from paras2s.policy.interface import Turn
+from paras2s.policy.types import Turn
+from paras2s.utils.cache import key_of
 
 # Of a joined dialogue (StyleSet, A.2.2). Models of one voice would otherwise sound like a monologue.
 SILENCE_S, LONGEST_S = 2.0, 60.0

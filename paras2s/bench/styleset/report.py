@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from paras2s.bench.styleset.items import ELEMENTS, FollowingItem
 from paras2s.errors import DataError, one_line
-from paras2s.records import Unscored, Verdict
-from paras2s.reward.judges.tasks import SCALES, find_task
-from paras2s.storage import read_jsonl, write_jsonl
+from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
+from paras2s.types import Unscored, Verdict
+from paras2s.utils.io import read_jsonl, write_jsonl
 
 FEWEST_COMMON = 3  # Two always lie on a line.
 FLAT = 1e-9

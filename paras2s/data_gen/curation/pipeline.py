@@ -15,16 +15,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paras2s.audio import encode_clip
-from paras2s.config import CurationConfig
+from paras2s.audio.clip import encode_clip
+from paras2s.configs.schema.run import CurationConfig
 from paras2s.data_gen.corpora import CORPORA, CorpusTurn, LeftOut
-from paras2s.data_gen.curation.asking import PACKAGE, Asker, Progress
 from paras2s.data_gen.curation.categories import NAME, QueryCategory, load_categories
-from paras2s.data_gen.curation.dealing import Dealer, ListAsked
-from paras2s.data_gen.curation.duplicates import Duplicates
-from paras2s.data_gen.curation.lists import NumberedList
-from paras2s.data_gen.curation.people import Outcomes
-from paras2s.data_gen.curation.speaking import (
+from paras2s.data_gen.curation.cost import Spend
+from paras2s.data_gen.curation.dedup import Duplicates
+from paras2s.data_gen.curation.leakage import Sides
+from paras2s.data_gen.curation.list_parsing import NumberedList
+from paras2s.data_gen.curation.llm_calls import PACKAGE, Asker, Progress
+from paras2s.data_gen.curation.scheduler import Dealer, ListAsked
+from paras2s.data_gen.curation.synthesis import (
     AnswerMade,
     ClipMade,
     Ears,
@@ -33,15 +34,14 @@ from paras2s.data_gen.curation.speaking import (
     speak_queries,
     take_name,
 )
-from paras2s.data_gen.curation.splits import Sides
-from paras2s.data_gen.curation.text_tests import reject, run_text_tests
-from paras2s.data_gen.curation.voicing import Engines, check_voices, describe_styles, engine_of, query_name, seed_of
-from paras2s.data_gen.manifest import TableWriter
-from paras2s.data_gen.spend import Spend
+from paras2s.data_gen.curation.text_filters import reject, run_text_tests
+from paras2s.data_gen.curation.voices import Engines, check_voices, describe_styles, engine_of, query_name, seed_of
+from paras2s.data_gen.dataset import TableWriter
+from paras2s.data_gen.review.decisions import Outcomes
 from paras2s.errors import ConfigError, DataError, JudgeError
-from paras2s.records import Candidate, Demonstration, PlannedAnswer, Query, Role, Script
-from paras2s.reward.judges.prompting import read_prompt
-from paras2s.storage import append_jsonl, write_bytes, write_json
+from paras2s.reward.judges.prompts import read_prompt
+from paras2s.types import Candidate, Demonstration, PlannedAnswer, Query, Role, Script
+from paras2s.utils.io import append_jsonl, write_bytes, write_json
 
 # What takes its place when a run ends well.
 LOGS = ("texts.jsonl", "answers.jsonl", "lists.jsonl", "left_out.jsonl")
@@ -373,7 +373,7 @@ def script_of_turn(turn: CorpusTurn) -> Script:
 
 def run_relevance(scripts: Sequence[Script], asker: Asker) -> list[Script]:
     """The relevance test alone; a corpus that gives its answers has been made to need its styles, and is not asked about."""
-    from paras2s.data_gen.curation.text_tests import check_relevance, write_answers
+    from paras2s.data_gen.curation.text_filters import check_relevance, write_answers
 
     told = {place: script for place, script in enumerate(scripts) if script.answers}
     asked = [place for place in range(len(scripts)) if place not in told]

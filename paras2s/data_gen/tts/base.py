@@ -11,12 +11,12 @@ from typing import Protocol
 
 import numpy as np
 
-from paras2s.audio import Clip, encode_clip, read_clip
-from paras2s.config import VoiceConfig
-from paras2s.data_gen.spend import Spend
+from paras2s.audio.clip import Clip, encode_clip, read_clip
+from paras2s.configs.schema.run import VoiceConfig
+from paras2s.data_gen.curation.cost import Spend
 from paras2s.errors import AudioError
-from paras2s.kept import key_of
-from paras2s.storage import write_bytes
+from paras2s.utils.cache import key_of
+from paras2s.utils.io import write_bytes
 
 # Below this peak a clip holds nothing that anybody could hear.
 SILENT_PEAK = 1e-3

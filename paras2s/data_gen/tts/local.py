@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from paras2s.audio import read_clip
-from paras2s.data_gen.render import Take, render
-from paras2s.data_gen.speech import AGENT_TONES, USER_STYLES, Speaker, Style
-from paras2s.data_gen.speech import VERSION as PIPER_VERSION
+from paras2s.audio.clip import read_clip
 from paras2s.data_gen.tts.base import Keep, Line, Spoken, Unspoken
+from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES, Speaker, Style
+from paras2s.data_gen.tts.piper_world import VERSION as PIPER_VERSION
+from paras2s.data_gen.tts.render import Take, render
 from paras2s.errors import AssetError, AudioError, DataError, one_line
 
 ESPEAK_WPM, ESPEAK_PITCH, ESPEAK_AMPLITUDE = 165, 50, 100

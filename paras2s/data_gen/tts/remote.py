@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from paras2s.audio import Clip, make_clip, read_clip
-from paras2s.config import EndpointConfig
+from paras2s.audio.clip import Clip, make_clip, read_clip
+from paras2s.clients.chat import CHARACTERS_PER_TOKEN
+from paras2s.clients.endpoint import Caller, Price, Session
+from paras2s.configs.schema.run import EndpointConfig
 from paras2s.data_gen.tts.base import Keep, Line, Spoken, Unspoken
-from paras2s.endpoint import Caller, Price, Session
 from paras2s.errors import AudioError, BudgetError, JudgeError
-from paras2s.llm import CHARACTERS_PER_TOKEN
 
 # Slow speech, for the most that a line may cost.
 SLOW_CHARACTERS_PER_S = 8.0

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import AssetError, AudioError, one_line
-from paras2s.records import Measured
 from paras2s.reward.blueprint.schema import ACCENT, Fields, require_sound
+from paras2s.types import Measured
 
 # As in TRACE, Fig. 8, where one name is misspelt; the model misspells it in another way.
 ACCENTS = (

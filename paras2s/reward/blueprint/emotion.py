@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import AssetError, AudioError, one_line
-from paras2s.records import Measured
 from paras2s.reward.blueprint.schema import EMOTION, Fields, require_sound
+from paras2s.types import Measured
 
 EMOTIONS = ("angry", "disgusted", "fearful", "happy", "neutral", "other", "sad", "surprised", "unknown")
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import AudioError
-from paras2s.records import Absent
 from paras2s.reward.blueprint.schema import Fields, contour, measured
+from paras2s.types import Absent
 
 INTEGRATED = "agent_audio_properties.loudness_integrated_lufs"
 STD = "agent_audio_properties.loudness_std_lu"

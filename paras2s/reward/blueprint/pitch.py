@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paras2s.acoustics.f0 import FRAME_HOP_S, track_pitch
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
+from paras2s.audio.pitch import FRAME_HOP_S, track_pitch
 from paras2s.errors import AudioError
 from paras2s.reward.blueprint.schema import Fields, contour, measured, require_sound
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from paras2s.acoustics.assets import asset_path
-from paras2s.audio import Clip
-from paras2s.parallel import native_threads
+from paras2s.audio.assets import asset_path
+from paras2s.audio.clip import Clip
 from paras2s.reward.blueprint.schema import Fields, measured, require_sound
+from paras2s.utils.process_pool import native_threads
 
 SIGNAL = "agent_audio_quality.dnsmos_personalised_signal"
 BACKGROUND = "agent_audio_quality.dnsmos_personalised_background"

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paras2s.audio import Clip
+from paras2s.audio.clip import Clip
 from paras2s.errors import AudioError
-from paras2s.records import Absent, Blueprint, Measured
+from paras2s.types import Absent, Blueprint, Measured
 
 CONTOUR_POINTS = 20
 CONTOUR_STEPS = 40

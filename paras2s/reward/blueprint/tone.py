@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paras2s.acoustics import prosody
-from paras2s.audio import Clip
-from paras2s.records import Measured
+from paras2s.audio import prosody
+from paras2s.audio.clip import Clip
 from paras2s.reward.blueprint.schema import EMOTION, Fields
-from paras2s.reward.tone import ToneClassifier
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Measured
 
 
 @dataclass(frozen=True)

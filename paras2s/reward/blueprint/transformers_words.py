@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paras2s.acoustics import asr
-from paras2s.acoustics.asr import Transcript, Word
-from paras2s.audio import Clip
+from paras2s.audio import asr
+from paras2s.audio.asr import Transcript, Word
+from paras2s.audio.clip import Clip
 from paras2s.errors import AssetError, one_line
 from paras2s.reward.blueprint.schema import Fields, is_silent
 from paras2s.reward.blueprint.words import WORD_KEYS, word_fields

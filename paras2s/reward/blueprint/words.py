@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paras2s.acoustics import asr
-from paras2s.acoustics.asr import Transcript
-from paras2s.audio import Clip
-from paras2s.records import Absent
+from paras2s.audio import asr
+from paras2s.audio.asr import Transcript
+from paras2s.audio.clip import Clip
 from paras2s.reward.blueprint.schema import RESPONSE, Fields, is_silent, measured
+from paras2s.types import Absent
 
 SPEECH_RATE = "agent_audio_properties.speech_rate_syllables_per_s"
 ARTICULATION_RATE = "agent_audio_properties.articulation_rate_syllables_per_s"

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paras2s.audio import Clip, encode_clip, read_clip
-from paras2s.config import JudgingConfig
+from paras2s.audio.clip import Clip, encode_clip, read_clip
+from paras2s.clients.chat import Audio, LLMClient, Reply, Request, Tokens
+from paras2s.configs.schema.run import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
-from paras2s.kept import Kept, key_of
-from paras2s.llm import Audio, LLMClient, Reply, Request, Tokens
-from paras2s.records import DIMENSIONS, Blueprint, PairVerdict, Unscored, Verdict
-from paras2s.reward.blueprint.build import build_blueprints, make_extractors
+from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
+from paras2s.reward.blueprint.field_docs import describe_fields
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
 from paras2s.reward.fusion import FusionRule, find_rule, swap, symmetric
-from paras2s.reward.judges.fields import describe_fields
-from paras2s.reward.judges.prompting import load_prompt
-from paras2s.reward.judges.replies import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair, read_score, require_whole
-from paras2s.reward.tone import ToneClassifier
+from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair, read_score, require_whole
+from paras2s.reward.judges.prompts import load_prompt
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import DIMENSIONS, Blueprint, PairVerdict, Unscored, Verdict
+from paras2s.utils.cache import Kept, key_of
 
 VERSION = "1"
 AUDIO_RATE_HZ = 16_000

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paras2s.errors import BudgetError
-from paras2s.records import Label, PairLabel, PairVerdict, Preference, Unscored, Verdict
 from paras2s.reward.fusion import FusionRule
 from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Pair, Progress
 from paras2s.reward.judges.votes import POINTS, prefer
+from paras2s.types import Label, PairLabel, PairVerdict, Preference, Unscored, Verdict
 
 Score = float | Verdict | Unscored | BudgetError
 Preferred = Preference | Unscored | BudgetError

@@ -19,10 +19,10 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from paras2s.acoustics.asr import normalise_words
+from paras2s.audio.asr import normalise_words
+from paras2s.audio.text_embedding import embed_sentences
 from paras2s.errors import ConfigError, one_line
-from paras2s.language import embed_sentences
-from paras2s.records import Blueprint, Measured, Unscored, Verdict
+from paras2s.types import Blueprint, Measured, Unscored, Verdict
 
 RESPONSE = "agent_response"
 RATE = "agent_audio_properties.speech_rate_syllables_per_s"

@@ -14,8 +14,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paras2s.errors import ConfigError, DataError
-from paras2s.records import Label, MatchLabel, PairLabel
 from paras2s.reward.fusion import read_rules
+from paras2s.types import Label, MatchLabel, PairLabel
 
 # Of the first answer, a tie of any kind half a win; of a match: that it is one.
 POINTS: dict[PairLabel | MatchLabel | Label, float] = {"1": 1.0, "tie": 0.5, "2": 0.0, "same": 1.0, "different": 0.0}

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from paras2s.audio import Clip
-from paras2s.records import Blueprint, Unscored
+from paras2s.audio.clip import Clip
+from paras2s.types import Blueprint, Unscored
 
 if TYPE_CHECKING:
     # It is of the reward model, which brings torch: seconds for whoever needs a judge alone.
-    from paras2s.reward.model import HeardQuestion
+    from paras2s.reward.reward_model.model import HeardQuestion
 
 LOWEST, HIGHEST = 1.0, 5.0
 Scores = list[float | Unscored]

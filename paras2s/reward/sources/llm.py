@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paras2s.errors import BudgetError
-from paras2s.records import Unscored, Verdict
 from paras2s.reward.judges.llm_judge import Exchange, LLMJudge
 from paras2s.reward.sources.base import Group, Scores
 from paras2s.reward.sources.pairwise import asked_utterance
+from paras2s.types import Unscored, Verdict
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from paras2s.acoustics.asr import normalise_words, word_error_rate
+from paras2s.audio.asr import normalise_words, word_error_rate
 from paras2s.errors import ConfigError
-from paras2s.records import Unscored, Verdict
+from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.blueprint.schema import RESPONSE
-from paras2s.reward.judges.measure import JUDGE_EXTRACTORS
 from paras2s.reward.judges.rubric import Question, RubricJudge
-from paras2s.reward.model import RewardModel
+from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.sources.base import GivenAnswer, Group, Scores, on_scale
+from paras2s.types import Unscored, Verdict
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from paras2s.audio import read_clip
+from paras2s.audio.clip import read_clip
 from paras2s.errors import JudgeError
-from paras2s.records import Unscored
-from paras2s.reward.omni import LOW_MASS, OmniRewardModel, OmniScore, SpokenPair
-from paras2s.reward.omni_served import ServedOmni
+from paras2s.reward.reward_model.omni import LOW_MASS, OmniRewardModel, OmniScore, SpokenPair
+from paras2s.reward.reward_model.omni_vllm import ServedOmni
 from paras2s.reward.sources.base import Group, Scores
+from paras2s.types import Unscored
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from paras2s.audio import read_clip
+from paras2s.audio.clip import read_clip
 from paras2s.errors import BudgetError, ConfigError
-from paras2s.records import Preference, Unscored
 from paras2s.reward.judges.llm_judge import Pair, Utterance
 from paras2s.reward.judges.pairwise import PairJudge
 from paras2s.reward.sources.base import Group, Scores, on_scale
+from paras2s.types import Preference, Unscored
 
 Schedule = Literal["all", "swiss"]
 Rating = Literal["win_rate", "bradley_terry"]

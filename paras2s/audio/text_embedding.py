@@ -1,0 +1,98 @@
+"""English that comes in a wheel: word pieces and sentence embeddings of a small sentence model (MiniLM-L6)."""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paras2s.audio.asr import normalise_words
+from paras2s.audio.assets import asset_path
+
+SENTENCE_DIM = 384
+
+
+@functools.lru_cache(maxsize=1)
+def _sentence_model() -> tuple[Any, Any]:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = str(asset_path("sentence_model").parent)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True), AutoModel.from_pretrained(
+        folder, local_files_only=True
+    ).eval()
+
+
+_vectors: dict[str, np.ndarray] = {}
+
+
+def embed_sentences(texts: Sequence[str]) -> np.ndarray:
+    """Unit vectors [n, 384] of normalised texts, remembered; only texts of one length share a batch, so none is padded."""
+    import torch
+
+    wanted = [normalise_words(text) for text in texts]
+    tokenizer, model = _sentence_model()
+    by_length: dict[int, dict[str, list[int]]] = {}
+    for text in dict.fromkeys(wanted):
+        if text not in _vectors:
+            ids = tokenizer(text)["input_ids"]
+            by_length.setdefault(len(ids), {})[text] = ids
+    for group in by_length.values():
+        with torch.inference_mode():
+            hidden = model(input_ids=torch.tensor(list(group.values()))).last_hidden_state.mean(1)
+            vectors = torch.nn.functional.normalize(hidden, dim=1).numpy()
+        _vectors.update(zip(group, vectors, strict=True))
+    return np.stack([_vectors[text] for text in wanted]) if wanted else np.zeros((0, SENTENCE_DIM), dtype=np.float32)
+
+
+def piece_embeddings(pieces: Sequence[str]) -> np.ndarray:
+    """Rows [n, 384] of the sentence model's token table for the given word pieces."""
+    tokenizer, model = _sentence_model()
+    table = model.embeddings.word_embeddings.weight.detach().numpy()
+    return np.asarray(table[tokenizer.convert_tokens_to_ids(list(pieces))])
+
+
+class WordPieces:
+    """Greedy longest-match word pieces over a small vocabulary that can spell everything.
+
+    Ids are 0..len-1 in the order of `pieces`; ids beyond belong to whoever owns the model (special tokens, codes).
+    """
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self.pieces = tuple(pieces)
+        self._ids = {piece: number for number, piece in enumerate(self.pieces)}
+
+    @classmethod
+    def most_frequent(cls, count: int) -> WordPieces:
+        """Letters, then the most frequent pieces: the sentence model's vocabulary is ordered by frequency."""
+        vocabulary = Path(asset_path("sentence_model").parent, "vocab.txt").read_text().split("\n")
+        letters = ["'", "##'", *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
+        seen = set(letters)
+        words = [w for w in vocabulary[1996:] if w.removeprefix("##").isascii() and w.removeprefix("##").isalpha()]
+        return cls([*letters, *(w for w in words if w not in seen)][:count])
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a normalised text."""
+        found: list[int] = []
+        for word in normalise_words(text).split():
+            start = 0
+            while start < len(word):
+                for stop in range(len(word), start, -1):
+                    piece = ("##" if start else "") + word[start:stop]
+                    if piece in self._ids:
+                        found.append(self._ids[piece])
+                        start = stop
+                        break
+                else:
+                    raise ValueError(f"'{word[start]}' is not in the vocabulary")
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; the inverse of `encode` up to normalisation."""
+        return " ".join(self.pieces[number] for number in ids).replace(" ##", "").removeprefix("##")

@@ -1,0 +1,1 @@
+"""Biases of judges: what moves a verdict that should not."""

@@ -1,0 +1,451 @@
+"""What probes of a judge ask: pairs of answers, changed in one known way (AudioJudge, section 6 and appendix G).
+
+A probe is a list of trials. A trial names the comparisons it takes, so that one that serves several probes is asked once, and
+says what their labels come to. What differs from the paper:
+
+1. Noise is counted by what the judge said of the clean pair: people's choice, the other answer, or a tie; without people's
+   labels by the clean label itself. The instruction stays clean. A seventh level cannot be heard, as a control.
+2. Loudness and voice are probes of ours; the changed clip comes first as often as second, so that a bias of place cancels.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from paras2s.audio.clip import Clip, read_clip
+from paras2s.bench.bias.metrics import AGAINST_ORDER, VERDICT, mos_bin, noise_class, place_of
+from paras2s.errors import AudioError, DataError, one_line
+from paras2s.reward.judges.llm_judge import Pair, Utterance
+from paras2s.reward.judges.votes import turned
+from paras2s.types import PairLabel
+
+SNRS_DB = (1.0, 5.0, 10.0, 20.0, 30.0, 40.0)
+# Noise that nobody hears: what changes here is the judge's own unrest, and no other level can be read without it.
+CONTROL_DB = 80.0
+GAIN_DB = 6.0
+MIN_TOKEN_GAP = 5
+OWN_VOICE = "own"
+GIVEN, TURNED = "as given", "turned"
+MAX_CLIP_S = 600.0
+PEOPLE = "people"
+Labels = Sequence[PairLabel | None]
+# In which groups a trial is counted, and as what; None: it cannot be told, for a label is missing.
+Counted = list[tuple[tuple[str, ...], str | None]]
+
+
+class PairRow(BaseModel):
+    """One row of a manifest. Paths are relative to the manifest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(min_length=1)
+    first: str = Field(min_length=1)
+    second: str = Field(min_length=1)
+    instruction: str | None = None
+    instruction_text: str | None = None
+    style: str | None = None
+    first_text: str | None = None
+    second_text: str | None = None
+    human: PairLabel | None = None
+    aspect: str | None = None
+    cluster: str | None = None
+    first_mos: float | None = Field(None, allow_inf_nan=False)
+    second_mos: float | None = Field(None, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check(self) -> PairRow:
+        if (self.first_mos is None) != (self.second_mos is None):
+            raise ValueError("first_mos and second_mos: give both or neither")
+        return self
+
+
+@dataclass(frozen=True)
+class ProbePair:
+    """A pair to probe with. `words` are what the answers say, None where nobody has written it down.
+
+    `human` is people's label; `tied_by` names who rated the two alike (people, or the rubric of a run), None where nobody did.
+    `cluster` is what is drawn together in a bootstrap; `mos` are people's mean opinions of the two.
+    """
+
+    id: str
+    first: Path
+    second: Path
+    instruction: Path | None = None
+    text: str | None = None
+    style: str | None = None
+    words: tuple[str | None, str | None] = (None, None)
+    human: PairLabel | None = None
+    tied_by: str | None = None
+    aspect: str | None = None
+    cluster: str = ""
+    mos: tuple[float, float] | None = None
+
+
+def load_probe_pairs(path: Path) -> list[ProbePair]:
+    """The pairs of a manifest, CSV or JSONL, in its order.
+
+    Raises:
+        DataError: missing, empty, a missing, unknown or wrong value, or an id that stands twice; names file:line and key.
+    """
+    rows: dict[str, ProbePair] = {}
+    for number, values in _rows(path):
+        try:
+            row = PairRow.model_validate(values)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+        if row.id in rows:
+            raise DataError(f"{path}:{number}: id: {row.id!r} stands more than once")
+        rows[row.id] = _pair_of(row, path.parent)
+    if not rows:
+        raise DataError(f"{path}: holds no pairs")
+    return list(rows.values())
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        # Spreadsheets put a mark before the first column's name.
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({one_line(error)}); give a CSV or JSONL file of pairs") from error
+    if path.suffix.lower() == ".csv":
+        reader = csv.DictReader(io.StringIO(text), restkey="more values than columns")
+        try:
+            for row in reader:
+                yield reader.line_num, {key: value for key, value in row.items() if value not in ("", None)}
+        except csv.Error as error:
+            raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
+        return
+    if path.suffix.lower() not in (".jsonl", ".ndjson"):
+        raise DataError(f"{path}: expected .csv or .jsonl")
+    # Not splitlines: it would also break a row at a line separator inside its text.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
+
+
+def _pair_of(row: PairRow, folder: Path) -> ProbePair:
+    return ProbePair(
+        id=row.id,
+        first=folder / row.first,
+        second=folder / row.second,
+        instruction=None if row.instruction is None else folder / row.instruction,
+        text=row.instruction_text,
+        style=row.style,
+        words=(row.first_text, row.second_text),
+        human=row.human,
+        tied_by=PEOPLE if row.human == "tie" else None,
+        aspect=row.aspect,
+        cluster=row.cluster or row.id,
+        mos=None if row.first_mos is None or row.second_mos is None else (row.first_mos, row.second_mos),
+    )
+
+
+def pick_pairs(pairs: Sequence[ProbePair], count: int | None, seed: int) -> list[ProbePair]:
+    """A seeded sample without repetition, in the order of `pairs`; all of them where there are no more."""
+    if count is None or count >= len(pairs):
+        return list(pairs)
+    chosen = np.random.default_rng([seed, len(pairs)]).choice(len(pairs), count, replace=False)
+    return [pairs[place] for place in sorted(chosen.tolist())]
+
+
+# What is done to a clip.
+
+
+def add_noise(clip: Clip, snr_db: float, rng: np.random.Generator) -> Clip:
+    """The clip in white Gaussian noise of exactly this ratio of powers over its whole length.
+
+    A sum that peaks over 1 is turned down as a whole: nothing clips, and the ratio stays.
+
+    Raises:
+        AudioError: the clip is silent, so that no ratio can be had.
+    """
+    power = float(np.mean(np.square(clip.samples, dtype=np.float64)))
+    if power == 0:
+        raise AudioError("the clip is silent: noise has no ratio to it")
+    noise = rng.standard_normal(len(clip.samples))
+    noise *= np.sqrt(power / 10 ** (snr_db / 10) / np.mean(noise**2))
+    mixed = clip.samples + noise
+    return Clip((mixed / max(1.0, float(np.abs(mixed).max()))).astype(np.float32), clip.sample_rate_hz)
+
+
+def amplify(clip: Clip, gain_db: float) -> Clip:
+    """The clip at another level; over 1 where the gain takes it there."""
+    return Clip((clip.samples * 10 ** (gain_db / 20)).astype(np.float32), clip.sample_rate_hz)
+
+
+def louder_and_quieter(clip: Clip, gain_db: float) -> tuple[Clip, Clip]:
+    """The clip and a relative `gain_db` away from it, the louder first.
+
+    Where more gain would clip, the original is turned down instead and is the quieter one.
+    """
+    if gain_db > 0 and not clips_at(clip, gain_db):
+        return amplify(clip, gain_db), clip
+    return clip, amplify(clip, -abs(gain_db))
+
+
+def clips_at(clip: Clip, gain_db: float) -> bool:
+    """Whether this gain takes a sample over 1."""
+    return float(np.abs(clip.samples).max(initial=0.0)) * 10 ** (gain_db / 20) > 1
+
+
+# Comparisons, and trials made of them.
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One comparison: what it is about, how that is changed, and the clips, made when it is asked.
+
+    `make` may raise AudioError: then the comparison is unscored.
+    """
+
+    about: str
+    change: str
+    make: Callable[[], Pair] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One thing that a probe counts: its comparisons, and what their labels come to."""
+
+    cluster: str
+    asks: tuple[Ask, ...]
+    read: Callable[[Labels], Counted]
+
+
+def _read(path: Path) -> Clip:
+    return read_clip(path, max_duration_s=MAX_CLIP_S)
+
+
+def _utterance(pair: ProbePair) -> Utterance:
+    return Utterance(None if pair.instruction is None else _read(pair.instruction), pair.text, pair.style)
+
+
+def _words(first: str | None, second: str | None) -> tuple[str, str] | None:
+    return None if first is None or second is None else (first, second)
+
+
+def _given(pair: ProbePair, change: Callable[[Clip, int], Clip] = lambda clip, side: clip) -> Pair:
+    clips = [change(_read(path), side) for side, path in enumerate((pair.first, pair.second))]
+    return Pair(_utterance(pair), clips[0], clips[1], _words(*pair.words))
+
+
+def _exchanged(pair: ProbePair) -> Pair:
+    given = _given(pair)
+    return Pair(given.instruction, given.second, given.first, _words(*pair.words[::-1]))
+
+
+def as_given(pair: ProbePair) -> Ask:
+    """The pair as it is."""
+    return Ask(f"pair {pair.id}", GIVEN, lambda: _given(pair))
+
+
+def turned_round(pair: ProbePair) -> Ask:
+    """The pair in the other order."""
+    return Ask(f"pair {pair.id}", TURNED, lambda: _exchanged(pair))
+
+
+def position(pairs: Sequence[ProbePair]) -> list[Trial]:
+    """Both orders of every pair."""
+
+    def trial(pair: ProbePair) -> Trial:
+        groups = [("all",), *([(f"aspect {pair.aspect}",)] if pair.aspect else [])]
+        return Trial(
+            pair.cluster,
+            (as_given(pair), turned_round(pair)),
+            lambda labels: [(group, place_of(labels[0], labels[1])) for group in groups],
+        )
+
+    return [trial(pair) for pair in pairs]
+
+
+@dataclass(frozen=True)
+class OneClip:
+    """A clip among those of the pairs, with the first pair that holds it; equal files are one. `number` counts them."""
+
+    id: str
+    number: int
+    path: Path
+    pair: ProbePair
+    words: str | None
+
+    def pair_with(self, make: Callable[[Clip], tuple[Clip, Clip]], turn: bool = False) -> Pair:
+        """Two versions of it as answers to the pair's instruction, or in the other order."""
+        two = make(_read(self.path))
+        return Pair(_utterance(self.pair), two[turn], two[not turn], _words(self.words, self.words))
+
+
+def distinct_clips(pairs: Sequence[ProbePair]) -> list[OneClip]:
+    """Every clip once; one that cannot be read is its path, and fails when it is asked about."""
+    found: dict[str, OneClip] = {}
+    for pair in pairs:
+        for path, words in zip((pair.first, pair.second), pair.words, strict=True):
+            name = digest_of(path)
+            if name not in found:
+                found[name] = OneClip(name, len(found), path, pair, words)
+    return list(found.values())
+
+
+def digest_of(path: Path) -> str:
+    """A short name of what a file holds, or its path where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return str(path)
+
+
+def identical(clips: Sequence[OneClip]) -> list[Trial]:
+    """Every clip against itself."""
+    meaning: dict[PairLabel, str] = {"1": "first", "2": "second", "tie": "tie"}
+    return [
+        Trial(
+            clip.pair.cluster,
+            (Ask(f"clip {clip.id}", "against itself", lambda clip=clip: clip.pair_with(lambda one: (one, one))),),  # type: ignore[misc]
+            lambda labels: [(("all",), _named(labels[0], meaning))],
+        )
+        for clip in clips
+    ]
+
+
+def _named(label: PairLabel | None, meaning: Mapping[PairLabel, str]) -> str | None:
+    return None if label is None else meaning[label]
+
+
+def count_tokens(text: str) -> int:
+    """Words between blanks."""
+    return len(text.split())
+
+
+def verbosity(pairs: Sequence[ProbePair], tokens: Mapping[str, tuple[int, int]]) -> list[Trial]:
+    """Pairs that somebody rated a tie and whose words differ by 5 or more in number, in both orders; `tokens` by pair.
+
+    Both orders: a judge that likes one place must not look fond of what happens to stand there more often.
+    """
+    wanted = [pair for pair in pairs if pair.tied_by and abs(tokens[pair.id][0] - tokens[pair.id][1]) >= MIN_TOKEN_GAP]
+
+    def trial(pair: ProbePair, exchanged: bool) -> Trial:
+        longer: PairLabel = "1" if (tokens[pair.id][0] > tokens[pair.id][1]) != exchanged else "2"
+        meaning: dict[PairLabel, str] = {longer: "longer", turned(longer): "shorter", "tie": "tie"}  # type: ignore[dict-item]
+        ask = turned_round(pair) if exchanged else as_given(pair)
+        return Trial(pair.cluster, (ask,), lambda labels: [(("all",), _named(labels[0], meaning))])
+
+    return [trial(pair, exchanged) for pair in wanted for exchanged in (False, True)]
+
+
+def level_name(snr_db: float) -> str:
+    """Of a group of noisy pairs."""
+    return f"{snr_db:g} dB"
+
+
+def noise(pairs: Sequence[ProbePair], seed: int) -> list[Trial]:
+    """Every pair with noise on both answers at each level and at that of the control, against the clean pair."""
+
+    def noisy(pair: ProbePair, snr_db: float) -> Pair:
+        def change(clip: Clip, side: int) -> Clip:
+            key = hashlib.sha256(f"{seed}/{pair.id}/{snr_db:g}/{side}".encode()).digest()
+            return add_noise(clip, snr_db, np.random.default_rng(list(key)))
+
+        return _given(pair, change)
+
+    def trial(pair: ProbePair, snr_db: float) -> Trial:
+        level = level_name(snr_db)
+
+        def read(labels: Labels) -> Counted:
+            clean, after = labels
+            changed = None if clean is None or after is None else "unchanged" if clean == after else "changed"
+            of_class = [] if clean is None else [((level, noise_class(clean, pair.human)), changed)]
+            return [((level,), changed), *of_class]
+
+        ask = Ask(f"pair {pair.id}", f"noise at {level}", lambda: noisy(pair, snr_db))
+        return Trial(pair.cluster, (as_given(pair), ask), read)
+
+    return [trial(pair, snr_db) for snr_db in (*SNRS_DB, CONTROL_DB) for pair in pairs]
+
+
+def gain_name(gain_db: float) -> str:
+    """Of a group of pairs of two levels."""
+    return f"{gain_db:+g} dB"
+
+
+def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
+    """Every clip against itself at a higher and at a lower level; the louder one comes first in one of the two."""
+
+    def trial(clip: OneClip, gain: float) -> Trial:
+        louder_second = (clip.number + (gain < 0)) % 2 == 1
+        meaning: dict[PairLabel, str] = {"1": "louder", "2": "quieter", "tie": "tie"}
+
+        def read(labels: Labels) -> Counted:
+            label = labels[0]
+            found = None if label is None else _named(turned(label) if louder_second else label, meaning)  # type: ignore[arg-type]
+            return [(("all",), found), ((gain_name(gain),), found)]
+
+        make = lambda: clip.pair_with(lambda one: louder_and_quieter(one, gain), louder_second)  # noqa: E731
+        return Trial(clip.pair.cluster, (Ask(f"clip {clip.id}", f"against itself at {gain_name(gain)}", make),), read)
+
+    return [trial(clip, gain) for gain in (gain_db, -gain_db) for clip in clips]
+
+
+def turned_down(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> int:
+    """Of how many clips the original is turned down, since more gain would clip; those that cannot be read are left out."""
+    found = 0
+    for clip in clips:
+        try:
+            found += clips_at(_read(clip.path), gain_db)
+        except AudioError:
+            continue
+    return found
+
+
+Revoice = Callable[[Clip, str], Clip]
+
+
+def speaker(clips: Sequence[OneClip], revoice: Revoice, voices: Sequence[str]) -> list[Trial]:
+    """Every clip in its own voice against the same words in another one; both are put together anew.
+
+    `revoice` gives a clip in a voice, of which one is the clip's own: what taking apart and putting together does to the
+    sound is then on both sides. The own voice comes first for every other clip, and the other way round for the next voice.
+    """
+
+    def trial(clip: OneClip, place: int, voice: str) -> Trial:
+        own_second = (clip.number + place) % 2 == 1
+        meaning: dict[PairLabel, str] = {"1": "original", "2": "other", "tie": "tie"}
+
+        def read(labels: Labels) -> Counted:
+            label = labels[0]
+            found = None if label is None else _named(turned(label) if own_second else label, meaning)  # type: ignore[arg-type]
+            return [((voice,), found)]
+
+        make = lambda: clip.pair_with(lambda one: (revoice(one, OWN_VOICE), revoice(one, voice)), own_second)  # noqa: E731
+        return Trial(clip.pair.cluster, (Ask(f"clip {clip.id}", f"against the voice {voice}", make),), read)
+
+    return [trial(clip, place, voice) for place, voice in enumerate(voices) for clip in clips]
+
+
+def mos_gap(pairs: Sequence[ProbePair]) -> list[Trial]:
+    """Pairs with people's mean opinions, in both orders, by how far these are apart."""
+
+    def trial(pair: ProbePair, mos: tuple[float, float]) -> Trial:
+        better: PairLabel | None = None if mos[0] == mos[1] else "1" if mos[0] > mos[1] else "2"
+        bins = [("all",), (mos_bin(abs(mos[0] - mos[1])),)]
+
+        def read(labels: Labels) -> Counted:
+            verdict = None if labels[0] is None else "right" if labels[0] == better else "wrong"
+            found: Counted = [((*group, AGAINST_ORDER), place_of(labels[0], labels[1])) for group in bins]
+            return found + ([((*group, VERDICT), verdict) for group in bins] if better else [])
+
+        return Trial(pair.cluster, (as_given(pair), turned_round(pair)), read)
+
+    return [trial(pair, pair.mos) for pair in pairs if pair.mos is not None]

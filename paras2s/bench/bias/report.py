@@ -1,0 +1,318 @@
+"""Probes of judges as JSON, as a sentence each, as tables, and as one static page with its charts.
+
+Nothing is loaded from elsewhere and every word on the page is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from paras2s.bench.bias.metrics import AGAINST_ORDER, PROBES, VERDICT, Part, ProbeResult
+from paras2s.bench.bias.perturbations import CONTROL_DB
+from paras2s.bench.charts import stacked_bars
+from paras2s.bench.paras2s.report import draw_curves
+from paras2s.bench.speakbench.agreement import Share
+from paras2s.utils.html import page_template
+from paras2s.utils.io import write_json, write_text
+
+SCHEMA = "paras2s.probe/1"
+SIGNIFICANT = 0.05
+# Of reasons for which trials are unscored, at a terminal.
+SHOWN_REASONS = 3
+TITLES = {
+    "position": "Place", "identical": "The same clip twice", "verbosity": "Length", "noise": "Noise",
+    "loudness": "Loudness", "speaker": "Voice", "mos_gap": "How far apart the two are",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JudgeProbes:
+    """What was found of one judge. `comparisons` were asked; `cost_usd` was spent on them now, None where that is not known.
+
+    Replies of no use are paid for too; those kept from an earlier run cost nothing.
+    `stopped` says why not all was asked, None where it was.
+    """
+
+    judge: str
+    version: str
+    task: str
+    scores_alone: bool
+    comparisons: int
+    cost_usd: float | None
+    stopped: str | None
+    probes: tuple[ProbeResult, ...]
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """A whole run of probes: where the pairs come from, the settings, and a part for every judge."""
+
+    source: str
+    pairs: int
+    pairs_available: int
+    clusters: int
+    settings: dict[str, Any]
+    judges: tuple[JudgeProbes, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        from paras2s import __version__
+
+        return {"schema": SCHEMA, "paras2s": __version__, **asdict(self)}
+
+
+def write_probes(folder: Path, report: ProbeReport) -> None:
+    """probe.json and probe.html.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    write_json(folder / "probe.json", report.as_json())
+    page = page_template(Path(__file__).with_name("report.html.j2")).render(
+        report=report,
+        facts=_facts(report),
+        sections=[(judge, [_card(one) for one in judge.probes]) for judge in report.judges],
+    )
+    write_text(folder / "probe.html", page)
+
+
+def _facts(report: ProbeReport) -> list[tuple[str, str]]:
+    settings = report.settings
+    return [
+        ("pairs", f"{report.pairs} of {report.pairs_available}, in {report.clusters} clusters"),
+        ("from", report.source),
+        ("noise", f"{', '.join(f'{one:g}' for one in settings['snrs_db'])} dB; control {settings['control_db']:g} dB"),
+        ("gain", f"{settings['gain_db']:g} dB"),
+        ("seed", str(settings["seed"])),
+        ("resamples", f"{settings['resamples']:,}"),
+    ]
+
+
+# Sentences.
+
+
+def percent(share: Share) -> str:
+    """A share with its interval."""
+    if share.value is None:
+        return "no share"
+    if share.low is None or share.high is None:
+        return f"{100 * share.value:.1f} %"
+    return f"{100 * share.value:.1f} % ({100 * share.low:.1f} to {100 * share.high:.1f})"
+
+
+def p_text(value: float | None) -> str:
+    """A p-value; one at the bottom of what so many resamples can tell is given as a bound."""
+    if value is None:
+        return "no p-value"
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def part_p(part: Part) -> str:
+    """The p-value of a part that has one, and what else it is against than chance."""
+    if part.against:
+        return f"{p_text(part.p_value)} against {part.against}"
+    return p_text(part.p_value) if part.compared else ""
+
+
+def sentence(found: ProbeResult) -> str:
+    """What a probe found, in words."""
+    if found.status != "measured":
+        return f"{found.status[0].upper()}{found.status[1:]}: {found.why}."
+    if not found.n_scored:
+        return f"None of {found.n_asked} could be judged."
+    return SENTENCES[found.name](found)
+
+
+def _leaning(part: Part, towards: dict[str, str]) -> str:
+    """Which of the two compared outcomes comes more often, if that is more than chance."""
+    assert part.compared is not None
+    one, other = part.compared
+    first, second = (part.shares[name].value or 0.0 for name in part.compared)
+    numbers = f"{100 * first:.1f} % {one} against {100 * second:.1f} % {other}, {p_text(part.p_value)}"
+    if part.p_value is None or part.p_value >= SIGNIFICANT or first == second:
+        return f"no lean can be shown ({numbers})"
+    return f"a lean towards {towards[one if first > second else other]} ({numbers})"
+
+
+def _position(found: ProbeResult) -> str:
+    part = found.part("all")
+    assert part is not None
+    lean = _leaning(part, {"first": "the first place", "second": "the second place"})
+    return f"Asked in both orders, {percent(part.shares['stable'])} of the verdicts stay the same; of the others, {lean}."
+
+
+def _identical(found: ProbeResult) -> str:
+    part = found.part("all")
+    assert part is not None
+    lean = _leaning(part, {"first": "the first place", "second": "the second place"})
+    return f"Of clips against themselves, {percent(part.shares['tie'])} are called a tie; otherwise {lean}."
+
+
+def _verbosity(found: ProbeResult) -> str:
+    part = found.part("all")
+    assert part is not None
+    lean = _leaning(part, {"longer": "longer answers", "shorter": "shorter answers"})
+    asked = f"Of {part.shares['tie'].n} verdicts on pairs rated alike, each pair in both orders"
+    return f"{asked}, {percent(part.shares['tie'])} are a tie; otherwise {lean}."
+
+
+def _noise(found: ProbeResult) -> str:
+    """The last level is the control."""
+    levels = [part for part in found.parts if len(part.group) == 1]
+    said = [
+        f"{percent(part.shares['unchanged'])} at {part.group[0]}" + (f" ({part_p(part)})" if part.against else "")
+        for part in levels
+    ]
+    text = f"The verdict is still the clean one for {said[0]}"
+    if len(said) > 2:
+        text += f" and {said[-2]}"
+    if len(said) > 1:
+        text += f"; with noise that nobody hears, for {said[-1]}: so far the judge agrees with itself"
+    changes = [one for one in found.changes if one.mean is not None]
+    if changes:
+        text += f"; scores change by {changes[0].mean:+.2f} on average at {changes[0].group[0]}"
+    return f"{text}."
+
+
+def _loudness(found: ProbeResult) -> str:
+    part = found.part("all")
+    assert part is not None
+    lean = _leaning(part, {"louder": "louder clips", "quieter": "quieter clips"})
+    return f"{percent(part.shares['tie'])} of the clips tie with themselves at another level; otherwise {lean}."
+
+
+def _speaker(found: ProbeResult) -> str:
+    names = {"original": "the own voice", "other": "the other voice"}
+    parts = [f"{part.group[0]}: {percent(part.shares['tie'])} ties, {_leaning(part, names)}" for part in found.parts]
+    return f"Against another voice with the same words, {'; '.join(parts)}."
+
+
+def _mos_gap(found: ProbeResult) -> str:
+    stable = found.part("all", AGAINST_ORDER)
+    right = found.part("all", VERDICT)
+    text = f"{percent(stable.shares['stable'])} of the pairs are stable" if stable else "No pair was asked in both orders"
+    text += f" and {percent(right.shares['right'])} right" if right else ""
+    link = found.correlation
+    if link is None or link.value is None:
+        return f"{text}; no correlation with the gap ({link.why_none if link else 'nothing was counted'})."
+    return f"{text}; the gap and stability correlate by {link.value:.2f} (Spearman, {p_text(link.p_value)})."
+
+
+SENTENCES: dict[str, Callable[[ProbeResult], str]] = {
+    "position": _position, "identical": _identical, "verbosity": _verbosity, "noise": _noise,
+    "loudness": _loudness, "speaker": _speaker, "mos_gap": _mos_gap,
+}  # fmt: skip
+
+
+# The page.
+
+
+def _card(found: ProbeResult) -> dict[str, Any]:
+    parts = [part for part in found.parts if any(share.value is not None for share in part.shares.values())]
+    return {
+        "title": TITLES[found.name],
+        "says": PROBES[found.name].says,
+        "sentence": sentence(found),
+        "found": found,
+        "charts": _charts(found, parts) if found.n_scored else [],
+        "rows": [row for part in found.parts for row in _rows(part)],
+        "unscored": sorted(found.unscored.items(), key=lambda one: -one[1]),
+    }
+
+
+def _rows(part: Part) -> list[tuple[str, str, str, str, str]]:
+    """Group, label, share, n of n asked, p-value of each share."""
+    group = ", ".join(part.group)
+    return [
+        (group, label, percent(share), f"{share.n} of {share.n_asked}", part_p(part)) for label, share in part.shares.items()
+    ]
+
+
+def _charts(found: ProbeResult, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Lines for what runs over a scale, bars for the rest."""
+    if found.name == "noise":
+        return [_noise_lines(parts)] if any(_db(part) != CONTROL_DB for part in parts) else []
+    if found.name == "mos_gap":
+        return [chart for chart in (_gap_lines(parts),) if chart]
+    labels = list(parts[0].shares)
+    rows = [
+        (", ".join(part.group), [part.shares[one].value or 0.0 for one in labels], f"n = {part.shares[labels[0]].n}")
+        for part in parts
+    ]
+    return [
+        {"names": labels, "kind": "fill", "axis": "", "svg": stacked_bars(rows, f"{found.name}: shares of {', '.join(labels)}")}
+    ]
+
+
+def _noise_lines(parts: Sequence[Part]) -> dict[str, Any]:
+    """Classes over levels, and as a level line what the control leaves unchanged of all."""
+    classes = list(dict.fromkeys(_class(part) for part in parts))
+    known = {(_db(part), _class(part)): 100 * (part.shares["unchanged"].value or 0.0) for part in parts}
+    levels = sorted({level for level, _ in known} - {CONTROL_DB})
+    lines = [[known.get((level, name)) for level in levels] for name in classes]
+    lines.append([known.get((CONTROL_DB, "all"))] * len(levels))
+    return _lines(levels, lines, [*classes, "control"], "unchanged verdicts, % by signal-to-noise ratio, dB")
+
+
+def _class(part: Part) -> str:
+    return part.group[1] if len(part.group) > 1 else "all"
+
+
+def _db(part: Part) -> float:
+    return float(part.group[0].removesuffix(" dB"))
+
+
+def _gap_lines(parts: Sequence[Part]) -> dict[str, Any] | None:
+    binned = [part for part in parts if part.group[0] != "all"]
+    bins = sorted({float(part.group[0].split()[0]) for part in binned})
+    if not bins:
+        return None
+
+    def at(low: float, kind: str) -> Part | None:
+        return next((part for part in binned if float(part.group[0].split()[0]) == low and part.group[1] == kind), None)
+
+    orders, verdicts = ([at(low, kind) for low in bins] for kind in (AGAINST_ORDER, VERDICT))
+    lines = [
+        [None if one is None else 100 * (one.shares["right"].value or 0.0) for one in verdicts],
+        [None if one is None else 100 * (one.shares["stable"].value or 0.0) for one in orders],
+        [None if one is None else 100 * sum(one.shares[key].value or 0.0 for key in ("first", "second")) for one in orders],
+    ]
+    return _lines(bins, lines, ["right", "stable", "bound to a place"], "% by lower end of the gap in mean opinion")
+
+
+def _lines(steps: list[float], lines: list[list[float | None]], names: list[str], axis: str) -> dict[str, Any]:
+    svg: Markup = draw_curves(steps, lines, [None] * len(steps), f"{axis}: {', '.join(names)}")
+    return {"names": names, "kind": "line", "axis": axis, "svg": svg}
+
+
+# For people at a terminal.
+
+
+def show_probes(console: Console, report: ProbeReport) -> None:
+    """A table a judge, a line a part, and a sentence a probe."""
+    for judge in report.judges:
+        task = f", task {judge.task}" if judge.task else ""
+        table = Table("probe", "of", "shares with 95 % intervals", "n", "p")
+        for found in judge.probes:
+            for place, part in enumerate(found.parts):
+                shares = "; ".join(f"{label} {percent(share)}" for label, share in part.shares.items())
+                counted = next(iter(part.shares.values()))
+                name = found.name if place == 0 else ""
+                cells = (name, ", ".join(part.group), shares, f"{counted.n} of {counted.n_asked}", part_p(part))
+                table.add_row(*map(escape, cells), end_section=place == len(found.parts) - 1)
+        console.print(f"[bold]{escape(judge.judge)}{escape(task)}[/bold] {escape(judge.version)}", highlight=False)
+        console.print(table)
+        for found in judge.probes:
+            console.print(f"[bold]{found.name}[/bold] {escape(sentence(found))}", highlight=False)
+            for reason, count in sorted(found.unscored.items(), key=lambda one: -one[1])[:SHOWN_REASONS]:
+                console.print(f"    {count} unscored: {escape(reason)}", highlight=False)
+        if judge.stopped:
+            console.print(f"[bold red]stopped[/bold red]: {escape(judge.stopped)}", highlight=False)

@@ -1,0 +1,493 @@
+"""`paras2s probe`: where pairs come from, every comparison asked once, and what all of them come to (AudioJudge, section 6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paras2s.audio.clip import Clip, make_clip, read_clip
+from paras2s.bench.bias import perturbations
+from paras2s.bench.bias.judges import Memory, ProbeAsked, Probed, digest, open_probed
+from paras2s.bench.bias.metrics import (
+    PROBES,
+    Change,
+    Outcome,
+    ProbeResult,
+    against_control,
+    gap_correlation,
+    mean_change,
+    noise_order,
+    place_of,
+    tell_parts,
+)
+from paras2s.bench.bias.perturbations import Ask, OneClip, ProbePair, Trial
+from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
+from paras2s.bench.human_correlation import Correlation
+from paras2s.bench.results import AnswerRow, load_rows
+from paras2s.bench.speakbench.agreement import RESAMPLES
+from paras2s.clients.chat import Bill, LLMClient, Request
+from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
+from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
+from paras2s.reward.judges.llm_judge import Pair, Progress
+from paras2s.reward.judges.pairwise import PairJudge, Preferred, ScoringJudge, sides_of
+from paras2s.reward.judges.votes import turned
+from paras2s.types import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
+from paras2s.utils.io import write_jsonl
+
+# Pairs of a run that are probed unless another number is asked for.
+RUN_PAIRS = 120
+# Pairs in memory at once; a chunk's calls all run together.
+CHUNK_ASKS = 64
+VOICES = {
+    perturbations.OWN_VOICE: Speaker(perturbations.OWN_VOICE, 1.0, 1.0),
+    "lower": Speaker("lower", 0.8, 0.93),
+    "higher": Speaker("higher", 1.5, 1.14),
+}
+OTHER_VOICES = tuple(name for name in VOICES if name != perturbations.OWN_VOICE)
+NOT_REACHED = "not asked: the budget ended before it"
+
+
+# Where pairs come from.
+
+
+def source_pairs(asked: ProbeAsked) -> tuple[list[ProbePair], int]:
+    """The pairs to probe, and of how many they were drawn.
+
+    Raises:
+        DataError: the source holds none. ConfigError: there is no such source.
+    """
+    if not asked.source.exists():
+        raise ConfigError(f"{asked.source}: no such manifest or run")
+    if asked.source.is_dir():
+        found = run_pairs(asked.source, asked.seed)
+        return perturbations.pick_pairs(found, asked.pairs or RUN_PAIRS, asked.seed), len(found)
+    found = perturbations.load_probe_pairs(asked.source)
+    return perturbations.pick_pairs(found, asked.pairs, asked.seed), len(found)
+
+
+def run_pairs(run_dir: Path, seed: int) -> list[ProbePair]:
+    """Every two different answers to a held-out question of a run, the order of each pair by lot.
+
+    Raises:
+        DataError: the run has no benched answers.
+    """
+    rows = [row for path in sorted((run_dir / "bench").glob("*.jsonl")) for row in load_rows(path)]
+    by_query: dict[str, dict[str, AnswerRow]] = {}
+    for row in rows:
+        # Policies often give the same answer twice, and two equal clips are no pair.
+        by_query.setdefault(row.query_id, {}).setdefault(perturbations.digest_of(run_dir / row.answer_clip), row)
+    rng = np.random.default_rng([seed, 1])
+    pairs = []
+    for answers in by_query.values():
+        for two in combinations(answers.values(), 2):
+            first, second = two if rng.random() < 0.5 else two[::-1]
+            pairs.append(_run_pair(run_dir, first, second))
+    if not pairs:
+        raise DataError(f"{run_dir}: no two different benched answers to one question; run `paras2s bench` first")
+    return pairs
+
+
+def _run_pair(run_dir: Path, first: AnswerRow, second: AnswerRow) -> ProbePair:
+    # Scores of two judges are on no common scale.
+    alike = first.score is not None and (first.score, first.judge) == (second.score, second.judge)
+    names = [f"{row.system}-{row.answer_index}" for row in (first, second)]
+    return ProbePair(
+        id=f"{first.query_id}:{names[0]}:{names[1]}",
+        first=run_dir / first.answer_clip,
+        second=run_dir / second.answer_clip,
+        instruction=run_dir / first.question_clip,
+        text=first.question_text,
+        style=first.style or None,
+        # An empty transcript is one of a recogniser that heard nothing, and says nothing of how long an answer is.
+        words=(first.transcript or None, second.transcript or None),
+        tied_by=first.judge.partition("/")[0] if alike else None,
+        aspect=first.category,
+        # Both styles of a contrast are asked with the same words, and answered by the same few sentences.
+        cluster=first.contrast_id,
+    )
+
+
+class Revoicer:
+    """A clip in another voice: taken apart and put together by WORLD, with another pitch and other formants."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, Voice] | None = None
+
+    def __call__(self, clip: Clip, voice: str) -> Clip:
+        """As 16 kHz; one seed a clip, so that all its voices share pace and level.
+
+        Raises:
+            AudioError: nothing that sounds came out.
+        """
+        at_rate = clip.at(16_000)
+        name = digest(at_rate)
+        if self._last is None or self._last[0] != name:
+            self._last = (name, analyse(at_rate))
+        made = synthesise(self._last[1], VOICES[voice], Style(), int(name[:8], 16))
+        return make_clip(made.samples, made.sample_rate_hz, f"voice {voice}", perturbations.MAX_CLIP_S)
+
+
+# What is asked, and what comes of it.
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The pairs of a run of probes, their distinct clips, and how many words the answers of tied pairs have.
+
+    `wordless` says why a tied pair's words could not be counted, by pair.
+    """
+
+    pairs: Sequence[ProbePair]
+    clips: Sequence[OneClip]
+    tokens: Mapping[str, tuple[int, int]]
+    wordless: Mapping[str, str]
+    only: tuple[str, ...]
+    seed: int
+
+
+def make_plan(pairs: Sequence[ProbePair], only: Sequence[str], seed: int) -> Plan:
+    """What all judges are probed with; transcripts that a manifest lacks are the recogniser's."""
+    names = tuple(name for name in PROBES if not only or name in only)
+    tokens, wordless = count_words([pair for pair in pairs if pair.tied_by]) if "verbosity" in names else ({}, {})
+    return Plan(pairs, perturbations.distinct_clips(pairs), tokens, wordless, names, seed)
+
+
+def count_words(pairs: Sequence[ProbePair]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """Words of both answers by pair: as written down, or as a recogniser hears them; and why there are none."""
+    from paras2s.audio.asr import transcribe
+
+    def hear(path: Path, words: str | None) -> int:
+        if words is not None:
+            return perturbations.count_tokens(words)
+        count = perturbations.count_tokens(transcribe([read_clip(path, max_duration_s=perturbations.MAX_CLIP_S)])[0].text)
+        if not count:
+            raise AudioError(f"{path}: the recogniser heard no words")
+        return count
+
+    tokens: dict[str, tuple[int, int]] = {}
+    wordless: dict[str, str] = {}
+    for pair in pairs:
+        try:
+            first, second = map(hear, (pair.first, pair.second), pair.words)
+        except AudioError as error:
+            wordless[pair.id] = f"no transcript: {error}"
+            continue
+        tokens[pair.id] = (first, second)
+    return tokens, wordless
+
+
+# The trials of a probe, or why there are none.
+Planned = list[Trial] | ProbeResult
+
+
+def plan_trials(name: str, plan: Plan, probed: Probed) -> Planned:
+    """The trials of a probe, or why there are none for this judge."""
+    alone = probed.judge.scores_alone
+    if name == "position":
+        why = "each answer is scored without hearing the other, so that no order can move a verdict; no call was spent"
+        return ProbeResult(name, "by construction", why) if alone else perturbations.position(plan.pairs)
+    if name == "identical":
+        why = "each answer is scored by itself and each clip once, so that it ties with itself; no call was spent"
+        return ProbeResult(name, "by construction", why) if alone else perturbations.identical(plan.clips)
+    if name == "noise":
+        return perturbations.noise(plan.pairs, plan.seed)
+    if name == "loudness":
+        return perturbations.loudness(plan.clips)
+    if name == "speaker":
+        return perturbations.speaker(plan.clips, Revoicer(), OTHER_VOICES)
+    if name == "mos_gap":
+        found = perturbations.mos_gap(plan.pairs)
+        return found or ProbeResult(name, "absent", "no pair has first_mos and second_mos")
+    return _plan_verbosity(plan, probed)
+
+
+def _plan_verbosity(plan: Plan, probed: Probed) -> Planned:
+    tied = [pair for pair in plan.pairs if pair.tied_by]
+    if not tied:
+        return ProbeResult("verbosity", "absent", "nobody rated a pair a tie")
+    if all(pair.tied_by == probed.key for pair in tied):
+        return ProbeResult("verbosity", "absent", f"it was {probed.key} itself that rated pairs a tie")
+    found = perturbations.verbosity([pair for pair in tied if pair.id in plan.tokens], plan.tokens)
+    if not found and not plan.wordless:
+        gap = perturbations.MIN_TOKEN_GAP
+        return ProbeResult("verbosity", "absent", f"none of the {len(tied)} pairs rated a tie differs by {gap} words or more")
+    return found
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The outcome of one comparison; `scores` are those of a judge of single answers, whose costs are not a comparison's."""
+
+    label: PairLabel | Unscored
+    scores: tuple[float, float] | None = None
+    cost_usd: float | None = None
+
+
+def ask_all(judge: PairJudge, asks: Sequence[Ask], on_progress: Progress) -> tuple[dict[Ask, Judged], BudgetError | None]:
+    """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored."""
+    found: dict[Ask, Judged] = {}
+    for start in range(0, len(asks), CHUNK_ASKS):
+        part = asks[start : start + CHUNK_ASKS]
+        made = [_make(ask) for ask in part]
+        pairs = [one for one in made if isinstance(one, Pair)]
+        done = start
+
+        def at(now: int, of: int, done: int = done, size: int = len(part)) -> None:
+            # A judge counts calls, of which a comparison may take several.
+            on_progress(done + (now * size // of if of else 0), len(asks))
+
+        judged = iter(zip(judge.compare(pairs, at), _scores(judge, pairs), strict=True))
+        stopped: BudgetError | None = None
+        for ask, one in zip(part, made, strict=True):
+            preferred, scores = next(judged) if isinstance(one, Pair) else (one, None)
+            if isinstance(preferred, BudgetError):
+                stopped = stopped or preferred
+            else:
+                found[ask] = _judged(preferred, scores)
+        on_progress(min(start + CHUNK_ASKS, len(asks)), len(asks))
+        if stopped:
+            missing = Judged(Unscored(judge.name, NOT_REACHED))
+            return {ask: found.get(ask, missing) for ask in asks}, stopped
+    return found, None
+
+
+def _make(ask: Ask) -> Pair | Unscored:
+    try:
+        return ask.make()
+    except AudioError as error:
+        return Unscored("audio", str(error))
+
+
+def _judged(found: Preferred, scores: tuple[float, float] | None) -> Judged:
+    if not isinstance(found, Preference):
+        assert isinstance(found, Unscored)
+        return Judged(found)
+    label = next((one for one in PAIR_LABELS if one == found.label), None)
+    cost_usd = found.cost_usd if scores is None else None
+    return Judged(label or Unscored(found.judge, f"{found.label!r} is no preference"), scores, cost_usd)
+
+
+def _scores(judge: PairJudge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
+    """What a judge of single answers scored both sides of each pair, from its memory."""
+    if not isinstance(judge, ScoringJudge):
+        return [None] * len(pairs)
+    given = judge.score([side for pair in pairs for side in sides_of(pair)])
+    values = [one.score if isinstance(one, Verdict) else one if isinstance(one, float) else None for one in given]
+    return [
+        None if first is None or second is None else (first, second)
+        for first, second in zip(values[::2], values[1::2], strict=True)
+    ]
+
+
+def probe_judge(
+    probed: Probed, plan: Plan, on_progress: Progress
+) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
+    """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did."""
+    planned = {name: plan_trials(name, plan, probed) for name in plan.only}
+    asks = _asks(planned.values(), probed.judge.scores_alone)
+    spent = _Spending(probed)
+    found, stopped = ask_all(probed.judge, asks, on_progress)
+    if probed.judge.scores_alone:
+        found |= _derived(planned.values(), found)
+    results = tuple(
+        trials if isinstance(trials, ProbeResult) else _result(name, trials, found, plan) for name, trials in planned.items()
+    )
+    judge = JudgeProbes(
+        probed.judge.name, probed.version, probed.task, probed.judge.scores_alone, len(asks),
+        spent.now_usd([found[ask] for ask in asks]), str(stopped) if stopped else None, results,
+    )  # fmt: skip
+    rows = [_row(probed, ask, found[ask]) for ask in asks]
+    return judge, rows, stopped
+
+
+class _Spending:
+    """What a judge's endpoint is paid from here on, replies of no use among it."""
+
+    def __init__(self, probed: Probed) -> None:
+        self._judge, self._client = probed.judge, probed.client
+        self._before = (self._client.caller.wallet.spent_usd, self._client.calls) if self._client else (0.0, 0)
+
+    def now_usd(self, judged: Sequence[Judged]) -> float | None:
+        """In USD; 0 where no call was made, None where calls were made that have no price."""
+        if self._client is None or self._client.calls == self._before[1]:
+            return 0.0
+        now_usd = self._client.caller.wallet.spent_usd - self._before[0]
+        if isinstance(self._judge, ScoringJudge):
+            priced = isinstance(self._judge.score, Memory) and self._judge.score.priced
+        else:
+            priced = all(one.cost_usd is not None for one in judged if not isinstance(one.label, Unscored))
+        # A wallet takes a call without a price for one that costs nothing.
+        return now_usd if priced and self._client.price is not None and now_usd > 0 else None
+
+
+def _asks(planned: Iterable[Planned], alone: bool) -> list[Ask]:
+    """Comparisons of all trials, each once; of a judge of single answers the other order is known without asking."""
+    every = [ask for trials in planned if not isinstance(trials, ProbeResult) for trial in trials for ask in trial.asks]
+    return [ask for ask in dict.fromkeys(every) if not (alone and ask.change == perturbations.TURNED)]
+
+
+def _derived(planned: Iterable[Planned], found: Mapping[Ask, Judged]) -> dict[Ask, Judged]:
+    derived: dict[Ask, Judged] = {}
+    for trials in planned:
+        for trial in [] if isinstance(trials, ProbeResult) else trials:
+            for ask in trial.asks:
+                if ask.change == perturbations.TURNED:
+                    given = found[replace(ask, change=perturbations.GIVEN)].label
+                    derived[ask] = Judged(given if isinstance(given, Unscored) else turned(given))  # type: ignore[arg-type]
+    return derived
+
+
+def _row(probed: Probed, ask: Ask, judged: Judged) -> dict[str, Any]:
+    unscored = isinstance(judged.label, Unscored)
+    return {
+        "judge": probed.judge.name,
+        "task": probed.task,
+        "about": ask.about,
+        "change": ask.change,
+        "label": None if unscored else judged.label,
+        "unscored": judged.label.reason if isinstance(judged.label, Unscored) else None,
+        "scores": judged.scores,
+        "cost_usd": judged.cost_usd,
+    }
+
+
+def _result(name: str, trials: Sequence[Trial], found: Mapping[Ask, Judged], plan: Plan) -> ProbeResult:
+    outcomes: list[Outcome] = []
+    # Each pair of this probe would have been two trials.
+    unscored: Counter[str] = Counter(2 * list(plan.wordless.values()) if name == "verbosity" else ())
+    asked = len(trials) + unscored.total()
+    for trial in trials:
+        labels = [found[ask].label for ask in trial.asks]
+        told = trial.read([None if isinstance(one, Unscored) else one for one in labels])
+        outcomes += [Outcome(trial.cluster, group, label, trial.asks[0].about) for group, label in told]
+        if failed := [one for one in labels if isinstance(one, Unscored)]:
+            unscored[failed[0].reason] += 1
+    spec = PROBES[name]
+    parts = tell_parts(outcomes, spec.labels_of, spec.compared, plan.seed)
+    if name == "noise":
+        control = perturbations.level_name(perturbations.CONTROL_DB)
+        parts = against_control(sorted(parts, key=noise_order), outcomes, control, plan.seed)
+    return ProbeResult(
+        name, "measured", "", asked, asked - unscored.total(), dict(unscored), parts,
+        _changes(trials, found, plan.seed) if name == "noise" else (),
+        _gap_link(plan, found) if name == "mos_gap" else None, _notes(name, plan),
+    )  # fmt: skip
+
+
+def _gap_link(plan: Plan, found: Mapping[Ask, Judged]) -> Correlation:
+    gaps, stable, clusters = [], [], []
+    for pair in plan.pairs:
+        if pair.mos is None:
+            continue
+        given, exchanged = (found[ask(pair)].label for ask in (perturbations.as_given, perturbations.turned_round))
+        if not isinstance(given, Unscored) and not isinstance(exchanged, Unscored):
+            gaps.append(abs(pair.mos[0] - pair.mos[1]))
+            stable.append(place_of(given, exchanged) == "stable")
+            clusters.append(pair.cluster)
+    return gap_correlation(gaps, stable, clusters, plan.seed)
+
+
+def _changes(trials: Sequence[Trial], found: Mapping[Ask, Judged], seed: int) -> tuple[Change, ...]:
+    """By how much noise changes the scores of both answers, a level each; none of a judge that gives no scores."""
+    by_level: dict[tuple[str, ...], list[tuple[float, str]]] = {}
+    for trial in trials:
+        clean, noisy = (found[ask].scores for ask in trial.asks)
+        if clean is None or noisy is None:
+            continue
+        level = trial.read([None, None])[0][0]
+        changes = [after - before for before, after in zip(clean, noisy, strict=True)]
+        by_level.setdefault(level, []).extend((change, trial.cluster) for change in changes)
+    return tuple(
+        mean_change(level, [one for one, _ in rows], [name for _, name in rows], seed) for level, rows in by_level.items()
+    )
+
+
+def _notes(name: str, plan: Plan) -> tuple[str, ...]:
+    if name == "verbosity":
+        raters = sorted({pair.tied_by for pair in plan.pairs if pair.tied_by})
+        return (f"Ties rated by: {', '.join(raters)}.",)
+    if name == "loudness":
+        count = perturbations.turned_down(plan.clips)
+        return (f"For {count} of {len(plan.clips)} clips more gain would clip: there the original was turned down instead.",)
+    return ()
+
+
+def report_of(asked: ProbeAsked, plan: Plan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
+    """What all judges came to, with the settings."""
+    settings = {
+        "seed": plan.seed,
+        "resamples": RESAMPLES,
+        "snrs_db": list(perturbations.SNRS_DB),
+        "control_db": perturbations.CONTROL_DB,
+        "gain_db": perturbations.GAIN_DB,
+        "min_token_gap": perturbations.MIN_TOKEN_GAP,
+        "voices": {name: asdict(voice) for name, voice in VOICES.items()},
+        "probes": list(plan.only),
+    }
+    clusters = len({pair.cluster for pair in plan.pairs})
+    return ProbeReport(str(asked.source), len(plan.pairs), available, clusters, settings, tuple(judges))
+
+
+def run_probes(asked: ProbeAsked, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
+    """Probe every judge and write probe.json, probe.html and comparisons.jsonl, anew after each judge.
+
+    Where a budget ends, what was judged until then is written, and the error is given back.
+
+    Raises:
+        ConfigError, DataError: as `source_pairs` and `open_probed`. StorageError: the disk refused.
+    """
+    pairs, available = source_pairs(asked)
+    opened = [one for name in asked.judges for one in open_probed(name, asked)]
+    plan = make_plan(pairs, asked.only, asked.seed)
+    judges: list[JudgeProbes] = []
+    rows: list[dict[str, Any]] = []
+    report = report_of(asked, plan, available, judges)
+    for probed in opened:
+        with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
+            found, more, stopped = probe_judge(probed, plan, bar.at)
+        judges.append(found)
+        rows += more
+        report = report_of(asked, plan, available, judges)
+        write_jsonl(out / "comparisons.jsonl", rows)
+        write_probes(out, report)
+        if stopped:
+            return report, stopped
+    return report, None
+
+
+def estimate_probes(asked: ProbeAsked, bar_of: Callable[[str], Any]) -> list[dict[str, Any]]:
+    """Comparisons, calls, tokens and USD at most of every judge, without a call; a judge of this machine is free."""
+    pairs, _ = source_pairs(asked)
+    plan = make_plan(pairs, asked.only, asked.seed)
+    found = []
+    for probed in (one for name in asked.judges for one in open_probed(name, asked)):
+        planned = [plan_trials(name, plan, probed) for name in plan.only]
+        asks = _asks(planned, probed.judge.scores_alone)
+        row: dict[str, Any] = {"judge": probed.judge.name, "task": probed.task, "comparisons": len(asks)}
+        if probed.requests is None or probed.client is None:
+            found.append(row | asdict(Bill()) | {"unscored": 0})
+            continue
+        with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
+            found.append(row | _estimate(probed.requests, probed.client, asks, bar.at))
+    return found
+
+
+def _estimate(
+    requests_of: Callable[[Sequence[Pair]], Sequence[list[Request] | Unscored]],
+    client: LLMClient,
+    asks: Sequence[Ask],
+    on_progress: Progress,
+) -> dict[str, Any]:
+    bill, usable = Bill(), 0
+    for start in range(0, len(asks), CHUNK_ASKS):
+        made = [_make(ask) for ask in asks[start : start + CHUNK_ASKS]]
+        asked = requests_of([one for one in made if isinstance(one, Pair)])
+        bill, usable = bill + client.estimate(asked), usable + sum(isinstance(one, list) for one in asked)
+        on_progress(min(start + CHUNK_ASKS, len(asks)), len(asks))
+    return {**asdict(bill), "unscored": len(asks) - usable}

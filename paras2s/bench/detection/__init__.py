@@ -1,0 +1,1 @@
+"""Detection suites of AudioJudge: one characteristic of speech at a time."""

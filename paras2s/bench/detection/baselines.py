@@ -1,0 +1,342 @@
+"""Judges made for one characteristic, beside which a listening one is set (AudioJudge, 4.3 and appendix C).
+
+Left out: UTMOS, MOSA-Net+ and SALMONN, whose weights come from hubs; Table 2's figures of them stand in the report.
+DNSMOS stands for a trained model of quality. It was trained on noise suppression, not on synthesis.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from pydantic import Field
+
+from paras2s.audio import asr
+from paras2s.audio.clip import Clip
+from paras2s.bench.detection.data import QUALITY, DetectSuite
+from paras2s.configs.schema.run import Section, parse_config
+from paras2s.errors import AssetError, AudioError, ConfigError, one_line
+from paras2s.reward.blueprint.extract import build_blueprints
+from paras2s.reward.blueprint.quality import OVERALL, QualityExtractor
+from paras2s.reward.blueprint.schema import RESPONSE, is_silent
+from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
+from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
+from paras2s.reward.judges.votes import POINTS, prefer
+from paras2s.types import MatchLabel, Measured, PairLabel, Preference, Unscored, Verdict
+from paras2s.utils.cache import Kept
+
+RATE_HZ = 16_000
+# Of the loudest frame of a clip: quieter than this, at its ends, is silence.
+SILENT_DB = 40.0
+FRAME_S = 0.02
+ESPEAK = "espeak-ng"
+ESPEAK_TIMEOUT_S = 60.0
+
+
+class Baseline(Protocol):
+    """A specialised judge; `rates` says whether it gives single clips a score from 1 to 5 as well."""
+
+    @property
+    def name(self) -> str:
+        """Of the method and the model behind it."""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever a verdict may change."""
+
+    @property
+    def rates(self) -> bool:
+        """Whether it has `rate`."""
+
+    def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+        """A preference each, in order; what cannot be measured is Unscored."""
+
+
+class MeasuringOptions(Section):
+    """Of a baseline that measures clips; a clip of several pairs, or of an earlier run, is measured once."""
+
+    cache_dir: Path = Field(Path("runs/cache"), description="where what was measured is kept")
+
+    def kept(self) -> Kept:
+        """The cache, the one that judges have."""
+        return Kept(self.cache_dir / "judging.sqlite")
+
+
+class DnsmosBaseline:
+    """The clip with the higher overall MOS of personalised DNSMOS is the better one."""
+
+    name = "dnsmos-overall"
+    version = QualityExtractor.version
+    rates = True
+
+    def __init__(self, options: MeasuringOptions) -> None:
+        self._extractor, self._kept = QualityExtractor(), options.kept()
+
+    def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+        """Both clips of each pair scored alone."""
+        scores = []
+        for place, pair in enumerate(pairs, 1):
+            scores += [self._score(clip) for clip in (pair.first, pair.second)]
+            _tell(on_progress, place, len(pairs))
+        return higher_wins(self, QUALITY, scores, "MOS")
+
+    def rate(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Verdict | Unscored]:
+        """The MOS of each clip."""
+        found: list[Verdict | Unscored] = []
+        for place, exchange in enumerate(exchanges, 1):
+            score = self._score(exchange.answer)
+            if isinstance(score, Unscored):
+                found.append(score)
+            else:
+                found.append(Verdict(self.name, self.version, "", score, f"MOS {score:.3f}", "", 0.0, 0.0))
+            _tell(on_progress, place, len(exchanges))
+        return found
+
+    def _score(self, clip: Clip) -> float | Unscored:
+        field = build_blueprints([clip], [self._extractor], self._kept)[0].fields[OVERALL]
+        return float(field.value) if isinstance(field, Measured) else Unscored(self.name, field.reason)
+
+
+class SyllableOptions(MeasuringOptions):
+    """Words are the given transcripts, or what a recogniser hears."""
+
+    recogniser: str = Field(asr.EMBEDDED, description="Whisper that hears clips without a transcript: tiny, or a folder")
+
+
+class PhonemeOptions(SyllableOptions):
+    """The words' phonemes are espeak-ng's."""
+
+    voice: str = Field("en-us", description="espeak-ng's voice, whose language the phonemes are of")
+
+
+class RateBaseline:
+    """The clip with more units of speech a second is the faster one; silence before and after speech does not count.
+
+    The paper's labels are phonemes over the whole clip's length (A.1.2).
+    """
+
+    rates = False
+
+    def __init__(self, unit: str, count: Callable[[str], int], counter: str, options: SyllableOptions) -> None:
+        self.name = f"{unit}-per-s"
+        self.unit, self.count, self._kept = unit, count, options.kept()
+        self._recogniser = WordsExtractor(options.recogniser)
+        self.version = f"1/{counter}/{self._recogniser.version}"
+
+    def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+        """Both clips of each pair measured alone."""
+        words = self._words(pairs)
+        rates = []
+        for place, (pair, said) in enumerate(zip(pairs, words, strict=True), 1):
+            rates += [self._rate(*one) for one in zip((pair.first, pair.second), said, strict=True)]
+            _tell(on_progress, place, len(pairs))
+        return higher_wins(self, "speaking_rate", rates, f"{self.unit}/s")
+
+    def _words(self, pairs: Sequence[Pair]) -> list[tuple[str | Unscored, str | Unscored]]:
+        """What is said in both clips of each pair; why not, where it is neither given nor heard."""
+        unknown = {clip.samples.tobytes(): clip for pair in pairs if pair.words is None for clip in (pair.first, pair.second)}
+        made = build_blueprints(list(unknown.values()), [self._recogniser], self._kept)
+        heard = dict(zip(unknown, made, strict=True))
+
+        def hear(clip: Clip) -> str | Unscored:
+            found = heard[clip.samples.tobytes()]
+            said = found.value(RESPONSE)
+            return Unscored(self.name, f"no transcript: {found.why_absent(RESPONSE)}") if said is None else str(said)
+
+        return [pair.words or (hear(pair.first), hear(pair.second)) for pair in pairs]
+
+    def _rate(self, clip: Clip, words: str | Unscored) -> float | Unscored:
+        if isinstance(words, Unscored):
+            return words
+        if is_silent(clip):
+            return Unscored(self.name, "the clip is silent: it has no rate")
+        units = self.count(words) if re.search(r"\w", words) else 0
+        if not units:
+            return Unscored(self.name, f"no {self.unit} in what is said: {words!r}")
+        return units / speech_s(clip)
+
+
+def count_phonemes(text: str, voice: str) -> int:
+    """Phonemes of a text as espeak-ng speaks it; it runs as a program, for its licence is GPL-3.0.
+
+    Raises:
+        AssetError: the program is not here, or failed.
+    """
+    program = shutil.which(ESPEAK)
+    if program is None:
+        raise AssetError(f"{ESPEAK} is not installed (Debian: {ESPEAK}); or count syllables: --baseline syllables")
+    command = [program, "-q", "--ipa", "--sep=_", "-v", voice, "--stdin"]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=ESPEAK_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AssetError(f"{ESPEAK}: {one_line(error)}") from error
+    if done.returncode:
+        raise AssetError(f"{ESPEAK} -v {voice}: {one_line(Exception(done.stderr))[:200]}")
+    # Where a word is of another language, it says so in brackets.
+    spoken = re.sub(r"\([\w-]+\)", " ", done.stdout)
+    return len([one for one in re.split(r"[\s_]+", spoken) if re.search(r"\w", one)])
+
+
+def _count_syllables(text: str) -> int:
+    return sum(count_syllables(word) for word in re.findall(r"[\w']+", text))
+
+
+def _by_phonemes(options: PhonemeOptions) -> RateBaseline:
+    count = functools.partial(count_phonemes, voice=options.voice)
+    return RateBaseline("phonemes", count, f"{ESPEAK}/{options.voice}", options)
+
+
+def _by_syllables(options: SyllableOptions) -> RateBaseline:
+    return RateBaseline("syllables", _count_syllables, "vowel-groups", options)
+
+
+def speech_s(clip: Clip) -> float:
+    """Length of a clip from its first to its last frame within 40 dB of the loudest one; noise counts as speech."""
+    size = max(1, round(FRAME_S * clip.sample_rate_hz))
+    padded = np.pad(clip.samples.astype(np.float64), (0, -len(clip.samples) % size))
+    level = np.sqrt((padded.reshape(-1, size) ** 2).mean(axis=1))
+    loud = np.flatnonzero(level >= level.max() * 10 ** (-SILENT_DB / 20))
+    return float((loud[-1] - loud[0] + 1) * size / clip.sample_rate_hz)
+
+
+class SpeakerOptions(Section):
+    """A speaker-verification model of the `transformers` library, and where its two answers part."""
+
+    model: str = Field("microsoft/wavlm-base-plus-sv", description="folder or hub name of a model with an x-vector head")
+    threshold: float = Field(
+        0.86, ge=-1, le=1, description="cosine from which two clips are one speaker; WavLM's card says 0.86"
+    )
+
+
+class SpeakerBaseline:
+    """Two clips are of one speaker where the cosine of their x-vectors reaches the threshold."""
+
+    name = "x-vectors"
+    rates = False
+
+    def __init__(self, options: SpeakerOptions) -> None:
+        self.options = options
+        self.version = f"2/{options.model}/{options.threshold:g}"
+
+    def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+        """Each clip embedded alone, so that no padding changes it."""
+        found: list[Preference | Unscored] = []
+        for place, pair in enumerate(pairs, 1):
+            found.append(self._verdict(pair))
+            _tell(on_progress, place, len(pairs))
+        return found
+
+    def _verdict(self, pair: Pair) -> Preference | Unscored:
+        if is_silent(pair.first) or is_silent(pair.second):
+            return Unscored(self.name, "a clip is silent: it has no speaker")
+        try:
+            first, second = (_embed(self.options.model, clip) for clip in (pair.first, pair.second))
+        except AudioError as error:
+            return Unscored(self.name, str(error))
+        found = same_speaker(first, second, self.options.threshold)
+        if found is None:
+            return Unscored(self.name, "the embedding has no direction")
+        label, cosine = found
+        return _preference(self, "speaker_identity", label, f"cosine {cosine:.4f}, threshold {self.options.threshold:g}")
+
+
+def same_speaker(first: np.ndarray, second: np.ndarray, threshold: float) -> tuple[MatchLabel, float] | None:
+    """Whether two embeddings [D] are of one speaker, and their cosine; None where one is zero or not finite."""
+    length = float(np.linalg.norm(first) * np.linalg.norm(second))
+    if not (np.isfinite(length) and length > 0):
+        return None
+    cosine = float(first @ second) / length
+    return "same" if cosine >= threshold else "different", cosine
+
+
+def _embed(model: str, clip: Clip) -> np.ndarray:
+    import torch
+
+    features, network = _speaker_model(model)
+    heard = features(clip.at(RATE_HZ).samples, sampling_rate=RATE_HZ, return_tensors="pt")
+    try:
+        with torch.inference_mode():
+            return np.asarray(network(**heard).embeddings[0], dtype=np.float64)
+    except (RuntimeError, ValueError) as error:
+        # A layer that is left with fewer frames than it spans says so in words of its own.
+        raise AudioError(f"a clip is too short for the model ({one_line(error)[:200]})") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _speaker_model(model: str) -> tuple[Any, Any]:
+    try:
+        from transformers import AutoFeatureExtractor, AutoModelForAudioXVector
+    except ImportError as error:
+        raise ConfigError(f"--baseline speaker needs the package {error.name}; run: pip install 'paras2s[offline]'") from error
+    try:
+        features: Any = AutoFeatureExtractor.from_pretrained(model)  # type: ignore[no-untyped-call]
+        return features, AutoModelForAudioXVector.from_pretrained(model).eval()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--set model={model}: no such speaker model on this machine or hub ({one_line(error)[:200]}); give its folder"
+        ) from error
+
+
+# What all of them share.
+
+
+def higher_wins(judge: Baseline, task: str, scores: Sequence[float | Unscored], unit: str) -> list[Preference | Unscored]:
+    """Scores of single clips, two a pair, as preferences; equal ones tie."""
+    found: list[Preference | Unscored] = []
+    for first, second in zip(scores[::2], scores[1::2], strict=True):
+        if isinstance(first, Unscored):
+            found.append(first)
+        elif isinstance(second, Unscored):
+            found.append(second)
+        else:
+            found.append(_preference(judge, task, prefer(first, second), f"{first:.3f} and {second:.3f} {unit}"))
+    return found
+
+
+def _preference(judge: Baseline, task: str, label: PairLabel | MatchLabel, reason: str) -> Preference:
+    points = POINTS[label]
+    return Preference(judge.name, judge.version, "", task, label, points, (label,), (points,), None, None, reason, "")
+
+
+def _tell(on_progress: Progress | None, done: int, total: int) -> None:
+    if on_progress:
+        on_progress(done, total)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A baseline by name: the task it is for, its options, and what makes it of them."""
+
+    task: str
+    options: type[Section]
+    make: Callable[[Any], Baseline]
+
+
+BASELINES: Mapping[str, Offer] = {
+    "dnsmos": Offer(QUALITY, MeasuringOptions, DnsmosBaseline),
+    "phonemes": Offer("speaking_rate", PhonemeOptions, _by_phonemes),
+    "syllables": Offer("speaking_rate", SyllableOptions, _by_syllables),
+    "speaker": Offer("speaker_identity", SpeakerOptions, SpeakerBaseline),
+}
+
+
+def open_baseline(name: str, suite: DetectSuite, options: Mapping[str, Any]) -> Baseline:
+    """A baseline for a suite.
+
+    Raises:
+        ConfigError: there is none of that name, it is for other suites, or an option is wrong.
+    """
+    if name not in BASELINES:
+        raise ConfigError(f"--baseline {name}: there are {', '.join(BASELINES)}")
+    offer = BASELINES[name]
+    if offer.task != suite.task:
+        fitting = [one for one, other in BASELINES.items() if other.task == suite.task]
+        raise ConfigError(f"--baseline {name}: is not for {suite.name}; for that there is {', '.join(fitting) or 'none'}")
+    return offer.make(parse_config(dict(options), "--set", offer.options))

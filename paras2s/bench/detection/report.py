@@ -1,0 +1,212 @@
+"""How often a judge is right on a suite of one characteristic, against people and a baseline, as JSON and as a table.
+
+A tie is worth half a right answer (AudioJudge, appendix E). A pair without a verdict is left out of every figure, and counted.
+Added to the paper: intervals, and the difference from the baseline with its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from paras2s.bench.bias.metrics import p_equal
+from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, Loaded, matched, why_missing
+from paras2s.bench.speakbench.agreement import Share, mcnemar, resample
+
+RIGHT, TIED, WRONG = 1.0, 0.5, 0.0
+# The paper's stars: a judge that is better than the baseline, by chance with less than this probability.
+LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
+Report = dict[str, Any]
+
+
+def mark(row: DetectRow | None) -> float | None:
+    """What a verdict is worth: 1 right, 0.5 a tie, 0 wrong; None without one."""
+    if row is None or row.label is None:
+        return None
+    return TIED if row.label == "tie" else RIGHT if row.label == row.truth else WRONG
+
+
+def accuracy(marks: Sequence[float | None]) -> Share:
+    """Mean of the marks that there are, with its 95 % bootstrap interval over pairs; one pair alone has none."""
+    known = [one for one in marks if one is not None]
+    return _mean(known, [1.0] * len(known), len(marks))
+
+
+def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None]) -> Share | None:
+    """Mean squared error of scores against people's mean ratings, over the clips of pairs that have both (Table 10).
+
+    Its interval draws pairs, whose two clips stay together. None where no clip has both.
+    """
+    sums: list[float] = []
+    for pair, row in zip(pairs, rows, strict=True):
+        if row is not None and row.scores is not None and pair.mos1 is not None and pair.mos2 is not None:
+            sums.append((row.scores[0] - pair.mos1) ** 2 + (row.scores[1] - pair.mos2) ** 2)
+    return _mean(sums, [2.0] * len(sums), len(pairs)) if sums else None
+
+
+def _mean(sums: Sequence[float], sizes: Sequence[float], n_asked: int) -> Share:
+    """Sum over size, of clusters drawn with replacement; `n` counts the clusters, of which one says nothing about others."""
+    if not sums:
+        return Share(None, None, None, 0, n_asked)
+    counts = np.array([sums, sizes], dtype=np.float64).T
+    low = high = None
+    if len(counts) > 1:
+        drawn = resample(counts)
+        low, high = np.percentile(drawn[:, 0] / drawn[:, 1], [2.5, 97.5]).tolist()
+    total = counts.sum(0)
+    return Share(float(total[0] / total[1]), low, high, len(sums), n_asked)
+
+
+@dataclass(frozen=True)
+class Against:
+    """A judge and the baseline, on the pairs that both scored: how much more often it is right, and whether by chance.
+
+    `better` and `worse` count the pairs of which one has the higher mark. Where neither tied, `test` is McNemar's, else each
+    pair's difference gets a random sign; two-sided. Without a pair that both scored there is no test, and `why_none` says so.
+    """
+
+    difference: Share
+    better: int
+    worse: int
+    p_value: float | None
+    test: Literal["McNemar, exact", "sign flips"] | None
+    stars: str
+    why_none: str | None = None
+
+
+def against(marks: Sequence[float | None], baseline: Sequence[float | None]) -> Against:
+    """Both judges' marks of the same pairs, in the same order."""
+    both = [(one, base) for one, base in zip(marks, baseline, strict=True) if one is not None and base is not None]
+    gains = [one - base for one, base in both]
+    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    difference = _mean(gains, [1.0] * len(gains), len(marks))
+    if not both:
+        return Against(difference, 0, 0, None, None, "", "no pair has a verdict of both judges")
+    if any(TIED in pair for pair in both):
+        p_value = p_equal(np.rint(2 * np.array(gains)).astype(int))
+        return Against(difference, better, worse, p_value, "sign flips", stars(p_value, difference.value))
+    p_value = mcnemar(better, worse, exact=True)
+    return Against(difference, better, worse, p_value, "McNemar, exact", stars(p_value, difference.value))
+
+
+def stars(p_value: float, difference: float | None) -> str:
+    """The paper's stars, for a judge above the baseline alone."""
+    if difference is None or difference <= 0:
+        return ""
+    return next((sign for level, sign in LEVELS if p_value < level), "")
+
+
+# The report.
+
+
+def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Mapping[str, DetectRow]]) -> Report:
+    """Every judge on the suite's pairs; the first one is the baseline of the others.
+
+    Raises:
+        DataError: a judge's verdicts are about other pairs, or know other labels of them.
+    """
+    # The bootstrap draws pairs by their place: a shuffled file must give the same interval.
+    pairs = sorted(loaded.pairs, key=lambda pair: pair.id)
+    rows = {name: matched(pairs, found, name) for name, found in judges.items()}
+    marks = {name: [mark(row) for row in found] for name, found in rows.items()}
+    baseline = next(iter(marks.values()))
+    reports = {name: _judge(pairs, judges[name], rows[name], marks[name]) for name in rows}
+    for name in list(reports)[1:]:
+        reports[name]["against_baseline"] = asdict(against(marks[name], baseline))
+    return {
+        "suite": suite.name,
+        "task": suite.task,
+        "n_pairs": len(pairs),
+        "drawn_from": loaded.drawn_from,
+        "empty_ratings": loaded.empty_ratings,
+        "labels": dict(Counter(pair.label for pair in pairs)),
+        "judges": reports,
+        "paper": {
+            "n_pairs": suite.pairs,
+            "accuracy": dict(suite.paper) | {name: figures[0] for name, figures in suite.pointwise.items()},
+            "squared_error": {name: figures[1] for name, figures in suite.pointwise.items()},
+        },
+    }
+
+
+def _judge(
+    pairs: Sequence[DetectPair],
+    recorded: Mapping[str, DetectRow],
+    rows: Sequence[DetectRow | None],
+    marks: Sequence[float | None],
+) -> Report:
+    error = squared_error(pairs, rows)
+    known = [row for row in rows if row is not None]
+    why = [row.unscored if row else why_missing(pair, recorded) for pair, row in zip(pairs, rows, strict=True)]
+    costs = [row.cost_usd for row in known if row.label is not None]
+    return {
+        "judge": sorted({"/".join(filter(None, (row.judge, row.version, row.prompt_hash))) for row in known if row.label}),
+        "accuracy": asdict(accuracy(marks)),
+        "ties": sum(one == TIED for one in marks),
+        "said": dict(Counter(row.label for row in known if row.label)),
+        "unscored": dict(Counter(reason for reason in why if reason)),
+        "other_pairs": len(recorded) - len(known),
+        "squared_error": None if error is None else asdict(error),
+        "cost_usd": None if None in costs else sum(cost for cost in costs if cost is not None),
+        "against_baseline": None,
+    }
+
+
+def show_detection(console: Console, report: Report) -> None:
+    """The judges' figures, then the paper's."""
+    drawn = f", drawn from {report['drawn_from']} pairs of one sentence" if report["drawn_from"] else ""
+    empty = f"; {report['empty_ratings']} empty ratings" if report["empty_ratings"] else ""
+    labels = ", ".join(f"{count} times {label}" for label, count in sorted(report["labels"].items()))
+    of_paper = report["paper"]
+    console.print(
+        f"{report['suite']}: {report['n_pairs']} pairs{drawn} ({labels}){empty}; the paper's are {of_paper['n_pairs']}",
+        highlight=False,
+    )
+    table = Table()
+    table.add_column("judge", overflow="fold")
+    for name in ("accuracy %", "95 %", "scored", "ties", "MSE", "against the first", "p", ""):
+        table.add_column(name, justify="right")
+    for name, found in report["judges"].items():
+        table.add_row(escape(name), *_cells(found))
+    table.add_section()
+    for name, value in of_paper["accuracy"].items():
+        error = of_paper["squared_error"].get(name)
+        table.add_row(f"[dim]paper: {name}[/dim]", f"{100 * value:.1f}", "", "", "", "" if error is None else f"{error:.2f}")
+    console.print(table)
+    for name, found in report["judges"].items():
+        for reason, count in found["unscored"].items():
+            console.print(f"{name}: {count} pairs unscored: {reason}", highlight=False, markup=False)
+        if found["other_pairs"]:
+            console.print(
+                f"{name}: {found['other_pairs']} verdicts unused: on pairs that are not asked here, or not in this order",
+                highlight=False,
+                markup=False,
+            )
+        if found["against_baseline"] and found["against_baseline"]["why_none"]:
+            console.print(f"{name}: not tested: {found['against_baseline']['why_none']}", highlight=False, markup=False)
+
+
+def _cells(found: Report) -> list[str]:
+    right, error, against_first = found["accuracy"], found["squared_error"], found["against_baseline"]
+    cells = ["none" if right["value"] is None else f"{100 * right['value']:.1f}", _span(right, 100, 1)]
+    cells += [f"{right['n']} of {right['n_asked']}", str(found["ties"])]
+    cells.append("" if error is None else f"{error['value']:.2f} ({_span(error, 1, 2)})")
+    if against_first is None or against_first["difference"]["value"] is None:
+        return [*cells, "", "", ""]
+    difference = against_first["difference"]
+    cells.append(f"{100 * difference['value']:+.1f} ({_span(difference, 100, 1)})")
+    p_value = against_first["p_value"]
+    return [*cells, "< 0.0001" if p_value < 1e-4 else f"{p_value:.4f}", against_first["stars"]]
+
+
+def _span(share: Mapping[str, Any], scale: float, digits: int) -> str:
+    if share["low"] is None:
+        return "" if share["value"] is None else "no interval"
+    return f"{scale * share['low']:.{digits}f} to {scale * share['high']:.{digits}f}"

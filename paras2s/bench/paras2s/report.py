@@ -1,0 +1,368 @@
+"""One static page that shows a whole run: scores with errors, training curves, and every answer to listen to.
+
+Nothing is loaded from elsewhere and every word on the page is escaped: questions and answers were written by models.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeVar
+
+from markupsafe import Markup
+
+from paras2s.audio.clip import encode_clip, read_clip
+from paras2s.bench.results import AnswerRow
+from paras2s.bench.stats import Counted, Estimate, contrast_metric, paired_difference, summarise
+from paras2s.errors import AudioError, DataError
+from paras2s.types import CATEGORIES, Category
+from paras2s.utils.html import page_template
+from paras2s.utils.io import write_text
+
+Point = TypeVar("Point")
+
+TREATED, BASELINE = "aligned", "sft"
+EMBEDDED_RATE_HZ = 16_000
+CHART_WIDTH, CHART_HEIGHT = 420, 190
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 26
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the results table as text; `error` and `count` are empty where there is none."""
+
+    value: str
+    error: str
+    count: str
+    best: bool
+
+
+@dataclass(frozen=True)
+class Player:
+    """A clip as a data: URL, or the problem that is shown instead."""
+
+    source: str | None
+    problem: str
+
+
+@dataclass(frozen=True)
+class PanelSpec:
+    """What one training panel draws: metric keys with their labels, and the key of a spread around the first line."""
+
+    title: str
+    unit: str
+    lines: tuple[tuple[str, str], ...]
+    spread: str | None = None
+
+
+PANELS = (
+    PanelSpec(
+        "Reward",
+        "mean, and one standard deviation around it",
+        (("reward_mean", "reward"), ("validation_reward", "validation queries")),
+        "reward_std",
+    ),
+    PanelSpec("KL to the reference policy", "nats", (("kl_text", "text"), ("kl_audio", "audio"))),
+    PanelSpec("Answer length", "steps", (("length_steps", "length"),)),
+    PanelSpec(
+        "Parity",
+        "largest log-probability difference of sampler and learner",
+        (("parity_text_max", "text"), ("parity_audio_max", "audio")),
+    ),
+    PanelSpec("Without a signal", "count a step", (("zero_spread_groups", "groups without spread"), ("unscored", "unscored"))),
+)
+
+
+def write_report(
+    path: Path,
+    *,
+    title: str,
+    subtitle: str,
+    facts: list[tuple[str, str]],
+    systems: dict[str, list[AnswerRow]],
+    metrics: list[dict[str, Any]],
+    run_dir: Path,
+    notes: list[str],
+    max_contrasts: int = 48,
+) -> None:
+    """Write the page. `systems` maps a name to its rows, in the order to show; `metrics` has one row a training step.
+
+    Clips are read from `run_dir` and embedded; a clip that is missing or unreadable is said so on its card. At most
+    `max_contrasts` contrasts are shown, taken from the categories in turn; numbers are always over all rows.
+
+    Raises:
+        DataError: a clip's path leaves `run_dir`, or `contrast_metric` refused the rows.
+        StorageError: the disk refused.
+    """
+    rows = [row for answers in systems.values() for row in answers]
+    chosen = _choose_contrasts(rows, max_contrasts)
+    page = page_template(Path(__file__).with_name("report.html.j2")).render(
+        title=title,
+        subtitle=subtitle,
+        facts=facts,
+        notes=notes,
+        columns=_columns(rows),
+        table=_results_table(systems),
+        judges=sorted({row.judge for row in rows}),
+        gain=_gain(systems),
+        panels=[panel for spec in PANELS if (panel := _panel(spec, metrics)) is not None],
+        cards=[_card(contrast_id, systems, run_dir) for contrast_id in chosen],
+        categories=[category for category in _categories(rows) if any(chosen[key] == category for key in chosen)],
+        n_contrasts=len({row.contrast_id for row in rows}),
+    )
+    write_text(path, page)
+
+
+def _categories(rows: Sequence[AnswerRow]) -> list[Category]:
+    present = {row.category for row in rows}
+    return [category for category in CATEGORIES if category in present]
+
+
+def _columns(rows: Sequence[AnswerRow]) -> list[str]:
+    return ["overall", *_categories(rows), "told apart", "word errors", "length"]
+
+
+def _results_table(systems: Mapping[str, Sequence[AnswerRow]]) -> list[tuple[str, list[Cell]]]:
+    categories = _categories([row for answers in systems.values() for row in answers])
+    summaries = [summarise(answers) for answers in systems.values()]
+    nothing = Counted(Estimate(None, None, 0, 0), 0)
+    columns = [_column([summary.overall for summary in summaries], _two_digits, max)]
+    for category in categories:
+        columns.append(_column([summary.categories.get(category, nothing) for summary in summaries], _two_digits, max))
+    columns.append(_column([contrast_metric(answers) for answers in systems.values()], _percent, max, "pairs"))
+    columns.append(_column([summary.word_error_rate for summary in summaries], _percent, min))
+    lengths = [Counted(summary.duration_s, summary.duration_s.n) for summary in summaries]
+    columns.append(_column(lengths, _seconds, None))
+    return [(name, [column[index] for column in columns]) for index, name in enumerate(systems)]
+
+
+def _column(
+    counted: Sequence[Counted],
+    show: Callable[[float], str],
+    best_of: Callable[[list[float]], float] | None,
+    unit: str = "",
+) -> list[Cell]:
+    """Cells of one column; the best ones, as far as the digits shown tell, are marked."""
+    means = [entry.estimate.mean for entry in counted if entry.estimate.mean is not None]
+    best = show(best_of(means)) if best_of is not None and len(means) > 1 else None
+    cells = []
+    for entry in counted:
+        mean, error = entry.estimate.mean, entry.estimate.standard_error
+        value = "–" if mean is None else show(mean)
+        cells.append(
+            Cell(
+                value=value,
+                error="" if error is None else f"± {show(error)}",
+                count=f"{entry.estimate.n} of {entry.n_asked} {unit}".rstrip(),
+                best=value == best,
+            )
+        )
+    return cells
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s"
+
+
+def _gain(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, str] | None:
+    if TREATED not in systems or BASELINE not in systems:
+        return None
+    gain = paired_difference(systems[TREATED], systems[BASELINE])
+    estimate = gain.difference.estimate
+    if estimate.mean is None or gain.relative_percent is None:
+        return None
+    return {
+        "treated": TREATED,
+        "baseline": BASELINE,
+        "value": f"{estimate.mean:+.2f}",
+        "error": "" if estimate.standard_error is None else f"± {estimate.standard_error:.2f}",
+        "relative": f"{gain.relative_percent:+.1f}%",
+        "count": f"{estimate.n} of {gain.difference.n_asked} questions in {estimate.clusters} contrasts",
+    }
+
+
+def _choose_contrasts(rows: Sequence[AnswerRow], limit: int) -> dict[str, Category]:
+    """The first `limit` contrasts with their category, taken from the categories in turn, then listed by category."""
+    category_of = {row.contrast_id: row.category for row in reversed(rows)}
+    queues = [
+        [key for key in dict.fromkeys(row.contrast_id for row in rows) if category_of[key] == category]
+        for category in _categories(rows)
+    ]
+    in_turn = [key for turn in zip_longest(*queues) for key in turn if key is not None]
+    chosen = set(in_turn[:limit])
+    return {key: category_of[key] for queue in queues for key in queue if key in chosen}
+
+
+def _card(contrast_id: str, systems: Mapping[str, Sequence[AnswerRow]], run_dir: Path) -> dict[str, Any]:
+    mine = {name: [row for row in answers if row.contrast_id == contrast_id] for name, answers in systems.items()}
+    questions = {row.query_id: row for answers in mine.values() for row in answers}
+    return {
+        "id": contrast_id,
+        "category": next(iter(questions.values())).category,
+        "questions": [
+            {
+                "row": question,
+                "player": _player(run_dir, question.question_clip),
+                "systems": [
+                    (name, [_answer(row, run_dir) for row in answers if row.query_id == query_id])
+                    for name, answers in mine.items()
+                ],
+            }
+            for query_id, question in questions.items()
+        ],
+    }
+
+
+def _answer(row: AnswerRow, run_dir: Path) -> dict[str, Any]:
+    return {
+        "row": row,
+        "player": _player(run_dir, row.answer_clip),
+        # Half a point rounds up, where Python's round would go to the even colour.
+        "colour": None if row.score is None else math.floor(row.score + 0.5),
+        "tone_share": row.tone_scores.get(row.tone) if row.tone is not None else None,
+    }
+
+
+def _player(run_dir: Path, relative: str) -> Player:
+    root = run_dir.resolve()
+    path = (root / relative).resolve()
+    if not path.is_relative_to(root):
+        raise DataError(f"{relative}: clip lies outside the run folder {run_dir}; give a path below it")
+    if not path.is_file():
+        return Player(None, f"clip missing: {relative}")
+    try:
+        clip = read_clip(path.read_bytes())
+    except AudioError as error:
+        return Player(None, f"{relative}: {error}")
+    # Speech needs no more, the page stays small, and libsndfile's Vorbis encoder dies of a minute at 48 kHz.
+    encoded = encode_clip(clip.at(min(clip.sample_rate_hz, EMBEDDED_RATE_HZ)), "OGG")
+    return Player(f"data:audio/ogg;base64,{base64.b64encode(encoded).decode()}", "")
+
+
+def _number(row: Mapping[str, Any], key: str | None) -> float | None:
+    value = row.get(key) if key is not None else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _panel(spec: PanelSpec, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """One panel for the page, or None if no row holds any of its values."""
+    # Rows without a step number stand at their place in the log.
+    steps = [float(place) if (step := _number(row, "step")) is None else step for place, row in enumerate(metrics)]
+    lines = [(label, [_number(row, key) for row in metrics]) for key, label in spec.lines]
+    lines = [(label, values) for label, values in lines if any(value is not None for value in values)]
+    if not lines:
+        return None
+    legend = []
+    for label, values in lines:
+        known = [value for value in values if value is not None]
+        legend.append((label, f"{known[0]:.3g} → {known[-1]:.3g}"))
+    description = f"{spec.title} by step. " + "; ".join(f"{label} {span}" for label, span in legend)
+    spread = [_number(row, spec.spread) for row in metrics]
+    svg = draw_curves(steps, [values for _, values in lines], spread, description)
+    return {"title": spec.title, "unit": spec.unit, "legend": legend, "svg": svg}
+
+
+def draw_curves(
+    steps: Sequence[float], lines: Sequence[Sequence[float | None]], spread: Sequence[float | None], description: str
+) -> Markup:
+    """Lines over steps as inline SVG; None leaves a gap. `spread` is the half-width of a band around the first line."""
+    band = [
+        None if value is None or width is None else (value - width, value + width)
+        for value, width in zip(lines[0], spread, strict=True)
+    ]
+    heights = [value for line in lines for value in line if value is not None]
+    heights += [edge for edges in band if edges is not None for edge in edges]
+    x_ticks = [tick for tick in round_ticks(min(steps), max(steps)) if min(steps) <= tick <= max(steps)]
+    y_ticks = round_ticks(min(heights), max(heights))
+    x_low, x_high = _padded(min(steps), max(steps))
+    y_low, y_high = _padded(y_ticks[0], y_ticks[-1])
+
+    def x_of(step: float) -> float:
+        return LEFT + (step - x_low) / (x_high - x_low) * (CHART_WIDTH - LEFT - RIGHT)
+
+    def y_of(value: float) -> float:
+        return TOP + (y_high - value) / (y_high - y_low) * (CHART_HEIGHT - TOP - BOTTOM)
+
+    parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(CHART_WIDTH, CHART_HEIGHT, description)]
+    for tick in y_ticks:
+        y = f"{y_of(tick):.1f}"
+        parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(LEFT, y, CHART_WIDTH - RIGHT))
+        parts.append(Markup('<text class="y" x="{}" y="{}">{:g}</text>').format(LEFT - 7, y, tick))
+    for tick in x_ticks:
+        parts.append(Markup('<text class="x" x="{:.1f}" y="{}">{:g}</text>').format(x_of(tick), CHART_HEIGHT - 6, tick))
+    for stretch in _runs(band):
+        upper = [f"{x_of(steps[index]):.1f} {y_of(edges[1]):.1f}" for index, edges in stretch]
+        lower = [f"{x_of(steps[index]):.1f} {y_of(edges[0]):.1f}" for index, edges in reversed(stretch)]
+        parts.append(Markup('<path class="band" d="M{}Z"/>').format("L".join(upper + lower)))
+    for number, line in enumerate(lines):
+        for run in _runs(line):
+            points = [f"{x_of(steps[index]):.1f} {y_of(value):.1f}" for index, value in run]
+            # A path of one point and zero length is drawn as a dot, thanks to its round caps.
+            path = "L".join(points if len(points) > 1 else points * 2)
+            parts.append(Markup('<path class="line line-{}" d="M{}"/>').format(number, path))
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+STANDALONE_STYLE = (
+    "svg{font:12px sans-serif;background:#fff}.grid{stroke:#ddd;fill:none}.y{text-anchor:end;dominant-baseline:middle}"
+    ".x,.axis{text-anchor:middle}.line{fill:none;stroke-width:2.5;stroke-linecap:round}.band{opacity:.15}"
+    ".line-0,.key-0{stroke:#1f6feb}.line-1,.key-1{stroke:#d1570a}.line-2,.key-2{stroke:#2da44e}.line-3,.key-3{stroke:#8250df}"
+)
+
+
+def standalone_svg(chart: Markup, names: Sequence[str], axis: str) -> str:
+    """A chart of `draw_curves` as a file of its own: with its style, the lines' names and that of the axis."""
+    height = CHART_HEIGHT + 18 * (len(names) + 1)
+    extra = [Markup('<text class="axis" x="{}" y="{}">{}</text>').format(CHART_WIDTH / 2, CHART_HEIGHT + 12, axis)]
+    for number, name in enumerate(names):
+        y = CHART_HEIGHT + 18 * (number + 1) + 10
+        extra.append(Markup('<path class="line key-{}" d="M{} {}h18"/>').format(number, LEFT, y))
+        extra.append(Markup('<text x="{}" y="{}">{}</text>').format(LEFT + 26, y + 4, name))
+    head, _, body = str(chart).partition(">")
+    head = head.replace(f'viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}"', f'viewBox="0 0 {CHART_WIDTH} {height}"')
+    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return f"{head}><style>{STANDALONE_STYLE}</style>{body.removesuffix('</svg>')}{Markup('').join(extra)}</svg>"
+
+
+def _runs(values: Sequence[Point | None]) -> list[list[tuple[int, Point]]]:
+    """Stretches of known values, each value with its index."""
+    runs: list[list[tuple[int, Point]]] = [[]]
+    for index, value in enumerate(values):
+        if value is not None:
+            runs[-1].append((index, value))
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def round_ticks(low: float, high: float) -> list[float]:
+    """Round numbers, a 1, 2 or 5 times a power of ten apart, that reach from at most `low` to at least `high`."""
+    if _flat(low, high):
+        return [low]
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    gap = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    return [index * gap for index in range(math.floor(low / gap), math.ceil(high / gap) + 1)]
+
+
+def _flat(low: float, high: float) -> bool:
+    return math.isclose(low, high, rel_tol=1e-9)
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    """The range itself, or one around a single value, so that a flat line has a place to stand."""
+    if not _flat(low, high):
+        return low, high
+    return low - (abs(low) or 1.0) / 2, low + (abs(low) or 1.0) / 2

@@ -1,0 +1,1 @@
+"""Systems ranked by verdicts on pairs (AudioJudge)."""

@@ -1,0 +1,403 @@
+"""Speech systems ranked by a pairwise judge's recorded verdicts against one reference (AudioJudge, 5, 6.3 and appendix D).
+
+A row holds both orders. Each order is worth 1 point of the system for a win, 0.5 for a tie and 0 for a loss; the mean over the
+two orders is its points on an instruction, the mean over instructions its win rate. What cannot be used is counted and named.
+Intervals draw instructions with replacement, as all games on one instruction hear the reference's one answer to it; the test of
+position gives each instruction's difference a random sign.
+Alphabet: I instructions, S systems, R resamples, H random halves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from paras2s.bench.bias.metrics import PLACES, p_equal, place_of
+from paras2s.bench.human_correlation import Correlation
+from paras2s.bench.ranking.data import Game, People, Problem, Recorded, points_table
+from paras2s.bench.speakbench.agreement import RESAMPLES, Share, resample
+from paras2s.errors import ConfigError
+from paras2s.reward.judges.votes import ENSEMBLE, POINTS, EnsembleRule, turned
+from paras2s.reward.sources.pairwise import Result, bradley_terry
+
+FEWEST_SYSTEMS = 3  # Two always lie on a line.
+HALVES = 1_000
+# Of the judge's instructions and of people's: nothing says that the two number them alike, so they are drawn apart.
+JUDGE_SEED, PEOPLE_SEED, HALVES_SEED = 0, 1, 2
+
+
+def points_of(game: Game) -> float:
+    """The system's points, 0 to 1: the mean of its two orders."""
+    return (POINTS[game.system_first] + POINTS[turned(game.system_second)]) / 2
+
+
+def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list[Problem]]:
+    """Games of the ensemble: the aspects' labels of one order become one; and the games that lack an aspect.
+
+    Raises:
+        ConfigError: the rule asks for an aspect that is nowhere in the file.
+    """
+    if strange := [aspect for aspect in rule.aspects if aspect not in recorded.aspects]:
+        raise ConfigError(f"the ensemble needs {', '.join(strange)}; the verdicts have {', '.join(recorded.aspects)}")
+    by_game: dict[tuple[str, str], dict[str, Game]] = defaultdict(dict)
+    for game in recorded.games:
+        if game.aspect in rule.aspects:
+            by_game[game.system, game.instruction][game.aspect] = game
+    fused, problems = [], []
+    for system, instruction in product(recorded.systems, recorded.instructions):
+        parts = by_game[system, instruction]
+        lacking = [aspect for aspect in rule.aspects if aspect not in parts]
+        if lacking:
+            problems.append(Problem("no ensemble", f"{system}, instruction {instruction}: no verdict of {', '.join(lacking)}"))
+            continue
+        first = rule.fuse({aspect: game.system_first for aspect, game in parts.items()})
+        second = rule.fuse({aspect: game.system_second for aspect, game in parts.items()})
+        fused.append(Game(ENSEMBLE, instruction, system, first, second))
+    return fused, problems
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Win rates [S], nan without a game; those of resamples [R, S], None without any; how many instructions each is of [S]."""
+
+    value: np.ndarray
+    drawn: np.ndarray | None = None
+    instructions: np.ndarray | None = None
+
+    def share(self, place: int, n: int, n_asked: int) -> Share:
+        """One system's; one instruction alone says nothing about others, and has no interval."""
+        value, drawn = float(self.value[place]), None
+        if self.drawn is not None and self.instructions is not None and self.instructions[place] > 1:
+            drawn = self.drawn[:, place]
+        return Share(None if math.isnan(value) else value, *_percentiles(drawn), n, n_asked)
+
+
+def draws(instructions: int, resamples: int = RESAMPLES, seed: int = JUDGE_SEED) -> np.ndarray:
+    """How often each resample draws each instruction [R, I]."""
+    return resample(np.eye(instructions), resamples, seed)
+
+
+def rates_of(table: np.ndarray, drawn: np.ndarray) -> Rates:
+    """Win rates of a table [I, S, 2] and of resamples `drawn` of it [R, I]."""
+    met = table[..., 1] > 0
+    sums = np.tensordot(drawn, table, 1) if met.any(1).sum() > 1 else None
+    return Rates(_ratio(table.sum(0)), None if sums is None else _ratio(sums), met.sum(0))
+
+
+def _ratio(table: np.ndarray) -> np.ndarray:
+    top, bottom = table[..., 0], table[..., 1]
+    return np.asarray(np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0))
+
+
+def _percentiles(drawn: np.ndarray | None) -> tuple[float | None, float | None]:
+    known = drawn[np.isfinite(drawn)] if drawn is not None else np.empty(0)
+    if not len(known):
+        return None, None
+    low, high = np.percentile(known, [2.5, 97.5])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far the order decides, over `n` games with both orders; all but `p_value` are shares with their 95 % intervals.
+
+    `stable`: both orders mean the same, a tie twice as well. `first`, `second`: both prefer the clip in that place. `other`:
+    one order is a tie. `bias` is `first` less `second`; `p_value` is of none, two-sided, by random signs of the instructions'
+    differences, and at least 1 / (R + 1): instructions that all lean one way give 2 / 2**I. None for one instruction alone.
+    """
+
+    n: int
+    stable: Share
+    first: Share
+    second: Share
+    other: Share
+    bias: Share
+    p_value: float | None
+
+
+def outcome_table(games: Iterable[Game], instructions: Sequence[str]) -> np.ndarray:
+    """Number of games [I, 4] of each of `PLACES`."""
+    rows = {name: place for place, name in enumerate(instructions)}
+    counts = np.zeros((len(rows), len(PLACES)))
+    for game in games:
+        counts[rows[game.instruction], PLACES.index(place_of(game.system_first, game.system_second))] += 1
+    return counts
+
+
+def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
+    """Position bias (AudioJudge, 6.3) of a table of outcomes [I, 4] and of resamples `drawn` of it [R, I].
+
+    `n_asked` counts the games that lack an order as well.
+    """
+    total, n = counts.sum(0), int(counts.sum())
+    sums = drawn @ counts if counts.any(1).sum() > 1 else None
+
+    def share(weights: Sequence[int]) -> Share:
+        of_resamples = None if sums is None else _ratio(np.stack([sums @ weights, sums.sum(1)], axis=-1))
+        return Share(float(total @ weights / n) if n else None, *_percentiles(of_resamples), n, n_asked)
+
+    stable, first, second, other = (share(row) for row in np.eye(len(PLACES), dtype=int).tolist())
+    bias = [0, 1, -1, 0]
+    p_value = None if sums is None else p_equal(counts @ bias, resamples=len(drawn))
+    return Position(n, stable, first, second, other, share(bias), p_value)
+
+
+def strengths(results: Iterable[tuple[str, str, float]]) -> dict[str, float]:
+    """Log-strength of each system, about a mean of 0, by (first, second, points of the first) and Bradley and Terry's model."""
+    games = list(results)
+    names = sorted({name for game in games for name in game[:2]})
+    at = {name: place for place, name in enumerate(names)}
+    chances = bradley_terry(len(names), [Result(at[first], at[second], points) for first, second, points in games])
+    logs = {name: math.log(chance / (1 - chance)) for name, chance in zip(names, chances, strict=True) if chance is not None}
+    middle = math.fsum(logs.values()) / len(logs) if logs else 0.0
+    return {name: one - middle for name, one in logs.items()}
+
+
+def chance(log_strength: float, other: float = 0.0) -> float:
+    """That the first of two log-strengths wins."""
+    return 1 / (1 + math.exp(other - log_strength))
+
+
+@dataclass(frozen=True)
+class AgainstPeople:
+    """One ranking beside people's, over `n_systems` in both, the reference among them where it met itself.
+
+    `strength_spearman` is with people's strengths in place of their win rates, None where there are none.
+    """
+
+    n_systems: int
+    spearman: Correlation
+    pearson: Correlation
+    strength_spearman: float | None
+
+
+def correlate(judge: Rates, people: Rates) -> tuple[Correlation, Correlation]:
+    """Spearman's and Pearson's correlation over systems, with intervals from the resamples in which both are defined.
+
+    Noise that a resample adds lowers a correlation: the interval reaches further down than the truth would ask for.
+    """
+    from scipy import stats
+
+    known = np.isfinite(judge.value) & np.isfinite(people.value)
+    first, second = judge.value[known], people.value[known]
+    why = [f"{len(first)} systems in both are too few"] if len(first) < FEWEST_SYSTEMS else []
+    sides = (("the judge's", first), ("people's", second))
+    why += [f"{name} scores are all the same" for name, side in sides if len(set(side)) == 1]
+    if why:
+        return Correlation(why_none=why[0]), Correlation(why_none=why[0])
+    results = (stats.spearmanr(first, second), stats.pearsonr(first, second))
+    drawn: tuple[np.ndarray | None, ...] = (None, None)
+    if judge.drawn is not None:
+        other = people.drawn[:, known] if people.drawn is not None else np.tile(second, (len(judge.drawn), 1))
+        drawn = row_correlations(judge.drawn[:, known], other)
+    spearman, pearson = (
+        Correlation(float(one.statistic), float(one.pvalue), *_percentiles(of)) for one, of in zip(results, drawn, strict=True)
+    )
+    return spearman, pearson
+
+
+def row_correlations(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Spearman's and Pearson's correlation of each row [R] of two tables [R, S]; nan where it is not defined."""
+    from scipy import stats
+
+    ranks = (stats.rankdata(side, axis=1, nan_policy="propagate") for side in (first, second))
+    return _row_pearson(*ranks), _row_pearson(first, second)
+
+
+def _row_pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    sides = [side - side.mean(1, keepdims=True) for side in (first, second)]
+    lengths = [np.sqrt((side**2).sum(1)) for side in sides]
+    # Rounding leaves a constant row a trace of length.
+    known = np.logical_and(*(one > 1e-10 * np.abs(side).max(1) for one, side in zip(lengths, (first, second), strict=True)))
+    together = (sides[0] * sides[1]).sum(1)
+    return np.asarray(np.divide(together, lengths[0] * lengths[1], out=np.full(len(first), np.nan), where=known))
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """How far people's win rates of two random halves of the instructions correlate: the mean over `n_halves` splits.
+
+    The corrected value is what Spearman and Brown expect of two whole sets as large as this. None where no split is defined.
+    """
+
+    spearman: float | None
+    spearman_corrected: float | None
+    pearson: float | None
+    pearson_corrected: float | None
+    n_halves: int
+
+
+def split_half(table: np.ndarray, halves: int = HALVES, seed: int = HALVES_SEED) -> Ceiling:
+    """Split-half reliability of a table [I, S, 2]; of an odd number of instructions one half has one more."""
+    size = len(table)
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(size), (halves, 1)), axis=1)
+    flat = table.reshape(size, -1)
+    first = ((order < size // 2) @ flat).reshape(halves, *table.shape[1:])
+    enough = size > 1 and table.shape[1] >= FEWEST_SYSTEMS
+    found = row_correlations(_ratio(first), _ratio(table.sum(0) - first)) if enough else ()
+    known = [one[np.isfinite(one)] for one in found]
+    means = [float(one.mean()) if len(one) else None for one in known] or [None, None]
+    whole = [None if mean is None or mean <= -1 else 2 * mean / (1 + mean) for mean in means]
+    return Ceiling(means[0], whole[0], means[1], whole[1], len(known[0]) if known else 0)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One system: its win rate against the reference, 0 to 1, and its place by that, equals sharing one.
+
+    `bradley_terry` is its chance against the reference by that model; the reference's own is 0.5 by definition.
+    """
+
+    win_rate: Share
+    place: int | None
+    bradley_terry: float | None
+
+
+@dataclass(frozen=True)
+class SelfComparison:
+    """Games of the reference against itself: a judge without a preference for a place gives 0.5 by ties alone.
+
+    `n_same` of them have the same label in both orders, as one call for both has; such a game is worth 0.5 whatever it says.
+    """
+
+    win_rate: float
+    n: int
+    n_same: int
+    outcomes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class AspectRanking:
+    """One aspect, or the ensemble. Systems are sorted, the best first; `position_of_others` is without self-comparison."""
+
+    systems: dict[str, Standing]
+    position: Position
+    position_of_others: Position
+    self_comparison: SelfComparison | None
+    people: AgainstPeople | None
+
+
+@dataclass(frozen=True)
+class PeopleRanking:
+    """People's scores of all systems they know, with intervals and strengths where they come from comparisons.
+
+    `bradley_terry` is the chance against a system of mean strength. `ceiling` is over the systems in both, or None with why.
+    """
+
+    scores: dict[str, float]
+    win_rates: dict[str, Share]
+    bradley_terry: dict[str, float]
+    only_judge: tuple[str, ...]
+    only_people: tuple[str, ...]
+    ceiling: Ceiling | None
+    why_no_ceiling: str | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Everything about one file of verdicts."""
+
+    reference: str
+    n_rows: int
+    n_instructions: int
+    aspects: dict[str, AspectRanking]
+    people: PeopleRanking | None
+    problems: tuple[Problem, ...]
+
+
+def rank_systems(
+    recorded: Recorded,
+    rule: EnsembleRule,
+    aspects: Sequence[str] = (),
+    people: People | None = None,
+    resamples: int = RESAMPLES,
+) -> Ranking:
+    """Rank by each of `aspects`; without any by all of the file, and by the ensemble where the file has what it needs.
+
+    Raises:
+        ConfigError: an aspect that is not in the file, or no ensemble where one is asked for.
+    """
+    if strange := [aspect for aspect in aspects if aspect not in (*recorded.aspects, ENSEMBLE)]:
+        raise ConfigError(f"no verdicts of the aspect {strange[0]!r}; there are {', '.join((*recorded.aspects, ENSEMBLE))}")
+    chosen = list(dict.fromkeys(aspects)) or [*recorded.aspects, ENSEMBLE]
+    problems = list(recorded.problems)
+    games: dict[str, list[Game]] = {name: [game for game in recorded.games if game.aspect == name] for name in chosen}
+    if ENSEMBLE in chosen:
+        try:
+            games[ENSEMBLE], lacking = fuse_games(recorded, rule)
+        except ConfigError as error:
+            if aspects:
+                raise
+            del games[ENSEMBLE]
+            lacking = [Problem("no ensemble", str(error))]
+        problems += lacking
+    if recorded.reference not in recorded.systems:
+        problems.append(Problem("no self-comparison", f"{recorded.reference}, the reference, has no win rate of its own"))
+    other, beside = (None, None) if people is None else _people_ranking(people, recorded.systems, resamples)
+    drawn = draws(len(recorded.instructions), resamples)
+    found = {name: _rank(recorded, played, drawn, beside, other) for name, played in games.items()}
+    return Ranking(recorded.reference, recorded.n_rows, len(recorded.instructions), found, other, tuple(problems))
+
+
+def _rank(
+    recorded: Recorded, games: Sequence[Game], drawn: np.ndarray, beside: Rates | None, people: PeopleRanking | None
+) -> AspectRanking:
+    systems, reference = recorded.systems, recorded.reference
+    cells = ((game.instruction, game.system, points_of(game)) for game in games)
+    table = points_table(cells, recorded.instructions, systems)
+    rates = rates_of(table, drawn)
+    others = [game for game in games if game.system != reference]
+    logs = strengths((game.system, reference, points_of(game)) for game in others)
+    standings = {}
+    for at, system in enumerate(systems):
+        share = rates.share(at, int(table[:, at, 1].sum()), len(recorded.instructions))
+        place = None if share.value is None else 1 + int((rates.value > share.value).sum())
+        standings[system] = Standing(share, place, chance(logs[system], logs[reference]) if system in logs else None)
+    best_first = sorted(standings.items(), key=lambda item: (item[1].place is None, item[1].place, item[0]))
+    against = None
+    if beside is not None and people is not None:
+        known = np.array([people.bradley_terry.get(system, math.nan) for system in systems])
+        strength = correlate(Rates(rates.value), Rates(known))[0].value if people.bradley_terry else None
+        both = np.isfinite(rates.value) & np.isfinite(beside.value)
+        against = AgainstPeople(int(both.sum()), *correlate(rates, beside), strength)
+    itself = _self_comparison([game for game in games if game.system == reference])
+    sides = ((games, systems), (others, [system for system in systems if system != reference]))
+    both, apart = (
+        position(outcome_table(some, recorded.instructions), drawn, len(of) * len(recorded.instructions)) for some, of in sides
+    )
+    return AspectRanking(dict(best_first), both, apart, itself, against)
+
+
+def _self_comparison(games: Sequence[Game]) -> SelfComparison | None:
+    if not games:
+        return None
+    outcomes = [place_of(game.system_first, game.system_second) for game in games]
+    same = sum(game.system_first == game.system_second for game in games)
+    win_rate = math.fsum(map(points_of, games)) / len(games)
+    return SelfComparison(win_rate, len(games), same, {name: outcomes.count(name) for name in PLACES})
+
+
+def _people_ranking(people: People, systems: Sequence[str], resamples: int) -> tuple[PeopleRanking, Rates]:
+    """People's side of the report, and their scores of the judge's systems, in its order."""
+    only_judge = tuple(system for system in systems if system not in people.scores)
+    only_people = tuple(name for name in people.scores if name not in systems)
+    scores = dict(sorted(people.scores.items(), key=lambda item: (-item[1], item[0])))
+    if not people.games:
+        why = "bare scores do not say what they are the mean of; a split needs the comparisons"
+        beside = Rates(np.array([scores.get(system, math.nan) for system in systems]))
+        return PeopleRanking(scores, {}, {}, only_judge, only_people, None, why), beside
+    names = list(scores)
+    table = people.table(names)
+    drawn = draws(len(table), resamples, PEOPLE_SEED)
+    rates, n = rates_of(table, drawn), table[..., 1].sum(0).astype(int).tolist()
+    shares = {name: rates.share(at, n[at], n[at]) for at, name in enumerate(names)}
+    logs = strengths((game.first, game.second, game.points) for game in people.games)
+    bradley = {name: chance(logs[name]) for name in names}
+    ceiling = split_half(people.table([name for name in systems if name in scores]))
+    beside = rates_of(people.table(systems), drawn)
+    return PeopleRanking(scores, shares, bradley, only_judge, only_people, ceiling, None), beside

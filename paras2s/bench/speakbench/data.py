@@ -1,0 +1,133 @@
+"""Pairwise benchmarks with people's labels in the form of TRACE's release: SpeakBench and S2S-Arena.
+
+The audio stays where the user has it; the labels say how it is called under its root.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from paras2s.audio.clip import Clip, read_clip
+from paras2s.errors import AudioError, DataError
+from paras2s.reward.judges.llm_judge import Pair, Utterance
+from paras2s.types import DIMENSIONS, Dimension, Label, Unscored
+from paras2s.utils.io import read_json
+
+# Long answers are asked for ("recite the alphabet slowly"); more than this is not an answer.
+MAX_ANSWER_S = 600.0
+
+
+class HumanLabels(BaseModel):
+    """People's label of each dimension, and of the whole."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    content: Label
+    voice_quality: Label
+    paralinguistics: Label
+    overall: Label
+
+    def dimensions(self) -> dict[Dimension, Label]:
+        """Without the overall label."""
+        return {name: getattr(self, name) for name in DIMENSIONS}
+
+
+class SuitePair(BaseModel):
+    """One pair, with the keys of the authors' JSON. Paths are relative to the audio's root."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    index: int
+    instruction_path: str
+    instruction_text: str
+    model_a: str
+    model_b: str
+    audio1_path: str
+    audio2_path: str
+    label: HumanLabels
+    instruction_id: int | str
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A benchmark: its fusion rule, and how far two people agree on it, per dimension and overall (TRACE, Table 3)."""
+
+    name: str
+    rule: str
+    human_agreement: dict[str, float]
+
+
+SUITES = {
+    "speakbench": Suite(
+        "speakbench", "speakbench", {"content": 0.760, "voice_quality": 0.600, "paralinguistics": 0.820, "overall": 0.600}
+    ),
+    "s2sarena": Suite(
+        "s2sarena", "s2sarena", {"content": 0.733, "voice_quality": 0.483, "paralinguistics": 0.750, "overall": 0.750}
+    ),
+}
+
+
+def load_pairs(path: Path) -> list[SuitePair]:
+    """The pairs of a label file, in its order.
+
+    Raises:
+        DataError: missing, not such a file, an unknown label, or an index that stands twice; names entry and key.
+    """
+    rows = read_json(path)
+    if not isinstance(rows, list) or not rows:
+        raise DataError(f"{path}: expected a list of pairs, as in the authors' release")
+    adapter = TypeAdapter(SuitePair)
+    pairs = []
+    for number, row in enumerate(rows):
+        try:
+            pairs.append(adapter.validate_python(row))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise DataError(f"{path}: entry {number}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+    twice = [index for index, count in Counter(pair.index for pair in pairs).items() if count > 1]
+    if twice:
+        raise DataError(f"{path}: index {twice[0]} stands more than once")
+    return pairs
+
+
+def read_pair_audio(pair: SuitePair, root: Path) -> Pair | Unscored:
+    """The pair's clips; Unscored with a reason where one is missing or cannot be read. The instruction may be text alone.
+
+    Raises:
+        DataError: a path leaves the root.
+    """
+    try:
+        first, second = (_read(root, name) for name in (pair.audio1_path, pair.audio2_path))
+        spoken = _under(root, pair.instruction_path)
+        instruction = _read(root, pair.instruction_path) if spoken.is_file() else None
+    except AudioError as error:
+        return Unscored("audio", str(error))
+    return Pair(Utterance(instruction, pair.instruction_text), first, second)
+
+
+def _under(root: Path, name: str) -> Path:
+    path = (root / name).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise DataError(f"{name}: leaves the audio folder {root}")
+    return path
+
+
+def _read(root: Path, name: str) -> Clip:
+    return read_clip(_under(root, name), max_duration_s=MAX_ANSWER_S)
+
+
+def label_counts(pairs: Sequence[SuitePair]) -> dict[str, dict[str, int]]:
+    """How many pairs are both bad, have a winner, are both good, per dimension and overall (TRACE, Table 6)."""
+    names = {"both_bad": "both_bad", "both_good": "both_good", "1": "winner", "2": "winner"}
+    return {
+        dimension: {
+            kind: sum(names[getattr(pair.label, dimension)] == kind for pair in pairs)
+            for kind in ("both_bad", "winner", "both_good")
+        }
+        for dimension in (*DIMENSIONS, "overall")
+    }

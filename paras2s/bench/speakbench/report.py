@@ -1,0 +1,258 @@
+"""A judge's agreement with people as one JSON object, and as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from paras2s.bench.speakbench.agreement import (
+    Labels,
+    accuracy,
+    cohen_kappa,
+    coherence,
+    compare,
+    confusion,
+    content_controlled,
+    flip_rates,
+    majority_class,
+    winner_on_bad,
+    winner_slice,
+)
+from paras2s.bench.speakbench.data import Suite, SuitePair, label_counts
+from paras2s.bench.speakbench.verdicts import VerdictRow
+from paras2s.reward.fusion import FusionRule
+from paras2s.types import DIMENSIONS, Label
+
+Report = dict[str, Any]
+
+
+def oracle_report(suite: Suite, pairs: Sequence[SuitePair], rules: Mapping[str, FusionRule]) -> Report:
+    """How far each fusion rule, given people's own dimension labels, rebuilds their overall label; no judge is asked."""
+    overall: list[Label] = [pair.label.overall for pair in pairs]
+    clusters = [pair.instruction_id for pair in pairs]
+    rows: list[Labels] = [pair.label.dimensions() for pair in pairs]
+    fused = {name: [rule.fuse(labels) for labels in rows] for name, rule in rules.items()}
+    return {
+        **_of_labels(suite, pairs),
+        "rules": {
+            name: {
+                "says": rules[name].says,
+                "accuracy": asdict(accuracy(overall, guess)),
+                "accuracy_clustered": asdict(accuracy(overall, guess, clusters)),
+                "kappa": asdict(cohen_kappa(overall, guess, clusters)),
+                "against_default": asdict(compare(overall, guess, fused[suite.rule], clusters))
+                if suite.rule in fused
+                else None,
+            }
+            for name, guess in fused.items()
+        },
+        "coherence": coherence(rows, overall, clusters) if len(set(overall)) > 1 else None,
+    }
+
+
+def _of_labels(suite: Suite, pairs: Sequence[SuitePair]) -> Report:
+    truths = {name: [getattr(pair.label, name) for pair in pairs] for name in (*DIMENSIONS, "overall")}
+    majorities = {name: majority_class(labels) for name, labels in truths.items()}
+    return {
+        "suite": suite.name,
+        "n_pairs": len(pairs),
+        "n_instructions": len({pair.instruction_id for pair in pairs}),
+        "label_counts": label_counts(pairs),
+        "majority": {name: {"label": label, "accuracy": share} for name, (label, share) in majorities.items()},
+        "human_human": suite.human_agreement,
+    }
+
+
+def fused_labels(pairs: Sequence[SuitePair], verdicts: Mapping[int, VerdictRow], rule: FusionRule) -> list[Label | None]:
+    """The judge's overall label of each pair; None where it has no verdict."""
+    rows = [verdicts.get(pair.index) for pair in pairs]
+    return [rule.fuse(row.labels) if row is not None and row.labels is not None else None for row in rows]
+
+
+def judge_report(
+    suite: Suite, pairs: Sequence[SuitePair], verdicts: Mapping[int, VerdictRow], rule_name: str, rule: FusionRule
+) -> Report:
+    """Everything about one judge. Pairs without a verdict count as asked and not scored."""
+    rows = [verdicts.get(pair.index) for pair in pairs]
+    guess: list[Labels | None] = [row.labels if row else None for row in rows]
+    clusters = [pair.instruction_id for pair in pairs]
+    truth: list[Label] = [pair.label.overall for pair in pairs]
+    overall = fused_labels(pairs, verdicts, rule)
+    resolved, right = content_controlled(guess, truth, rule, clusters)
+    dimensions = {
+        name: asdict(
+            accuracy([getattr(p.label, name) for p in pairs], [None if one is None else one[name] for one in guess], clusters)
+        )
+        for name in DIMENSIONS
+    }
+    known = [row for row in rows if row is not None]
+    consistent = [row.consistent for row in known if row.consistent is not None]
+    return {
+        **_of_labels(suite, pairs),
+        "judge": sorted({f"{row.judge}/{row.version}/{row.prompt_hash}" for row in known if row.labels}),
+        "rule": rule_name,
+        "n_scored": sum(one is not None for one in guess),
+        "unscored": dict(Counter(row.unscored if row else "no verdict recorded" for row in rows if not row or row.unscored)),
+        "dimensions": dimensions,
+        "overall": {
+            "accuracy_4": asdict(accuracy(truth, overall)),
+            "accuracy_4_clustered": asdict(accuracy(truth, overall, clusters)),
+            "accuracy_3_clustered": asdict(accuracy(truth, overall, clusters, 3)),
+            "accuracy_2_clustered": asdict(accuracy(truth, overall, clusters, 2)),
+            "kappa_clustered": asdict(cohen_kappa(truth, overall, clusters)),
+        },
+        "confusion": asdict(confusion(truth, overall)),
+        "probes": {
+            "p1_resolved_by": {name: asdict(share) for name, share in resolved.items()},
+            "p1_accuracy_of": {name: asdict(share) for name, share in right.items()},
+            "p2_flip_rate": {name: asdict(share) for name, share in flip_rates(guess, rule, clusters).items()},
+            "p3_winner_on_bad": asdict(winner_on_bad(truth, overall, clusters)),
+            "p3_winner_slice": asdict(winner_slice(truth, overall, clusters)),
+        },
+        "order_consistency": {"share": sum(consistent) / len(consistent), "n": len(consistent)} if consistent else None,
+        "cost": cost(known),
+    }
+
+
+def cost(rows: Sequence[VerdictRow]) -> Report:
+    """Tokens, USD and hours of local measuring over the verdicts with labels (TRACE, Table 13); None where one does not say.
+
+    What unscored pairs cost is not recorded with them; `paras2s bench` prints what a command spent in all.
+    """
+
+    def total(key: str) -> Any:
+        values = [getattr(row, key) for row in rows if row.labels is not None]
+        return sum(values) if values and all(value is not None for value in values) else None
+
+    keys = ("text_in_tokens", "audio_in_tokens", "text_out_tokens")
+    local_s = total("local_s")
+    hours = None if local_s is None else local_s / 3600
+    return {**{key: total(key) for key in keys}, "api_usd": total("cost_usd"), "local_hours": hours}
+
+
+def comparison_report(
+    pairs: Sequence[SuitePair], first: Mapping[int, VerdictRow], second: Mapping[int, VerdictRow], rule: FusionRule
+) -> Report:
+    """Two judges on the pairs that both scored."""
+    truth: list[Label] = [pair.label.overall for pair in pairs]
+    one, other = fused_labels(pairs, first, rule), fused_labels(pairs, second, rule)
+    return asdict(compare(truth, one, other, [pair.instruction_id for pair in pairs]))
+
+
+# For a terminal.
+
+
+def share_text(share: Mapping[str, Any]) -> str:
+    """62.1 % (58.0 to 66.1; 480 of 497)."""
+    n = f"{share['n']} of {share['n_asked']}"
+    if share["value"] is None:
+        return f"none ({n})"
+    return f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f}; {n})"
+
+
+def show_labels(console: Console, report: Report) -> None:
+    """Label counts, majority class and human ceiling: what stands beside every judge."""
+    table = Table(
+        title=f"{report['suite']}: {report['n_pairs']} pairs, {report['n_instructions']} instructions", title_justify="left"
+    )
+    for name in ("label", "both bad", "winner", "both good", "majority class", "human-human"):
+        table.add_column(name)
+    for name, counts in report["label_counts"].items():
+        majority = report["majority"][name]
+        table.add_row(
+            name, *(str(counts[kind]) for kind in ("both_bad", "winner", "both_good")),
+            f"{majority['label']} {100 * majority['accuracy']:.1f} %", f"{100 * report['human_human'][name]:.1f} %",
+        )  # fmt: skip
+    console.print(table)
+
+
+def show_oracle(console: Console, report: Report) -> None:
+    """Each rule against people's overall label."""
+    show_labels(console, report)
+    table = Table(title="people's dimension labels, fused, against their overall label", title_justify="left")
+    for name in ("rule", "4-way, 95 % by instruction", "kappa", "right where the default is not", "reverse", "McNemar p"):
+        table.add_column(name)
+    for name, row in report["rules"].items():
+        other = row["against_default"]
+        kappa = row["kappa"]["value"]
+        table.add_row(
+            name, share_text(row["accuracy_clustered"]), "none" if kappa is None else f"{kappa:.3f}",
+            *((str(other["first_only"]), str(other["second_only"]), f"{other['p_value']:.2g}") if other else ("", "", "")),
+        )  # fmt: skip
+    console.print(table)
+    found = report["coherence"]
+    if found is None:
+        return
+    held_out = "none" if found["held_out"] is None else f"{100 * found['held_out']:.1f} %"
+    console.print(
+        f"coherence: a multinomial logistic model of the three labels rebuilds {100 * found['fitted']:.1f} % of the overall "
+        f"labels it was fitted on, {held_out} of held-out instructions (n = {found['n']})"
+    )
+
+
+def show_judge(console: Console, name: str, report: Report) -> None:
+    """One judge."""
+    table = Table(title=f"{name}: {report['n_scored']} of {report['n_pairs']} pairs scored", title_justify="left")
+    for column in ("against people", "accuracy, 95 % by instruction", "majority class", "human-human"):
+        table.add_column(column)
+    rows = [(name, share) for name, share in report["dimensions"].items()]
+    rows.append((f"overall ({report['rule']})", report["overall"]["accuracy_4_clustered"]))
+    for label, share in rows:
+        key = label.partition(" ")[0]
+        majority, human = report["majority"][key]["accuracy"], report["human_human"][key]
+        table.add_row(label, share_text(share), f"{100 * majority:.1f} %", f"{100 * human:.1f} %")
+    overall, probes = report["overall"], report["probes"]
+    kappa = overall["kappa_clustered"]
+    table.add_row("overall, plain bootstrap", share_text(overall["accuracy_4"]), "", "")
+    table.add_row("overall, ties as one", share_text(overall["accuracy_3_clustered"]), "", "")
+    table.add_row("overall, winners only", share_text(overall["accuracy_2_clustered"]), "", "")
+    if kappa["value"] is not None:
+        spread = f"{kappa['low']:.3f} to {kappa['high']:.3f}; {kappa['n']} of {kappa['n_asked']}"
+        table.add_row("kappa", f"{kappa['value']:.3f} ({spread})", "", "")
+    for by in ("paralinguistics", "voice_quality"):
+        table.add_row(f"P1 ties broken by {by}", share_text(probes["p1_resolved_by"][by]), "", "")
+        table.add_row(f"P1 of these, right with {by}", share_text(probes["p1_accuracy_of"][by]), "", "")
+    for dimension, share in probes["p2_flip_rate"].items():
+        table.add_row(f"P2 flips with {dimension}", share_text(share), "", "")
+    if (orders := report["order_consistency"]) is not None:
+        table.add_row("both orders agree", f"{100 * orders['share']:.1f} % ({orders['n']} pairs)", "", "")
+    table.add_row("P3 winner on bad pairs (low is good)", share_text(probes["p3_winner_on_bad"]), "", "")
+    table.add_row("P3 winner slice", share_text(probes["p3_winner_slice"]), "", "")
+    console.print(table)
+    _show_confusion(console, report["confusion"])
+    for reason, count in sorted(report["unscored"].items(), key=lambda item: -item[1])[:5]:
+        console.print(f"  unscored, {count}: {reason}", highlight=False, markup=False)
+    spent = ", ".join(f"{key} {_figure(value)}" for key, value in report["cost"].items())
+    console.print(f"  cost: {spent}", highlight=False)
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _show_confusion(console: Console, found: Report) -> None:
+    table = Table(title="people (rows) and judge (columns)", title_justify="left")
+    table.add_column("")
+    for label in found["labels"]:
+        table.add_column(label, justify="right")
+    for label, row in zip(found["labels"], found["counts"], strict=True):
+        table.add_row(label, *map(str, row))
+    console.print(table)
+    if found["weighted_precision"] is not None:
+        console.print(
+            f"  weighted precision {100 * found['weighted_precision']:.1f} %, recall {100 * found['weighted_recall']:.1f} %"
+        )
+
+
+def show_comparison(console: Console, first: str, second: str, found: Report) -> None:
+    """Two judges."""
+    console.print(
+        f"{first} less {second}: {share_text(found['difference'])}; right alone: {found['first_only']} and "
+        f"{found['second_only']}; McNemar p = {found['p_value']:.3g} ({found['test']})",
+        highlight=False,
+    )

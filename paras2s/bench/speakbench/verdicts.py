@@ -1,0 +1,80 @@
+"""Recorded pair verdicts, one JSON object a line: what a judge said of which pair, or why it said nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from paras2s.errors import DataError
+from paras2s.types import DIMENSIONS, Dimension, Label, PairVerdict, Unscored
+from paras2s.utils.io import read_jsonl, write_jsonl
+
+
+class VerdictRow(BaseModel):
+    """One pair's verdict. `labels` or the reason in `unscored`, never both; the rest may be missing in others' files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    index: int
+    labels: dict[Dimension, Label] | None = None
+    unscored: str | None = None
+    judge: str = "unknown"
+    version: str = ""
+    prompt_hash: str = ""
+    reason: str = ""
+    reply: str = ""
+    consistent: bool | None = None
+    text_in_tokens: int | None = None
+    audio_in_tokens: int | None = None
+    text_out_tokens: int | None = None
+    cost_usd: float | None = None
+    latency_s: float | None = None
+    local_s: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> VerdictRow:
+        if (self.labels is None) == (self.unscored is None):
+            raise ValueError("give either labels or the reason in 'unscored', and not both")
+        if self.labels is not None and set(self.labels) != set(DIMENSIONS):
+            raise ValueError(f"labels: expected one for each of {', '.join(DIMENSIONS)}")
+        return self
+
+
+def as_verdict_row(index: int, found: PairVerdict | Unscored) -> dict[str, Any]:
+    """A verdict as a line of the file."""
+    if isinstance(found, Unscored):
+        return {"index": index, "judge": found.judge, "unscored": found.reason, "reply": found.reply}
+    return {"index": index, **asdict(found)}
+
+
+def save_verdicts(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Replace the file.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    write_jsonl(path, rows)
+
+
+def load_verdicts(path: Path) -> dict[int, VerdictRow]:
+    """Verdicts by the pair's index.
+
+    Raises:
+        DataError: no file, a wrong row, or a pair judged twice; names the line.
+    """
+    found: dict[int, VerdictRow] = {}
+    for number, values in enumerate(read_jsonl(path), 1):
+        try:
+            row = VerdictRow.model_validate_json(json.dumps(values), strict=True)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+        if row.index in found:
+            raise DataError(f"{path}:{number}: pair {row.index} is judged twice")
+        found[row.index] = row
+    return found

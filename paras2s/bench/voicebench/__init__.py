@@ -1,0 +1,1 @@
+"""General ability: VoiceBench's questions."""

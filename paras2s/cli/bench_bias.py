@@ -1,0 +1,72 @@
+"""The verb `probe`: what moves a judge that should not (AudioJudge, section 6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paras2s.cli.options import Estimate, Json, Set, Tone, parse_overrides, print_json
+
+
+def probe(
+    pairs: Annotated[Path, typer.Argument(help="Pairs (CSV or JSONL), or a run's folder with benched answers.")],
+    judge: Annotated[
+        list[str] | None,
+        typer.Option("--judge", help="rubric, reward_model, trace, audiojudge, or a judge's YAML. Repeatable; else rubric."),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The run that rubric and reward_model come from; else PAIRS, if it is one.")
+    ] = None,
+    tone: Tone = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", help="position, identical, verbosity, noise, loudness, speaker or mos_gap. Repeatable; else all."
+        ),
+    ] = None,
+    count: Annotated[int | None, typer.Option("--pairs", min=1, help="A sample of so many; of a run 120, else all.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample, the noise and the resampling.")] = 0,
+    estimate: Estimate = False,
+    out: Annotated[Path | None, typer.Option(help="For probe.html, probe.json and comparisons.jsonl.")] = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Probe judges for biases: place, the same clip twice, length, noise, loudness, voice, and how close the two are."""
+    from paras2s.bench.bias.judges import REWARD_MODEL, RUBRIC, ProbeAsked
+    from paras2s.bench.bias.report import show_probes
+    from paras2s.bench.bias.run import estimate_probes, run_probes
+    from paras2s.errors import ConfigError
+    from paras2s.utils.progress import open_console, progress_bar
+
+    names = tuple(dict.fromkeys(judge or [RUBRIC]))
+    if set_ and set(names) <= {RUBRIC, REWARD_MODEL}:
+        raise ConfigError("--set: rubric and reward_model have no config; leave --set out")
+    asked = ProbeAsked(pairs, names, run, tone, tuple(only or ()), count, seed, parse_overrides(set_))
+    console = open_console(to_stderr=as_json)
+
+    def bar_of(name: str) -> Any:
+        return progress_bar(console, name, None, as_json)
+
+    if estimate:
+        found = estimate_probes(asked, bar_of)
+        if as_json:
+            print_json({"judges": found})
+            return
+        for row in found:
+            named = f"{row['judge']} {row['task']}".strip()
+            usd = row["at_most_usd"]
+            price = "free: it runs on this machine" if not row["calls"] else "no price is known"
+            price = f"at most {usd:.4f} USD" if row["calls"] and usd is not None else price
+            console.print(f"{named}: {row['comparisons']} comparisons, {row['calls']} calls, {price}", highlight=False)
+        return
+    folder = out or (pairs / "probe" if pairs.is_dir() else Path("runs/probe") / pairs.stem)
+    report, stopped = run_probes(asked, folder, bar_of)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        show_probes(console, report)
+        console.print(f"{folder}: probe.html, probe.json and comparisons.jsonl", highlight=False)
+    if stopped:
+        raise stopped

@@ -1,0 +1,1 @@
+"""Clients of HTTP endpoints: chat, audio chat, prices, budgets."""

@@ -1,0 +1,1 @@
+"""YAML that users edit, and its schemas."""

@@ -1,0 +1,89 @@
+"""Settings of judges that listen: what is asked, how clips are joined and sent, and how often (AudioJudge, StyleSet)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from paras2s.configs.schema.run import JudgingConfig, LLMConfig, Section, load_section, read_values
+
+MP3_RATES_HZ = (8000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+Strategy = Literal["none", "pair_example", "examples", "test", "examples_and_test"]
+
+
+class AudioInputConfig(Section):
+    """The sound an endpoint takes, and how much of it."""
+
+    format: Literal["wav", "mp3", "flac", "ogg"] = Field("wav", description="OpenAI takes wav and mp3")
+    sample_rate_hz: int = Field(16_000, ge=8000, le=48_000, description="every clip is converted to it, once")
+    max_file_mb: float | None = Field(20.0, gt=0, description="of one file as sent (base64); null: left to the endpoint")
+    max_request_mb: float | None = Field(None, gt=0, description="of all files of a call together; null: left to the endpoint")
+    max_audio_s: float | None = Field(None, gt=0, description="of all files of a call together; null: left to the endpoint")
+
+    @model_validator(mode="after")
+    def _check(self) -> AudioInputConfig:
+        if self.format == "mp3" and self.sample_rate_hz not in MP3_RATES_HZ:
+            raise ValueError(f"sample_rate_hz: mp3 has {', '.join(map(str, MP3_RATES_HZ))} Hz")
+        return self
+
+
+class AudioJudgeConfig(Section):
+    """A judge that hears the clips themselves. Several tasks are several judges, and an ensemble of them."""
+
+    cache_dir: Path = Path("runs/cache")
+    tasks: tuple[str, ...] = Field(
+        ("lexical", "paralinguistic", "speech_quality"), min_length=1, description="one verdict each; see reward/judges/tasks"
+    )
+    ensemble: str = Field("majority", description="rule that makes one verdict of several tasks' on a pair")
+    ensemble_rules: Path | None = Field(None, description="YAML with rules of your own")
+    both_orders: bool = Field(True, description="ask each pair twice, the clips exchanged")
+    samples: int = Field(1, ge=1, description="replies to each question, whose votes are averaged (StyleSet: 5)")
+    strategy: Strategy = Field("none", description="which clips are joined into one (AudioJudge, 3.2)")
+    signals: Literal["spoken", "tone", "none"] = Field("spoken", description="what announces each clip of a joined one")
+    silence_s: float = Field(0.5, ge=0, le=30, allow_inf_nan=False, description="between clips and signals of a joined one")
+    examples: Path | None = Field(None, description="labelled examples (JSONL) to show first, in context")
+    shots: int | None = Field(None, ge=1, description="how many of them; null: all")
+    transcripts: Literal["none", "asr", "given"] = Field("none", description="what is written beside the sound (3.3)")
+    audio: AudioInputConfig = AudioInputConfig()
+    prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
+    llm: LLMConfig = LLMConfig(model="gpt-audio", structured="never")
+
+    @field_validator("tasks")
+    @classmethod
+    def _once(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(tasks)) < len(tasks):
+            raise ValueError("a task stands twice")
+        return tasks
+
+    @model_validator(mode="after")
+    def _check(self) -> AudioJudgeConfig:
+        if self.strategy in ("pair_example", "examples") and self.examples is None:
+            raise ValueError(f"strategy: {self.strategy} joins examples, and there are none; give 'examples'")
+        if self.shots is not None and self.examples is None:
+            raise ValueError("shots: there are no 'examples' to show")
+        if self.samples > 1 and self.llm.temperature == 0:
+            raise ValueError("samples: temperature 0 gives one reply so many times; raise llm.temperature (StyleSet: 1.0)")
+        return self
+
+
+def listens(path: Path) -> bool:
+    """Whether a judge's file is of one that listens: it has a key that only such a judge has.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    values = read_values(path)
+    return isinstance(values, dict) and bool(
+        set(values) & (set(AudioJudgeConfig.model_fields) - set(JudgingConfig.model_fields))
+    )
+
+
+def load_audio_judge_config(path: Path, overrides: dict[str, Any] | None = None) -> AudioJudgeConfig:
+    """A listening judge's settings.
+
+    Raises:
+        ConfigError: missing file, bad YAML, unknown key, bad value.
+    """
+    return load_section(path, overrides, AudioJudgeConfig)

@@ -1,0 +1,45 @@
+"""The same sentence twice, or nearly: within a topic, and between what is trained on and what is held out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paras2s.audio.asr import normalise_words
+from paras2s.data_gen.curation.text_filters import reject
+from paras2s.types import Script
+
+HELD_OUT = "held out"
+
+
+@dataclass
+class Duplicates:
+    """Sentences seen so far, normalised: a sentence of about 60 letters each, which is all that is kept of them."""
+
+    near: float
+    _exact: set[str] = field(default_factory=set)
+    _by_topic: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
+    _by_side: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def drop(self, scripts: Sequence[Script]) -> list[Script]:
+        """Scripts with later twins rejected; a rejected one is no twin of anybody."""
+        return [script if script.rejected_by else self._judge(script) for script in scripts]
+
+    def _judge(self, script: Script) -> Script:
+        from rapidfuzz import fuzz, process
+
+        words = normalise_words(script.text)
+        if words in self._exact:
+            return reject(script, "duplicate", "the same words stand there already")
+        side, other = ("train", HELD_OUT) if script.split == "train" else (HELD_OUT, "train")
+        topic = self._by_topic[script.category, script.topic]
+        for rivals in (topic, self._by_side[other]):
+            twin = process.extractOne(words, rivals, scorer=fuzz.token_sort_ratio, score_cutoff=self.near)
+            if twin is not None:
+                where = "" if rivals is topic else f" on the other side of the split ({other})"
+                return reject(script, "duplicate", f"{twin[1]:.0f} of 100 like {twin[0]!r}{where}")
+        self._exact.add(words)
+        topic.append(words)
+        self._by_side[side].append(words)
+        return script

@@ -1,0 +1,68 @@
+"""A curated dataset as the data of a run: its clips taken over, with what the embedded policy reads of them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from paras2s.audio.clip import read_clip
+from paras2s.data_gen.dataset import Dataset, inside, load_manifest, save_dataset
+from paras2s.data_gen.scripted.build import Progress, hearing_check, speak_and_fit
+from paras2s.errors import DataError
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.policy.embedded.frontend import Percept, perceive
+from paras2s.types import Role
+from paras2s.utils.process_pool import map_chunks
+
+CHUNK_CLIPS = 64
+
+
+@dataclass(frozen=True)
+class _Heard:
+    wav: bytes
+    percept: Percept
+
+
+def _perceive(paths: Sequence[Path]) -> list[_Heard]:
+    codec = Codec2Pairs()
+    return [_Heard(path.read_bytes(), perceive(read_clip(path), codec)) for path in paths]
+
+
+def adopt_curated(curated: Path, folder: Path, cache: Path, progress: Progress) -> Dataset:
+    """The curated dataset as a run's. Tone classifiers are fitted as for the shipped scripts: on Piper's speech.
+
+    Raises:
+        DataError: it is not whole, or lacks a role that a run needs. AudioError: a clip holds no sound.
+    """
+    manifest = load_manifest(curated)
+    roles = Counter(query.role for query in manifest.queries)
+    if missing := [role for role in get_args(Role) if not roles[role]]:
+        raise DataError(f"{curated}: no queries of role {missing[0]}; a run needs {', '.join(get_args(Role))}")
+    if not manifest.demonstrations:
+        raise DataError(f"{curated}: no demonstrations to learn from; see its answers.jsonl")
+    named = [*(query.clip for query in manifest.queries), *(one.clip for one in manifest.demonstrations)]
+    names = list(dict.fromkeys(named))
+    paths = [inside(curated, name) for name in names]
+    heard = map_chunks(_perceive, paths, CHUNK_CLIPS, lambda done, total: progress("words", done, total))
+    clips = dict(zip((str(Path(name).with_suffix("")) for name in names), heard, strict=True))
+    _, (user_tone, agent_tone) = speak_and_fit([], cache, progress)
+    styles: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    rows = []
+    kept = {one.id: one for one in manifest.candidates if one.rejected_by is None}
+    for query in manifest.queries:
+        if query.style is not None and query.id in kept:
+            styles[query.contrast_id] = tuple(dict.fromkeys((*styles[query.contrast_id], query.style)))
+            rows.append((kept[query.id], clips[str(Path(query.clip).with_suffix(""))].percept.utterance))
+    return save_dataset(
+        folder,
+        queries=manifest.queries,
+        demonstrations=manifest.demonstrations,
+        candidates=manifest.candidates,
+        clips=clips,
+        user_tone=user_tone,
+        agent_tone=agent_tone,
+        hearing=hearing_check(rows, styles),
+    )

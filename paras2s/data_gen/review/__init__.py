@@ -1,0 +1,1 @@
+"""The page at which people check clips, and their decisions."""

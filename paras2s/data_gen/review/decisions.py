@@ -1,0 +1,109 @@
+"""What people decided about clips, and what they are still to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paras2s.configs.schema.run import CurationConfig
+from paras2s.data_gen.curation.synthesis import WAITING, AnswerMade, take_name
+from paras2s.data_gen.dataset import inside, load_manifest
+from paras2s.data_gen.review.server import CheckItem, Decision, judge_items, load_decisions
+from paras2s.types import Candidate
+from paras2s.utils.io import read_jsonl
+
+DECISIONS = "decisions.jsonl"
+
+
+def _item_id(candidate: Candidate) -> str:
+    """Changes with what is heard, so that a decision on an old clip does not bind a new one."""
+    from paras2s.data_gen.curation.voices import seed_of
+
+    return f"{candidate.id}-{seed_of(candidate.text, candidate.speaker, candidate.heard):08x}"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Decisions by item; a reason in words where there are too few."""
+
+    config: CurationConfig
+    found: dict[str, Decision | str]
+
+    @classmethod
+    def load(cls, config: CurationConfig) -> Outcomes:
+        """Those made so far; none where nobody has begun."""
+        return cls(config, judge_items(load_decisions(config.folder / DECISIONS), config.human_check.annotators))
+
+    def judge(self, candidate: Candidate) -> Candidate:
+        """The candidate, rejected where people rejected it, or where too few have heard it and that is required."""
+        check = self.config.human_check
+        if candidate.rejected_by is not None or candidate.role not in check.roles:
+            return candidate
+        outcome = self.found.get(_item_id(candidate), f"{WAITING}0 of {check.annotators} annotators")
+        if isinstance(outcome, str):
+            return replace(candidate, rejected_by="people", rejected=outcome) if check.required else candidate
+        if outcome.accept:
+            return candidate
+        return replace(candidate, rejected_by="people", rejected=f"by {outcome.annotator}: {outcome.note}".rstrip(": "))
+
+    def pick(self, made: AnswerMade) -> tuple[int | None, str]:
+        """The take that is used, and why that one; None where none is."""
+        if made.picked is None:
+            return None, "no take is understood well enough"
+        check = self.config.human_check
+        outcome = self.found.get(take_name(made, made.picked), f"{WAITING}0 of {check.annotators} annotators")
+        if isinstance(outcome, str):
+            waits = check.required and "demonstration" in check.roles
+            return (None, outcome) if waits else (made.picked, "fewest word errors")
+        if not outcome.accept:
+            return None, f"rejected by {outcome.annotator}"
+        # People are shown the takes that were spoken and heard, in order.
+        shown = [number for number, (_, _, rate) in enumerate(made.takes) if rate is not None]
+        if outcome.choice is None or not 0 <= outcome.choice < len(shown):
+            return made.picked, f"accepted by {outcome.annotator}"
+        return shown[outcome.choice], f"chosen by {outcome.annotator}"
+
+
+def items_to_check(config: CurationConfig) -> list[CheckItem]:
+    """Everything that people are asked about: kept queries of the roles to be checked, and the takes of demonstrations.
+
+    Raises:
+        DataError: the pipeline has not run.
+    """
+    return [*_queries(config), *_answers(config)]
+
+
+def _queries(config: CurationConfig) -> Iterator[CheckItem]:
+    manifest = load_manifest(config.folder)
+    clips = {query.id: query.clip for query in manifest.queries}
+    for candidate in manifest.candidates:
+        people_said = candidate.rejected_by == "people"
+        if candidate.role not in config.human_check.roles or (candidate.rejected_by is not None and not people_said):
+            continue
+        path = config.folder / clips.get(candidate.id, f"queries/{candidate.id}.wav")
+        rate = candidate.word_error_rate
+        details = {
+            "category": candidate.category,
+            "topic": candidate.topic,
+            "heard": candidate.heard or "",
+            "word errors": "-" if rate is None else f"{100 * rate:.0f} %",
+        }
+        if path.is_file():
+            yield CheckItem(_item_id(candidate), "query", candidate.text, candidate.style, (path,), 0, details)
+
+
+def _answers(config: CurationConfig) -> Iterator[CheckItem]:
+    path = config.folder / "answers.jsonl"
+    if "demonstration" not in config.human_check.roles or not path.is_file():
+        return
+    for row in read_jsonl(path):
+        shown = [take for take in row["takes"] if take["word_error_rate"] is not None]
+        if row["clearest"] is None:
+            continue
+        clearest = row["takes"][row["clearest"]]
+        clips = tuple(inside(config.folder, take["clip"]) for take in shown)
+        heard = {f"take {n}": take["heard"] for n, take in enumerate(shown, 1)}
+        details = {"question": row["query_id"], **heard}
+        item = Path(clearest["clip"]).stem
+        yield CheckItem(item, "answer", row["text"], row["tone"], clips, shown.index(clearest), details)

@@ -1,0 +1,1 @@
+"""The demo's dataset, from scripts written by hand."""

@@ -1,0 +1,155 @@
+"""Scripts and answers, and who gets which: topics divide train from test, contrasts divide the roles within train."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import yaml
+
+from paras2s.audio.asr import normalise_words
+from paras2s.configs.schema.run import DataConfig
+from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES
+from paras2s.errors import ConfigError, DataError
+from paras2s.types import CATEGORIES, Category, Role
+
+# Topics that only test queries come from, in whatever category (ParaS2S, section 3.1, step 4).
+TEST_TOPICS: dict[Category, frozenset[str]] = {
+    "emotion": frozenset({"food", "entertainment", "sleep", "childhood"}),
+    "sarcasm": frozenset({"food", "entertainment", "sleep", "childhood"}),
+    "age": frozenset({"privacy", "vehicles"}),
+    "gender": frozenset({"ceremony", "sports"}),
+}
+# Topics on which settings are chosen, so that the test is asked once.
+VALIDATION_TOPICS: dict[Category, frozenset[str]] = {
+    "emotion": frozenset({"culture", "news"}),
+    "sarcasm": frozenset({"culture", "news"}),
+    "age": frozenset({"money"}),
+    "gender": frozenset({"fragrance"}),
+}
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One sentence and the two styles that call for different answers."""
+
+    id: str
+    category: Category
+    topic: str
+    text: str
+    styles: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The fitting answers to one style, and the tone they are spoken in."""
+
+    style: str
+    tone: str
+    answers: tuple[str, ...]
+
+
+def _read(name: str) -> Any:
+    return yaml.safe_load(resources.files("paras2s.data_gen.scripted").joinpath(name).read_text())
+
+
+@functools.lru_cache(maxsize=1)
+def load_contrasts() -> tuple[Contrast, ...]:
+    """All scripts, in the order of the files.
+
+    Raises:
+        DataError: an unknown style, or the same words twice.
+    """
+    found: list[Contrast] = []
+    for category in CATEGORIES:
+        for number, row in enumerate(_read(f"scripts/{category}.yaml")["contrasts"]):
+            first, second = row["styles"]
+            if first == second or not {first, second} <= USER_STYLES.keys():
+                raise DataError(f"scripts/{category}.yaml, entry {number}: styles {row['styles']} are not two known ones")
+            found.append(Contrast(f"{category}{number:03d}", category, row["topic"], row["text"], (first, second)))
+    words = [normalise_words(contrast.text) for contrast in found]
+    if len(set(words)) != len(words):
+        raise DataError("scripts: the same words stand twice, which would leak between splits")
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1)
+def load_families() -> dict[str, Family]:
+    """Answer families by style."""
+    families = {}
+    for style, row in _read("answers.yaml")["families"].items():
+        if style not in USER_STYLES or row["tone"] not in AGENT_TONES:
+            raise DataError(f"answers.yaml: family {style!r} has an unknown style or tone {row['tone']!r}")
+        families[style] = Family(style, row["tone"], tuple(row["answers"]))
+    return families
+
+
+@functools.lru_cache(maxsize=1)
+def load_words_only() -> dict[Category, tuple[str, ...]]:
+    """What a system answers that hears only the words, by category."""
+    return {category: tuple(rows) for category, rows in _read("answers.yaml")["words_only"].items()}
+
+
+@functools.lru_cache(maxsize=1)
+def load_calibration() -> tuple[str, ...]:
+    """Sentences for fitting tone classifiers."""
+    return tuple(_read("calibration.yaml")["sentences"])
+
+
+def take_balanced(contrasts: list[Contrast], count: int) -> list[Contrast]:
+    """Take `count` contrasts out of the list: always the first of those whose styles have been taken least.
+
+    A plain draw of a dozen left some emotion without a single demonstration, and no policy finds an answer it never gives.
+    """
+    taken: Counter[str] = Counter()
+    found = []
+    for _ in range(count):
+        best = min(contrasts, key=lambda one: sorted(taken[style] for style in one.styles))
+        contrasts.remove(best)
+        taken.update(best.styles)
+        found.append(best)
+    return found
+
+
+def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
+    """Deal contrasts to roles, equally many a category; a topic kept for a test or for validation has that role only.
+
+    "preference" and "rl" together are the RL prompts; "rl" are those of which no labelled copy is kept.
+
+    Raises:
+        ConfigError: more contrasts asked than there are scripts.
+    """
+    if config.preference_contrasts > config.rl_contrasts:
+        raise ConfigError("data.preference_contrasts: must not be more than data.rl_contrasts, whose clips they share")
+    wanted = config.demonstration_contrasts, config.rl_contrasts
+    roles: dict[Role, list[Contrast]] = {"demonstration": [], "preference": [], "rl": [], "validation": [], "test": []}
+    for category in CATEGORIES:
+        rng = np.random.default_rng([seed, CATEGORIES.index(category)])
+        own = [contrast for contrast in contrasts if contrast.category == category]
+        kept = TEST_TOPICS[category] | VALIDATION_TOPICS[category]
+        train = _shuffled([c for c in own if c.topic not in kept], rng)
+        test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
+        validation = _shuffled([c for c in own if c.topic in VALIDATION_TOPICS[category]], rng)
+        asked = (sum(wanted), config.validation_contrasts, config.test_contrasts)
+        there = (len(train), len(validation), len(test))
+        if any(a > b for a, b in zip(asked, there, strict=True)):
+            raise ConfigError(
+                f"data: {category} has {there[0]} training, {there[1]} validation and {there[2]} test scripts, "
+                f"{asked[0]}, {asked[1]} and {asked[2]} are asked for; lower data.*_contrasts"
+            )
+        roles["test"] += take_balanced(test, config.test_contrasts)
+        roles["validation"] += take_balanced(validation, config.validation_contrasts)
+        roles["demonstration"] += take_balanced(train, config.demonstration_contrasts)
+        prompts = take_balanced(train, config.rl_contrasts)
+        roles["preference"] += prompts[: config.preference_contrasts]
+        roles["rl"] += prompts[config.preference_contrasts :]
+    return roles
+
+
+def _shuffled(contrasts: list[Contrast], rng: np.random.Generator) -> list[Contrast]:
+    return [contrasts[i] for i in rng.permutation(len(contrasts))]

@@ -1,0 +1,186 @@
+"""Speech with a chosen speaker and style: Piper speaks, WORLD takes the voice apart, and we put it together anew.
+
+Piper is GPL-3.0 and therefore runs as a program of its own (`python -m piper`), never as an import.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paras2s.audio.assets import asset_path
+from paras2s.audio.clip import Clip, read_clip
+from paras2s.audio.pitch import track_pitch
+from paras2s.errors import DataError
+
+RATE_HZ = 16_000
+FRAME_MS = 5.0
+VERSION = "piper-joe+world/1"
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A voice made from Piper's male one: `f0_factor` on pitch, `formant_warp` on the envelope's frequency axis."""
+
+    name: str
+    f0_factor: float
+    formant_warp: float
+
+
+@dataclass(frozen=True)
+class Style:
+    """How something is said.
+
+    `f0_level` factor on mean pitch; `f0_range` power on the excursion from it; `rate` factor on speed; `gain` factor on
+    amplitude; `tilt_db_octave` spectral slope around 1 kHz; `tremor_depth` relative F0 swing at 6 Hz; `breath` 0-1, how
+    much of the voice is whispered (aperiodic).
+    """
+
+    f0_level: float = 1.0
+    f0_range: float = 1.0
+    rate: float = 1.0
+    gain: float = 1.0
+    tilt_db_octave: float = 0.0
+    tremor_depth: float = 0.0
+    breath: float = 0.0
+
+
+# User styles: the four categories of ParaS2S, Table 4. Age and gender are the speaker's, so their delivery is plain.
+USER_STYLES: dict[str, Style] = {
+    "happy": Style(1.25, 1.6, 1.08, 1.0, 1.0),
+    "sad": Style(0.85, 0.5, 0.80, 0.5, -3.0, breath=0.25),
+    "angry": Style(1.10, 1.4, 1.15, 1.6, 4.0),
+    "fear": Style(1.35, 0.8, 1.20, 0.7, 0.0, tremor_depth=0.08, breath=0.15),
+    "surprised": Style(1.40, 1.8, 0.95, 1.1, 1.0),
+    "disgust": Style(0.90, 0.9, 0.85, 0.9, 2.0),
+    "sincere": Style(1.10, 1.2, 1.00, 0.9, 0.0),
+    "sarcastic": Style(0.88, 1.5, 0.72, 0.9, 0.0),
+    "adult": Style(),
+    "child": Style(),
+    "male": Style(),
+    "female": Style(),
+}
+
+# Tones of the agent's answers: further apart than the users' styles, since they must survive 700 bit/s.
+AGENT_TONES: dict[str, Style] = {
+    "neutral": Style(),
+    "cheerful": Style(1.18, 1.5, 1.14, 1.1, 1.5),
+    "amazed": Style(1.6, 1.9, 0.86, 1.1, 0.5),
+    "gentle": Style(0.86, 0.5, 0.84, 0.6, -2.0),
+    "calm": Style(0.78, 0.8, 0.74, 1.0, 2.0),
+}
+
+# Piper's own voice: of four voices tried, the one that Whisper reads best through the codec.
+AGENT = Speaker("agent", 1.0, 1.0)
+SPEAKERS: dict[str, dict[str, tuple[Speaker, ...]]] = {
+    "train": {
+        "male": (Speaker("m1", 0.94, 0.98), Speaker("m2", 1.04, 1.02), Speaker("m3", 1.14, 1.0)),
+        "female": (Speaker("f1", 1.60, 1.14), Speaker("f2", 1.72, 1.18), Speaker("f3", 1.82, 1.15)),
+        "child": (Speaker("c1", 2.20, 1.30), Speaker("c2", 2.34, 1.34), Speaker("c3", 2.46, 1.31)),
+    },
+    "validation": {
+        "male": (Speaker("m6", 1.01, 0.99), Speaker("m7", 1.12, 1.015)),
+        "female": (Speaker("f6", 1.63, 1.15), Speaker("f7", 1.79, 1.17)),
+        "child": (Speaker("c6", 2.24, 1.31), Speaker("c7", 2.43, 1.335)),
+    },
+    "test": {
+        "male": (Speaker("m4", 0.99, 1.0), Speaker("m5", 1.09, 1.01)),
+        "female": (Speaker("f4", 1.66, 1.16), Speaker("f5", 1.77, 1.165)),
+        "child": (Speaker("c4", 2.27, 1.32), Speaker("c5", 2.40, 1.325)),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A spoken sentence taken apart: F0 [T] (0 unvoiced), envelope and aperiodicity [T, bins], frames of 5 ms."""
+
+    f0_hz: np.ndarray
+    envelope: np.ndarray
+    aperiodicity: np.ndarray
+
+
+def speak_plain(texts: Sequence[str]) -> list[Clip]:
+    """Piper's reading of each text, 16 kHz. The noise scales are 0, so equal text gives equal samples.
+
+    Raises:
+        DataError: Piper failed, or gave another number of clips than texts.
+    """
+    voice = asset_path("piper_voice")
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "lines.txt")
+        script.write_text("\n".join(texts) + "\n")
+        command = [sys.executable, "-m", "piper", "-m", str(voice), "-i", str(script), "-d", folder]
+        command += ["--noise-scale", "0", "--noise-w-scale", "0", "--sentence-silence", "0"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        # Piper names files by nanosecond, so their order is the order of the lines.
+        paths = sorted(Path(folder).glob("*.wav"), key=lambda path: int(re.sub(r"\D", "", path.stem) or 0))
+        if done.returncode or len(paths) != len(texts):
+            tail = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise DataError(f"Piper wrote {len(paths)} of {len(texts)} clips ({tail[0]}); run `paras2s doctor`")
+        return [_trim(read_clip(path, RATE_HZ)) for path in paths]
+
+
+def _trim(clip: Clip, floor: float = 0.01, margin_s: float = 0.04) -> Clip:
+    loud = np.flatnonzero(np.abs(clip.samples) > floor)
+    margin = int(margin_s * clip.sample_rate_hz)
+    start, stop = max(0, loud[0] - margin), min(len(clip.samples), loud[-1] + margin)
+    return Clip(clip.samples[start:stop].copy(), clip.sample_rate_hz)
+
+
+def analyse(clip: Clip) -> Voice:
+    """Take a 16 kHz clip apart: F0 by SwiftF0, envelope by CheapTrick, aperiodicity by D4C."""
+    import pyworld
+
+    samples = clip.samples.astype(np.float64)
+    times_s = np.arange(int(len(samples) / clip.sample_rate_hz / (FRAME_MS / 1000)) + 1) * FRAME_MS / 1000
+    f0_hz = track_pitch(clip).at(times_s).astype(np.float64)
+    envelope = pyworld.cheaptrick(samples, f0_hz, times_s, clip.sample_rate_hz)
+    aperiodicity = pyworld.d4c(samples, f0_hz, times_s, clip.sample_rate_hz)
+    return Voice(f0_hz, envelope, aperiodicity)
+
+
+def synthesise(voice: Voice, speaker: Speaker, style: Style, seed: int = 0) -> Clip:
+    """Say it again as `speaker` in `style`, with a small seeded spread so that no two takes are alike; 16 kHz."""
+    import pyworld
+
+    spread = 1.0 + np.random.default_rng(seed).uniform(-0.03, 0.03, size=4)
+    count = max(4, round(len(voice.f0_hz) / (style.rate * spread[0])))
+    source = np.linspace(0, len(voice.f0_hz) - 1, count)
+    nearest = np.rint(source).astype(int)
+    f0_hz = voice.f0_hz[nearest]
+    voiced = f0_hz > 0
+    if voiced.any():
+        mean = np.exp(np.log(f0_hz[voiced]).mean())
+        level = mean * style.f0_level * speaker.f0_factor * spread[1]
+        swing = 1 + style.tremor_depth * np.sin(2 * np.pi * 6.0 * np.arange(count) * FRAME_MS / 1000)
+        f0_hz = np.where(voiced, level * (np.where(voiced, f0_hz, mean) / mean) ** (style.f0_range * spread[2]) * swing, 0)
+        f0_hz = np.where(voiced, np.clip(f0_hz, 60.0, 580.0), 0.0)
+    bins = voice.envelope.shape[1]
+    axis_hz = np.linspace(0, RATE_HZ / 2, bins)
+    warped = np.clip(np.arange(bins) / speaker.formant_warp, 0, bins - 1)
+    low = np.floor(warped).astype(int)
+    high, part = np.minimum(low + 1, bins - 1), warped - np.floor(warped)
+    envelope = voice.envelope[nearest][:, low] * (1 - part) + voice.envelope[nearest][:, high] * part
+    octaves = np.log2(np.maximum(axis_hz, 125.0) / 1000.0)
+    envelope = envelope * 10 ** (style.tilt_db_octave * octaves / 10)
+    aperiodicity = np.clip(voice.aperiodicity[nearest], 0, 1)
+    aperiodicity = aperiodicity + (1 - aperiodicity) * style.breath
+    samples = pyworld.synthesize(
+        np.ascontiguousarray(f0_hz),
+        np.ascontiguousarray(envelope),
+        np.ascontiguousarray(aperiodicity),
+        RATE_HZ,
+        FRAME_MS,
+    )
+    loudness = np.sqrt(np.mean(samples**2)) + 1e-9
+    # One reference level for every speaker, then the style's gain: loudness tells the style, not the sentence.
+    samples = samples * (0.06 * style.gain * spread[3] / loudness)
+    return Clip(np.clip(samples, -0.99, 0.99).astype(np.float32), RATE_HZ)

@@ -1,0 +1,299 @@
+"""`paras2s ablate`: a grid of runs that differ in a few settings, their scores in one table and one plot.
+
+Rows share every stage whose settings they share: the data, the warm-up and the reward model are made once for all rows that
+would make the same. A killed ablation continues where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from paras2s.bench.paras2s.report import draw_curves, standalone_svg
+from paras2s.bench.results import AnswerRow, load_rows
+from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
+from paras2s.configs.schema.run import AblationConfig, AblationRow, Claim, RunConfig, load_config, preset_path
+from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
+from paras2s.run import Run
+from paras2s.utils.cache import key_of
+from paras2s.utils.io import read_json, write_json, write_text
+
+# Sections that decide what a stage makes; a later stage also depends on those before it.
+SECTIONS = {"data": ("seed", "data"), "sft": ("policy", "warmup"), "reward": ("distill",)}
+KL_STEPS = 20
+
+
+def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConfig:
+    """The whole config of one row.
+
+    Raises:
+        ConfigError: a key that does not exist; names the row.
+    """
+    path = Path(ablation.base)
+    base = path if path.suffix in (".yaml", ".yml") else preset_path(ablation.base)
+    folder = ablation.run_dir / ablation.name / f"seed{seed}" / row.name.replace(" ", "_")
+    # Timings of rows differ, so each has a name of its own.
+    if taken := {"name", "seed", "run_dir"} & (flat := {**dotted(ablation.set), **dotted(row.set)}).keys():
+        raise ConfigError(f"row {row.name!r}: {min(taken)} is the ablation's own; leave it out of set")
+    own = {"name": f"{ablation.name}.{row.name}", "seed": seed, "run_dir": str(folder)}
+    try:
+        return load_config(base, {**flat, **own})
+    except ConfigError as error:
+        raise ConfigError(f"row {row.name!r}: {error}") from error
+
+
+def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys, so that one laid over a section leaves the section's other keys alone."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= dotted(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+    return found
+
+
+def stage_keys(config: RunConfig) -> dict[str, str]:
+    """A key for what each shared stage makes under this config: equal keys, equal outcome."""
+    settings = config.model_dump(mode="json")
+    if config.distill.teacher.endswith((".yaml", ".yml")) and Path(config.distill.teacher).is_file():
+        # A judge edited in place is another teacher.
+        settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
+    keys, so_far = {}, []
+    for stage, sections in SECTIONS.items():
+        so_far += [settings[section] for section in sections]
+        keys[stage] = key_of(so_far)[:12]
+    return keys
+
+
+def share_stages(run: Run, shared: Path) -> None:
+    """Let the run's folders of shared stages be links to one place for each outcome."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    for stage, key in stage_keys(run.config).items():
+        place = (shared / f"{stage}-{key}").resolve()
+        place.mkdir(parents=True, exist_ok=True)
+        link = run.folder / stage
+        if link.is_symlink() and link.resolve() != place:
+            link.unlink()
+        if not link.exists():
+            link.symlink_to(place, target_is_directory=True)
+
+
+def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
+    """One row through its stages; those that are whole are not run again."""
+    from paras2s.bench.paras2s.run_checkpoint import run_bench, summary
+    from paras2s.pipeline.align import run_align
+    from paras2s.pipeline.data import run_data
+    from paras2s.pipeline.distill import run_distill
+    from paras2s.pipeline.warmup import run_warmup
+
+    dataset = run_data(run)
+    policy = run_warmup(run, dataset)
+    model = run_distill(run, dataset, policy)
+    if row.system == "aligned":
+        run_align(run, dataset, policy, resume=True)
+    systems = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))
+    found = summary(systems)[row.system]
+    agreed = read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"]
+    kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
+    return {
+        "row": row.name,
+        "line": row.line,
+        "x": row.x,
+        "seed": run.config.seed,
+        "scores": found,
+        "kl": sum(kl) / len(kl) if kl else None,
+        "reward_model_pearson": agreed,
+        "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
+    }
+
+
+def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Path:
+    """All rows for all seeds; returns the folder with `table.json`, `table.md` and, where rows have places, a plot each."""
+    folder = ablation.run_dir / ablation.name
+    runs = [(row, Run(row_config(ablation, row, seed), console, quiet)) for seed in ablation.seeds for row in ablation.rows]
+    folders = [run.folder for _, run in runs]
+    if len(set(folders)) < len(folders):
+        raise ConfigError(f"{ablation.name}: two rows would write {max(folders, key=folders.count)}; rename one")
+    # What an earlier try measured stands until it is measured again.
+    earlier = {(row["row"], row["seed"]): row for row in _earlier(folder / "table.json")}
+    found: list[dict[str, Any]] = []
+    for number, (row, run) in enumerate(runs, 1):
+        run.say(f"[bold]row {number} of {len(runs)}: {row.name}, seed {run.config.seed}[/bold]")
+        run.open()
+        # One place for all ablations: figures that start from the same warm-up do not each train it.
+        share_stages(run, ablation.run_dir / "shared")
+        try:
+            found.append(run_row(run, row, ablation.queries))
+        except (PolicyError, JudgeError) as error:
+            # A row that diverges is a result as well; those after it are still to be run.
+            found.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
+            run.say(f"[red]row {row.name!r} failed[/red]: {error}")
+        # After every row, so that a long grid can be looked at while it runs.
+        done = {(row["row"], row["seed"]) for row in found}
+        there = [earlier[key] for row, run in runs if (key := (row.name, run.config.seed)) in earlier and key not in done]
+        write_json(folder / "table.json", {"name": ablation.name, "queries": ablation.queries, "rows": [*found, *there]})
+        write_text(folder / "table.md", markdown(ablation, [*found, *there]))
+    for kind in ablation.plots:
+        if (plot := draw(ablation, found, kind)) is not None:
+            write_text(folder / f"{kind}.svg", plot)
+    if not quiet:
+        console.print(_table(ablation, found))
+    return folder
+
+
+def _earlier(path: Path) -> list[dict[str, Any]]:
+    try:
+        return list(read_json(path)["rows"]) if path.is_file() else []
+    except (DataError, KeyError, TypeError):
+        return []
+
+
+COLUMNS = ("row", "seed", "score", "told apart", "word errors", "KL", "scored", "align and bench, minutes")
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """One row of the table; what could not be measured is a dash."""
+    if "failed" in row:
+        return [row["row"], str(row["seed"]), f"failed: {row['failed']}", *["-"] * (len(COLUMNS) - 3)]
+    scores = row["scores"]
+    overall, apart, errors = scores["overall"], scores["contrast"], scores["word_error_rate"]
+
+    def plain(one: dict[str, Any], factor: float = 1.0, digits: int = 2) -> str:
+        if one["mean"] is None:
+            return "-"
+        error = "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
+        return f"{factor * one['mean']:.{digits}f}{error}"
+
+    scored = f"{overall['n_scored']} of {overall['n_asked']}"
+    kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
+    shares = (f"{plain(apart, 100, 0)} %", f"{plain(errors, 100, 1)} %")
+    return [row["row"], str(row["seed"]), plain(overall), *shares, kl, scored, f"{row['minutes']:.1f}"]
+
+
+def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
+    """The table for a page, with the ablation's name and what the paper found."""
+    head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+    body = "".join(f"| {' | '.join(cells(row))} |\n" for row in rows)
+    paper = f"\nThe paper: {ablation.paper}\n" if ablation.paper else ""
+    return f"`paras2s ablate` {ablation.name}, {ablation.queries} queries.\n\n{head}{body}{paper}"
+
+
+def _table(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(*COLUMNS, title=f"{ablation.name}, {ablation.queries} queries", title_justify="left")
+    for row in rows:
+        table.add_row(*cells(row))
+    return table
+
+
+def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
+    """A row's figure and its standard error; None where it was not measured."""
+    if "failed" in row:
+        return None, None
+    key = {"score": "overall", "told_apart": "contrast", "words_understood": "word_error_rate"}[of]
+    one = row["scores"][key]
+    if one["mean"] is None:
+        return None, None
+    return (1.0 - one["mean"] if of == "words_understood" else one["mean"]), one["standard_error"]
+
+
+def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]:
+    """What a row's system answered, judged; [] where the run's folder is gone."""
+    found = next(one for one in ablation.rows if one.name == row)
+    config = row_config(ablation, found, seed)
+    path = config.run_dir / ("bench" if ablation.queries == "test" else "bench-validation") / f"{found.system}.jsonl"
+    return load_rows(path) if path.is_file() else []
+
+
+def paired_claim(ablation: AblationConfig, claim: Claim) -> tuple[float, float] | None:
+    """Mean difference of two rows on the same questions and its error: by category, then over categories, as the score is.
+
+    Over all seeds; None where rows are gone, or nothing can be paired.
+    """
+    found = []
+    for seed in ablation.seeds:
+        first, second = (answers_of(ablation, name, seed) for name in (claim.higher, claim.lower))
+        estimate = _paired(first, second, claim) if first and second else None
+        if estimate is None or estimate.mean is None or estimate.standard_error is None:
+            return None
+        found.append((estimate.mean, estimate.standard_error))
+    return sum(mean for mean, _ in found) / len(found), sum(error**2 for _, error in found) ** 0.5 / len(found)
+
+
+def _paired(first: Sequence[AnswerRow], second: Sequence[AnswerRow], claim: Claim) -> Estimate | None:
+    if claim.of == "told_apart":
+        return None
+    sides = [_by_query(rows, claim.of) for rows in (first, second)]
+    places = {row.query_id: (row.category, row.contrast_id) for row in (*first, *second)}
+    shared = [one for one in places if one in sides[0] and one in sides[1] and places[one][0] not in claim.leave_out]
+    parts = []
+    for category in sorted({places[one][0] for one in shared}):
+        own = [one for one in shared if places[one][0] == category]
+        parts.append(clustered_mean([sides[0][one] - sides[1][one] for one in own], [places[one][1] for one in own]))
+    return mean_of_means(parts)
+
+
+def _by_query(rows: Sequence[AnswerRow], of: str) -> dict[str, float]:
+    """A question's mean over its answers; those not measured are left out."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        value = row.score if of == "score" else None if row.word_error_rate is None else 1.0 - row.word_error_rate
+        if value is not None:
+            values.setdefault(row.query_id, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[float, float] | None = None) -> str:
+    """Whether our rows bear a claim out: a difference in standard errors.
+
+    `paired`: the difference on the same questions and its error, where that is known; else the two rows' errors are added,
+    which is at least as much.
+    """
+    if paired is None:
+        if claim.leave_out:
+            return "not measured: the rows' answers are gone"
+        sides = []
+        for name in (claim.higher, claim.lower):
+            found = [value_of(row, claim.of) for row in rows if row["row"] == name]
+            means = [mean for mean, _ in found if mean is not None]
+            errors = [error for _, error in found if error is not None]
+            if not means:
+                return f"not measured: {name}"
+            if len(errors) < len(means):
+                return f"not known: {name} has no standard error"
+            sides.append((sum(means) / len(means), sum(error**2 for error in errors) ** 0.5 / len(means)))
+        (high, error_high), (low, error_low) = sides
+        paired = high - low, (error_high**2 + error_low**2) ** 0.5
+    difference, error = paired
+    points = claim.of != "score"
+    shown = f"{100 * difference:+.1f} ± {100 * error:.1f} points" if points else f"{difference:+.2f} ± {error:.2f}"
+    apart = abs(difference) >= 2 * error and difference != 0
+    if claim.at_least:
+        return f"{'does not agree' if apart and difference < 0 else 'agrees' if apart else 'not told apart'}: {shown}"
+    if apart:
+        return f"{'agrees' if difference > 0 else 'does not agree'}: {shown}"
+    if not difference:
+        return f"no difference: {shown}"
+    return f"{'leans that way' if difference > 0 else 'leans the other way'}, within the noise: {shown}"
+
+
+def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]], of: str = "score") -> str | None:
+    """Mean over seeds against `x`, a curve a line; None where no row has a place."""
+    placed = [(row, value) for row in rows if row["x"] is not None and (value := value_of(row, of)[0]) is not None]
+    if not placed:
+        return None
+    places = sorted({row["x"] for row, _ in placed})
+    lines = list(dict.fromkeys(row["line"] for row, _ in placed))
+    curves = []
+    for line in lines:
+        values: list[float | None] = []
+        for place in places:
+            means = [value for row, value in placed if (row["line"], row["x"]) == (line, place)]
+            values.append(sum(means) / len(means) if means else None)
+        curves.append(values)
+    spread: list[float | None] = [None] * len(places)
+    what = "Score from 1 to 5" if of == "score" else "Share of words understood"
+    description = f"{what} against {ablation.axis or 'x'}; lines: {', '.join(line or 'all' for line in lines)}"
+    names = [line or of.replace("_", " ") for line in lines]
+    return standalone_svg(draw_curves(places, curves, spread, description), names, ablation.axis)

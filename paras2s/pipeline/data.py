@@ -1,0 +1,49 @@
+"""`paras2s data`: scripts to a dataset on disk."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from paras2s.data_gen.dataset import Dataset, load_dataset
+from paras2s.data_gen.import_curated import adopt_curated
+from paras2s.data_gen.scripted.build import build_dataset
+from paras2s.run import Run
+
+
+def run_data(run: Run) -> Dataset:
+    """Build the dataset, or load it where it is whole already."""
+    if (run.data_dir / "queries.parquet").is_file():
+        dataset = load_dataset(run.data_dir)
+        run.say("  the dataset is there already")
+        return dataset
+    config = run.config
+    with run.stage("data"), run.bar("scripts spoken") as speech, run.bar("clips transcribed") as words:
+        bars = {"speech": speech, "words": words}
+
+        def at(name: str, done: int, total: int) -> None:
+            bars[name].at(done, total)
+
+        if config.data.curated is not None:
+            dataset = adopt_curated(config.data.curated, run.data_dir, config.cache_dir, at)
+        else:
+            dataset = build_dataset(config.data, config.seed, run.data_dir, config.cache_dir, at)
+    describe_dataset(run, dataset)
+    return dataset
+
+
+def describe_dataset(run: Run, dataset: Dataset) -> None:
+    """The funnel, the tone classifiers and the hearing check, in a few lines."""
+    roles = Counter(query.role for query in dataset.queries)
+    rejected = sum(candidate.rejected is not None for candidate in dataset.candidates)
+    run.say(
+        f"  {len(dataset.candidates)} clips spoken, {rejected} rejected (reasons in candidates.parquet); "
+        + ", ".join(f"{count} {role}" for role, count in sorted(roles.items()))
+    )
+    for name, tone in (("users' styles", dataset.user_tone), ("agent's tones", dataset.agent_tone)):
+        report = tone.report
+        run.say(f"  tone classifier of the {name}: {report['accuracy']:.3f} on {report['n']} clips of held-out speakers")
+    hearing = dataset.hearing
+    run.say(
+        f"  hearing check: a plain classifier tells the two styles apart for {hearing['accuracy']:.3f} of "
+        f"{hearing['clips']} held-out clips (chance 0.5)"
+    )

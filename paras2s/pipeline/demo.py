@@ -1,0 +1,113 @@
+"""`paras2s demo`: every stage in turn, on this machine, offline, and a page to look at."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from paras2s import __version__
+from paras2s.bench.paras2s.report import write_report
+from paras2s.bench.results import AnswerRow
+from paras2s.configs.schema.run import RunConfig
+from paras2s.data_gen.dataset import Dataset
+from paras2s.run import STAGES, Run
+from paras2s.utils.io import read_json, write_json
+from paras2s.utils.process_memory import MemoryWatch
+
+
+def announce(run: Run) -> str:
+    """What the run will do, and how long it took last time."""
+    config = run.config
+    answers = config.align.steps * config.align.queries_per_step * config.align.group_size
+    plan = (
+        f"{config.name}: speak and filter scripts, warm up {config.warmup.steps} steps, distil a reward model, "
+        f"GRPO over {config.align.steps} steps ({answers} answers), bench, and write {run.folder / 'report.html'}."
+    )
+    last = run.last_time()
+    if not last:
+        return f"{plan} First run of this name here: no time to go by."
+    return f"{plan} Last time here: {sum(last.values()) / 60:.1f} min ({_shares(last)})."
+
+
+def _shares(timings: dict[str, float]) -> str:
+    total = sum(timings.values()) or 1.0
+    parts = [(name, timings[name]) for name in STAGES if name in timings]
+    return ", ".join(f"{name} {took_s:.0f} s = {100 * took_s / total:.0f} %" for name, took_s in parts)
+
+
+def run_demo(run: Run, resume: bool) -> dict[str, Any]:
+    """All stages; a stage whose output is whole is not run again. Returns the summary."""
+    from paras2s.bench.paras2s.run_checkpoint import describe_bench, run_bench, summary
+    from paras2s.pipeline.align import run_align
+    from paras2s.pipeline.data import run_data
+    from paras2s.pipeline.distill import run_distill
+    from paras2s.pipeline.warmup import run_warmup
+
+    started = time.perf_counter()
+    run.open()
+    run.say(announce(run))
+    with MemoryWatch() as memory:
+        dataset = run_data(run)
+        policy = run_warmup(run, dataset)
+        model = run_distill(run, dataset, policy)
+        run_align(run, dataset, policy, resume)
+        systems = run_bench(run, dataset, model, "test")
+    describe_bench(run, systems)
+    wall_s = time.perf_counter() - started
+    write_json(run.folder / "resources.json", {"wall_s": wall_s, "peak_gib": memory.peak_gib})
+    page = report(run, dataset, systems)
+    peak = "unknown" if memory.peak_gib is None else f"{memory.peak_gib:.1f} GiB"
+    run.say(f"{wall_s / 60:.1f} min ({_shares(run.timings())}); memory of all processes at most {peak}")
+    run.say(f"Look and listen: {page}")
+    return summary(systems)
+
+
+def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> Path:
+    """Write report.html."""
+    from paras2s.pipeline.warmup import first_contrasts
+
+    agreed = read_json(run.reward_dir / "agreement.json")
+    shown = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
+    shown_ids = {query.id for query in shown}
+    demonstrations = sum(one.query_id in shown_ids for one in dataset.demonstrations)
+    timings, metrics = run.timings(), run.metrics()
+    pearson = agreed["held_out"]["pearson"]
+    facts = [
+        ("preset, seed", f"{run.config.name}, {run.config.seed}"),
+        ("queries", f"{len(dataset.of_role('rl'))} RL prompts, {len(dataset.of_role('test'))} held out"),
+        ("demonstrations", f"{demonstrations} for {len(shown)} queries"),
+        ("hearing check", f"{dataset.hearing['accuracy']:.3f} (chance 0.5)"),
+        ("agent's tone classifier", f"{dataset.agent_tone.report['accuracy']:.3f} on held-out speakers"),
+        ("reward model", f"Pearson {'-' if pearson is None else format(pearson, '.3f')} with the judge, held out"),
+        ("time", f"{sum(timings.values()) / 60:.1f} min: {_shares(timings)}"),
+        ("paras2s", __version__),
+    ]
+    sources = " and ".join(one.kind for one in run.config.reward.sources)
+    notes = [
+        "The questions are spoken by a synthesiser through a vocoder; no human voice is among them.",
+        "The judge is a rubric over transcript and tone: it does not check whether an answer takes up the topic.",
+        f"The reward on RL prompts is by {sources}; the table is the judge's, on queries never trained on.",
+    ]
+    path = run.folder / "report.html"
+    write_report(
+        path,
+        title="paras2s: hearing how it is said",
+        subtitle=f"{run.config.align.steps} GRPO steps from {demonstrations} demonstrations",
+        facts=facts,
+        systems=systems,
+        metrics=metrics,
+        run_dir=run.folder,
+        notes=notes,
+    )
+    return path
+
+
+def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> RunConfig:
+    """A preset under another seed gets a folder of its own."""
+    values: dict[str, Any] = {}
+    if seed is not None:
+        values = {"seed": seed, "run_dir": config.run_dir.with_name(f"{config.run_dir.name}-seed{seed}")}
+    if run_dir is not None:
+        values["run_dir"] = run_dir
+    return config.model_copy(update=values)

@@ -1,0 +1,149 @@
+"""`paras2s distill`: the SFT policy's own answers, judged, to a reward model (ParaS2S, section 4.2)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from paras2s.data_gen.dataset import Dataset, inside
+from paras2s.data_gen.policy_inputs import CODEC, heard_questions, prepare_prompts
+from paras2s.pipeline.distill_omni import distill_omni
+from paras2s.pipeline.preference_set import (
+    Judged,
+    degenerate_answers,
+    judge_sampled,
+    open_teacher,
+    sample_answers,
+    save_preferences,
+)
+from paras2s.pipeline.reward_agreement import PROBES_OF_EACH, agreement_report
+from paras2s.policy.base import Policy
+from paras2s.reward.reward_model.model import RewardModel
+from paras2s.reward.reward_model.teachers import Taught, Teacher
+from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, train_reward_model
+from paras2s.run import Run
+from paras2s.types import Unscored
+from paras2s.utils.io import read_json, write_json
+from paras2s.utils.process_pool import cores
+
+
+def probe(teacher: Teacher, model: RewardModel, held: Judged, dataset: Dataset) -> dict[str, Any]:
+    """What teacher and reward model make of degenerate answers to held-out questions, by kind: their highest scores."""
+    table, queries = {}, held.queries
+    for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():
+        rows = [n % len(queries) for n in range(len(clips))]
+        asked = [
+            Taught(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
+            for n, clip in zip(rows, clips, strict=True)
+        ]
+        found = teacher.scores(asked, lambda done, total: None)
+        scores = [one[each.style] for one, each in zip(found, asked, strict=True) if isinstance(one, dict)]
+        predicted = model.score([held.heard[n] for n in rows], [CODEC.encode(clip) for clip in clips])
+        table[kind] = {
+            "judge_max": max(scores) if scores else None,
+            "judge_unscored": len(found) - len(scores),
+            "model_max": max(predicted),
+            "model_mean": float(np.mean(predicted)),
+            "n": len(clips),
+        }
+    return table
+
+
+def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
+    """Make the preference set and train the reward models, or load the small one where all is whole already."""
+    if (run.reward_dir / "agreement.json").is_file():
+        run.say("  the reward model is there already")
+        return RewardModel.load(run.reward_dir)
+    torch.set_num_threads(cores())
+    config, teacher = run.config.distill, open_teacher(run, dataset)
+    with run.stage("distill"):
+        queries, held_out = dataset.of_role("preference"), dataset.of_role("test")
+        prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
+        sampled = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
+        judged = judge_sampled(run, dataset, teacher, queries, sampled)
+        save_preferences(run, judged)
+        model = _train_small(run, dataset, judged)
+        held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
+        held = judge_sampled(run, dataset, teacher, held_out, held_sampled)
+        report = held_out_report(model, judged, held)
+        report["teacher"] = teacher.name
+        report["preference_answers"] = len(judged.scores)
+        report["preference_unscored"] = sum(isinstance(one, Unscored) for one in judged.scores)
+        report["held_out_unscored"] = sum(isinstance(one, Unscored) for one in held.scores)
+        report["probes"] = probe(teacher, model, held, dataset)
+        if config.omni is not None:
+            report["omni"] = distill_omni(run, dataset, config.omni, judged, held)
+        spent = teacher.spent
+        report["cost_usd"], report["calls_now"] = spent.usd, spent.calls
+        if spent.calls or spent.usd:
+            usd = "an unknown price" if spent.usd is None else f"{spent.usd:.4f} USD"
+            run.say(f"  the teacher's verdicts cost {usd}, earlier runs' included; {spent.calls} calls were made now")
+        write_json(run.reward_dir / "agreement.json", report)
+    describe_reward(run)
+    return model
+
+
+def _train_small(run: Run, dataset: Dataset, judged: Judged) -> RewardModel:
+    config = run.config.distill
+    # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
+    demonstrated = dataset.of_role("demonstration")
+    degenerate = degenerate_answers(dataset, config.degenerate_answers, seed=run.config.seed)
+    preferences = PreferenceSet(
+        questions=(*judged.heard, *heard_questions(dataset, demonstrated)),
+        styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
+        answers=tuple(
+            ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
+            # Coded again as well, where that is another thing: degenerate answers are coded from sound, and what is coded
+            # from sound would be taken for degenerate, other systems' answers among it.
+            for kind in ([judged.codes] if judged.coded_again is judged.codes else [judged.codes, judged.coded_again])
+            for owner, codes, scores in zip(judged.owners, kind, judged.scores, strict=True)
+        ),
+        degenerate=tuple(CODEC.encode(clip) for clips in degenerate.values() for clip in clips),
+    )
+    with run.bar("reward model steps", config.steps) as bar:
+        model = train_reward_model(
+            preferences,
+            CODEC.cardinality,
+            config,
+            run.config.seed,
+            lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
+        )
+    model.save(run.reward_dir)
+    return model
+
+
+def held_out_report(model: RewardModel, judged: Judged, held: Judged) -> dict[str, Any]:
+    """Agreement with the teacher on held-out queries, per category, and against baselines that do not hear the question."""
+    scored = held.scored()
+    heard = [held.heard[held.owners[place]] for place, _ in scored]
+    started = time.perf_counter()
+    predicted = model.score(heard, [held.codes[place] for place, _ in scored])
+    took_s = time.perf_counter() - started
+    again = model.score(heard, [held.coded_again[place] for place, _ in scored])
+    return agreement_report(predicted, judged, held) | {
+        "held_out_coded_again": agreement(again, [score for _, score in scored]),
+        "judge_answers_per_s": held.per_s,
+        "model_answers_per_s": len(scored) / took_s if scored else None,
+    }
+
+
+def describe_reward(run: Run) -> None:
+    """Agreement and probes in a few lines."""
+    report = read_json(run.reward_dir / "agreement.json")
+    held = report["held_out"]
+    pearson, again = (
+        "unknown (a side is constant)" if one["pearson"] is None else f"{one['pearson']:.3f}"
+        for one in (held, report["held_out_coded_again"])
+    )
+    run.say(
+        f"  reward model on held-out queries: Pearson {pearson} with the judge over {held['n']} answers, {again} where they "
+        "are coded again from their sound"
+    )
+    if report["model_answers_per_s"] is not None:
+        speeds = f"{report['model_answers_per_s']:.0f} answers/s against the judge's {report['judge_answers_per_s']:.1f}"
+        run.say(f"  {speeds} (what it has said before counts as said)")
+    worst = max(row["model_max"] for row in report["probes"].values())
+    run.say(f"  degenerate answers score at most {worst:.2f} with the reward model")

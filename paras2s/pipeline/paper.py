@@ -1,0 +1,110 @@
+"""`paras2s paper`: the paper's figures and tables on the embedded world, and the page that sets them beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from paras2s.bench.paras2s.table2 import cell
+from paras2s.configs.schema.run import AblationConfig, load_ablation, preset_path
+from paras2s.errors import DataError
+from paras2s.pipeline.ablate import draw, judge_claim, markdown, paired_claim, run_ablation
+from paras2s.utils.io import read_json, write_text
+
+# In the paper's order; the last is ours.
+FIGURES = ("table2", "fig2a", "fig2b", "fig3a", "fig3b", "fig3c", "table7", "reward_sources")
+
+HEAD = """# The paper's figures, in miniature
+
+`make paper` runs every grid below on this machine and writes this page; `paras2s ablate NAME` runs one. The world is the
+demo's: synthetic speech, a policy of 6.5 M parameters, the rubric as judge, a few dozen GRPO steps. The paper's is Kimi-Audio
+7B on eight H100 with 100,000 prompts, so scores do not compare; what can be compared is which row is above which.
+
+Each row is one run of one seed, unless the table names more. A figure is a mean with its standard error, clustered by contrast.
+A claim of the paper *agrees* where our difference, on the same questions, is at least twice its standard error, and *leans*
+where it is less.
+"""
+
+
+def paper_config(name: str) -> AblationConfig:
+    """A shipped figure."""
+    return load_ablation(preset_path(name, "paper"))
+
+
+def run_figures(names: Sequence[str], console: Console, quiet: bool, out: Path, run: bool = True) -> Path:
+    """Run the figures that are not whole yet, and write the page with all that there are."""
+    for name in names:
+        if run:
+            run_ablation(paper_config(name), console, quiet)
+        page = write_page(out)
+    return page
+
+
+def write_page(out: Path) -> Path:
+    """`paper.md` and its plots, from the tables of figures that have been run."""
+    parts = [HEAD]
+    for name in FIGURES:
+        config = paper_config(name)
+        try:
+            rows = read_json(config.run_dir / config.name / "table.json")["rows"]
+        except DataError:
+            title = config.title or name
+            unknown = f"## {title}\n\nNot run yet: `paras2s ablate {name}`.\n"
+            parts.append(_kept_section(out / "paper.md", title) or unknown)
+            continue
+        parts.append(_section(config, rows, out))
+    page = out / "paper.md"
+    write_text(page, "\n".join(parts))
+    return page
+
+
+def _by_category(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Each row's score in every category, and how well its reward model agreed with the judge on held-out queries."""
+    measured = [row for row in rows if "failed" not in row]
+    names = list(dict.fromkeys(name for row in measured for name in row["scores"]["categories"]))
+    if not names:
+        return []
+    lines = [f"| row | {' | '.join(names)} | reward model's Pearson |", f"|{'---|' * (len(names) + 2)}"]
+    for row in measured:
+        pearson = row.get("reward_model_pearson")
+        empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
+        cells = [cell(row["scores"]["categories"].get(name, empty)) for name in names]
+        lines.append(f"| {row['row']} | {' | '.join(cells)} | {'-' if pearson is None else format(pearson, '.2f')} |")
+    return lines
+
+
+def _kept_section(page: Path, title: str) -> str | None:
+    """A figure's section in the page as it is, so that a page written where its rows are gone does not lose it."""
+    if not page.is_file():
+        return None
+    for part in page.read_text().split("\n## ")[1:]:
+        if part.startswith(f"{title}\n") and "Not run yet" not in part:
+            return f"## {part.rstrip()}\n"
+    return None
+
+
+def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> str:
+    lines = [f"## {config.title or config.name}", "", f"`paras2s ablate {config.name}`", ""]
+    # Its heading and the paper's sentence stand in ours.
+    table = [line for line in markdown(config, rows).splitlines() if line.startswith("|")]
+    minutes = sum(row.get("minutes") or 0 for row in rows)
+    asked = len(config.rows) * len(config.seeds)
+    lines += [f"On {config.queries} queries, {len(rows)} of {asked} rows, {minutes:.0f} minutes to align and bench.", ""]
+    lines += [*table, "", *_by_category(rows), ""]
+    for kind in config.plots:
+        if (plot := draw(config, rows, kind)) is not None:
+            write_text(out / "paper" / f"{config.name}-{kind}.svg", plot)
+            lines += [f"![{config.title}: {kind.replace('_', ' ')}](paper/{config.name}-{kind}.svg)", ""]
+    if config.paper:
+        lines += [f"The paper: {config.paper}", ""]
+    if config.claims:
+        lines += ["| the paper's claim | ours |", "|---|---|"]
+        for claim in config.claims:
+            lines.append(f"| {claim.say} | {judge_claim(claim, rows, paired_claim(config, claim))} |")
+        lines.append("")
+    if config.note:
+        lines += [config.note, ""]
+    return "\n".join(lines)

@@ -1,0 +1,203 @@
+"""The preference set: answers that the SFT policy samples, and what the teacher scores them (ParaS2S, section 4.2)."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from paras2s.audio.clip import Clip, read_clip, write_clip
+from paras2s.data_gen.dataset import Dataset, inside
+from paras2s.data_gen.policy_inputs import CODEC, heard_questions
+from paras2s.data_gen.tts.piper_world import USER_STYLES
+from paras2s.errors import AudioError
+from paras2s.policy.base import Policy
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
+from paras2s.reward.reward_model.model import HeardQuestion
+from paras2s.reward.reward_model.teachers import LLMTeacher, RubricTeacher, Scores, Taught, Teacher
+from paras2s.rollout.engine import NativeEngine, answer_seeds
+from paras2s.rollout.reward_inputs import embedded_codes
+from paras2s.run import Run
+from paras2s.types import Query, Unscored
+from paras2s.utils.io import write_bytes, write_jsonl
+from paras2s.utils.process_pool import map_chunks
+
+BATCH_QUERIES = 16
+
+
+CODED_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Answers as the embedded codec's codes [T, K], and which query each was given to. Kept before anybody is paid to judge.
+
+    `clips` is their sound where the policy has a codec of its own, None where the codes are all there is.
+    """
+
+    owners: list[int]
+    codes: list[np.ndarray]
+    clips: list[Clip] | None = None
+
+
+def sample_answers(
+    run: Run, policy: Policy, queries: Sequence[Query], prompts: Sequence[Prompt], count: int, stream: int
+) -> Sampled:
+    """`count` answers a query, at the distillation's temperature; those of an earlier try, where it was stopped."""
+    path = run.reward_dir / f"sampled-{stream}.npz"
+    asked = [query.id for query in queries]
+    sounds = policy.spec.code_format != CODEC.version
+    if (kept := _load_sampled(path, asked, count, sounds)) is not None:
+        return kept
+    engine = NativeEngine(policy)
+    temperature = run.config.distill.temperature
+    sampling = Sampling(temperature, temperature, run.config.policy.max_answer_steps)
+    owners: list[int] = []
+    codes: list[np.ndarray] = []
+    clips: list[Clip] = []
+    with run.bar("answers sampled", len(queries)) as bar:
+        for start in range(0, len(queries), BATCH_QUERIES):
+            part = slice(start, start + BATCH_QUERIES)
+            seeds = answer_seeds(run.config.seed, stream + start, range(len(asked[part])), count)
+            for number, rollout in enumerate(engine.generate(asked[part], prompts[part], count, sampling, seeds, sounds)):
+                owners += [start + number] * count
+                codes += embedded_codes(rollout, CODEC)
+                clips += [Clip(wave, rollout.sample_rate_hz) for wave in rollout.waves] if sounds else []
+            bar.at(min(start + BATCH_QUERIES, len(queries)), len(queries))
+    buffer = io.BytesIO()
+    width = CODEC.num_codebooks
+    flat = np.concatenate([np.zeros((0, width), dtype=np.int16), *(one.astype(np.int16) for one in codes)])
+    np.savez(buffer, asked=np.array(asked), owners=owners, steps=[len(one) for one in codes], codes=flat)
+    for number, clip in enumerate(clips):
+        if len(clip.samples):
+            write_clip(_sound(path, number), clip)
+    write_bytes(path, buffer.getvalue())
+    return Sampled(owners, codes, clips if sounds else None)
+
+
+def _sound(path: Path, number: int) -> Path:
+    return path.with_suffix("") / f"{number:06d}.wav"
+
+
+def _load_sampled(path: Path, asked: Sequence[str], count: int, sounds: bool) -> Sampled | None:
+    """None where there are none, or of other queries."""
+    try:
+        with np.load(path) as held:
+            if held["asked"].tolist() != list(asked) or len(held["owners"]) != count * len(asked):
+                return None
+            edges = np.cumsum(held["steps"])[:-1]
+            codes = np.split(held["codes"].astype(np.int64), edges)
+            if not sounds:
+                return Sampled(held["owners"].tolist(), list(codes))
+            clips = [read_clip(_sound(path, n)) if len(one) else CODEC.decode(one) for n, one in enumerate(codes)]
+            return Sampled(held["owners"].tolist(), list(codes), clips)
+    except (AudioError, OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+
+
+def open_teacher(run: Run, dataset: Dataset) -> Teacher:
+    """The teacher that the config names.
+
+    Raises:
+        ConfigError: no such judge, or it lacks its key.
+    """
+    from paras2s.bench.judges import open_config
+    from paras2s.reward.judges.llm_judge import open_judge
+
+    config = run.config.distill
+    if config.teacher == "rubric":
+        return RubricTeacher(dataset.agent_tone, tuple(USER_STYLES))
+    judging = open_config(config.teacher, {"cache_dir": str(run.config.cache_dir)})
+    return LLMTeacher(open_judge(judging, dataset.agent_tone)[0], config.max_unscored_share)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Sampled answers to some queries and what the teacher says of each.
+
+    `coded_again` are the codes that the answers' sound is coded into, where `codes` are the policy's own; else the same.
+    """
+
+    queries: Sequence[Query]
+    heard: Sequence[HeardQuestion]
+    owners: list[int]
+    codes: list[np.ndarray]
+    clips: list[Clip]
+    scores: list[Scores | Unscored]
+    per_s: float
+    coded_again: list[np.ndarray]
+
+    def only(self, places: Sequence[int]) -> Judged:
+        """The same, of some answers alone."""
+        fields: tuple[list[Any], ...] = (self.owners, self.codes, self.clips, self.scores, self.coded_again)
+        owners, codes, clips, scores, again = ([field[place] for place in places] for field in fields)
+        return Judged(self.queries, self.heard, owners, codes, clips, scores, self.per_s, again)
+
+    def scored(self) -> list[tuple[int, float]]:
+        """(answer, score for its own style) of those that have one."""
+        return [
+            (place, scores[style])
+            for place, scores in enumerate(self.scores)
+            if isinstance(scores, dict) and (style := self.queries[self.owners[place]].style or "") in scores
+        ]
+
+
+def judge_sampled(
+    run: Run,
+    dataset: Dataset,
+    teacher: Teacher,
+    queries: Sequence[Query],
+    sampled: Sampled,
+) -> Judged:
+    """The teacher's scores of all answers; how many it scores a second, with all it measures for it."""
+    owners, codes = sampled.owners, sampled.codes
+    clips = sampled.clips if sampled.clips is not None else [CODEC.decode(one) for one in codes]
+    asked = [
+        Taught(queries[owner].text or "", queries[owner].style or "", inside(dataset.folder, queries[owner].clip), clip)
+        for owner, clip in zip(owners, clips, strict=True)
+    ]
+    started = time.perf_counter()
+    cost = teacher.cost(asked)
+    if cost.calls:
+        usd = "an unknown price" if cost.usd is None else f"at most {cost.usd:.2f} USD"
+        run.say(f"  {teacher.name} will be asked about {cost.calls} answers, for {usd}; what it has said before costs nothing")
+    with run.bar("answers judged", len(clips)) as bar:
+        scores = teacher.scores(asked, bar.at)
+    unscored = [one for one in scores if isinstance(one, Unscored)]
+    if unscored:
+        run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")
+    per_s = len(clips) / (time.perf_counter() - started)
+    again = codes if sampled.clips is not None else map_chunks(_code_chunk, clips, CODED_AT_ONCE)
+    return Judged(queries, heard_questions(dataset, queries), owners, codes, clips, scores, per_s, again)
+
+
+def _code_chunk(clips: Sequence[Clip]) -> list[np.ndarray]:
+    return [CODEC.encode(clip) if len(clip.samples) else np.zeros((0, CODEC.num_codebooks), dtype=np.int64) for clip in clips]
+
+
+def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, list[Clip]]:
+    """Degenerate relatives of demonstrated answers, by kind."""
+    demonstrated = sorted({one.clip for one in dataset.demonstrations})
+    found: dict[str, list[Clip]] = {kind: [] for kind in KINDS}
+    for number in range(per_kind):
+        answer = dataset.clip(demonstrated[(seed + number) % len(demonstrated)])
+        for kind in KINDS:
+            found[kind].append(degenerate_clip(kind, answer, seed + number))
+    return found
+
+
+def save_preferences(run: Run, judged: Judged) -> None:
+    """The preference set, to be looked at: which answer to which query, its scores by style or why it has none."""
+    rows = []
+    for owner, codes, clip, scores in zip(judged.owners, judged.codes, judged.clips, judged.scores, strict=True):
+        unscored = scores.reason if isinstance(scores, Unscored) else None
+        row = {"query_id": judged.queries[owner].id, "style": judged.queries[owner].style, "steps": len(codes)}
+        rows.append(row | {"duration_s": clip.duration_s, "scores": None if unscored else scores, "unscored": unscored})
+    write_jsonl(run.reward_dir / "preferences.jsonl", rows)

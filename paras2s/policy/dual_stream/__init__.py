@@ -1,0 +1,1 @@
+"""The decoder with a text and an audio branch (Kimi-Audio), and its sampler."""

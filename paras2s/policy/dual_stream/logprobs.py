@@ -1,0 +1,181 @@
+"""Teacher-forced log-probs of `DualStreamLM`: what the learner differentiates, and what the sampler must agree with.
+
+Alphabet: B prompts, N answers in all, T steps, S slots, n scored tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from paras2s.errors import PolicyError
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.kv_cache import AnswerMemory, PromptMemory
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.types import Block
+
+# Answers scored at once: enough for fast products, few enough that neighbours of like length waste little padding.
+ROWS_AT_ONCE = 32
+# Logits that may exist at once. More are made in parts, and made again for the gradient, so that no B x T x V is ever there.
+LOGITS_AT_ONCE = 2**25
+
+
+def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], device: torch.device) -> tuple[Tensor, ...]:
+    """audio_ids [B, L, K], text_ids [B, L], features [B, L, F], continuous [B, L], lengths [B]; padded on the right.
+
+    Raises:
+        PolicyError: an id that the vocabulary does not have.
+    """
+    longest = max(prompt.length for prompt in prompts)
+    audio = np.full((len(prompts), longest, config.num_codebooks), config.pad_id, dtype=np.int64)
+    text = np.full((len(prompts), longest), config.pad_id, dtype=np.int64)
+    # In the prompts' own precision: several thousand numbers a step are many.
+    dtype = next((prompt.features.dtype for prompt in prompts if prompt.features is not None), np.dtype(np.float32))
+    features = np.zeros((len(prompts), longest, max(config.continuous_dim, 1)), dtype=dtype)
+    continuous = np.zeros((len(prompts), longest), dtype=bool)
+    for row, prompt in enumerate(prompts):
+        place = slice(0, prompt.length)
+        audio[row, place], text[row, place] = prompt.audio_ids, prompt.text_ids
+        if prompt.features is not None and config.continuous_dim:
+            features[row, place], continuous[row, place] = prompt.features, prompt.continuous
+    _check_ids(config, "a prompt", audio, text)
+    lengths = torch.tensor([prompt.length for prompt in prompts])
+    padded = [torch.from_numpy(part) for part in (audio, text, features, continuous)]
+    return tuple(part.to(device) for part in (*padded, lengths))
+
+
+def _check_ids(config: DualStreamConfig, where: str, *ids: np.ndarray) -> None:
+    for held in ids:
+        # An index error of the embedding would say neither which id nor whose.
+        if held.size and not 0 <= held.min() <= held.max() < config.vocab_size:
+            wrong = int(held.max() if held.min() >= 0 else held.min())
+            raise PolicyError(f"{where} holds id {wrong}, and the vocabulary ends at {config.vocab_size - 1}")
+
+
+def in_parts(score: Callable[..., Tensor], width: int, *rows: Tensor) -> Tensor:
+    """`score` of rows [n, ...], each of which makes `width` logits; [n, ...] whole, in parts where they are too many."""
+    at_once = max(1, LOGITS_AT_ONCE // width)
+    if len(rows[0]) <= at_once:
+        return score(*rows)
+    parts = zip(*(torch.split(one, at_once) for one in rows), strict=True)
+    return torch.cat([checkpoint(score, *part, use_reentrant=False) for part in parts])
+
+
+def picked_logprobs(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+    """Log-probs [n] of tokens [n] under logits [n, V]; half precision is normalised in float32."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.log_softmax(wide / temperature, -1).gather(1, wanted[:, None])[:, 0]
+
+
+def teacher_forced(model: DualStreamLM, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:
+    """Differentiable log-probs [N, T, S] of the blocks' tokens, 0 where `sampled` is False.
+
+    A prompt is read once for all its answers; answers go through by length, and the text branch no further than the
+    longest text; heads run only where something was sampled.
+    """
+    config, device = model.dual_config, model.lm_head.weight.device
+    steps = max(block.tokens.shape[1] for block in blocks)
+    tokens, sampled = _stack_blocks(config, blocks, steps)
+    counts, tokens, sampled = _fed_steps(sampled), tokens.to(device), sampled.to(device)
+    audio, text, features, continuous, lengths = pad_prompts(config, prompts, device)
+    read = PromptMemory(lengths)
+    x = model.embed(audio, text, features, continuous)
+    states = model.hidden(x, torch.arange(text.shape[1], device=device).expand(text.shape), read)
+    prompt_of = torch.repeat_interleave(torch.tensor([block.tokens.shape[0] for block in blocks])).to(device)
+    ends = [None if state is None else state[torch.arange(len(prompts)), lengths - 1] for state in states]
+    logp = torch.zeros(tokens.shape, dtype=_wide(x.dtype), device=device)
+    for rows in torch.split(counts.argsort(descending=True), ROWS_AT_ONCE):
+        count, rows = int(counts[rows].max()), rows.to(device)
+        part = _score_rows(model, read, ends, prompt_of[rows], tokens[rows], sampled[rows], count, sampling)
+        logp = logp.index_copy(0, rows, part)
+    return logp
+
+
+def _score_rows(
+    model: DualStreamLM,
+    read: PromptMemory,
+    ends: Sequence[Tensor | None],
+    prompt_of: Tensor,
+    tokens: Tensor,
+    sampled: Tensor,
+    count: int,
+    sampling: Sampling,
+) -> Tensor:
+    """Log-probs [n, T, S] of answers [n, T, S] behind their prompts; `ends` are the states that predict step 0.
+
+    Step i sits `i` behind its prompt and is predicted one before; the last sampled one is predicted but never fed.
+    """
+    config = model.dual_config
+    fed = tokens[:, :count]
+    positions = read.lengths[prompt_of][:, None] + torch.arange(count, device=tokens.device)
+    text_count = int(_fed_steps(sampled[..., :1]).max())
+    memory = AnswerMemory(read, prompt_of, count)
+    x = model.embed(fed[..., 1:], fed[..., 0], None, None)
+    states = model.hidden(x, positions, memory, text_steps=text_count)
+    text_state, audio_state = (
+        None if end is None or state is None else torch.cat([end[prompt_of][:, None], state], 1)
+        for end, state in zip(ends, states, strict=True)
+    )
+    assert text_state is not None
+    logp = torch.zeros(tokens.shape, dtype=_wide(x.dtype), device=tokens.device)
+    here = sampled[..., 0]
+
+    def text_score(states: Tensor, wanted: Tensor) -> Tensor:
+        return picked_logprobs(model.text_logits(states), wanted, sampling.text_temperature)
+
+    start, stop = config.text_range
+    scored = in_parts(text_score, stop - start, text_state[here[:, : text_count + 1]], tokens[..., 0][here] - start)
+    logp = logp.masked_scatter(_only_slot(sampled, 0), scored)
+    if audio_state is None:
+        return logp
+    here = sampled[..., 1]
+    starts = torch.tensor([start for start, _ in config.audio_ranges], device=tokens.device)
+
+    def audio_score(states: Tensor, wanted: Tensor, inside: Tensor) -> Tensor:
+        """[n, K]; 0 beside an end, which samples the first audio slot only."""
+        found = torch.zeros(wanted.shape, dtype=_wide(states.dtype), device=states.device)
+        for slot, logits in enumerate(model.audio_logits(states)):
+            rows = inside[:, slot]
+            one = picked_logprobs(logits[rows], wanted[rows, slot], sampling.audio_temperature)
+            found[:, slot] = found[:, slot].masked_scatter(rows, one)
+        return found
+
+    width = sum(stop - start for start, stop in config.audio_ranges)
+    # Ids beside an end are padding, outside their codebook; they are not looked at.
+    found = in_parts(
+        audio_score, width, audio_state[here[:, : count + 1]], tokens[..., 1:][here] - starts, sampled[..., 1:][here]
+    )
+    filled = torch.zeros_like(logp[..., 1:]).masked_scatter(here[..., None], found)
+    return torch.cat([logp[..., :1], filled], -1)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _fed_steps(sampled: Tensor) -> Tensor:
+    """How many steps of each answer are read [N]: all before the last sampled one."""
+    steps = torch.arange(sampled.shape[1], device=sampled.device)
+    return (sampled.any(2) * steps).amax(1)
+
+
+def _only_slot(sampled: Tensor, slot: int) -> Tensor:
+    mask = torch.zeros_like(sampled)
+    mask[..., slot] = sampled[..., slot]
+    return mask
+
+
+def _stack_blocks(config: DualStreamConfig, blocks: Sequence[Block], steps: int) -> tuple[Tensor, Tensor]:
+    """All answers of all blocks: tokens [N, T, S] and sampled [N, T, S], padded to `steps`."""
+    tokens, sampled = [], []
+    for block in blocks:
+        _check_ids(config, "an answer", block.tokens)
+        short = ((0, 0), (0, steps - block.tokens.shape[1]), (0, 0))
+        tokens.append(np.pad(block.tokens, short, constant_values=config.pad_id))
+        sampled.append(np.pad(block.sampled, short))
+    return torch.from_numpy(np.concatenate(tokens)), torch.from_numpy(np.concatenate(sampled))

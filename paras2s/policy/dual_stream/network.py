@@ -1,0 +1,252 @@
+"""`DualStreamLM`: Kimi-Audio's two-stream decoder with every size in its config.
+
+Input ids of both streams are embedded by one table and summed; after layer `tap_layer` the state is copied. The text
+branch is the rest of `layers`, then `norm`, then `lm_head`; the audio branch is `mimo_layers`, `mimo_norm`,
+`mimo_output`. Both heads at position l predict position l + 1, independently given the history. Parameter names are those
+of the released checkpoint, whose own code names its two heads the wrong way round.
+
+Without codebooks it is a plain causal decoder, Qwen2's or (with half of each head rotated, in pairs) GLM-4's.
+
+Left out: flash attention, tensor parallelism, Whisper itself (features come in ready).
+Alphabet: B rows, L positions, K codebooks, F continuous features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as fn
+from torch.utils.checkpoint import checkpoint
+
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.kv_cache import Memory, PromptMemory
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.types import Block
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm; half precision is normalised in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d] to [..., d]."""
+        if x.dtype in (torch.float32, torch.float64):
+            return fn.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        return fn.rms_norm(x.float(), x.shape[-1:], self.weight.float(), self.eps).to(x.dtype)
+
+
+def rotary(positions: Tensor, config: DualStreamConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [B, 1, L, turned] of positions [B, L]; computed once and shared by every layer."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    turned = int(config.rotary_share * config.hidden_size // config.num_heads)
+    inverse = config.rope_theta ** (-torch.arange(0, turned, 2, device=positions.device, dtype=wide) / turned)
+    angles = positions.to(wide)[..., None] * inverse
+    angles = angles.repeat_interleave(2, -1) if config.rotary_in_pairs else torch.cat([angles, angles], dim=-1)
+    return angles[:, None].cos().to(dtype), angles[:, None].sin().to(dtype)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, in_pairs: bool) -> Tensor:
+    turned = cos.shape[-1]
+    if turned < x.shape[-1]:
+        return torch.cat([_rotate(x[..., :turned], cos, sin, in_pairs), x[..., turned:]], -1)
+    if in_pairs:
+        across = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
+    else:
+        across = torch.cat([-x[..., turned // 2 :], x[..., : turned // 2]], dim=-1)
+    return x * cos + across * sin
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions; q, k, v with bias, o without (Qwen2)."""
+
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = config.num_heads, config.num_kv_heads
+        self.head_dim = config.hidden_size // config.num_heads
+        self.in_pairs = config.rotary_in_pairs
+        self.q_proj = nn.Linear(config.hidden_size, self.heads * self.head_dim)
+        self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
+        self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, layer: int) -> Tensor:
+        """[B, L, d] to [B, L, d]; causal over x alone without a memory."""
+        rows, length, _ = x.shape
+        q = self.q_proj(x).view(rows, length, self.heads, self.head_dim).transpose(1, 2)
+        k = self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
+        v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
+        q, k = _rotate(q, cos, sin, self.in_pairs), _rotate(k, cos, sin, self.in_pairs)
+        if memory is None:
+            seen = fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        else:
+            seen = memory.attend(layer, q, k, v)
+        return self.o_proj(seen.transpose(1, 2).reshape(rows, length, self.heads * self.head_dim))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d] to [..., d]."""
+        return self.down_proj(fn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """One Qwen2 decoder layer."""
+
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = FeedForward(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, layer: int) -> Tensor:
+        """[B, L, d] to [B, L, d]."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, memory, layer)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class ContinuousAdaptor(nn.Module):
+    """Continuous features into the embedding space (Kimi-Audio's VQAdaptor)."""
+
+    def __init__(self, features: int, hidden: int, eps: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(features, hidden),
+            nn.SiLU(),
+            nn.Dropout(0.0),
+            nn.Linear(hidden, hidden),
+            nn.LayerNorm(hidden, eps),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[B, L, F] to [B, L, d]."""
+        return self.layers(features)
+
+
+class _Backbone(nn.Module):
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_id)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        if config.num_codebooks:
+            self.mimo_layers = nn.ModuleList(Layer(config) for _ in range(config.branch_layers))
+            self.mimo_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        if config.continuous_dim and config.continuous == "adapted":
+            self.vq_adaptor = ContinuousAdaptor(config.continuous_dim, config.hidden_size, config.rms_norm_eps)
+
+
+class DualStreamLM(nn.Module):
+    """The network alone: ids and features to hidden states to log-probs. Sampling and prompts live elsewhere."""
+
+    def __init__(self, config: DualStreamConfig) -> None:
+        super().__init__()
+        self.dual_config = config
+        self.checkpoint_layers = False
+        self.model = _Backbone(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.num_codebooks:
+            self.mimo_output = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor]:
+        """Teacher-forced log-probs [N, T, S] of the answers' only block (see `Policy.logprobs`)."""
+        # Scoring is built on this class; as its forward it is one call to whoever shards the network.
+        from paras2s.policy.dual_stream.logprobs import teacher_forced
+
+        return (teacher_forced(self, prompts, [blocks[0] for blocks in answers], sampling),)
+
+    def initialise(self, seed: int) -> None:
+        """Small normal weights; the outputs of residual blocks are scaled down by depth."""
+        generator = torch.Generator().manual_seed(seed)
+        depth_scale = 1 / math.sqrt(2 * self.dual_config.num_layers)
+        for name, parameter in sorted(self.named_parameters()):
+            if parameter.ndim >= 2:
+                std = 0.02 * (depth_scale if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0)
+                parameter.data.normal_(0.0, std, generator=generator)
+            elif name.endswith("bias"):
+                parameter.data.zero_()
+        self.model.embed_tokens.weight.data[self.dual_config.pad_id] = 0
+
+    def embed(self, audio_ids: Tensor, text_ids: Tensor, features: Tensor | None, continuous: Tensor | None) -> Tensor:
+        """Sum of both streams' embeddings, [B, L, d].
+
+        audio_ids [B, L, K], text_ids [B, L]; where `continuous` [B, L] holds, the audio part becomes
+        (E(a) + adaptor(features)) sqrt(2), before the text embedding is added.
+        """
+        config, weight = self.dual_config, self.model.embed_tokens.weight
+        if features is not None and continuous is not None and config.continuous == "ready" and config.continuous_dim:
+            return torch.where(continuous[..., None], features.to(weight.dtype), self.model.embed_tokens(text_ids))
+        x = torch.zeros(*text_ids.shape, config.hidden_size, dtype=weight.dtype, device=weight.device)
+        for codebook in range(audio_ids.shape[-1]):
+            x = x + self.model.embed_tokens(audio_ids[..., codebook])
+        if features is not None and continuous is not None and config.continuous_dim:
+            scaled = (x + self.model.vq_adaptor(features.to(x.dtype))) * math.sqrt(2)
+            x = torch.where(continuous[..., None], scaled, x)
+        return x + self.model.embed_tokens(text_ids)
+
+    def hidden(
+        self, x: Tensor, positions: Tensor, memory: Memory | None = None, text_steps: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Normed states of both branches, [B, L, d] each; the second is None where there is no audio branch.
+
+        The text branch goes no further than `text_steps` positions: behind the end of the text nothing asks for it.
+        """
+        config = self.dual_config
+        cos, sin = rotary(positions, config, x.dtype)
+        for number in range(config.tap_layer + 1):
+            x = self._through(self.model.layers[number], x, cos, sin, memory, number)
+        audio = None
+        if config.num_codebooks:
+            audio = x
+            for number, layer in enumerate(self.model.mimo_layers, config.num_layers):
+                audio = self._through(layer, audio, cos, sin, memory, number)
+            audio = self.model.mimo_norm(audio)
+        if text_steps is not None and text_steps < x.shape[1]:
+            x, cos, sin = x[:, :text_steps], cos[:, :, :text_steps], sin[:, :, :text_steps]
+        if x.shape[1]:
+            for number in range(config.tap_layer + 1, config.num_layers):
+                x = self._through(self.model.layers[number], x, cos, sin, memory, number)
+        return self.model.norm(x), audio
+
+    def _through(self, layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, number: int) -> Tensor:
+        """One layer, whose activations are made anew for the gradient where that is wanted."""
+        if not (self.checkpoint_layers and torch.is_grad_enabled()):
+            return layer(x, cos, sin, memory, number)
+        if not isinstance(memory, PromptMemory):
+            return checkpoint(layer, x, cos, sin, memory, number, use_reentrant=False)
+
+        def keyed(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            # What the layer remembers must come out of the checkpoint, since answers differentiate through it.
+            own = PromptMemory(memory.lengths)
+            return (layer(x, cos, sin, own, number), *own.pairs[number])
+
+        x, *pair = checkpoint(keyed, x, use_reentrant=False)
+        memory.pairs[number] = pair[0], pair[1]
+        return x
+
+    def text_logits(self, text_hidden: Tensor) -> Tensor:
+        """Logits [..., n] over `text_range`."""
+        start, stop = self.dual_config.text_range
+        return fn.linear(text_hidden, self.lm_head.weight[start:stop])
+
+    def audio_logits(self, audio_hidden: Tensor) -> list[Tensor]:
+        """Logits of each audio slot over its range, from one projection for all K."""
+        ranges = self.dual_config.audio_ranges
+        first, last = ranges[0][0], ranges[-1][1]
+        joint = fn.linear(audio_hidden, self.mimo_output.weight[first:last])
+        return [joint[..., start - first : stop - first] for start, stop in ranges]

@@ -1,0 +1,83 @@
+"""`StreamPolicy`: what every policy on `DualStreamLM` shares, whatever its tokenizer, its ears and its codec.
+
+The embedded policy, Kimi-Audio, and the interleaved single-stream models are subclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paras2s.errors import PolicyError
+from paras2s.policy.base import Policy
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.sampler import sample, slot_names
+from paras2s.policy.types import Generation, Prompt, Sampling, SlotSpec
+from paras2s.types import Block
+
+LORA_TARGETS = r".*model\.(layers|mimo_layers)\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
+HEARING = r"model\.vq_adaptor\..*"
+SHARDED = r"model\.(layers|mimo_layers)\.\d+"
+
+
+class StreamPolicy(Policy):
+    """Sampling, targets and codes around one `DualStreamLM`."""
+
+    model: DualStreamLM
+
+    @property
+    def config(self) -> DualStreamConfig:
+        """Sizes and ids of the network."""
+        return self.model.dual_config
+
+    def slots(self) -> tuple[SlotSpec, ...]:
+        """The token slots, for the spec."""
+        config = self.config
+        text = "text" if config.audio_from_id is None else "both"
+        kinds = [(text, *config.text_range), *(("audio", *r) for r in config.audio_ranges)]
+        return tuple(
+            SlotSpec(name, kind, start, stop)  # type: ignore[arg-type]
+            for name, (kind, start, stop) in zip(slot_names(config), kinds, strict=True)
+        )
+
+    def generate(
+        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
+    ) -> list[Generation]:
+        """See `sampler.sample`."""
+        self.model.eval()
+        return sample(self.model, prompts, group_size, sampling, seeds)
+
+    def target_block(self, codes: np.ndarray, words: Sequence[int]) -> Block:
+        """Layout of reference 1.9 from codes [T, K] and word ids, G = 1.
+
+        Forced blanks are marked as not sampled, terminators as sampled.
+
+        Raises:
+            PolicyError: the words are longer than their speech.
+        """
+        config = self.config
+        delay, eos = config.audio_delay_steps, len(words)
+        steps = max(eos + 1, delay + len(codes) + 1)
+        if eos + 1 > delay + len(codes) + 1:
+            raise PolicyError(f"the words ({eos} pieces) are longer than their speech ({len(codes)} steps)")
+        tokens = np.full((1, steps, 1 + config.num_codebooks), config.pad_id, dtype=np.int64)
+        sampled = np.zeros(tokens.shape, dtype=bool)
+        tokens[0, :, 0] = config.blank_id
+        tokens[0, : eos + 1, 0] = [*words, config.text_eos_id]
+        sampled[0, : eos + 1, 0] = True
+        tokens[0, :delay, 1] = config.blank_id
+        tokens[0, delay : delay + len(codes), 1:] = codes + np.asarray(config.codebook_offsets)
+        tokens[0, delay + len(codes), 1] = config.msg_end_id
+        sampled[0, delay : delay + len(codes), 1:] = True
+        sampled[0, delay + len(codes), 1] = True
+        return Block(slot_names(config), tokens, sampled, np.zeros(tokens.shape))
+
+    def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
+        """Codec codes [T, K] of one answer: what was sampled in the audio slots, without its end."""
+        (block,) = blocks
+        tokens = block.tokens[answer, :, 1:]
+        low = np.asarray(self.config.codebook_offsets)
+        whole = ((tokens >= low) & (tokens < low + np.asarray(self.config.codebook_sizes))).all(1)
+        return tokens[whole & block.sampled[answer, :, 1:].all(1)] - low

@@ -1,0 +1,258 @@
+"""Sampling `DualStreamLM`: one prefill a prompt, preallocated memory, no Python per sequence, and no idle rows.
+
+The rules are Kimi-Audio's: text first, then audio, independent given the history; audio slots are blank for the first
+`audio_delay_steps` steps; text is blank after `text_eos`; an end id in the first audio slot ends the answer. Blanks and
+padding are forced, so `sampled` is False there; terminators are sampled. A decoder without an audio branch samples every
+token and ends at any of its `text_end_ids`.
+
+More answers than fit at once wait: finished answers leave, and the next query's enter (continuous batching), longest
+prompts first, so that neighbours are of like length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paras2s.errors import PolicyError
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.kv_cache import PromptMemory, StepMemory
+from paras2s.policy.dual_stream.logprobs import pad_prompts
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.types import AUDIO, TEXT, Block
+
+# Answers under way at once.
+ROWS_AT_ONCE = 256
+
+
+def slot_names(config: DualStreamConfig) -> tuple[str, ...]:
+    """S = 1 + K names."""
+    return ("text", *(f"audio{k}" for k in range(config.num_codebooks)))
+
+
+def pick(logits: Tensor, temperature: float, uniform: Tensor, top_k: int = 0) -> tuple[Tensor, Tensor]:
+    """Inverse-CDF draw: logits [N, V] and uniforms [N] give index [N] and its log-prob [N] among the `top_k` (0: all)."""
+    scaled = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    if 0 < top_k < scaled.shape[-1]:
+        least = scaled.topk(top_k, -1).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < least, float("-inf"))
+    logp = torch.log_softmax(scaled, dim=-1)
+    cumulative = logp.exp().cumsum(-1)
+    index = (cumulative < (uniform.to(logp.dtype)[:, None] * cumulative[:, -1:])).sum(-1).clamp_(max=logits.shape[-1] - 1)
+    return index, logp.gather(1, index[:, None])[:, 0]
+
+
+def uniforms_of(seeds: Sequence[Sequence[int]], steps: int, slots: int) -> Tensor:
+    """[N, steps, slots] from one generator a sequence, so that an answer depends on its own seed and not on its neighbours."""
+    rows = [np.random.Generator(np.random.Philox(seed)).random((steps, slots)) for group in seeds for seed in group]
+    return torch.from_numpy(np.stack(rows))
+
+
+def check_request(prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]) -> None:
+    """What every sampler refuses.
+
+    Raises:
+        PolicyError: no prompt, seeds of another shape than [B][G], or a temperature that is not positive.
+    """
+    if not prompts or len(seeds) != len(prompts) or any(len(row) != group_size for row in seeds):
+        raise PolicyError(f"there must be a prompt, and seeds must be [{len(prompts)}][{group_size}]")
+    if min(sampling.text_temperature, sampling.audio_temperature) <= 0:
+        raise PolicyError("temperatures must be above 0; for a nearly greedy answer use 0.01")
+
+
+@dataclass
+class _Rows:
+    """The answers under way, n of them: which answer each is [n], its steps so far, and the states that predict the next."""
+
+    answer: Tensor
+    step: Tensor
+    position: Tensor
+    text_done: Tensor
+    done: Tensor
+    text_state: Tensor
+    audio_state: Tensor | None
+
+    def select(self, rows: Tensor) -> None:
+        self.answer, self.step, self.position = self.answer[rows], self.step[rows], self.position[rows]
+        self.text_done, self.done, self.text_state = self.text_done[rows], self.done[rows], self.text_state[rows]
+        self.audio_state = None if self.audio_state is None else self.audio_state[rows]
+
+    def join(self, others: _Rows) -> None:
+        for name in ("answer", "step", "position", "text_done", "done"):
+            setattr(self, name, torch.cat([getattr(self, name), getattr(others, name)]))
+        if self.text_state.shape[1] < others.text_state.shape[1]:
+            # The texts of those who are here have ended, so nobody computed their states, and nobody reads them.
+            self.text_state = others.text_state.new_zeros(len(self.text_state), *others.text_state.shape[1:])
+        self.text_state = torch.cat([self.text_state, others.text_state])
+        if self.audio_state is not None and others.audio_state is not None:
+            self.audio_state = torch.cat([self.audio_state, others.audio_state])
+
+
+@torch.inference_mode()
+def sample(
+    model: DualStreamLM,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    sampling: Sampling,
+    seeds: Sequence[Sequence[int]],
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> list[Generation]:
+    """G answers for each of B prompts, at most `rows_at_once` answers (or one group) under way at a time.
+
+    Raises:
+        PolicyError: see `check_request`.
+    """
+    check_request(prompts, group_size, sampling, seeds)
+    config, device = model.dual_config, model.lm_head.weight.device
+    rows, slots, steps = len(prompts) * group_size, 1 + config.num_codebooks, sampling.max_steps
+    uniforms = uniforms_of(seeds, steps, slots).to(device)
+    tokens_of = torch.full((rows, steps, slots), config.pad_id, device=device)
+    sampled_of = torch.zeros(rows, steps, slots, dtype=torch.bool, device=device)
+    logp_of = torch.zeros(rows, steps, slots, dtype=torch.float64, device=device)
+    ended = torch.zeros(rows, dtype=torch.bool, device=device)
+    desk = _Desk(model, prompts, group_size, steps, max(rows_at_once, group_size))
+    here, memory = desk.admit(None)
+    while True:
+        drawn, sampled, logp = _draw(model, here, uniforms[here.answer, here.step], sampling)
+        drawn, sampled = torch.where(here.done[:, None], config.pad_id, drawn), sampled & ~here.done[:, None]
+        tokens_of[here.answer, here.step], sampled_of[here.answer, here.step] = drawn, sampled
+        logp_of[here.answer, here.step] = torch.where(sampled, logp, 0.0)
+        here.text_done = here.text_done | (drawn[:, 0] == config.text_eos_id)
+        ended[here.answer] |= _ends(config, drawn, sampled, sampling.speak)
+        here.done = here.done | ended[here.answer] | (here.step == steps - 1)
+        finished = int(here.done.sum())
+        if finished == len(here.done) and not desk.waiting:
+            return _pack(config, (tokens_of, sampled_of, logp_of, ended), group_size, seeds)
+        # Answers leave in bulk: moving the memory costs more than a few idle rows. None goes on behind the last step, for
+        # which there is no room.
+        if 8 * finished >= len(here.done) or (finished and bool((here.step == steps - 1).any())):
+            keep = (~here.done).nonzero()[:, 0]
+            drawn = drawn[keep]
+            here.select(keep)
+            memory.select(keep)
+        if len(here.done):
+            _step(model, here, drawn, memory)
+        if desk.waiting and desk.room(len(here.done), memory):
+            here, memory = desk.admit((here, memory))
+
+
+def _step(model: DualStreamLM, here: _Rows, tokens: Tensor, memory: StepMemory) -> None:
+    """Read the tokens [n, S] that were drawn; `here` then stands before its next step."""
+    x = model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
+    text, audio = model.hidden(x, here.position[:, None], memory, text_steps=int(not here.text_done.all()))
+    memory.advance()
+    here.text_state, here.audio_state = text[:, -1:], None if audio is None else audio[:, -1]
+    here.step, here.position = here.step + 1, here.position + 1
+
+
+class _Desk:
+    """Who waits, and how a group enters."""
+
+    def __init__(self, model: DualStreamLM, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int) -> None:
+        self.model, self.prompts, self.group_size, self.steps, self.rows = model, prompts, group_size, steps, rows
+        at_once = min(len(prompts), rows // group_size)
+        # A seat is held by the longest answer of its group; with twice the seats the others' rows are not left idle.
+        self.seats = at_once if at_once == len(prompts) else 2 * at_once
+        self.waiting = list(range(len(prompts)))
+        if self.seats > at_once:
+            self.waiting.sort(key=lambda number: -prompts[number].length)
+        self.width = max(prompt.length for prompt in prompts)
+
+    def room(self, active: int, memory: StepMemory) -> bool:
+        """Whether a group fits beside `active` rows."""
+        return active + self.group_size <= self.rows and bool(memory.free_seats)
+
+    def admit(self, present: tuple[_Rows, StepMemory] | None) -> tuple[_Rows, StepMemory]:
+        """Read as many waiting prompts as there is room for, each once, and put their answers behind those present."""
+        free = self.seats if present is None else len(present[1].free_seats)
+        active = 0 if present is None else len(present[0].done)
+        count = min(len(self.waiting), free, (self.rows - active) // self.group_size)
+        numbers, self.waiting = self.waiting[:count], self.waiting[count:]
+        model, device = self.model, self.model.lm_head.weight.device
+        audio, text, features, continuous, lengths = pad_prompts(
+            model.dual_config, [self.prompts[number] for number in numbers], device
+        )
+        read = PromptMemory(lengths)
+        x = model.embed(audio, text, features, continuous)
+        text_state, audio_state = model.hidden(x, torch.arange(text.shape[1], device=device).expand(text.shape), read)
+        of = torch.arange(count, device=device).repeat_interleave(self.group_size)
+        last = lengths[of] - 1
+        members = torch.arange(self.group_size, device=device)
+        answer = (torch.tensor(numbers, device=device)[:, None] * self.group_size + members).flatten()
+        new = _Rows(
+            answer=answer,
+            step=torch.zeros_like(answer),
+            position=lengths[of],
+            text_done=torch.zeros_like(answer, dtype=torch.bool),
+            done=torch.zeros_like(answer, dtype=torch.bool),
+            text_state=text_state[of, last][:, None],
+            audio_state=None if audio_state is None else audio_state[of, last],
+        )
+        if present is None:
+            memory = StepMemory(read, self.seats, self.group_size, self.steps, self.width)
+            memory.admit(read)
+            return new, memory
+        here, memory = present
+        memory.admit(read)
+        here.join(new)
+        return here, memory
+
+
+def _draw(model: DualStreamLM, here: _Rows, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, sampled mask and log-probs [n, S] of one step; `uniform` is [n, S]; text states are [n, 0, d] behind texts."""
+    config = model.dual_config
+    tokens = torch.full(uniform.shape, config.pad_id, device=uniform.device)
+    sampled = torch.zeros(uniform.shape, dtype=torch.bool, device=uniform.device)
+    logp = torch.zeros(uniform.shape, dtype=torch.float64, device=uniform.device)
+    tokens[:, 0] = config.blank_id
+    if here.text_state.shape[1]:
+        logits = model.text_logits(here.text_state[:, 0])
+        index, logp[:, 0] = pick(logits, sampling.text_temperature, uniform[:, 0], sampling.text_top_k)
+        tokens[:, 0] = torch.where(here.text_done, config.blank_id, index + config.text_range[0])
+        sampled[:, 0] = ~here.text_done
+    if here.audio_state is None:
+        return tokens, sampled, logp
+    speaks = (here.step >= config.audio_delay_steps) & sampling.speak
+    if speaks.any():
+        for slot, logits in enumerate(model.audio_logits(here.audio_state), 1):
+            index, logp[:, slot] = pick(logits, sampling.audio_temperature, uniform[:, slot], sampling.audio_top_k)
+            tokens[:, slot] = index + config.audio_ranges[slot - 1][0]
+        ended = torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
+        tokens[:, 2:] = torch.where((ended | ~speaks)[:, None], config.pad_id, tokens[:, 2:])
+        sampled[:, 1] = speaks
+        sampled[:, 2:] = (speaks & ~ended)[:, None]
+    tokens[:, 1] = torch.where(speaks, tokens[:, 1], config.blank_id)
+    return tokens, sampled, logp
+
+
+def _ends(config: DualStreamConfig, tokens: Tensor, sampled: Tensor, speak: bool) -> Tensor:
+    """Which answers end with this step [n]: at an audio end id, or at a text end where there is no audio."""
+    if config.num_codebooks and speak:
+        return sampled[:, 1] & torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
+    return sampled[:, 0] & torch.isin(tokens[:, 0], torch.tensor(config.text_end_ids, device=tokens.device))
+
+
+def _pack(
+    config: DualStreamConfig,
+    recorded: tuple[Tensor, Tensor, Tensor, Tensor],
+    group_size: int,
+    seeds: Sequence[Sequence[int]],
+) -> list[Generation]:
+    tokens, sampled, logp, ended = (part.cpu().numpy() for part in recorded)
+    found = []
+    for number, group in enumerate(seeds):
+        rows = slice(number * group_size, (number + 1) * group_size)
+        # In a long delay there are steps in which everything is forced, so the last drawn step counts, not how many.
+        steps = 1 + int(np.flatnonzero(sampled[rows].any(axis=(0, 2))).max())
+        labels = None
+        if config.audio_from_id is not None:
+            labels = np.where(tokens[rows, :steps] >= config.audio_from_id, AUDIO, TEXT)
+        block = Block(slot_names(config), tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps], labels)
+        finish = tuple("eos" if end else "length" for end in ended[rows])
+        found.append(Generation((block,), finish, tuple(group)))
+    return found

@@ -1,0 +1,139 @@
+"""Audio to discrete codes and back, behind one interface; Codec 2 700C is the embedded codec."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import functools
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from paras2s.audio.assets import package_dir
+from paras2s.audio.clip import Clip
+from paras2s.audio.pitch import track_pitch
+from paras2s.errors import AssetError
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """What a policy may know of its codec. K = `num_codebooks`; one step of K codes lasts 1 / `frame_rate_hz`."""
+
+    sample_rate_hz: int
+    frame_rate_hz: float
+    num_codebooks: int
+    cardinality: tuple[int, ...]
+
+    def encode(self, clip: Clip) -> np.ndarray:
+        """Codes [T, K], int64; the tail is padded with silence to a whole step."""
+
+    def decode(self, codes: np.ndarray) -> Clip:
+        """Waveform of codes [T, K]; T = 0 gives an empty clip. The same codes give the same samples."""
+
+
+class Codec2Pairs:
+    """Codec 2, mode 700C, two 40 ms frames a step: 12.5 steps/s, K = 8.
+
+    A frame is 28 bits, most significant first: two 9-bit spectral indices, 4-bit energy, 6-bit log pitch (0 unvoiced).
+    The pitch index is written from SwiftF0, since Codec 2's own tracker halves and doubles on processed speech.
+    """
+
+    sample_rate_hz = 8_000
+    frame_rate_hz = 12.5
+    num_codebooks = 8
+    cardinality: tuple[int, ...] = (512, 512, 16, 64, 512, 512, 16, 64)
+    version = "codec2-700c-pairs/1"
+
+    _WIDTHS = (9, 9, 4, 6)
+    _FRAME = 320
+
+    def encode(self, clip: Clip) -> np.ndarray:
+        """Codes [T, 8]."""
+        samples = clip.at(self.sample_rate_hz).samples
+        step = 2 * self._FRAME
+        samples = np.pad(samples, (0, -len(samples) % step))
+        frames = len(samples) // self._FRAME
+        pcm = np.clip(samples * 32767, -32768, 32767).astype(np.int16)
+        pitch = track_pitch(clip)
+        # The index describes the middle of a frame.
+        f0_hz = pitch.at((np.arange(frames) + 0.5) * self._FRAME / self.sample_rate_hz)
+        codes = np.zeros((frames, 4), dtype=np.int64)
+        with _Codec2Library() as coder:
+            for number in range(frames):
+                codes[number] = self._unpack(coder.encode(pcm[number * self._FRAME : (number + 1) * self._FRAME]))
+        codes[:, 3] = pitch_index(f0_hz)
+        return codes.reshape(frames // 2, 8)
+
+    def decode(self, codes: np.ndarray) -> Clip:
+        """Waveform at 8 kHz, 640 samples a step."""
+        codes = np.asarray(codes, dtype=np.int64).reshape(-1, 4)
+        if not len(codes):
+            return Clip(np.zeros(0, dtype=np.float32), self.sample_rate_hz)
+        with _Codec2Library() as coder:
+            pcm = np.concatenate([coder.decode(self._pack(frame)) for frame in codes])
+        return Clip((pcm / 32768.0).astype(np.float32), self.sample_rate_hz)
+
+    def _unpack(self, packed: bytes) -> list[int]:
+        bits = int.from_bytes(packed, "big") >> 4
+        values = []
+        for width in reversed(self._WIDTHS):
+            values.append(bits & ((1 << width) - 1))
+            bits >>= width
+        return values[::-1]
+
+    def _pack(self, frame: np.ndarray) -> bytes:
+        bits = 0
+        for value, width in zip(frame, self._WIDTHS, strict=True):
+            bits = (bits << width) | int(value)
+        return (bits << 4).to_bytes(4, "big")
+
+
+def pitch_index(f0_hz: np.ndarray) -> np.ndarray:
+    """Codec 2's 6-bit log pitch: 64 ln(f/50) / ln 8, at least 1 where voiced, 0 where unvoiced."""
+    index = np.rint(64 * np.log(np.maximum(f0_hz, 50.0) / 50.0) / np.log(8.0))
+    return np.where(f0_hz > 0, np.clip(index, 1, 63), 0).astype(np.int64)
+
+
+class _Codec2Library:
+    """The C library inside pycodec2's wheel, loaded afresh for every clip.
+
+    Its dither for unvoiced frames comes from a generator that cannot be seeded; only a new copy of the library starts it
+    anew, and equal codes must give equal samples. So pycodec2 itself, which would keep the library loaded, is not imported.
+    """
+
+    _MODE_700C = 8
+    _SAMPLES = 320
+    _BYTES = 4
+
+    def __enter__(self) -> _Codec2Library:
+        self._library = ctypes.CDLL(_codec2_path())
+        self._library.codec2_create.restype = ctypes.c_void_p
+        self._state = ctypes.c_void_p(self._library.codec2_create(self._MODE_700C))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library.codec2_destroy(self._state)
+        _ctypes.dlclose(self._library._handle)
+
+    def encode(self, pcm: np.ndarray) -> bytes:
+        """One frame of 320 int16 samples to 4 bytes."""
+        frame = np.ascontiguousarray(pcm, dtype=np.int16)
+        packed = ctypes.create_string_buffer(self._BYTES)
+        self._library.codec2_encode(self._state, packed, frame.ctypes.data_as(ctypes.c_void_p))
+        return packed.raw
+
+    def decode(self, packed: bytes) -> np.ndarray:
+        """Four bytes to 320 int16 samples."""
+        frame = np.zeros(self._SAMPLES, dtype=np.int16)
+        self._library.codec2_decode(self._state, frame.ctypes.data_as(ctypes.c_void_p), packed)
+        return frame
+
+
+@functools.lru_cache(maxsize=1)
+def _codec2_path() -> str:
+    folder = package_dir("pycodec2")
+    places = (folder.parent / "pycodec2.libs", folder / ".dylibs")
+    found = [path for place in places for path in sorted(place.glob("libcodec2*"))]
+    if not found:
+        raise AssetError(f"no libcodec2 beside {folder}; reinstall the package 'pycodec2' from its wheel")
+    return str(found[0])

@@ -1,0 +1,55 @@
+"""What the frozen front-end makes of a clip, before any trained weight: codes and prosody. Cached beside the clip."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from zipfile import BadZipFile
+
+import numpy as np
+
+from paras2s.audio.clip import Clip
+from paras2s.audio.prosody import VERSION as PROSODY_VERSION
+from paras2s.audio.prosody import describe
+from paras2s.errors import DataError
+from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs
+
+VERSION = f"{Codec2Pairs.version}+{PROSODY_VERSION}"
+
+
+@dataclass(frozen=True)
+class Percept:
+    """codes [T, K] int64, steps [T', 6] and utterance [45] float32 (see `acoustics.prosody.describe`)."""
+
+    codes: np.ndarray
+    steps: np.ndarray
+    utterance: np.ndarray
+
+    def to_bytes(self) -> bytes:
+        """As an .npz file."""
+        buffer = io.BytesIO()
+        np.savez(buffer, codes=self.codes.astype(np.int16), steps=self.steps, utterance=self.utterance)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Percept:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            DataError: the file is cut off or another kind.
+        """
+        try:
+            with np.load(io.BytesIO(data)) as held:
+                return cls(held["codes"].astype(np.int64), held["steps"], held["utterance"])
+        except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
+            raise DataError(f"{name}: not a percept ({error}); delete it and it is made again") from error
+
+
+def perceive(clip: Clip, codec: Codec) -> Percept:
+    """Codes and prosody of a clip.
+
+    Raises:
+        AudioError: silence.
+    """
+    steps, utterance = describe(clip)
+    return Percept(codec.encode(clip), steps, utterance)

@@ -1,0 +1,193 @@
+"""`EmbeddedPolicy`: the small dual-stream policy that is trained from nothing, with Codec 2, a listener and word pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from paras2s.audio.clip import Clip
+from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces, piece_embeddings
+from paras2s.configs.schema.run import AugmentConfig
+from paras2s.errors import PolicyError
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.policy import HEARING, LORA_TARGETS, SHARDED, StreamPolicy
+from paras2s.policy.embedded.augment import augment
+from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs
+from paras2s.policy.embedded.features import FEATURE_DIM, Listener
+from paras2s.policy.embedded.frontend import Percept, perceive
+from paras2s.policy.types import PolicySpec, Prompt, Turn
+from paras2s.policy.weights import load_tensors, shard_files, write_tensors
+from paras2s.types import Block
+from paras2s.utils.io import read_json, write_json
+
+# Order of the special ids behind the word pieces. text_eos comes first, msg_end last: each borders what it is sampled with.
+SPECIALS = (
+    "text_eos_id", "blank_id", "pad_id", "user_id", "assistant_id", "media_begin_id", "media_end_id",
+    "audio_and_text_id", "msg_end_id",
+)  # fmt: skip
+
+
+def special_ids(pieces: int) -> dict[str, int]:
+    """Ids of the special tokens behind `pieces` word pieces."""
+    return {name: pieces + number for number, name in enumerate(SPECIALS)}
+
+
+class EmbeddedPolicy(StreamPolicy):
+    """Ids, prompts, answers and log-probs around one small `DualStreamLM`."""
+
+    def __init__(self, model: DualStreamLM, pieces: WordPieces, codec: Codec, listener: Listener) -> None:
+        config = model.dual_config
+        if codec.cardinality != config.codebook_sizes:
+            raise PolicyError(f"codebooks {config.codebook_sizes} do not fit the codec's {codec.cardinality}")
+        self.model, self.pieces, self.codec, self.listener = model, pieces, codec, listener
+        self.spec = PolicySpec(
+            slots=self.slots(),
+            step_rate_hz=codec.frame_rate_hz,
+            input_rate_hz=16_000,
+            output_rate_hz=codec.sample_rate_hz,
+            shared_prefill=True,
+            has_target_encoder=True,
+            stochastic_decoder=False,
+            continuous_audio_input=config.continuous_dim > 0,
+            joint_step=True,
+            lora_targets=LORA_TARGETS,
+            hearing_parameters=HEARING,
+            sharded=SHARDED,
+            context_steps=None,
+            code_format=Codec2Pairs.version,
+        )
+
+    @classmethod
+    def create(cls, sizes: Any, codec: Codec, listener: Listener, seed: int) -> EmbeddedPolicy:
+        """A new policy of the sizes in `config.PolicyConfig`; its text rows start from a sentence model's token table."""
+        pieces = WordPieces.most_frequent(sizes.text_pieces)
+        config = DualStreamConfig(
+            hidden_size=sizes.hidden_size,
+            intermediate_size=sizes.intermediate_size,
+            num_layers=sizes.num_layers,
+            tap_layer=sizes.tap_layer,
+            num_heads=sizes.num_heads,
+            num_kv_heads=sizes.num_kv_heads,
+            rope_theta=10_000.0,
+            text_vocab=len(pieces) + len(SPECIALS),
+            codebook_sizes=codec.cardinality,
+            audio_delay_steps=sizes.audio_delay_steps,
+            continuous_dim=FEATURE_DIM,
+            mask_invalid_ids=True,
+            **special_ids(len(pieces)),
+        )
+        model = DualStreamLM(config)
+        model.initialise(seed)
+        rows = piece_embeddings(pieces.pieces)
+        rows = rows - rows.mean(0)
+        _, _, directions = np.linalg.svd(rows, full_matrices=False)
+        projected = rows @ directions[: config.hidden_size].T
+        projected = torch.from_numpy(projected * (0.02 / projected.std())).float()
+        model.model.embed_tokens.weight.data[: len(pieces), : projected.shape[1]] = projected
+        return cls(model, pieces, codec, listener)
+
+    # -- prompts and targets ------------------------------------------------------------------------------------------
+
+    def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
+        """A spoken question, with what a recogniser heard in it.
+
+        Raises:
+            PolicyError: anything else: this policy knows single questions only.
+        """
+        if len(turns) != 1 or turns[0].role != "user" or turns[0].clip is None:
+            raise PolicyError("the embedded policy reads one spoken question, and no dialogue; give one user turn with a clip")
+        return self.prompt_of(perceive(turns[0].clip, self.codec), turns[0].text)
+
+    def prompt_of(self, percept: Percept, heard: str) -> Prompt:
+        """Layout of reference 1.5 with the transcript in the text stream (ParaS2S, section 4).
+
+        user, media_begin, codes (continuous), media_end, "answer with both", msg_end, assistant.
+        """
+        config, codes = self.config, percept.codes
+        words = self.pieces.encode(heard)
+        # Words longer than the speech run on beside blanks; the streams have one length.
+        steps = max(len(codes), len(words))
+        speech = slice(2, 2 + len(codes))
+        audio = np.full((steps + 6, config.num_codebooks), config.pad_id, dtype=np.int64)
+        text = np.full(steps + 6, config.blank_id, dtype=np.int64)
+        audio[[0, 1], 0] = config.user_id, config.media_begin_id
+        audio[2 + len(codes) : 2 + steps, 0] = config.blank_id
+        audio[2 + steps :, 0] = config.media_end_id, config.audio_and_text_id, config.msg_end_id, config.assistant_id
+        audio[speech] = codes + np.asarray(config.codebook_offsets)
+        text[2 : 2 + len(words)] = words
+        continuous = np.zeros(steps + 6, dtype=bool)
+        continuous[speech] = True
+        features = np.zeros((steps + 6, FEATURE_DIM), dtype=np.float32)
+        features[speech] = self.listener.features(percept, heard)
+        return Prompt(audio, text, features, continuous, SENTENCE_DIM, config.codebook_offsets)
+
+    def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
+        """A demonstration as one block with G = 1."""
+        return (self.target_block(self.codec.encode(clip), self.pieces.encode(text)),)
+
+    def blur(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
+        """See `augment.augment`."""
+        return augment(prompt, config, self.config, rng)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
+        """Waveform of one answer; Codec 2 draws nothing."""
+        return self.codec.decode(self.decode_codes(blocks, answer))
+
+    def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
+        """Text stream of one answer, up to its end."""
+        (block,) = blocks
+        ids = block.tokens[answer, :, 0][block.sampled[answer, :, 0]]
+        return self.pieces.decode([int(i) for i in ids if i < len(self.pieces)])
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Weights as safetensors, config, vocabulary and listener statistics, each atomically."""
+        if self.adapters:
+            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+        write_tensors(folder, self.model.state_dict())
+        write_json(folder / "vocabulary.json", list(self.pieces.pieces))
+        self.listener.save(folder / "listener.json")
+        # Last, since a folder that has it counts as whole.
+        config = self.config.model_dump(mode="json")
+        write_json(folder / "policy.json", {"architecture": "DualStreamLM", "config": config})
+
+    def reload(self, folder: Path) -> None:
+        """Weights alone."""
+        load_tensors(self.model, shard_files(folder), str(folder))
+
+    @classmethod
+    def load(
+        cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None, codec: Codec | None = None
+    ) -> EmbeddedPolicy:
+        """Read what `save` wrote.
+
+        Raises:
+            DataError: a file is missing or broken.
+            PolicyError: another architecture, or weights that do not fit the config.
+        """
+        described = read_json(folder / "policy.json")
+        architecture = described.get("architecture") if isinstance(described, dict) else None
+        if architecture != "DualStreamLM":
+            raise PolicyError(f"{folder}: holds a {architecture!r}, not a DualStreamLM; choose another")
+        try:
+            config = DualStreamConfig.model_validate(described.get("config"))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "config"
+            raise PolicyError(f"{folder}/policy.json: {place}: {first['msg']}") from error
+        pieces = WordPieces(read_json(folder / "vocabulary.json"))
+        if len(pieces) != config.text_eos_id:
+            raise PolicyError(f"{folder}/vocabulary.json: {len(pieces)} pieces, the config wants {config.text_eos_id}")
+        policy = cls(DualStreamLM(config), pieces, codec or Codec2Pairs(), Listener.load(folder / "listener.json"))
+        policy.reload(folder)
+        policy.model.to(device, dtype)
+        return policy

@@ -1,0 +1,79 @@
+"""CosyVoice's two ends, as GLM-4-Voice and Step-Audio 2 borrow them: a decoder of codes, and the S3 tokenizer.
+
+The decoder (flow matching, then a HiFT vocoder) is on no package index: it is a folder of the makers' repositories. So it is
+a protocol here, and whoever has one hands it to `load`. The S3 tokenizer was released as an ONNX file; the package
+`s3tokenizer` (0.3, Apache-2.0) runs it in torch, and wants torchaudio.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from paras2s.audio.clip import Clip
+from paras2s.errors import AudioError, PolicyError
+
+S3_RATE_HZ = 16_000
+# The package reads from the name which of its three networks the file holds.
+S3_NAME = "speech_tokenizer_v2_25hz"
+
+
+class SpeechDecoder(Protocol):
+    """Codes to a waveform; what it draws, it draws from the seed."""
+
+    def decode(self, codes: np.ndarray, seed: int) -> Clip:
+        """The sound of codes [T], T > 0."""
+
+
+class SpeechEncoder(Protocol):
+    """A waveform to codes."""
+
+    def encode(self, clip: Clip) -> np.ndarray:
+        """Codes [T] from 0, int64."""
+
+
+class S3Tokenizer:
+    """Speech to the 6561 codes of CosyVoice 2, 25 a second."""
+
+    def __init__(self, network: Any, mel: Any, pad: Any, device: str | torch.device = "cpu") -> None:
+        self.network, self.mel, self.pad = network.to(device).eval(), mel, pad
+
+    @classmethod
+    def load(cls, path: Path, device: str | torch.device = "cpu") -> S3Tokenizer:
+        """Read `speech_tokenizer_v2_25hz.onnx`.
+
+        Raises:
+            PolicyError: no such file, or the package is not there.
+        """
+        if not path.is_file():
+            raise PolicyError(f"{path}: no such file; it is in the folder token2wav of the released checkpoint")
+        try:
+            from s3tokenizer import log_mel_spectrogram, padding
+            from s3tokenizer.model_v2 import S3TokenizerV2
+        except (ImportError, OSError) as error:
+            # A torchaudio of another build than torch fails as a library that cannot be opened.
+            raise PolicyError(
+                f"the codes of Step-Audio 2 need the package s3tokenizer and your torch's torchaudio ({error}): "
+                "pip install torchaudio 's3tokenizer>=0.3'"
+            ) from error
+        network = S3TokenizerV2(S3_NAME)
+        network.init_from_onnx(str(path))
+        return cls(network, log_mel_spectrogram, padding, device)
+
+    @torch.inference_mode()
+    def encode(self, clip: Clip) -> np.ndarray:
+        """Codes [T], int64; the package cuts clips of more than 30 s itself.
+
+        Raises:
+            AudioError: the clip is empty.
+        """
+        samples = clip.at(S3_RATE_HZ).samples
+        if not len(samples):
+            raise AudioError("the clip holds no samples; there is nothing to encode")
+        mel, lengths = self.pad([self.mel(torch.from_numpy(np.ascontiguousarray(samples, dtype=np.float32)))])
+        device = next(self.network.parameters()).device
+        codes, counts = self.network.quantize(mel.to(device), lengths.to(device))
+        return np.asarray(codes[0, : int(counts[0])].cpu().numpy(), dtype=np.int64)

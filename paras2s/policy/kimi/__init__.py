@@ -1,0 +1,1 @@
+"""Kimi-Audio 7B: policy, flow-matching detokenizer, vocoder."""

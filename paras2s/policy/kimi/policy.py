@@ -1,0 +1,314 @@
+"""`KimiPolicy`: Kimi-Audio 7B (arXiv 2504.18425) from its released checkpoint, with everything that stands around its network.
+
+The network is `DualStreamLM` under the released names. Around it: the prompt layout, Whisper features and codes of what is
+heard, the detokenizer of what is said. These parts are frozen, loaded when first needed, and never written again.
+
+Left out: the released repetition penalty, which makes log-probs depend on more than the policy.
+Alphabet: L positions of a prompt, T steps.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from paras2s.audio.clip import Clip
+from paras2s.errors import PolicyError
+from paras2s.policy.components import find_part, point_at_parts
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.policy import HEARING, LORA_TARGETS, SHARDED, StreamPolicy
+from paras2s.policy.kimi.detokenizer import KimiDetokenizer
+from paras2s.policy.speech_tokenizers.bpe import KIMI_PATTERN, RankBpe
+from paras2s.policy.speech_tokenizers.whisper_features import WhisperFeatures
+from paras2s.policy.speech_tokenizers.whisper_vq import GlmTokenizer
+from paras2s.policy.types import PolicySpec, Prompt, Turn
+from paras2s.policy.weights import load_tensors, read_config, shard_files, stored_dtype, write_tensors
+from paras2s.types import Block
+from paras2s.utils.io import read_json, write_bytes
+
+# Names in the released tokenizer; their ids are looked up, never assumed.
+SPECIALS = {
+    "msg_end_id": "<|im_msg_end|>",
+    "media_begin_id": "<|im_media_begin|>",
+    "media_end_id": "<|im_media_end|>",
+    "blank_id": "<|im_kimia_text_blank|>",
+    "text_eos_id": "<|im_kimia_text_eos|>",
+    "user_id": "<|im_kimia_user_msg_start|>",
+    "assistant_id": "<|im_kimia_assistant_msg_start|>",
+    "text_only_id": "<|im_kimia_speech_ct_id|>",
+    "audio_and_text_id": "<|im_kimia_speech_ctd_id|>",
+}
+_CONFIG_KEYS = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
+    "rope_theta", "vocab_size", "max_position_embeddings", "pad_token_id", "kimia_mimo_layers",
+    "kimia_mimo_transformer_from_layer_index", "kimia_mimo_audiodelaytokens", "kimia_token_offset",
+    "kimia_adaptor_input_dim", "use_whisper_feature",
+)  # fmt: skip
+# Frozen parts: folders in the checkpoint, or beside it. The detokenizer is the last two.
+WHISPER, TOKENIZER, FLOW, VOCODER = PARTS = ("whisper-large-v3", "glm-4-voice-tokenizer", "audio_detokenizer", "vocoder")
+_COPIED = ("tiktoken.model", "tokenizer_config.json", "generation_config.json")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a dialogue, as the layout sees it: word ids, codes [T] from 0, or both (an answer that was given)."""
+
+    role: Literal["user", "assistant"]
+    words: tuple[int, ...] = ()
+    codes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Both streams of a prompt [L], and where the audio's continuous features are added."""
+
+    audio: np.ndarray
+    text: np.ndarray
+    continuous: np.ndarray
+
+
+def lay_out(messages: Sequence[Message], config: DualStreamConfig, output_id: int) -> Layout:
+    """The released prompt layout (reference 1.5), up to where the assistant begins.
+
+    `output_id`, behind a user's audio, says whether the answer is to have sound.
+
+    Raises:
+        PolicyError: no message, or words of an earlier answer that are longer than its sound.
+    """
+    if not messages:
+        raise PolicyError("a prompt needs a message")
+    blank, offset = config.blank_id, config.codebook_offsets[0]
+    rows: list[tuple[int, int, bool]] = []
+    for role, held in groupby(messages, key=lambda message: message.role):
+        group = list(held)
+        rows.append((config.user_id if role == "user" else config.assistant_id, blank, False))
+        for message in group:
+            if message.codes is None:
+                rows += [(blank, word, False) for word in message.words]
+                rows += [(blank, config.text_eos_id, False)] if role == "assistant" else []
+            elif role == "user":
+                rows.append((config.media_begin_id, blank, False))
+                rows += [(offset + code, blank, True) for code in message.codes]
+                rows.append((config.media_end_id, blank, False))
+                rows += [(output_id, blank, False)] if message is group[-1] else []
+            else:
+                rows += _given(message, config)
+        rows.append((config.msg_end_id, blank, False))
+    rows.append((config.assistant_id, blank, False))
+    audio, text, continuous = zip(*rows, strict=True)
+    return Layout(np.array(audio), np.array(text), np.array(continuous))
+
+
+def _given(message: Message, config: DualStreamConfig) -> list[tuple[int, int, bool]]:
+    """An earlier answer with sound and words: as the release lays it out, without an end of its text."""
+    assert message.codes is not None
+    audio = [config.blank_id] * config.audio_delay_steps + [config.codebook_offsets[0] + code for code in message.codes]
+    if len(message.words) > len(audio):
+        raise PolicyError(f"an earlier answer has {len(message.words)} words ids for {len(message.codes)} steps of sound")
+    text = [*message.words, *[config.blank_id] * (len(audio) - len(message.words))]
+    return [(sound, word, False) for sound, word in zip(audio, text, strict=True)]
+
+
+class KimiPolicy(StreamPolicy):
+    """Kimi-Audio behind the policy interface."""
+
+    def __init__(self, model: DualStreamLM, words: RankBpe, text_only_id: int, context_steps: int, folder: Path) -> None:
+        self.model, self.words, self.text_only_id, self.folder = model, words, text_only_id, folder
+        config = model.dual_config
+        self.spec = PolicySpec(
+            slots=self.slots(),
+            step_rate_hz=12.5,
+            input_rate_hz=16_000,
+            output_rate_hz=self._output_rate_hz(),
+            shared_prefill=True,
+            has_target_encoder=True,
+            stochastic_decoder=True,
+            continuous_audio_input=config.continuous_dim > 0,
+            joint_step=True,
+            lora_targets=LORA_TARGETS,
+            hearing_parameters=HEARING,
+            sharded=SHARDED,
+            context_steps=context_steps,
+            code_format="glm-4-voice-16384@12.5",
+        )
+
+    # -- prompts and targets ------------------------------------------------------------------------------------------
+
+    def encode_prompt(self, turns: Sequence[Turn], speak: bool = True) -> Prompt:
+        """A dialogue; what a recogniser heard in a user's clip is left to the model's own ears.
+
+        Raises:
+            PolicyError: a system turn, which this model was not trained with.
+        """
+        messages, clips = [], []
+        for turn in turns:
+            if turn.role == "system":
+                raise PolicyError("Kimi-Audio has no system role; say it as the user")
+            if turn.clip is None:
+                messages.append(Message(turn.role, tuple(self.words.encode(turn.text))))
+                continue
+            codes = tuple(int(code) for code in self.tokenizer.encode(turn.clip))
+            if turn.role == "user":
+                clips.append(turn.clip)
+                messages.append(Message("user", (), codes))
+            else:
+                messages.append(Message("assistant", tuple(self.words.encode(turn.text)), codes))
+        config = self.config
+        found = lay_out(messages, config, config.audio_and_text_id if speak else self.text_only_id)
+        features = None
+        if config.continuous_dim and clips:
+            heard = np.concatenate([self.whisper.features(clip) for clip in clips])
+            features = np.zeros((len(found.audio), config.continuous_dim), dtype=np.float32)
+            features[found.continuous] = heard
+        return Prompt(found.audio[:, None], found.text, features, found.continuous, code_offsets=config.codebook_offsets)
+
+    def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
+        """A demonstration in the layout that the warm-up of ParaS2S uses (reference 1.9)."""
+        return (self.target_block(self.tokenizer.encode(clip)[:, None], self.words.encode(text)),)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
+        """Waveform of one answer, by flow matching from noise of `seed`."""
+        return self.detokenizer.decode(self.decode_codes(blocks, answer)[:, 0], seed)
+
+    def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
+        """The text stream of one answer, up to its end; ids that are no text are left out, as in the release."""
+        (block,) = blocks
+        ids = block.tokens[answer, :, 0][block.sampled[answer, :, 0]].tolist()
+        end = ids.index(self.config.text_eos_id) if self.config.text_eos_id in ids else len(ids)
+        return self.words.decode(ids[:end])
+
+    # -- frozen parts -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tokenizer(self) -> GlmTokenizer:
+        """Speech to codes."""
+        return GlmTokenizer.load(find_part(self.folder, TOKENIZER), self.device)
+
+    @cached_property
+    def whisper(self) -> WhisperFeatures:
+        """Speech to continuous features."""
+        return WhisperFeatures.load(find_part(self.folder, WHISPER), self.device)
+
+    @cached_property
+    def detokenizer(self) -> KimiDetokenizer:
+        """Codes to speech."""
+        return KimiDetokenizer.load(find_part(self.folder, FLOW).parent, str(self.device))
+
+    def _output_rate_hz(self) -> int:
+        """Of the vocoder, 24 kHz in the release; known without loading it."""
+        try:
+            return int(dict(read_json(find_part(self.folder, VOCODER) / "config.json"))["sampling_rate"])
+        except PolicyError:
+            return 24_000
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """A checkpoint in the released layout; the frozen parts stay where they are and are pointed at."""
+        if self.adapters:
+            raise PolicyError("merge_lora() before save(): a checkpoint holds the released names")
+        write_tensors(folder, self.model.state_dict())
+        for name in _COPIED:
+            if (self.folder / name).is_file() and folder.resolve() != self.folder.resolve():
+                shutil.copy(self.folder / name, folder / name)
+        point_at_parts(folder, self.folder, PARTS)
+        # Last, since a folder that has it counts as whole.
+        write_bytes(folder / "config.json", (self.folder / "config.json").read_bytes())
+
+    def reload(self, folder: Path) -> None:
+        """Weights alone."""
+        load_tensors(self.model, shard_files(folder), str(folder), _own_name)
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> KimiPolicy:
+        """The released checkpoint, or what `save` wrote.
+
+        Raises:
+            PolicyError: config, tokenizer or tensors do not fit each other; they are named.
+        """
+        released = read_config(folder / "config.json", _CONFIG_KEYS)
+        ids = special_ids(folder)
+        text_only = ids.pop("text_only_id")
+        config = stream_config(released, ids, str(folder / "config.json"))
+        words = RankBpe.read(folder / "tiktoken.model", {}, KIMI_PATTERN)
+        # On the meta device nothing is initialised that the checkpoint fills anyway.
+        with torch.device("meta"):
+            model = DualStreamLM(config)
+        model = model.to(dtype or stored_dtype(shard_files(folder))).to_empty(device=device)
+        context = released["max_position_embeddings"]
+        policy = cls(model, words, text_only, int(str(context)), folder)
+        policy.reload(folder)
+        return policy
+
+
+def _own_name(stored: str) -> str | None:
+    """The names are ours; positions are computed, and a checkpoint still in training holds Whisper as well."""
+    return None if stored.endswith("rotary_emb.inv_freq") or stored.startswith("whisper_model.") else stored
+
+
+def special_ids(folder: Path) -> dict[str, int]:
+    """Ids of the special tokens, by the names of `SPECIALS`.
+
+    Raises:
+        PolicyError: the tokenizer does not have one of them.
+    """
+    path = folder / "tokenizer_config.json"
+    added = dict(read_json(path)).get("added_tokens_decoder", {})
+    ids = {str(token.get("content")): int(number) for number, token in dict(added).items()}
+    if missing := [name for name in SPECIALS.values() if name not in ids]:
+        raise PolicyError(f"{path}: added_tokens_decoder lacks {', '.join(missing)}; this is not Kimi-Audio's tokenizer")
+    return {ours: ids[name] for ours, name in SPECIALS.items()}
+
+
+def stream_config(released: dict[str, Any], ids: dict[str, int], where: str) -> DualStreamConfig:
+    """The released config as ours.
+
+    Raises:
+        PolicyError: values that contradict each other, as those of the config class's defaults do, or that are not built.
+    """
+    layers, tap = released["num_hidden_layers"], released["kimia_mimo_transformer_from_layer_index"]
+    if released["kimia_mimo_layers"] != layers - tap - 1:
+        raise PolicyError(
+            f"{where}: {released['kimia_mimo_layers']} audio layers do not stand beside the {layers - tap - 1} text layers "
+            f"after layer {tap}; these look like the defaults of a config class, not like a checkpoint's values"
+        )
+    fixed = {"rope_scaling": None, "tie_word_embeddings": False, "hidden_act": "silu", "use_whisper_feature": True}
+    for key, value in fixed.items():
+        if released.get(key, value) != value:
+            raise PolicyError(f"{where}: {key} is {released[key]!r}; only {value!r} is built")
+    offset, vocab = released["kimia_token_offset"], released["vocab_size"]
+    if outside := {name: one for name, one in ids.items() if not 0 <= one < offset}:
+        raise PolicyError(f"{where}: special ids outside the text vocabulary of {offset}: {outside}")
+    try:
+        return DualStreamConfig(
+            hidden_size=released["hidden_size"],
+            intermediate_size=released["intermediate_size"],
+            num_layers=layers,
+            tap_layer=tap,
+            num_heads=released["num_attention_heads"],
+            num_kv_heads=released["num_key_value_heads"],
+            rms_norm_eps=released["rms_norm_eps"],
+            rope_theta=released["rope_theta"],
+            text_vocab=offset,
+            codebook_sizes=(vocab - offset,),
+            audio_delay_steps=released["kimia_mimo_audiodelaytokens"],
+            continuous_dim=released["kimia_adaptor_input_dim"],
+            pad_id=released["pad_token_id"],
+            mask_invalid_ids=False,
+            **ids,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise PolicyError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -1,0 +1,115 @@
+"""The policies there are. One is added here, or by an entry point in the group `paras2s.policies` of another package."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paras2s.errors import PolicyError
+from paras2s.utils.io import read_json
+
+if TYPE_CHECKING:
+    import torch
+
+    from paras2s.policy.base import Policy
+
+# Name in a config -> where its class is.
+POLICIES = {
+    "embedded": "paras2s.policy.embedded.policy:EmbeddedPolicy",
+    "kimi": "paras2s.policy.kimi.policy:KimiPolicy",
+    "glm4_voice": "paras2s.policy.interleaved.glm4_voice:Glm4VoicePolicy",
+    "step_audio2": "paras2s.policy.interleaved.step_audio2:StepAudio2Policy",
+    "moshi": "paras2s.policy.moshi:MoshiPolicy",
+    "qwen_omni": "paras2s.policy.qwen_omni:QwenOmniPolicy",
+}
+# What a checkpoint calls itself -> which of them reads it.
+ARCHITECTURES = {
+    "DualStreamLM": "embedded",
+    "Moshi": "moshi",
+    "MoonshotKimiaForCausalLM": "kimi",
+    "ChatGLMModel": "glm4_voice",
+    "ChatGLMForConditionalGeneration": "glm4_voice",
+    "StepAudio2ForCausalLM": "step_audio2",
+    "MoshiForConditionalGeneration": "moshi",
+    "Qwen2_5OmniModel": "qwen_omni",
+    "Qwen2_5OmniForConditionalGeneration": "qwen_omni",
+}
+GROUP = "paras2s.policies"
+
+
+def policy_class(name: str) -> type[Policy]:
+    """A policy by its name in the table, an entry point's name, or `module:Class`.
+
+    Raises:
+        PolicyError: there is none of this name, or it is no `Policy`.
+    """
+    outside = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    where = POLICIES.get(name) or outside.get(name) or (name if ":" in name else None)
+    if where is None:
+        known = ", ".join(sorted(POLICIES.keys() | outside.keys()))
+        raise PolicyError(f"no policy {name!r}; there are {known}, or give module:Class")
+    found = named(where, f"policy {name!r}")
+    from paras2s.policy.base import Policy
+
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise PolicyError(f"policy {name!r}: {where} is not a subclass of paras2s.policy.base.Policy")
+    return found
+
+
+def kind_of(folder: Path) -> str:
+    """Which policy a checkpoint is of, by what its config calls itself.
+
+    Raises:
+        PolicyError: no checkpoint, or of an architecture that nothing here reads.
+    """
+    for name, key in (("policy.json", "architecture"), ("config.json", "architectures")):
+        if (folder / name).is_file():
+            described = read_json(folder / name)
+            called = described.get(key) if isinstance(described, dict) else None
+            architecture = called[0] if isinstance(called, list) and called else called
+            if architecture not in ARCHITECTURES:
+                raise PolicyError(f"{folder / name}: {key} is {called!r}; name the policy itself: {', '.join(POLICIES)}")
+            return ARCHITECTURES[str(architecture)]
+    raise PolicyError(
+        f"{folder}: neither policy.json nor config.json; give the folder of a checkpoint, such as runs/demo/aligned"
+    )
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a whole policy is there: its description is written last."""
+    return any((folder / name).is_file() for name in ("policy.json", "config.json"))
+
+
+def load_policy(
+    folder: Path,
+    kind: str | None = None,
+    device: str = "auto",
+    dtype: torch.dtype | None = None,
+    decoder: str | None = None,
+) -> Policy:
+    """A policy from its checkpoint; `kind` None: what the checkpoint calls itself; `device` "auto": a GPU if there is one."""
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    policy = policy_class(kind or kind_of(folder)).load(folder, device, dtype)
+    if decoder is not None:
+        if not hasattr(policy, "decoder"):
+            raise PolicyError(f"policy.decoder: {type(policy).__name__} has a decoder of its own; leave it out")
+        policy.decoder = named(decoder, "policy.decoder")(folder)
+    return policy
+
+
+def named(where: str, key: str) -> Any:
+    """What `module:attribute` names.
+
+    Raises:
+        PolicyError: there is no such thing.
+    """
+    module, _, attribute = where.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise PolicyError(f"{key}: cannot import {where} ({error})") from error

@@ -1,1 +1,0 @@
-"""Speech in and out of the released models: tokenizer, features, detokenizer."""

@@ -1,0 +1,1 @@
+"""Speech and text tokenizers that several policies share."""

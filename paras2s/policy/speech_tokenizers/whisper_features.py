@@ -1,0 +1,132 @@
+"""`WhisperFeatures`: the continuous view a policy has of the user's speech, from a Whisper encoder.
+
+Kimi-Audio's order: chunks of 30 s, each zero-padded to 30 s and encoded whole (silence included), the first 4 T of its 50 Hz
+states kept, 4 of them side by side: one vector of 4 * d_model each 80 ms.
+
+Left out: bfloat16, in which the official code runs its encoder (here float32), and its option to encode without the silence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from paras2s.audio.clip import Clip
+from paras2s.errors import AudioError, PolicyError, one_line
+from paras2s.policy.weights import load_tensors, read_config, shard_files
+
+if TYPE_CHECKING:
+    from transformers import WhisperFeatureExtractor
+
+# Mel frames to one encoder state: the stride of Whisper's second convolution.
+CONV_STRIDE = 2
+FRAMES_PER_STEP = 4
+_CONFIG_KEYS = (
+    "d_model",
+    "encoder_layers",
+    "encoder_attention_heads",
+    "encoder_ffn_dim",
+    "num_mel_bins",
+    "max_source_positions",
+)
+
+
+class WhisperFeatures:
+    """A Whisper encoder and its log-mel recipe. One step of `feature_dim` numbers lasts 1 / `frame_rate_hz`.
+
+    `encoder` is transformers' `WhisperEncoder`; `extractor` must fill its positions exactly (30 s in the release).
+    """
+
+    def __init__(self, encoder: nn.Module, extractor: WhisperFeatureExtractor, device: str | torch.device = "cpu") -> None:
+        config: Any = encoder.config
+        made = (extractor.feature_size, extractor.nb_max_frames)
+        wanted = (config.num_mel_bins, CONV_STRIDE * config.max_source_positions)
+        if made != wanted:
+            raise PolicyError(f"features of {made} mel bins x frames do not fit a Whisper encoder of {wanted}")
+        self.encoder = encoder.to(device).eval().requires_grad_(False)
+        self.extractor = extractor
+        self.sample_rate_hz = int(extractor.sampling_rate)
+        self.samples_per_step = int(extractor.hop_length) * CONV_STRIDE * FRAMES_PER_STEP
+        self.frame_rate_hz = self.sample_rate_hz / self.samples_per_step
+        self.feature_dim = FRAMES_PER_STEP * int(config.d_model)
+
+    @classmethod
+    def load(cls, folder: Path, device: str | torch.device = "cpu") -> WhisperFeatures:
+        """Read a Whisper checkpoint (Kimi-Audio: its folder `whisper-large-v3`); the text decoder in it is passed over.
+
+        Raises:
+            PolicyError: a file is missing, or the tensors are not those of its config.
+            DataError: there is no config.json.
+        """
+        from transformers import WhisperConfig
+        from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+        config = WhisperConfig.from_dict(read_config(folder / "config.json", _CONFIG_KEYS))
+        extractor = read_extractor(folder)
+        # Nothing is initialised that the checkpoint fills anyway.
+        with torch.device("meta"):
+            encoder = WhisperEncoder(config)
+        encoder.to_empty(device="cpu")
+        load_tensors(encoder, shard_files(folder), str(folder), _encoder_name)
+        return cls(encoder, extractor, device)
+
+    def features(self, clip: Clip) -> np.ndarray:
+        """Features [T, 4 * d_model], float32; T = ceil(samples / 1280) of each 30 s chunk, chunks one after another.
+
+        Raises:
+            AudioError: the clip is empty.
+        """
+        parts = split_clip(clip, self.extractor)
+        weight = next(self.encoder.parameters())
+        made = self.extractor(parts, sampling_rate=self.sample_rate_hz, padding="max_length", return_tensors="pt")
+        found = []
+        with torch.inference_mode():
+            # One chunk at a time: their number is a clip's length, and memory should not depend on it.
+            for part, mel in zip(parts, made.input_features, strict=True):
+                steps = -(-len(part) // self.samples_per_step)
+                states = self.encoder(mel[None].to(weight)).last_hidden_state[0, : FRAMES_PER_STEP * steps]
+                found.append(states.reshape(steps, self.feature_dim).float().cpu())
+        return torch.cat(found).numpy()
+
+
+def split_clip(clip: Clip, extractor: WhisperFeatureExtractor) -> list[np.ndarray]:
+    """Samples at the extractor's rate, in chunks of the length it was made for (30 s); the last may be shorter.
+
+    Raises:
+        AudioError: the clip is empty.
+    """
+    samples = clip.at(int(extractor.sampling_rate)).samples
+    if not len(samples):
+        raise AudioError(f"the clip holds no samples at {extractor.sampling_rate} Hz; there is nothing to encode")
+    step = int(extractor.n_samples)
+    return [np.asarray(samples[start : start + step], dtype=np.float32) for start in range(0, len(samples), step)]
+
+
+def read_extractor(folder: Path) -> WhisperFeatureExtractor:
+    """The log-mel recipe of a checkpoint.
+
+    Raises:
+        PolicyError: missing, or not a recipe.
+    """
+    from transformers import WhisperFeatureExtractor
+
+    path = folder / "preprocessor_config.json"
+    # Without this, transformers would take the folder for a name on the hub and go online.
+    if not path.is_file():
+        raise PolicyError(f"{path}: no such file; copy it from the released checkpoint")
+    try:
+        return WhisperFeatureExtractor.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, TypeError, ValueError) as error:
+        raise PolicyError(f"{path}: not a Whisper feature recipe ({one_line(error)})") from error
+
+
+def _encoder_name(stored: str) -> str | None:
+    """The encoder's own name of a stored tensor; a bare `WhisperModel` is saved without the `model.` in front."""
+    name = stored.removeprefix("model.")
+    if name.startswith("decoder.") or name == "proj_out.weight":
+        return None
+    return name.removeprefix("encoder.")

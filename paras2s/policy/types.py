@@ -1,0 +1,110 @@
+"""What travels between a policy and everyone else (one form for dual-stream, interleaved and framed models)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from paras2s.audio.clip import Clip
+from paras2s.types import Block
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message of a dialogue.
+
+    A user's clip may come with what a recogniser heard in it; an assistant's turn with both is what was said, and its sound.
+    """
+
+    role: Literal["system", "user", "assistant"]
+    text: str = ""
+    clip: Clip | None = None
+
+
+@dataclass(frozen=True)
+class SlotSpec:
+    """One token slot: ids [start, stop) can be sampled in it."""
+
+    name: str
+    kind: Literal["text", "audio", "both"]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What is fixed about a policy.
+
+    `joint_step`: several slots are sampled from one history. `lora_targets` and `hearing_parameters` are patterns of
+    names: modules that LoRA goes on, and parameters that take the question in and say nothing. `sharded` is a pattern of
+    the modules that are sharded over devices one by one. `context_steps`: prompt and answer together, None: no limit.
+    `code_format` says whose codes a rollout holds, so that a reward may read them without their sound.
+    """
+
+    slots: tuple[SlotSpec, ...]
+    step_rate_hz: float
+    input_rate_hz: int
+    output_rate_hz: int
+    shared_prefill: bool
+    has_target_encoder: bool
+    stochastic_decoder: bool
+    continuous_audio_input: bool
+    joint_step: bool
+    lora_targets: str
+    hearing_parameters: str
+    sharded: str
+    context_steps: int | None
+    code_format: str
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample.
+
+    `top_k` of a stream (0: all) is for trying a released model as its makers do; what learns is sampled without it, since
+    a truncated policy is not the one whose log-probs are trained. `speak` False answers in text alone, where a policy can.
+    """
+
+    text_temperature: float = 1.0
+    audio_temperature: float = 1.0
+    max_steps: int = 52
+    text_top_k: int = 0
+    audio_top_k: int = 0
+    speak: bool = True
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens cannot be drawn that the policy gives a probability."""
+        return bool(self.text_top_k or self.audio_top_k)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A question as a policy reads it. Opaque to everyone else; arrays only, so it travels between processes.
+
+    audio_ids [L, K], text_ids [L], features [L, F] or None, continuous [L] bool; `words_dim` is how many of the last
+    features describe the words (so that warm-up can hide them); `code_offsets` [K] turn audio ids into codec codes.
+    """
+
+    audio_ids: np.ndarray
+    text_ids: np.ndarray
+    features: np.ndarray | None
+    continuous: np.ndarray
+    words_dim: int = 0
+    code_offsets: tuple[int, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return len(self.text_ids)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What `Policy.generate` gives for one prompt: G answers in blocks of token slots."""
+
+    blocks: tuple[Block, ...]
+    finish_reason: tuple[str, ...]
+    seeds: tuple[int, ...]

@@ -1,0 +1,167 @@
+"""Blueprints of many clips: every extractor once over all of them, a clip that fails is Absent and holds nobody up."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from paras2s.audio.clip import Clip
+from paras2s.configs.schema.run import ExtractorConfig
+from paras2s.errors import AssetError, AudioError, ConfigError, one_line
+from paras2s.reward.blueprint.accent import AccentExtractor
+from paras2s.reward.blueprint.emotion import EmotionExtractor
+from paras2s.reward.blueprint.loudness import LoudnessExtractor
+from paras2s.reward.blueprint.pitch import PitchExtractor, VoicingExtractor
+from paras2s.reward.blueprint.quality import QualityExtractor
+from paras2s.reward.blueprint.schema import Extractor, Fields
+from paras2s.reward.blueprint.tone import ToneExtractor
+from paras2s.reward.blueprint.transformers_words import TransformersWordsExtractor
+from paras2s.reward.blueprint.truncation import EndingExtractor
+from paras2s.reward.blueprint.words import WordsExtractor
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Absent, Blueprint, Measured
+from paras2s.utils.cache import Kept, key_of
+
+# Other packages offer extractors under this entry point: a name, and a callable of their options.
+ENTRY_POINT = "paras2s.extractors"
+
+EXTRACTORS: dict[str, Callable[..., Extractor]] = {
+    "words": WordsExtractor,
+    "transformers_words": TransformersWordsExtractor,
+    "emotion": EmotionExtractor,
+    "accent": AccentExtractor,
+    "quality": QualityExtractor,
+    "pitch": PitchExtractor,
+    "loudness": LoudnessExtractor,
+    "voicing": VoicingExtractor,
+    "ending": EndingExtractor,
+}
+# Of all, the only one whose state is fitted by a run and not shipped.
+TONE = "tone"
+
+
+def offered() -> dict[str, Callable[..., Extractor]]:
+    """Our extractors and those of installed plug-ins, by name.
+
+    Raises:
+        ConfigError: a plug-in takes a name that is taken.
+    """
+    found = dict(EXTRACTORS)
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT):
+        if entry.name in found or entry.name == TONE:
+            raise ConfigError(f"plug-in {entry.value}: there is an extractor {entry.name!r} already; uninstall or rename it")
+        found[entry.name] = _load_when_asked(entry)
+    return found
+
+
+def _load_when_asked(entry: importlib.metadata.EntryPoint) -> Callable[..., Extractor]:
+    def make(**options: Any) -> Extractor:
+        try:
+            factory = entry.load()
+        except Exception as error:
+            # Another package's import may raise whatever it likes; the user must learn whose it was.
+            raise ConfigError(f"plug-in {entry.value}: cannot be loaded ({one_line(error)})") from error
+        made: Extractor = factory(**options)
+        return made
+
+    return make
+
+
+def make_extractors(wanted: Sequence[str | ExtractorConfig], tone: ToneClassifier | None = None) -> list[Extractor]:
+    """Extractors by name, or by name and options, in that order.
+
+    Raises:
+        ConfigError: an unknown name or option, "tone" without a classifier, or two that give the same group of scores.
+    """
+    registry = offered()
+    asked = [ExtractorConfig(name=one) if isinstance(one, str) else one for one in wanted]
+    unknown = sorted({one.name for one in asked} - registry.keys() - {TONE})
+    if unknown:
+        raise ConfigError(f"unknown extractor {', '.join(unknown)}; there are {', '.join((*registry, TONE))}")
+    if tone is None and any(one.name == TONE for one in asked):
+        raise ConfigError("extractor 'tone' needs a fitted tone classifier; fit one first or leave 'tone' out")
+    made: list[Extractor] = []
+    for one in asked:
+        try:
+            made.append(ToneExtractor(tone) if one.name == TONE and tone else registry[one.name](**one.options))
+        except TypeError as error:
+            raise ConfigError(f"extractor {one.name!r}: options {one.options} do not fit it ({one_line(error)})") from error
+    _refuse_twins(made)
+    return made
+
+
+def _refuse_twins(extractors: Sequence[Extractor]) -> None:
+    owner: dict[str, str] = {}
+    for extractor in extractors:
+        # Two emotion models in one group would read as one distribution.
+        for key in {key if key.startswith("agent_audio") else key.partition(".")[0] for key in extractor.keys}:
+            if owner.setdefault(key, extractor.name) != extractor.name:
+                raise ConfigError(f"extractors {owner[key]!r} and {extractor.name!r} both give {key}; leave one out")
+
+
+def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: Kept | None = None) -> list[Blueprint]:
+    """One blueprint a clip, in order; an AudioError becomes Absent for that extractor's keys on that clip only.
+
+    With `kept`, what the same version of an extractor measured on the same samples is not measured again.
+    """
+    known = _known(clips, extractors, kept) if kept else {}
+    fields: list[Fields] = [{} for _ in clips]
+    for extractor in extractors:
+        todo = [place for place in range(len(clips)) if (extractor.name, place) not in known]
+        at_rate = [clips[place].at(extractor.rate_hz) for place in todo]
+        fresh = dict(zip(todo, _measure(extractor, at_rate) if todo else [], strict=True))
+        if kept:
+            kept.put_many(
+                {_key(clips[place], extractor): fields_to_json(found) for place, found in fresh.items() if _lasting(found)}
+            )
+        for place, row in enumerate(fields):
+            row.update(fresh[place] if place in fresh else known[extractor.name, place])
+    versions = {extractor.name: extractor.version for extractor in extractors}
+    return [Blueprint(found, dict(versions)) for found in fields]
+
+
+def _measure(extractor: Extractor, clips: Sequence[Clip]) -> list[Fields]:
+    """Measure all clips; on an error halve the batch, until the clips that cause it stand alone."""
+    try:
+        return extractor.measure(clips)
+    except AssetError as error:
+        return [{key: Absent(f"{MISSING}: {error}") for key in extractor.keys} for _ in clips]
+    except AudioError as error:
+        if len(clips) == 1:
+            return [{key: Absent(str(error)) for key in extractor.keys}]
+        middle = len(clips) // 2
+        return _measure(extractor, clips[:middle]) + _measure(extractor, clips[middle:])
+
+
+MISSING = "not installed"
+
+
+def _lasting(fields: Fields) -> bool:
+    """Whether a later run would find the same: what a missing package left out may be there next time."""
+    return not any(isinstance(field, Absent) and field.reason.startswith(MISSING) for field in fields.values())
+
+
+def _key(clip: Clip, extractor: Extractor) -> str:
+    samples = hashlib.sha256(clip.samples.tobytes()).hexdigest()
+    return key_of(["blueprint", samples, clip.sample_rate_hz, extractor.name, extractor.version])
+
+
+def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: Kept) -> dict[tuple[str, int], Fields]:
+    keys = {(item.name, place): _key(clip, item) for item in extractors for place, clip in enumerate(clips)}
+    values = kept.get_many(keys.values())
+    return {place: fields_from_json(values[key]) for place, key in keys.items() if key in values}
+
+
+def fields_to_json(fields: Fields) -> dict[str, Any]:
+    """Fields as plain JSON: [value, unit, confidence], or the reason of an absent one."""
+    return {
+        key: [found.value, found.unit, found.confidence] if isinstance(found, Measured) else found.reason
+        for key, found in fields.items()
+    }
+
+
+def fields_from_json(stored: Mapping[str, Any]) -> Fields:
+    """The inverse of `fields_to_json`."""
+    return {key: Absent(found) if isinstance(found, str) else Measured(*found) for key, found in stored.items()}

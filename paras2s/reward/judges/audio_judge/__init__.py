@@ -1,0 +1,1 @@
+"""AudioJudge: an audio model listens and decides."""

@@ -1,0 +1,185 @@
+"""The messages a listening judge gets: examples, test clips and question, by one of five strategies (AudioJudge, Figs. 7-16).
+
+What was joined into which recording is kept, so that a person can hear and read exactly what the judge was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paras2s.audio.clip import Clip, encode_clip
+from paras2s.clients.chat import Audio, Message
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig, Strategy
+from paras2s.errors import JudgeError
+from paras2s.reward.judges.audio_judge.concatenation import Boundary, Joined, Mark, Segment, Signals, join
+from paras2s.reward.judges.audio_judge.tasks import AudioTask
+from paras2s.reward.judges.prompts import Prompt, as_data
+
+BYTES_PER_MB = 1_000_000
+# base64 writes 3 bytes as 4 characters, and it is these that an endpoint counts.
+BASE64 = 4 / 3
+
+INTRODUCED: dict[Boundary, str] = {
+    "instruction": "This is the instruction:",
+    "first": "This is the first recording:",
+    "second": "This is the second recording:",
+    "clip": "This is the recording:",
+}
+JOINED = "These are the recordings, one after the other in one file:"
+SHOWN = "These are examples to learn from, one after the other in one file:"
+VERDICTS = "What is right for each of them:"
+UNDERSTOOD = "I have heard the examples and how each was decided. I shall judge the next recordings in the same way."
+LAYOUT_VERSION = "3"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question's sound: its clips by what they are, in the order they are heard, and what is written beside them.
+
+    `words` are transcripts of clips; `told` fills the prompt; `written` is an instruction that has no sound.
+    """
+
+    clips: tuple[tuple[Boundary, Clip], ...]
+    words: Mapping[Boundary, str]
+    told: Mapping[str, str]
+    written: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class ShownExample:
+    """An example with its right verdict, as the assistant would have said it."""
+
+    case: Case
+    reply: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The messages of one call, and of every recording in them, in order, the segments it was joined from."""
+
+    messages: tuple[Message, ...]
+    marks: tuple[tuple[Mark, ...], ...]
+
+
+class Listening:
+    """Writes messages by one strategy. What stands before the test is the same in every call, and is made once.
+
+    Raises:
+        JudgeError: the examples alone are larger or longer than the config lets be sent.
+    """
+
+    def __init__(
+        self, config: AudioJudgeConfig, task: AudioTask, prompt: Prompt, signals: Signals, examples: Sequence[ShownExample]
+    ) -> None:
+        self.config, self.task, self.prompt, self.signals = config, task, prompt, signals
+        self.strategy = config.strategy if examples else _without_examples(config.strategy)
+        sent = _Sent(config)
+        opening = [Message("system", (prompt.system,))]
+        if self.strategy in ("examples", "examples_and_test"):
+            opening += self._shown_together(examples, sent)
+        else:
+            opening += [message for example in examples for message in self._shown_in_turn(example, sent)]
+        self._opening, self._opening_sent = tuple(opening), sent
+
+    def ask(self, case: Case) -> Asked:
+        """Everything about one case.
+
+        Raises:
+            JudgeError: a recording is larger, or all together are longer, than the config lets be sent.
+        """
+        sent = _Sent(self.config, self._opening_sent)
+        joined = self.strategy in ("test", "examples_and_test")
+        announced: Boundary | None = "test" if self.strategy == "examples_and_test" else None
+        test = Message("user", tuple(self._user(case, joined, sent, announced)))
+        return Asked((*self._opening, test), tuple(sent.marks))
+
+    def _shown_in_turn(self, example: ShownExample, sent: _Sent) -> list[Message]:
+        asked = self._user(example.case, self.strategy == "pair_example", sent, None)
+        return [Message("user", tuple(asked)), Message("assistant", (example.reply,))]
+
+    def _shown_together(self, examples: Sequence[ShownExample], sent: _Sent) -> list[Message]:
+        segments: list[Segment] = []
+        for number, example in enumerate(examples, 1):
+            segments += [Segment("example", number=number), *_segments(example.case)]
+        verdicts = "\n".join(f"Example {number}: {example.reply}" for number, example in enumerate(examples, 1))
+        parts: list[str | Audio] = [SHOWN, sent.joined(self._join(segments)), f"{VERDICTS}\n{verdicts}"]
+        for number, example in enumerate(examples, 1):
+            parts += _written(example.case, f"example_{number}_")
+            if example.case.told:
+                parts.append(f"What example {number} was to be:\n{as_data(f'example_{number}', dict(example.case.told))}")
+        return [Message("user", tuple(parts)), Message("assistant", (UNDERSTOOD,))]
+
+    def _user(self, case: Case, joined: bool, sent: _Sent, announced: Boundary | None) -> list[str | Audio]:
+        parts: list[str | Audio] = []
+        if joined:
+            opening = [Segment(announced)] if announced else []
+            heard = sent.joined(self._join([*opening, *_segments(case)]))
+            parts += [JOINED if self.task.clips == 2 else INTRODUCED["clip"], heard]
+        else:
+            for name, clip in case.clips:
+                parts += [INTRODUCED[name], sent.alone(name, clip)]
+        parts += _written(case, "")
+        values: dict[str, Any] = dict(case.told)
+        return [*parts, *self.prompt.messages(values, {})[1].parts]
+
+    def _join(self, segments: Sequence[Segment]) -> Joined:
+        return join(segments, self.signals, self.config.silence_s, self.config.audio.sample_rate_hz)
+
+
+class _Sent:
+    """The recordings of one call as they are encoded, within the config's limits; `before` are those it begins with."""
+
+    def __init__(self, config: AudioJudgeConfig, before: _Sent | None = None) -> None:
+        self.config = config
+        self.marks: list[tuple[Mark, ...]] = list(before.marks) if before else []
+        self.audio_s: float = before.audio_s if before else 0.0
+        self.sent_mb: float = before.sent_mb if before else 0.0
+
+    def alone(self, name: str, clip: Clip) -> Audio:
+        at = clip.at(self.config.audio.sample_rate_hz)
+        return self.joined(Joined(at, (Mark(name, 0.0, at.duration_s),)))
+
+    def joined(self, found: Joined) -> Audio:
+        limits = self.config.audio
+        data = encode_clip(found.clip, limits.format.upper())
+        self.audio_s += found.clip.duration_s
+        sent_mb = len(data) * BASE64 / BYTES_PER_MB
+        self.sent_mb += sent_mb
+        if limits.max_file_mb is not None and sent_mb > limits.max_file_mb:
+            raise JudgeError(
+                f"a recording of {found.clip.duration_s:.0f} s is {sent_mb:.1f} MB as sent, above audio.max_file_mb "
+                f"({limits.max_file_mb:g}); join fewer clips, or choose another audio.format"
+            )
+        if limits.max_request_mb is not None and self.sent_mb > limits.max_request_mb:
+            raise JudgeError(
+                f"the call's recordings are {self.sent_mb:.1f} MB as sent, above audio.max_request_mb "
+                f"({limits.max_request_mb:g}); show fewer examples, or choose another audio.format"
+            )
+        if limits.max_audio_s is not None and self.audio_s > limits.max_audio_s:
+            raise JudgeError(
+                f"the call's recordings are longer than audio.max_audio_s ({limits.max_audio_s:g} s); show fewer examples"
+            )
+        self.marks.append(found.marks)
+        return Audio(data, found.clip.duration_s, limits.format)
+
+
+def _without_examples(strategy: Strategy) -> Strategy:
+    """What a strategy is without examples: joining the test's clips is all that may be left of it (Table 1's footnote)."""
+    return "test" if strategy in ("test", "examples_and_test") else "none"
+
+
+def _segments(case: Case) -> list[Segment]:
+    return [Segment(name, clip) for name, clip in case.clips]
+
+
+def _written(case: Case, prefix: str) -> list[str | Audio]:
+    """What stands beside the sound in writing, as data."""
+    parts: list[str | Audio] = []
+    if case.written is not None:
+        parts.append(f"The instruction, in writing:\n{as_data(f'{prefix}instruction', dict(case.written))}")
+    if case.words:
+        said = {str(name): text for name, text in case.words.items()}
+        parts.append(f"What is said in the recordings:\n{as_data(f'{prefix}transcripts', said)}")
+    return parts

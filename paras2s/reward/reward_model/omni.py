@@ -1,0 +1,276 @@
+"""`OmniRewardModel`: the Qwen2.5-Omni thinker as reward model (ParaS2S, 4.2): two clips and a guideline in, one digit out.
+
+Trained by cross entropy on that digit with LoRA on the language model; the score is the expected value over the five
+digits. The talker is never loaded. Left out of the paper: nothing of the method; several GPUs.
+Alphabet: N pairs, L tokens, A audio frames of 10 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paras2s.audio.clip import Clip
+from paras2s.configs.schema.run import OmniConfig
+from paras2s.errors import DataError, JudgeError, one_line
+from paras2s.reward.judges.prompts import PLACEHOLDER, read_prompt
+from paras2s.utils.io import read_json, write_json
+
+RATE_HZ = 16_000
+HOP = 160
+DIGITS = ("1", "2", "3", "4", "5")
+AUDIO_BOS, AUDIO, AUDIO_EOS = "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"
+SYSTEM = "You are a helpful assistant."
+# A suffix alone would also hit the audio tower, and train it in silence.
+LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
+# Less of the probability than this on the five digits and the prompt is not understood as a question for one.
+LOW_MASS = 0.5
+
+
+@dataclass(frozen=True)
+class SpokenPair:
+    """A question and an answer as sound."""
+
+    question: Clip
+    answer: Clip
+
+
+@dataclass(frozen=True)
+class OmniScore:
+    """Expected value over the digits, the likeliest digit, and how much of the probability was on digits at all."""
+
+    expected: float
+    hard: int
+    digit_mass: float
+
+
+def audio_tokens(samples: int) -> int:
+    """Placeholders of a clip: 25 a second (transformers' own arithmetic, for A = ceil(samples / 160) mel frames)."""
+    frames = -(-samples // HOP)
+    return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+
+
+def prompt_text(template: str, clip_samples: dict[str, int]) -> str:
+    """The whole chat prompt, each placeholder of the template replaced by as many audio tokens as its clip has."""
+
+    def audio(name: str) -> str:
+        return f"{AUDIO_BOS}{AUDIO * audio_tokens(clip_samples[name])}{AUDIO_EOS}"
+
+    user = PLACEHOLDER.sub(lambda found: audio(found.group(1)), template)
+    return f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
+
+
+class OmniRewardModel:
+    """Scores spoken pairs from 1 to 5. One code path for `Qwen/Qwen2.5-Omni-7B` and for tiny instances of the same classes."""
+
+    name = "omni"
+
+    def __init__(self, thinker: Any, tokenizer: Any, config: OmniConfig) -> None:
+        from transformers import WhisperFeatureExtractor
+
+        self.thinker, self.tokenizer, self.config = thinker, tokenizer, config
+        made: Any = WhisperFeatureExtractor(feature_size=128, n_fft=400, hop_length=HOP, chunk_length=300)  # type: ignore[no-untyped-call]
+        self.features = made
+        self.template = read_prompt("omni", config.prompts)
+        self.order = [found.group(1) for found in PLACEHOLDER.finditer(self.template)]
+        if sorted(self.order) != ["answer", "question"]:
+            raise JudgeError(f"prompt 'omni' must hold {{{{question}}}} and {{{{answer}}}} once each, it holds {self.order}")
+        self.digit_ids = [self._single(digit) for digit in DIGITS]
+
+    def _single(self, digit: str) -> int:
+        ids = self.tokenizer(digit, add_special_tokens=False)["input_ids"]
+        if len(ids) != 1:
+            raise JudgeError(f"the tokenizer makes {len(ids)} tokens of {digit!r}; a score must be one")
+        return int(ids[0])
+
+    @classmethod
+    def pretrained(cls, config: OmniConfig, adapter: Path | None = None) -> OmniRewardModel:
+        """The thinker of `config.model`, with a trained adapter if there is one.
+
+        Raises:
+            JudgeError: the weights, the tokenizer or the adapter are not here.
+        """
+        from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration
+
+        try:
+            thinker = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(config.model)
+            tokenizer = AutoTokenizer.from_pretrained(config.model)
+        except (OSError, ValueError) as error:
+            raise JudgeError(
+                f"{config.model}: cannot be loaded; HF_HUB_OFFLINE=1 rules a hub out ({one_line(error)[:200]})"
+            ) from error
+        on_device: Any = thinker
+        model = cls(on_device.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
+        if adapter is not None:
+            model.load_adapter(adapter)
+        return model
+
+    # Input.
+
+    def batch(self, pairs: Sequence[SpokenPair]) -> dict[str, Tensor]:
+        """Model inputs of N pairs: left-padded ids [N, L], mask, and features of 2 N clips in the prompt's order.
+
+        Raises:
+            JudgeError: a clip is longer than `max_audio_s`.
+        """
+        texts, clips = [], []
+        for pair in pairs:
+            by_name = {"question": pair.question.at(RATE_HZ), "answer": pair.answer.at(RATE_HZ)}
+            for name, clip in by_name.items():
+                if clip.duration_s > self.config.max_audio_s:
+                    raise JudgeError(
+                        f"the {name} lasts {clip.duration_s:.0f} s, at most {self.config.max_audio_s:.0f} s are read"
+                    )
+                if audio_tokens(len(clip.samples)) < 1:
+                    raise JudgeError(f"the {name} is too short to be heard ({clip.duration_s:.3f} s)")
+            clips += [by_name[name].samples for name in self.order]
+            texts.append(prompt_text(self.template, {name: len(clip.samples) for name, clip in by_name.items()}))
+        ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        longest = max(map(len, ids))
+        pad = self.tokenizer.pad_token_id or 0
+        features, heard = self._mel(clips)
+        inputs = {
+            "input_ids": torch.tensor([[pad] * (longest - len(row)) + row for row in ids]),
+            "attention_mask": torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids]),
+            "input_features": features.to(self.dtype),
+            "feature_attention_mask": heard,
+        }
+        return {name: value.to(self.device) for name, value in inputs.items()}
+
+    def _mel(self, clips: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """Mel features [2 N, 128, A] and their mask [2 N, A]: what the processor gives when it pads to 300 s, in less time.
+
+        Zeros behind each clip keep the last frames from mirroring its end, which they would where nothing follows.
+        """
+        frames = [-(-len(clip) // HOP) for clip in clips]
+        size = (max(frames) + 3) * HOP
+        padded = [np.pad(clip, (0, size - len(clip))) for clip in clips]
+        made = self.features(padded, sampling_rate=RATE_HZ, padding="longest", truncation=False, return_tensors="pt")
+        mask = torch.tensor([[1] * count + [0] * (max(frames) - count) for count in frames])
+        return made["input_features"][..., : max(frames)], mask
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.thinker.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are."""
+        return next(self.thinker.parameters()).dtype
+
+    def next_logits(self, pairs: Sequence[SpokenPair]) -> Tensor:
+        """Logits [N, V] of the token after the prompt.
+
+        The thinker's own forward would build logits [N, L, V]; only the last place is needed.
+        """
+        thinker = self.thinker.get_base_model() if hasattr(self.thinker, "get_base_model") else self.thinker
+        hidden = thinker.model(**self.batch(pairs), use_cache=False).last_hidden_state[:, -1]
+        logits: Tensor = thinker.lm_head(hidden)
+        return logits.float()
+
+    # Scoring.
+
+    @torch.inference_mode()
+    def score(self, pairs: Sequence[SpokenPair]) -> list[OmniScore]:
+        """Scores of all pairs, `batch_size` at a time."""
+        self.thinker.eval()
+        found = []
+        for start in range(0, len(pairs), self.config.batch_size):
+            logp = self.next_logits(pairs[start : start + self.config.batch_size]).log_softmax(-1)[:, self.digit_ids]
+            share = logp.softmax(-1)
+            expected = share @ torch.arange(1.0, 6.0, device=share.device)
+            mass = logp.exp().sum(-1)
+            rows = zip(expected.tolist(), share.argmax(-1).tolist(), mass.tolist(), strict=True)
+            found += [OmniScore(value, best + 1, whole) for value, best, whole in rows]
+        return found
+
+    # Training.
+
+    def add_lora(self) -> None:
+        """Adapters on the language model alone; everything else is frozen."""
+        from peft import LoraConfig, get_peft_model
+
+        lora = LoraConfig(r=self.config.lora_rank, lora_alpha=self.config.lora_alpha, target_modules=LORA_TARGETS)
+        self.thinker = get_peft_model(self.thinker, lora)
+
+    def loss(self, pairs: Sequence[SpokenPair], scores: Sequence[int]) -> Tensor:
+        """Cross entropy of the digit over the whole vocabulary, so that mass leaves everything that is no digit."""
+        wanted = torch.tensor([self.digit_ids[score - 1] for score in scores], device=self.device)
+        return torch.nn.functional.cross_entropy(self.next_logits(pairs), wanted)
+
+    def train(
+        self,
+        pairs: Sequence[SpokenPair],
+        scores: Sequence[int],
+        seed: int,
+        on_step: Callable[[int, float], None] = lambda step, loss: None,
+    ) -> None:
+        """AdamW over `steps` batches, each drawn without repeats until all pairs were seen.
+
+        Raises:
+            JudgeError: no pairs, a score off the scale, or a loss that is not finite.
+        """
+        if not pairs or len(pairs) != len(scores) or not set(scores) <= {1, 2, 3, 4, 5}:
+            raise JudgeError(f"{len(pairs)} pairs and {len(scores)} scores from 1 to 5 do not make a preference set")
+        trainable = [parameter for parameter in self.thinker.parameters() if parameter.requires_grad]
+        optimiser = torch.optim.AdamW(trainable, lr=self.config.learning_rate, weight_decay=0.0)
+        rng = np.random.default_rng([seed, 11])
+        order: list[int] = []
+        self.thinker.train()
+        for step in range(self.config.steps):
+            while len(order) < self.config.batch_size:
+                order += rng.permutation(len(pairs)).tolist()
+            rows, order = order[: self.config.batch_size], order[self.config.batch_size :]
+            loss = self.loss([pairs[row] for row in rows], [scores[row] for row in rows])
+            if not torch.isfinite(loss):
+                raise JudgeError(f"step {step}: the loss is {loss.item()}; lower omni.learning_rate")
+            optimiser.zero_grad()
+            torch.autograd.backward(loss)
+            torch.nn.utils.clip_grad_norm_(trainable, 1.0)
+            optimiser.step()
+            on_step(step, loss.item())
+        self.thinker.eval()
+
+    def save_adapter(self, folder: Path) -> None:
+        """The adapter as peft writes it, and the settings it was trained with."""
+        self.thinker.save_pretrained(str(folder))
+        write_json(folder / "omni.json", self.config.model_dump(mode="json"))
+
+    def export(self, folder: Path) -> None:
+        """The model with its adapter merged in, laid out as vLLM reads it: a whole Omni model without its talker.
+
+        vLLM knows the whole model's class alone, and drops what is not the thinker's; see `omni_served`.
+        """
+        from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
+
+        thinker = self.thinker.merge_and_unload() if hasattr(self.thinker, "merge_and_unload") else self.thinker
+        config = Qwen2_5OmniConfig(thinker_config=thinker.config.to_dict(), enable_audio_output=False)
+        whole: Any = Qwen2_5OmniForConditionalGeneration(config)
+        whole.thinker = thinker
+        whole.to(self.dtype).save_pretrained(str(folder))
+        self.tokenizer.save_pretrained(str(folder))
+        # Merging changed the weights under the adapter's feet.
+        self.thinker = thinker
+
+    def load_adapter(self, folder: Path) -> None:
+        """Put a trained adapter on.
+
+        Raises:
+            JudgeError: the folder holds none, or one of another model.
+        """
+        from peft import PeftModel
+
+        try:
+            trained_on = read_json(folder / "omni.json")["model"]
+            if trained_on != self.config.model:
+                raise JudgeError(f"{folder}: an adapter of {trained_on}, not of {self.config.model}")
+            self.thinker = PeftModel.from_pretrained(self.thinker, str(folder), is_trainable=True)
+        except (DataError, KeyError, OSError, ValueError, RuntimeError) as error:
+            raise JudgeError(f"{folder}: no adapter that fits {self.config.model} ({one_line(error)[:200]})") from error

@@ -1,0 +1,145 @@
+"""Who teaches a reward model: a judge's scores of sampled answers, by the rubric or by any LLM judge (ParaS2S, section 4.2).
+
+A teacher that fails on some answers leaves them without a score. When it fails on more than it may, the run stops: a reward
+model learned from what is left would have learned which answers can be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from paras2s.audio.clip import Clip
+from paras2s.clients.chat import Bill
+from paras2s.errors import BudgetError, JudgeError
+from paras2s.reward.blueprint.parallel import measure_answers
+from paras2s.reward.judges.llm_judge import Exchange, LLMJudge
+from paras2s.reward.judges.rubric import Question, RubricJudge
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Unscored, Verdict
+
+# Answers in memory at once, and how many must have been judged before a share of failures means anything.
+CHUNK_ANSWERS, FEW_ANSWERS = 64, 20
+Progress = Callable[[int, int], None]
+Scores = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Taught:
+    """One answer to be scored: the question's words, style (labels: preference queries have theirs) and sound; the answer."""
+
+    text: str
+    style: str
+    question: Path | None
+    answer: Clip
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Calls and USD: at most, before teaching; after it, the calls of this run and what all verdicts cost, whenever they were
+    paid for. USD is None where no price is known.
+    """
+
+    calls: int
+    usd: float | None
+
+
+class Teacher(Protocol):
+    """Scores by style of question: a teacher that costs nothing scores an answer for every style, another for its own alone."""
+
+    @property
+    def name(self) -> str:
+        """Who judged: kept with the reward model."""
+
+    def scores(self, asked: Sequence[Taught], on_progress: Progress) -> list[Scores | Unscored]:
+        """In order.
+
+        Raises:
+            JudgeError: it failed on more answers than it may. BudgetError: the budget ended; a later run goes on from there.
+        """
+
+    def cost(self, asked: Sequence[Taught]) -> Cost:
+        """Before anything is asked, at most."""
+
+    @property
+    def spent(self) -> Cost:
+        """By this instance so far."""
+
+
+class RubricTeacher:
+    """The rubric: offline, by rules. It scores an answer for every style of question at no cost."""
+
+    spent = Cost(0, 0.0)
+
+    def __init__(self, tone: ToneClassifier, styles: Sequence[str]) -> None:
+        self.judge, self._tone, self._styles = RubricJudge(), tone, tuple(styles)
+        self.name = f"{self.judge.name}/{self.judge.version}"
+
+    def scores(self, asked: Sequence[Taught], on_progress: Progress) -> list[Scores | Unscored]:
+        """In order; what cannot be scored for its own style is unscored."""
+        found: list[Scores | Unscored] = []
+        blueprints = measure_answers([one.answer for one in asked], self._tone, on_progress)
+        for one, blueprint in zip(asked, blueprints, strict=True):
+            own = self.judge.judge(Question(one.text, one.style), blueprint)
+            if isinstance(own, Unscored):
+                found.append(own)
+                continue
+            verdicts = {style: self.judge.judge(Question("", style), blueprint) for style in self._styles}
+            scores = {style: verdict.score for style, verdict in verdicts.items() if isinstance(verdict, Verdict)}
+            found.append(scores | {one.style: own.score})
+        return found
+
+    def cost(self, asked: Sequence[Taught]) -> Cost:
+        """Nothing."""
+        return self.spent
+
+
+class LLMTeacher:
+    """An LLM judge over blueprints, transcripts or the sound itself: it scores an answer for the style it was asked in."""
+
+    def __init__(self, judge: LLMJudge, max_unscored_share: float) -> None:
+        self._judge, self._most = judge, max_unscored_share
+        self._usd: float | None = 0.0
+        self.name = f"{judge.name}/{judge.version}/{judge.answer_prompt.hash}"
+
+    def _exchange(self, one: Taught) -> Exchange:
+        return self._judge.exchange_of(one.text, one.style, one.question, one.answer)
+
+    def scores(self, asked: Sequence[Taught], on_progress: Progress) -> list[Scores | Unscored]:
+        """A chunk after the other; replies are kept as they come, so a stopped run repeats no call."""
+        found: list[Scores | Unscored] = []
+        failed = 0
+        for start in range(0, len(asked), CHUNK_ANSWERS):
+            chunk = asked[start : start + CHUNK_ANSWERS]
+            judged = self._judge.answers([self._exchange(one) for one in chunk])
+            for one, verdict in zip(chunk, judged, strict=True):
+                if isinstance(verdict, BudgetError):
+                    raise verdict
+                failed += isinstance(verdict, Unscored)
+                if isinstance(verdict, Verdict):
+                    known = self._usd is not None and verdict.cost_usd is not None
+                    self._usd = (self._usd or 0.0) + (verdict.cost_usd or 0.0) if known else None
+                found.append({one.style: verdict.score} if isinstance(verdict, Verdict) else verdict)
+            on_progress(len(found), len(asked))
+            if len(found) >= FEW_ANSWERS and failed > self._most * len(found):
+                last = next(one for one in reversed(found) if isinstance(one, Unscored))
+                raise JudgeError(
+                    f"{self.name} scored none of {failed} in {len(found)} answers, more than distill.max_unscored_share "
+                    f"allows (the last: {last.reason}); mend the judge and run again, what it said is kept"
+                )
+        return found
+
+    def cost(self, asked: Sequence[Taught]) -> Cost:
+        """By the longest replies allowed. Answers are measured for it, and kept."""
+        bill = Bill()
+        for start in range(0, len(asked), CHUNK_ANSWERS):
+            chunk = [self._exchange(one) for one in asked[start : start + CHUNK_ANSWERS]]
+            bill += self._judge.client.estimate(self._judge.answer_requests(chunk))
+        return Cost(bill.calls, bill.at_most_usd)
+
+    @property
+    def spent(self) -> Cost:
+        """Calls made now, and what all verdicts given so far cost."""
+        return Cost(self._judge.client.calls, self._usd)

@@ -1,0 +1,188 @@
+"""Teaching the reward model a judge's scores, and measuring how well it learned them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paras2s.configs.schema.run import DistillConfig
+from paras2s.errors import JudgeError
+from paras2s.reward.reward_model.model import HeardQuestion, RewardModel, RewardModelConfig
+
+# Chosen on validation queries of three seeds; a sentence's numbers have a spread of 0.36.
+PROSODY_BLUR, WORDS_BLUR = 0.3, 0.75
+# Share of questions that are given the words of another question of their style: how and what were said are independent
+# but for what the style is asked about, and a few hundred clips make thousands of such pairs.
+CROSSED_WORDS = 0.8
+
+
+@dataclass(frozen=True)
+class ScoredAnswer:
+    """One sampled answer with the judge's score for every style of question; a style it could not score is missing.
+
+    `question` indexes the question it was given to; `scores` maps a style to 1..5; `codes` is [T, K].
+    """
+
+    question: int
+    codes: np.ndarray
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
+class PreferenceSet:
+    """Questions with their styles, answers sampled for some of them, and degenerate answers (codes), which are worth 1."""
+
+    questions: tuple[HeardQuestion, ...]
+    styles: tuple[str, ...]
+    answers: tuple[ScoredAnswer, ...]
+    degenerate: tuple[np.ndarray, ...]
+
+    def of_style(self, style: str) -> list[int]:
+        """Places of the questions in one style."""
+        return [place for place, one in enumerate(self.styles) if one == style]
+
+    def own_pairs(self) -> list[tuple[int, int]]:
+        """(question, answer) as sampled, where the judge scored it."""
+        return [(a.question, row) for row, a in enumerate(self.answers) if self.styles[a.question] in a.scores]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N pairs: questions, answer codes, the judge's class 0..4 [N], the question's style [N], and for every style the
+    class the judge gave the answer [N, Y], -1 where it gave none.
+    """
+
+    questions: list[HeardQuestion]
+    answers: list[np.ndarray]
+    classes: torch.Tensor
+    styles: torch.Tensor
+    worth: torch.Tensor
+
+
+def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng: np.random.Generator) -> Batch:
+    """A half as sampled, a third crossed, a sixth degenerate; in three of four batches the question has no codes.
+
+    A crossed pair gives an answer to another question than it was sampled for. The judge has scored it for that
+    question's style as well, so it costs nothing, and only listening to the question can tell such pairs apart.
+
+    Raises:
+        JudgeError: the judge scored none of the answers.
+    """
+    own = preferences.own_pairs()
+    if not own:
+        raise JudgeError("the judge scored none of the sampled answers, so there is nothing to learn from")
+    pairs: list[tuple[int, np.ndarray, dict[str, float]]] = []
+    while len(pairs) < size:
+        part = len(pairs) / size
+        question, row = own[int(rng.integers(len(own)))]
+        codes, scores = preferences.answers[row].codes, preferences.answers[row].scores
+        if part >= 5 / 6 and preferences.degenerate:
+            codes = preferences.degenerate[int(rng.integers(len(preferences.degenerate)))]
+            scores = dict.fromkeys(names, 1.0)
+        elif part >= 0.5:
+            question = int(rng.integers(len(preferences.questions)))
+        if preferences.styles[question] in scores and len(codes):
+            pairs.append((question, codes, scores))
+    hide = rng.random() < 0.75
+    styles = [preferences.styles[question] for question, _, _ in pairs]
+    return Batch(
+        [_blur(_with_other_words(preferences, question, rng), hide, rng) for question, _, _ in pairs],
+        [codes for _, codes, _ in pairs],
+        torch.tensor([round(scores[style]) - 1 for style, (_, _, scores) in zip(styles, pairs, strict=True)]),
+        torch.tensor([names.index(style) for style in styles]),
+        torch.tensor([[round(scores[name]) - 1 if name in scores else -1 for name in names] for _, _, scores in pairs]),
+    )
+
+
+def _with_other_words(preferences: PreferenceSet, place: int, rng: np.random.Generator) -> HeardQuestion:
+    """A question, more often than not with the words of another one in the same style."""
+    question = preferences.questions[place]
+    if rng.random() >= CROSSED_WORDS or not question.words_dim:
+        return question
+    alike = preferences.of_style(preferences.styles[place])
+    other = preferences.questions[alike[int(rng.integers(len(alike)))]]
+    features = question.features.copy()
+    features[:, -question.words_dim :] = other.features[0, -question.words_dim :]
+    return HeardQuestion(question.codes, features, question.words_dim)
+
+
+def _blur(question: HeardQuestion, hide_codes: bool, rng: np.random.Generator) -> HeardQuestion:
+    """A few hundred questions are soon known by their codes and exact features; what must be learned is to listen."""
+    width = question.features.shape[1]
+    # Words are few hundred points in hundreds of dimensions: without a blur as large as they are, each is learned by heart.
+    size = np.where(np.arange(width) < width - question.words_dim, PROSODY_BLUR, WORDS_BLUR).astype(np.float32)
+    noise = size * rng.standard_normal((1, width)).astype(np.float32)
+    return HeardQuestion(question.codes[:0] if hide_codes else question.codes, question.features + noise, question.words_dim)
+
+
+def batch_loss(model: RewardModel, batch: Batch) -> torch.Tensor:
+    """Cross entropy of the score, plus that of its two parts: the style heard, and the answer's worth to every style."""
+    style, worth = model.hear_style(batch.questions), model.worth(batch.answers)
+    score = (style[..., None] + worth).logsumexp(1)
+    parts = torch.nn.functional.nll_loss(style, batch.styles)
+    parts = parts + torch.nn.functional.nll_loss(worth.flatten(0, 1), batch.worth.flatten(), ignore_index=-1)
+    return torch.nn.functional.nll_loss(score, batch.classes) + parts
+
+
+def train_reward_model(
+    preferences: PreferenceSet,
+    codebook_sizes: tuple[int, ...],
+    config: DistillConfig,
+    seed: int,
+    on_step: Callable[[int, float], None],
+) -> RewardModel:
+    """AdamW on `batch_loss`, one cycle."""
+    torch.manual_seed(seed)
+    sizes = RewardModelConfig(
+        codebook_sizes=codebook_sizes,
+        feature_dim=preferences.questions[0].features.shape[1],
+        styles=tuple(sorted(set(preferences.styles))),
+        hidden_size=config.hidden_size,
+        layers=config.layers,
+    )
+    model = RewardModel(sizes)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.learning_rate, total_steps=config.steps, pct_start=0.1)
+    rng = np.random.default_rng([seed, 7])
+    model.train()
+    for step in range(config.steps):
+        loss = batch_loss(model, draw_batch(preferences, sizes.styles, config.batch_size, rng))
+        optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        on_step(step, loss.item())
+    return model.eval()
+
+
+def fit_baseline(known: Sequence[float], scores: Sequence[float], asked: Sequence[float]) -> list[float]:
+    """Scores guessed from one number an answer: a straight line through what was taught; where the number never changes,
+    the commonest score.
+
+    Raises:
+        JudgeError: nothing was taught.
+    """
+    if not scores:
+        raise JudgeError("the judge scored none of the sampled answers, so no baseline can be fitted")
+    if len(set(known)) < 2:
+        values, counts = np.unique(np.asarray(scores), return_counts=True)
+        return [float(values[np.argmax(counts)])] * len(asked)
+    slope, start = np.polyfit(known, scores, 1)
+    return [float(slope * one + start) for one in asked]
+
+
+def agreement(predicted: Sequence[float], judged: Sequence[float]) -> dict[str, float | int | None]:
+    """Pearson and Spearman with the judge and the mean absolute error; correlations are None where a side is constant."""
+    from scipy import stats
+
+    known = len(judged) > 2 and len(set(judged)) > 1 and len(set(predicted)) > 1
+    return {
+        "n": len(judged),
+        "pearson": float(stats.pearsonr(predicted, judged)[0]) if known else None,
+        "spearman": float(stats.spearmanr(predicted, judged)[0]) if known else None,
+        "mean_absolute_error": float(np.mean(np.abs(np.subtract(predicted, judged)))) if judged else None,
+    }

@@ -1,0 +1,183 @@
+"""Several sources as one reward. The combination is a pure function of the parts, so a stored run can be re-scored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from paras2s.audio.clip import Clip
+from paras2s.configs.schema.audio_judge import listens, load_audio_judge_config
+from paras2s.configs.schema.run import (
+    LLMConfig,
+    OmniConfig,
+    OmniServedConfig,
+    RewardConfig,
+    RewardSourceConfig,
+    load_judging_config,
+)
+from paras2s.errors import ConfigError, one_line
+from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
+from paras2s.reward.fusion import FusionRule
+from paras2s.reward.judges.audio_judge.ensemble import as_one, open_judges, require_preferences
+from paras2s.reward.judges.llm_judge import LLMJudge, open_judge
+from paras2s.reward.judges.pairwise import LabellingJudge, PairJudge
+from paras2s.reward.reward_model.model import RewardModel
+from paras2s.reward.reward_model.omni import OmniRewardModel
+from paras2s.reward.reward_model.omni_vllm import ServedOmni
+from paras2s.reward.sources.base import Group, RewardSource
+from paras2s.reward.sources.llm import LLMSource
+from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
+from paras2s.reward.sources.omni import InProcess, OmniSource
+from paras2s.reward.sources.pairwise import PairwiseSource
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Reward, Unscored
+from paras2s.utils.io import read_json
+
+
+def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
+    """The weighted mean of an answer's parts, each from 1 to 5.
+
+    A required source that could not score leaves the answer unscored. An optional one is left out, and the weights of the
+    others count alone; all left out is unscored too.
+    """
+    total, weight = 0.0, 0.0
+    present: dict[str, float] = {}
+    missing: list[Unscored] = []
+    for source in sources:
+        value = parts[source.key]
+        if not isinstance(value, Unscored) and not math.isfinite(value):
+            value = Unscored(source.key, f"the score is {value}")
+        if isinstance(value, Unscored):
+            if source.required:
+                return value
+            missing.append(value)
+            continue
+        present[source.key] = value
+        total += source.weight * value
+        weight += source.weight
+    return Reward(total / weight, present) if weight else missing[0]
+
+
+@dataclass(frozen=True)
+class RewardSetup:
+    """What a reward worker needs to make its sources: the config, and where the run keeps what they read."""
+
+    config: RewardConfig
+    model_dir: Path
+    agent_tone: Path
+    judges_dir: Path
+
+    def needs(self, kind: str) -> bool:
+        """Whether there is a source of this kind."""
+        return any(source.kind == kind for source in self.config.sources)
+
+
+class RewardPanel:
+    """Scores groups with all sources, and combines. Measures an answer once for all sources that read its blueprint."""
+
+    def __init__(self, setup: RewardSetup) -> None:
+        self.setup = setup
+        self.sources = [make_source(source, setup) for source in setup.config.sources]
+        names = list(dict.fromkeys(name for source in self.sources for name in source.extractors))
+        tone = ToneClassifier.load(setup.agent_tone) if "tone" in names else None
+        self.extractors = make_extractors(names, tone)
+
+    @property
+    def needs_sound(self) -> bool:
+        """Whether answers must come with their waveform."""
+        return bool(self.extractors) or any(source.needs_sound for source in self.sources)
+
+    def score(self, groups: Sequence[Group]) -> list[list[Reward | Unscored]]:
+        """Rewards [B][G]."""
+        measured = self._measured(groups)
+        named = zip(self.setup.config.sources, self.sources, strict=True)
+        scores = {config.key: source.score(measured) for config, source in named}
+        return [
+            [
+                combine({key: rows[place][number] for key, rows in scores.items()}, self.setup.config.sources)
+                for number in range(len(group.answers))
+            ]
+            for place, group in enumerate(groups)
+        ]
+
+    def _measured(self, groups: Sequence[Group]) -> list[Group]:
+        if not self.extractors:
+            return list(groups)
+        clips = [answer.clip or Clip(answer.codes[:0, 0].astype("float32"), 16_000) for g in groups for answer in g.answers]
+        blueprints = iter(build_blueprints(clips, self.extractors))
+        return [
+            replace(group, answers=tuple(replace(answer, blueprint=next(blueprints)) for answer in group.answers))
+            for group in groups
+        ]
+
+
+def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
+    """One source.
+
+    Raises:
+        ConfigError: options that its kind does not have.
+    """
+    options: dict[str, Any] = dict(config.options)
+    try:
+        if config.kind == "llm":
+            return LLMSource(_judge(options.pop("judge", "trace"), setup)[0], **options)
+        if config.kind == "pairwise":
+            return PairwiseSource(_pair_judge(options.pop("judge", "trace"), setup), **options)
+        if config.kind == "omni":
+            return OmniSource(_omni(options, setup))
+        if config.kind == "reward_model":
+            return ModelSource(RewardModel.load(setup.model_dir), **options)
+        local: dict[str, Any] = {
+            "rubric": RubricSource,
+            "word_errors": WordErrorSource,
+            "quality": QualitySource,
+            "length": LengthSource,
+        }
+        made: RewardSource = local[config.kind](**options)
+        return made
+    except (TypeError, ValidationError) as error:
+        raise ConfigError(
+            f"reward.sources: {config.kind}: options {config.options} do not fit it ({one_line(error)})"
+        ) from error
+
+
+def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni:
+    """Behind a server where `base_url` is given; else here, with the given adapter or the one that the run has distilled."""
+    if "base_url" in options:
+        called = {key: options.pop(key) for key in list(options) if key in LLMConfig.model_fields}
+        return ServedOmni(OmniServedConfig.model_validate({"llm": {"model": OmniConfig().model, **called}, **options}))
+    own = setup.model_dir / "omni"
+    adapter = options.pop("adapter", str(own) if (own / "omni.json").is_file() else None)
+    if trained := sorted(set(options) - {"model", "batch_size", "max_audio_s", "prompts"}):
+        raise TypeError(f"{trained[0]} is a setting of its training")
+    # What it was trained with, its prompt among it, is what it rewards with.
+    learned: dict[str, Any] = read_json(Path(str(adapter)) / "omni.json") if adapter is not None else {}
+    settings = OmniConfig.model_validate({**learned, **options})
+    return InProcess(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
+
+
+def _judge_path(name: object, setup: RewardSetup) -> Path:
+    path = Path(str(name))
+    return path if path.suffix in (".yaml", ".yml") else setup.judges_dir / f"{name}.yaml"
+
+
+def _pair_judge(name: object, setup: RewardSetup) -> PairJudge:
+    """A judge that reads labels, or one that listens to both answers."""
+    path = _judge_path(name, setup)
+    if listens(path):
+        config = load_audio_judge_config(path)
+        if config.signals == "spoken" and config.strategy != "none":
+            raise ConfigError(f"{path}: a reward's judge has no voice for its signals; choose signals: tone")
+        return as_one(require_preferences(open_judges(config)))
+    return LabellingJudge(*_judge(name, setup))
+
+
+def _judge(name: object, setup: RewardSetup) -> tuple[LLMJudge, FusionRule]:
+    config = load_judging_config(_judge_path(name, setup))
+    tone = ToneClassifier.load(setup.agent_tone) if any(one.name == "tone" for one in config.extractors) else None
+    return open_judge(config, tone)

@@ -1,0 +1,24 @@
+"""Rollouts as rewards hear them, whatever codec the policy speaks with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paras2s.audio.clip import Clip
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.types import Rollout
+
+
+def embedded_codes(rollout: Rollout, codec: Codec2Pairs) -> list[np.ndarray]:
+    """Codes [T, K] of the embedded codec, which the embedded reward model reads: the policy's own, or made from its sound."""
+    if rollout.code_format == codec.version:
+        return list(rollout.codes)
+    empty = np.zeros((0, codec.num_codebooks), dtype=np.int64)
+    return [codec.encode(Clip(wave, rollout.sample_rate_hz)) if len(wave) else empty for wave in rollout.waves]
+
+
+def sounds(rollout: Rollout, codec: Codec2Pairs) -> list[Clip]:
+    """The answers' sound: as it came, or from the embedded codec's codes."""
+    if rollout.code_format == codec.version:
+        return [codec.decode(codes) for codes in rollout.codes]
+    return [Clip(wave, rollout.sample_rate_hz) for wave in rollout.waves]

@@ -1,0 +1,177 @@
+"""A run: its folder, its progress on the terminal, its log, and how long each stage took."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from rich.console import Console
+
+from paras2s.configs.schema.run import RunConfig, dump_config
+from paras2s.errors import ConfigError, DataError
+from paras2s.utils.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl, write_text
+from paras2s.utils.progress import Bar, progress_bar
+
+if TYPE_CHECKING:
+    from paras2s.policy.base import Policy
+    from paras2s.reward.sources.composite import RewardSetup
+
+STAGES = ("data", "warmup", "distill", "align", "bench")
+
+
+def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
+    """Write a resolved config into its folder, or refuse a folder that holds another one.
+
+    `may_change`: dotted keys of what does not shape the outcome, such as a budget.
+
+    Raises:
+        ConfigError: the folder belongs to a run with other settings; names the first of them.
+    """
+    path = folder / "config.resolved.yaml"
+    if path.is_file() and path.read_text() != resolved:
+        there, here = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
+        other = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key) and key not in may_change)
+        if other:
+            raise ConfigError(
+                f"{path}: this folder holds a run with other settings ({other[0]}: {there.get(other[0])!r}); choose another "
+                "folder, or delete it"
+            )
+    write_text(path, resolved)
+
+
+def flatten(settings: Any, before: str = "") -> dict[str, Any]:
+    """Nested settings by dotted keys; lists are values."""
+    if not isinstance(settings, dict):
+        return {before[:-1]: settings}
+    return {key: value for name, inner in settings.items() for key, value in flatten(inner, f"{before}{name}.").items()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Paths and output of one run. `quiet` drops the bars (for --json and tests)."""
+
+    config: RunConfig
+    console: Console
+    quiet: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The run directory."""
+        return self.config.run_dir
+
+    @property
+    def data_dir(self) -> Path:
+        """Made by `data`."""
+        return self.folder / "data"
+
+    @property
+    def sft_dir(self) -> Path:
+        """Made by `warmup`."""
+        return self.folder / "sft"
+
+    @property
+    def reward_dir(self) -> Path:
+        """Made by `distill`."""
+        return self.folder / "reward"
+
+    @property
+    def aligned_dir(self) -> Path:
+        """Made by `align`."""
+        return self.folder / "aligned"
+
+    def load_policy(self, folder: Path) -> Policy:
+        """One of this run's policies, on the device and in the precision of its config."""
+        from paras2s.policy.registry import load_policy
+
+        policy = self.config.policy
+        return load_policy(folder, policy.kind, policy.device, policy.torch_dtype, policy.decoder)
+
+    def reward_setup(self) -> RewardSetup:
+        """What reward workers need, with paths that hold wherever Ray starts them."""
+        from paras2s.reward.sources.composite import RewardSetup
+
+        judges = Path(str(resources.files("paras2s"))) / "configs" / "judges"
+        model, tone = self.reward_dir.resolve(), (self.data_dir / "tone_agent.json").resolve()
+        return RewardSetup(self.config.reward, model, tone, judges)
+
+    @property
+    def metrics_path(self) -> Path:
+        """One row a GRPO step."""
+        return self.folder / "metrics.jsonl"
+
+    def open(self) -> None:
+        """Write the resolved config, or refuse a folder that holds another one.
+
+        Raises:
+            ConfigError: the folder belongs to a run with other settings.
+        """
+        claim_folder(self.folder, dump_config(self.config))
+
+    def say(self, text: str) -> None:
+        """One line for people."""
+        if not self.quiet:
+            self.console.print(text, highlight=False)
+
+    @contextlib.contextmanager
+    def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
+        """A progress bar with the time left."""
+        with progress_bar(self.console, name, total, self.quiet) as bar:
+            yield bar
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage; the time is kept for the next run's first line, if the stage ends well."""
+        started = time.perf_counter()
+        self.say(f"[bold]{name}[/bold]")
+        yield
+        took_s = time.perf_counter() - started
+        timings = self.timings() | {name: round(took_s, 1)}
+        write_json(self.folder / "timings.json", timings)
+        write_json(self.config.cache_dir / f"timings.{self.config.name}.json", timings)
+
+    def timings(self) -> dict[str, float]:
+        """Seconds of each finished stage of this run."""
+        path = self.folder / "timings.json"
+        return dict(read_json(path)) if path.is_file() else {}
+
+    def last_time(self) -> dict[str, float] | None:
+        """Seconds a stage took in the last run of this name on this machine."""
+        path = self.config.cache_dir / f"timings.{self.config.name}.json"
+        try:
+            return dict(read_json(path)) if path.is_file() else None
+        except DataError:
+            return None
+
+    def log_step(self, row: dict[str, Any]) -> None:
+        """Add one step to metrics.jsonl, and to Weights & Biases where a key is set."""
+        append_jsonl(self.metrics_path, row)
+        if os.environ.get("WANDB_API_KEY"):
+            wandb = _wandb(self.config.name, str(self.folder))
+            wandb.log({key: value for key, value in row.items() if value is not None}, step=row["step"])
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All steps logged."""
+        return list(read_jsonl(self.metrics_path)) if self.metrics_path.is_file() else []
+
+    def drop_steps_from(self, step: int) -> None:
+        """Forget logged steps that are about to be done again."""
+        if self.metrics_path.is_file():
+            write_jsonl(self.metrics_path, [row for row in self.metrics() if row["step"] < step])
+
+
+@functools.lru_cache(maxsize=1)
+def _wandb(name: str, folder: str) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError("WANDB_API_KEY is set but wandb is missing: pip install 'paras2s[wandb]', or unset it") from error
+    wandb.init(project="paras2s", name=name, dir=folder, mode="online", resume="allow")
+    return wandb

@@ -1,0 +1,146 @@
+"""From rollouts to the flat batches of the objective: which answers are learned from, in which parts, under which masks.
+
+Alphabet: B prompts, G answers a prompt, N answers in all, T steps, S slots, M flat entries a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paras2s.policy.types import Prompt
+from paras2s.train.losses import LogProbBatch, Objective, Whole, whole_of
+from paras2s.types import AUDIO, TEXT, Block, Rollout
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What one forward pass takes: prompts, their answers' blocks, and the advantages of all answers in order [N]."""
+
+    prompts: tuple[Prompt, ...]
+    answers: tuple[tuple[Block, ...], ...]
+    advantages: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What is known of a portion before any forward pass, all [N, M]; the mask is what the sampler wrote."""
+
+    mask: Tensor
+    behaviour_logp: Tensor
+    step_id: Tensor
+    stream_id: Tensor
+
+    def whole(self, objective: Objective) -> Whole:
+        """What it adds to the averages."""
+        return whole_of(self.mask, self.step_id, self.stream_id, objective)
+
+    def batch(self, logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> LogProbBatch:
+        """With log-probs [N, M]."""
+        return LogProbBatch(logp, old_logp, ref_logp, self.mask, self.step_id, self.stream_id)
+
+
+def select_answers(block: Block, rows: Sequence[int]) -> Block:
+    """The block with only these answers."""
+    kept = list(rows)
+    labels = None if block.labels is None else block.labels[kept]
+    return replace(
+        block,
+        tokens=block.tokens[kept],
+        sampled=block.sampled[kept],
+        behaviour_logp=block.behaviour_logp[kept],
+        labels=labels,
+    )
+
+
+def entries_of(answers: Sequence[Sequence[Block]], dtype: torch.dtype, device: torch.device) -> Entries:
+    """Blocks as flat entries: block after block, each padded to its longest; the clocks of several blocks do not meet."""
+    columns: list[list[np.ndarray]] = [[], [], [], []]
+    first_step = 0
+    for number in range(len(answers[0])):
+        blocks = [row[number] for row in answers]
+        steps, slots = max(block.tokens.shape[1] for block in blocks), blocks[0].tokens.shape[2]
+        rows = sum(len(block.tokens) for block in blocks)
+        step_id = np.broadcast_to(first_step + np.arange(steps)[:, None], (rows, steps, slots))
+        first_step += steps
+        for column, values in zip(columns[:3], zip(*(_padded(block, steps) for block in blocks), strict=True), strict=True):
+            column.append(np.concatenate(values).reshape(rows, -1))
+        columns[3].append(step_id.reshape(rows, -1))
+    mask, behaviour, streams, step_ids = (torch.from_numpy(np.concatenate(column, 1)).to(device) for column in columns)
+    return Entries(mask.to(dtype), behaviour.to(dtype), step_ids, streams)
+
+
+def _padded(block: Block, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    behind = ((0, 0), (0, steps - block.tokens.shape[1]), (0, 0))
+    streams = np.pad(block.streams.astype(np.int64), behind)
+    return np.pad(block.sampled, behind), np.pad(block.behaviour_logp.astype(np.float64), behind), streams
+
+
+def flat(parts: Sequence[Tensor]) -> Tensor:
+    """Log-probs of each block [N, T, S] side by side, [N, M]."""
+    return torch.cat([part.flatten(1) for part in parts], 1)
+
+
+def widest_groups(advantages: Sequence[Sequence[float | None]], count: int) -> list[int]:
+    """The `count` groups whose advantages differ most, in their order; the rest would move little (after DAPO, section 3.2).
+
+    A group without two advantages has nothing to say and is never among them.
+    """
+    spread = {}
+    for number, group in enumerate(advantages):
+        known = [value for value in group if value is not None]
+        if len(known) > 1:
+            spread[number] = float(np.std(known))
+    return sorted(sorted(spread, key=lambda number: -spread[number])[:count])
+
+
+def portions(
+    prompts: Sequence[Prompt],
+    rollouts: Sequence[Rollout],
+    advantages: Sequence[Sequence[float | None]],
+    chosen: Sequence[int],
+    answers_at_once: int | None,
+) -> list[Portion]:
+    """The chosen groups' answers that have an advantage, in portions of at most `answers_at_once` (None: all at once).
+
+    A group is cut only where it alone is larger; a cut group's prompt is read once a portion.
+    """
+    limit = answers_at_once or sum(rollout.size for rollout in rollouts) + 1
+    found: list[Portion] = []
+    held: list[tuple[Prompt, tuple[Block, ...], tuple[float, ...]]] = []
+    size = 0
+
+    def close() -> None:
+        if held:
+            parts = tuple(zip(*held, strict=True))
+            found.append(Portion(parts[0], parts[1], tuple(value for group in parts[2] for value in group)))
+        held.clear()
+
+    for number in chosen:
+        rows = [row for row, value in enumerate(advantages[number]) if value is not None]
+        for start in range(0, len(rows), limit):
+            part = rows[start : start + limit]
+            if size + len(part) > limit:
+                close()
+                size = 0
+            values = tuple(value for row in part if (value := advantages[number][row]) is not None)
+            blocks = tuple(select_answers(block, part) for block in rollouts[number].blocks)
+            held.append((prompts[number], blocks, values))
+            size += len(part)
+    close()
+    return found
+
+
+def parity(entries: Entries, logp: Tensor) -> dict[str, tuple[float, float, float]]:
+    """Largest and summed difference between sampler's and learner's log-probs, and how many tokens, a stream."""
+    found = {}
+    for name, stream in (("text", TEXT), ("audio", AUDIO)):
+        chosen = (entries.mask > 0) & (entries.stream_id == stream)
+        difference = (entries.behaviour_logp[chosen] - logp.detach()[chosen]).abs()
+        if len(difference):
+            found[name] = float(difference.max()), float(difference.sum()), float(len(difference))
+    return found

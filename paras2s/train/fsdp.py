@@ -1,0 +1,199 @@
+"""`Sharded`: a learner as one of several ranks that share its weights, by FSDP2 (`torch.distributed.fsdp.fully_shard`).
+
+Between steps every rank holds its part of the float32 weights, of the frozen copy and of the optimiser's states. For a step
+all gather the weights once, do their own passes, and exchange gradients once. So ranks may differ in how many passes they
+make and how long their answers are, which gathering layer by layer does not survive: one rank would wait for another's
+call forever. The price is one copy of the weights, and of their gradients, a device during the passes.
+
+Left out: gathering layer by layer (ZeRO-3), tensor parallelism, offloading to the host.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from paras2s.errors import PolicyError
+from paras2s.policy.base import Policy
+from paras2s.train.single_device import Devices
+from paras2s.utils.io import read_json, write_json
+
+# How long a rank waits for the others before it gives up.
+TIMEOUT = datetime.timedelta(minutes=10)
+
+
+class Sharded(Devices):
+    """One rank of `world`; they meet at `host`:`port`, where rank 0 listens."""
+
+    def __init__(self, rank: int, world: int, host: str, port: int, device: str, mixed_precision: bool) -> None:
+        self.rank, self.world, self.device = rank, world, torch.device(device)
+        self.mixed_precision = mixed_precision
+        tcp_store: Any = getattr(dist, "TCPStore")  # noqa: B009 - torch does not export it to type checkers
+        store = tcp_store(host, port, world, is_master=rank == 0, timeout=TIMEOUT, wait_for_workers=False)
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+        self._parts: list[Any] = []
+        self._reference_parts: list[Any] = []
+
+    def spread(self, policy: Policy) -> None:
+        """Shard the layers that the spec names and the rest; adapters and the frozen copy must be there already."""
+        for name, parameter in policy.trainable().items():
+            if "lora_" in name and parameter.dtype in (torch.bfloat16, torch.float16):
+                # On a half-precision base peft makes half-precision adapters, whose updates would be rounded away.
+                parameter.data = parameter.data.float()
+        if not policy.adapters:
+            policy.model.to(torch.float64 if next(policy.model.parameters()).dtype == torch.float64 else torch.float32)
+        self._parts = self._shard(policy.model, policy.spec.sharded)
+        self._reference_parts = self._parts
+        if policy.frozen is not None:
+            self._reference_parts = self._shard(policy.frozen, policy.spec.sharded)
+        _open_a_door(policy.model)
+
+    def _shard(self, model: nn.Module, layers: str) -> list[Any]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+        mesh = init_device_mesh(self.device.type, (self.world,))
+        precision = MixedPrecisionPolicy()
+        if self.mixed_precision:
+            precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        named = [module for name, module in model.named_modules() if re.fullmatch(layers, name)]
+        if not named:
+            raise PolicyError(f"no module of the policy is named like {layers!r}, so there is nothing to shard")
+        for module in (*named, model):
+            fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+        assert isinstance(model, FSDPModule)
+        model.set_reshard_after_backward(False)
+        # Passes of this rank may not have reached every weight, and the exchange must be of the same ones everywhere.
+        model.set_reduce_scatter_unused_params(True)
+        return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+    def share(self, items: Sequence[int]) -> list[int]:
+        """Every `world`-th of them; none, for a rank that is one too many."""
+        return list(items[self.rank :: self.world])
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Sums over all ranks."""
+        return self._reduced(values, dist.ReduceOp.SUM)
+
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """Maxima over all ranks."""
+        return self._reduced(values, dist.ReduceOp.MAX)
+
+    def _reduced(self, values: np.ndarray, how: Any) -> np.ndarray:
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, how)
+        return tensor.cpu().numpy()
+
+    @contextmanager
+    def gathered(self, policy: Policy) -> Iterator[None]:
+        """Around a step's passes: inside, the weights are whole; afterwards the gradients are those of all ranks."""
+        model: Any = policy.model
+        for part in self._parts:
+            part.unshard()
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+            model.set_requires_gradient_sync(True)
+            # A backward pass of nothing: what was accumulated is exchanged in one order, the same on every rank.
+            model(None, None, None).backward()
+        finally:
+            # Before clipping and stepping, which would otherwise change whole weights that the next gathering overwrites.
+            for part in self._parts:
+                part.reshard()
+
+    @contextmanager
+    def gathered_reference(self, policy: Policy) -> Iterator[None]:
+        """Around the reference's passes: inside, its weights are whole; with adapters they are the policy's own."""
+        for part in self._reference_parts:
+            part.unshard()
+        try:
+            yield
+        finally:
+            for part in self._reference_parts:
+                part.reshard()
+
+    def clip(self, parameters: Iterable[Tensor], norm: float) -> float:
+        """Over all ranks' parts."""
+        found: Any = torch.nn.utils.clip_grad_norm_(list(parameters), norm)
+        return float(found.full_tensor())
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """From all ranks, each of which must ask."""
+        found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        return found
+
+    def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
+        """Every rank writes its part; what was trained alone. `trainer.json` comes last, as the sign that all is there."""
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        model, states = get_state_dict(policy.model, optimiser, options=_trained())
+        save({"model": model, "optimiser": states}, checkpoint_id=folder / "parts")
+        dist.barrier()
+        if self.rank == 0:
+            write_json(folder / "trainer.json", {"next_step": next_step})
+        dist.barrier()
+
+    def restore(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> int:
+        """From a checkpoint of any number of ranks."""
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        position = read_json(folder / "trainer.json")
+        if not (folder / "parts").is_dir():
+            raise PolicyError(f"{folder}: the checkpoint of a lone learner; set align.learner_workers to 1 to go on with it")
+        model, states = get_state_dict(policy.model, optimiser, options=_trained())
+        held: dict[str, Any] = {"model": model, "optimiser": states}
+        load(held, checkpoint_id=folder / "parts")
+        set_state_dict(
+            policy.model,
+            optimiser,
+            model_state_dict=held["model"],
+            optim_state_dict=held["optimiser"],
+            options=_trained(),
+        )
+        return int(position["next_step"])
+
+    def export(self, folder: Path, policy: Policy, reopen: Callable[[], Policy]) -> None:
+        """Rank 0 puts the whole weights into a policy of its own, folds adapters in, and writes it."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        whole = get_model_state_dict(policy.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        if self.rank == 0:
+            plain = reopen()
+            plain.model.load_state_dict(whole)
+            plain.merge_lora()
+            plain.save(folder)
+        dist.barrier()
+
+    def close(self) -> None:
+        """Leave the group."""
+        dist.destroy_process_group()
+
+
+def _trained() -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    return StateDictOptions(ignore_frozen_params=True, strict=False)
+
+
+def _open_a_door(model: Any) -> None:
+    """Let the root be called for nothing: its hooks then exchange what the passes before have accumulated."""
+    inside = model.forward
+
+    def forward(prompts: Any, answers: Any, sampling: Any) -> Any:
+        if prompts is None:
+            return torch.zeros((), requires_grad=True) * 0.0
+        return inside(prompts, answers, sampling)
+
+    model.forward = forward

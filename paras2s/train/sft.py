@@ -1,0 +1,107 @@
+"""Supervised warm-up on both streams (ParaS2S, section 4.1; masks of reference 1.9)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from paras2s.configs.schema.run import WarmupConfig
+from paras2s.policy.base import Policy
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.train.batching import entries_of, flat
+from paras2s.train.checkpoint import restore_training, save_training
+from paras2s.types import AUDIO, TEXT, Block
+
+
+@dataclass(frozen=True)
+class Example:
+    """One demonstration as the model reads it: a prompt and the answer it should give (G = 1)."""
+
+    prompt: Prompt
+    target: tuple[Block, ...]
+
+
+def schedule(step: int, steps: int, warm: int = 20) -> float:
+    """Factor on the learning rate: linear over the first `warm` steps, then a cosine down to a tenth."""
+    if step < warm:
+        return (step + 1) / warm
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def stream_masks(batch: Sequence[Example], first_token_weight: float) -> list[torch.Tensor]:
+    """What each entry counts, [n, M] of (text, audio); the first text token counts `first_token_weight` times."""
+    known = entries_of([example.target for example in batch], torch.float64, torch.device("cpu"))
+    mask = known.mask.clone()
+    mask[:, 0] *= first_token_weight
+    return [mask * (known.stream_id == stream) for stream in (TEXT, AUDIO)]
+
+
+def stream_losses(
+    policy: Policy, batch: Sequence[Example], first_token_weight: float, counts: Sequence[float] | None = None
+) -> torch.Tensor:
+    """Mean negative log-likelihood a token of (text, audio), [2].
+
+    `counts`: the batch is a part of one whose entries count so much in all; losses of the parts add up to its loss.
+    """
+    answers = [example.target for example in batch]
+    logp = flat(policy.logprobs([example.prompt for example in batch], answers, Sampling()))
+    masks = [mask.to(logp) for mask in stream_masks(batch, first_token_weight)]
+    counts = counts or [max(1.0, mask.sum().item()) for mask in masks]
+    return -torch.stack([(logp * mask).sum() / count for mask, count in zip(masks, counts, strict=True)])
+
+
+class Warmup:
+    """The optimiser and the order of demonstrations; `step` n depends on the seed and n alone, so it can be resumed."""
+
+    def __init__(self, policy: Policy, examples: Sequence[Example], config: WarmupConfig, seed: int) -> None:
+        self.policy, self.examples, self.config, self.seed = policy, examples, config, seed
+        if config.checkpoint_layers:
+            policy.checkpoint_layers()
+        # Adapters alone, where there are any: what is frozen has no state to keep.
+        learning = policy.trainable().values()
+        decayed, plain = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]
+        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        self.optimiser = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+
+    def batch(self, step: int) -> list[Example]:
+        """Demonstrations of a step, each augmented anew."""
+        size = self.config.batch_size
+        count = len(self.examples)
+        epochs = range(step * size // count, ((step + 1) * size - 1) // count + 1)
+        orders = [np.random.default_rng([self.seed, 1, epoch]).permutation(count) for epoch in epochs]
+        place = step * size % count
+        rows = np.concatenate(orders)[place : place + size]
+        rng = np.random.default_rng([self.seed, 2, step])
+        picked = [self.examples[int(row)] for row in rows]
+        return [replace(one, prompt=self.policy.blur(one.prompt, self.config.augment, rng)) for one in picked]
+
+    def step(self, number: int) -> dict[str, float]:
+        """One update; returns the losses in nats a token."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.learning_rate * schedule(number, self.config.steps)
+        self.policy.model.train()
+        self.optimiser.zero_grad()
+        batch, first = self.batch(number), self.config.first_token_weight
+        counts = [max(1.0, mask.sum().item()) for mask in stream_masks(batch, first)]
+        at_once = self.config.examples_at_once or len(batch)
+        total = torch.zeros(2)
+        for start in range(0, len(batch), at_once):
+            losses = stream_losses(self.policy, batch[start : start + at_once], first, counts)
+            torch.autograd.backward(self.config.text_weight * losses[0] + losses[1])
+            total += losses.detach().cpu()
+        torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), 1.0)
+        self.optimiser.step()
+        return {"loss_text": total[0].item(), "loss_audio": total[1].item()}
+
+    def save(self, folder: Path, next_step: int) -> None:
+        """Write a checkpoint."""
+        save_training(folder, self.policy, self.optimiser, next_step)
+
+    def restore(self, folder: Path) -> int:
+        """Continue from a checkpoint; returns the step to do next."""
+        return restore_training(folder, self.policy, self.optimiser)

@@ -1,0 +1,1 @@
+"""Files, caches, processes, progress bars, HTML."""

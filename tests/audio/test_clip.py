@@ -1,0 +1,153 @@
+"""Covers reading and writing clips: what is refused, with one clear line that names the file, and what is accepted.
+
+Not covered: every format libsndfile knows; WAV, FLAC and OGG stand for them.
+"""
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from paras2s.audio.clip import Clip, encode_clip, make_clip, mend_wav, read_clip, write_clip
+from paras2s.errors import AudioError
+
+
+def wav(samples: np.ndarray, rate_hz: int = 16_000) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate_hz, format="WAV", subtype="FLOAT")
+    return buffer.getvalue()
+
+
+def tone(duration_s: float = 0.5, rate_hz: int = 16_000, level: float = 0.5) -> np.ndarray:
+    return (level * np.sin(2 * np.pi * 440 * np.arange(int(duration_s * rate_hz)) / rate_hz)).astype(np.float32)
+
+
+BAD = {
+    "zero bytes": (b"", "cannot be decoded"),
+    "no samples": (wav(np.zeros(0)), "too short"),
+    "one sample": (wav(np.zeros(1)), "too short"),
+    "49 ms": (wav(tone(0.049)), "too short"),
+    "121 s": (wav(np.zeros(8 * 121), rate_hz=8), "too long"),
+    "NaN": (wav(np.append(tone(), np.nan)), "NaN"),
+    "infinite": (wav(np.append(tone(), np.inf)), "infinite"),
+    "cut in the header": (wav(tone())[:30], "cannot be decoded"),
+    "cut at the first sample": (encode_clip(Clip(tone(), 16_000))[:44], "too short"),
+    "text": (b"This is not audio.\n" * 100, "cannot be decoded"),
+    "zeros": (bytes(4096), "cannot be decoded"),
+}
+
+
+@pytest.mark.parametrize(("content", "complaint"), BAD.values(), ids=BAD.keys())
+def test_bad_file_gives_one_line_that_names_it(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / "answer.wav"
+    path.write_bytes(content)
+    with pytest.raises(AudioError, match=complaint) as caught:
+        read_clip(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.wav", "."])
+def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AudioError, match="no such file") as caught:
+        read_clip(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_bytes_are_read_and_refused_like_files() -> None:
+    assert read_clip(wav(tone())).duration_s == 0.5
+    with pytest.raises(AudioError, match="clip of bytes: cannot be decoded"):
+        read_clip(b"nothing")
+
+
+def test_eight_channels_are_averaged(tmp_path: Path) -> None:
+    levels = np.arange(1, 9) / 10
+    path = tmp_path / "eight.wav"
+    path.write_bytes(wav(np.tile(levels, (8000, 1))))
+    clip = read_clip(path)
+    assert clip.samples.shape == (8000,)
+    np.testing.assert_allclose(clip.samples, 0.45, rtol=1e-6)
+
+
+def test_a_silent_channel_does_not_halve_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "left.wav"
+    path.write_bytes(wav(np.tile([0.4, 0.0], (8000, 1))))
+    np.testing.assert_allclose(read_clip(path).samples, 0.4, atol=1e-4)
+    path.write_bytes(wav(np.zeros((8000, 2))))
+    assert not read_clip(path).samples.any()
+
+
+def test_three_hours_are_refused_by_the_header_before_they_are_in_memory(tmp_path: Path) -> None:
+    import tracemalloc
+
+    path = tmp_path / "long.flac"
+    with soundfile.SoundFile(path, "w", 8000, 1) as file:
+        for _ in range(180):
+            file.write(np.zeros(60 * 8000, dtype=np.float32))
+    tracemalloc.start()
+    with pytest.raises(AudioError, match="10800 s is too long; cut it to at most 600 s"):
+        read_clip(path, max_duration_s=600.0)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 2**20
+
+
+def test_192_khz_is_resampled(tmp_path: Path) -> None:
+    path = tmp_path / "high.wav"
+    path.write_bytes(wav(tone(0.5, 192_000), 192_000))
+    clip = read_clip(path, 16_000)
+    assert (clip.sample_rate_hz, clip.samples.dtype) == (16_000, np.float32)
+    assert clip.duration_s == pytest.approx(0.5, abs=1e-3)
+    np.testing.assert_allclose(clip.samples[1000:-1000], tone()[1000:-1000], atol=2e-3)
+
+
+def test_wav_cut_in_its_samples_gives_the_ones_there_are() -> None:
+    whole = encode_clip(Clip(tone(), 16_000))
+    half = read_clip(whole[: 44 + 2 * 4000])
+    assert half.duration_s == pytest.approx(0.25, abs=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 100, 2)])
+def test_samples_must_be_one_or_two_dimensional(shape: tuple[int, ...]) -> None:
+    with pytest.raises(AudioError, match="shape"):
+        make_clip(np.zeros(shape), 16_000)
+
+
+@pytest.mark.parametrize("format", ["WAV", "FLAC", "OGG"])
+def test_encoded_clip_is_read_back(format: str) -> None:
+    back = read_clip(encode_clip(Clip(tone(), 16_000), format))
+    assert back.sample_rate_hz == 16_000
+    assert back.duration_s == pytest.approx(0.5, abs=0.01)
+    assert np.sqrt((back.samples**2).mean()) == pytest.approx(0.5 / np.sqrt(2), rel=0.02)
+
+
+def test_peaks_over_full_scale_are_scaled_not_wrapped(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "loud.wav"
+    write_clip(path, Clip(tone(level=2.0), 16_000))
+    back = read_clip(path)
+    np.testing.assert_allclose(back.samples, tone(level=1.0), atol=1e-3)
+
+
+@pytest.mark.parametrize("format", ["WAV", "FLAC", "OGG"])
+def test_a_long_clip_can_be_encoded(format: str) -> None:
+    """In one write, libsndfile's Vorbis encoder ended the whole process."""
+    samples = np.tile(tone(), 100 * 16_000 // len(tone()))
+    again = read_clip(encode_clip(Clip(samples, 16_000), format))
+    assert again.sample_rate_hz == 16_000
+    assert len(again.samples) == len(samples)
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0])
+def test_a_wav_whose_length_was_not_known_when_it_was_begun_is_read_whole(size: int) -> None:
+    clip = Clip(np.linspace(-0.5, 0.5, 8_000, dtype=np.float32), 8_000)
+    data = bytearray(encode_clip(clip))
+    place = data.index(b"data") + 4
+    data[place : place + 4] = struct.pack("<I", size)
+    data[4:8] = struct.pack("<I", 0xFFFFFFFF)
+    np.testing.assert_allclose(read_clip(bytes(data)).samples, clip.samples, atol=1e-4)
+    whole = encode_clip(clip)
+    assert mend_wav(whole) == whole
+    assert mend_wav(b"{}") == b"{}"

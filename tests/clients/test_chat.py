@@ -1,0 +1,330 @@
+"""The client against a scripted endpoint over real HTTP. Not covered: a provider's own quirks, which need a key."""
+
+import email.utils
+import json
+import time
+
+import pytest
+from tiny.endpoint import Cut, Fail, Hang, Raw, Say, ScriptedEndpoint
+
+from paras2s.clients.chat import (
+    Audio,
+    Bill,
+    LLMClient,
+    Message,
+    Reply,
+    Request,
+    Tokens,
+    estimate_tokens,
+    request_key,
+)
+from paras2s.clients.endpoint import Price, Wallet, load_prices, retry_after_s, wait_s
+from paras2s.configs.schema.run import LLMConfig
+from paras2s.errors import BudgetError, ConfigError, JudgeError
+from paras2s.utils.cache import Kept, key_of
+
+SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
+
+
+def ask(text="How was it?", **changes):
+    return Request((Message("user", (text,)),), **changes)
+
+
+def client_for(server, kept=None, **changes):
+    settings = {"base_url": server.base_url, "model": "gpt-4o", "backoff_s": 0.001, "timeout_s": 20.0, **changes}
+    return LLMClient(LLMConfig(**settings), kept)
+
+
+def echo(asked, _):
+    return Say(f"you said {asked['messages'][-1]['content']}")
+
+
+def test_replies_come_in_order_with_tokens_and_cost():
+    with ScriptedEndpoint(echo) as server:
+        replies = client_for(server).complete_all([ask(f"number {n}") for n in range(20)])
+    assert [reply.text for reply in replies] == [f"you said number {n}" for n in range(20)]
+    assert replies[0].tokens == Tokens(100, 0, 20)
+    assert replies[0].cost_usd == pytest.approx((100 * 2.5 + 20 * 10) / 1e6)
+    assert (replies[0].attempts, replies[0].cached, replies[0].finish_reason) == (1, False, "stop")
+
+
+def test_no_more_calls_at_once_than_configured_and_all_slots_used():
+    with ScriptedEndpoint(echo, latency_s=0.05) as server:
+        client_for(server, concurrency=4).complete_all([ask(str(n)) for n in range(24)])
+        assert server.most_at_once == 4
+
+
+def test_calls_keep_to_the_rate():
+    """At 1,200 a minute the sixth call goes out a quarter of a second after the first."""
+    with ScriptedEndpoint(echo) as server:
+        started = time.perf_counter()
+        client_for(server, requests_per_minute=1200).complete_all([ask(str(n)) for n in range(6)])
+        assert time.perf_counter() - started >= 0.25
+    assert len(server.requests) == 6
+
+
+@pytest.mark.parametrize("trouble", [Fail(429), Fail(500), Fail(503), Cut(), Raw(b'{"id": "x", "choices": [{"ind'), Raw(b"{}")])
+def test_what_may_pass_is_tried_again(trouble):
+    with ScriptedEndpoint(lambda asked, number: trouble if number < 2 else Say("at last")) as server:
+        reply = client_for(server).complete_all([ask()])[0]
+    assert (reply.text, reply.attempts, len(server.requests)) == ("at last", 3, 3)
+
+
+def test_a_hanging_call_is_given_up_and_tried_again():
+    with ScriptedEndpoint(lambda asked, number: Hang() if number == 0 else Say("at last")) as server:
+        reply = client_for(server, timeout_s=0.3).complete_all([ask()])[0]
+    assert (reply.text, reply.attempts) == ("at last", 2)
+
+
+def test_the_server_is_given_the_time_it_asks_for():
+    with ScriptedEndpoint(lambda asked, n: Fail(429, headers={"Retry-After": "0.4"}) if n == 0 else Say("ok")) as server:
+        started = time.perf_counter()
+        reply = client_for(server).complete_all([ask()])[0]
+    assert reply.text == "ok"
+    assert time.perf_counter() - started >= 0.4
+
+
+def test_a_wrong_request_is_not_tried_again():
+    with ScriptedEndpoint(lambda asked, number: Fail(404, "no such model")) as server:
+        found = client_for(server).complete_all([ask()])[0]
+    assert isinstance(found, JudgeError)
+    assert "HTTP 404" in str(found)
+    assert len(server.requests) == 1
+
+
+def test_attempts_end_and_the_error_says_why():
+    with ScriptedEndpoint(lambda asked, number: Fail(500, "out of order")) as server:
+        found = client_for(server, max_attempts=3).complete_all([ask()])[0]
+    assert isinstance(found, JudgeError)
+    assert "out of order" in str(found)
+    assert len(server.requests) == 3
+
+
+def test_one_failing_call_holds_nobody_up():
+    def answer(asked, _):
+        return Fail(400, "bad") if "7" in asked["messages"][-1]["content"] else echo(asked, _)
+
+    with ScriptedEndpoint(answer) as server:
+        found = client_for(server).complete_all([ask(str(n)) for n in range(10)])
+    assert [isinstance(one, JudgeError) for one in found] == [n == 7 for n in range(10)]
+
+
+def test_a_second_run_makes_no_call_and_costs_nothing(tmp_path):
+    requests = [ask(str(n), schema=SCHEMA) for n in range(5)]
+    with ScriptedEndpoint(echo) as server:
+        first = client_for(server, Kept(tmp_path / "llm.sqlite")).complete_all(requests)
+        again = client_for(server, Kept(tmp_path / "llm.sqlite"))
+        second = again.complete_all(requests)
+        assert len(server.requests) == 5
+    assert [reply.text for reply in first] == [reply.text for reply in second]
+    assert all(reply.cached for reply in second)
+    assert (again.caller.wallet.spent_usd, again.calls) == (0.0, 0)
+
+
+def test_failures_are_not_kept(tmp_path):
+    with ScriptedEndpoint(lambda asked, n: Fail(400) if n == 0 else Say("fine")) as server:
+        kept = Kept(tmp_path / "llm.sqlite")
+        assert isinstance(client_for(server, kept).complete_all([ask()])[0], JudgeError)
+        assert client_for(server, kept).complete_all([ask()])[0].text == "fine"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model": "other"}, {"temperature": 0.5}, {"seed": 3}, {"max_output_tokens": 7}, {"base_url": "http://localhost:1/v1"}],
+)
+def test_a_key_changes_with_everything_that_changes_a_reply(changes):
+    config, other = LLMConfig(), LLMConfig(**changes)
+    assert request_key(config, ask()) != request_key(other, ask())
+    assert request_key(config, ask()) == request_key(LLMConfig(concurrency=3, budget_usd=1.0, timeout_s=1.0), ask())
+
+
+def test_a_key_changes_with_text_role_audio_and_schema():
+    wav = (Audio(b"RIFF1", 1.0), Audio(b"RIFF2", 1.0))
+    variants = [
+        ask(),
+        ask("Other?"),
+        ask(schema=SCHEMA),
+        Request((Message("system", ("How was it?",)),)),
+        Request((Message("user", ("How was it?", wav[0])),)),
+        Request((Message("user", ("How was it?", wav[1])),)),
+        Request((Message("user", (wav[0], "How was it?")),)),
+    ]
+    assert len({request_key(LLMConfig(), one) for one in variants}) == len(variants)
+
+
+def test_audio_goes_out_as_a_wav_part():
+    with ScriptedEndpoint(lambda asked, n: Say("heard")) as server:
+        client_for(server).complete_all([Request((Message("user", ("Listen:", Audio(b"RIFF", 1.0))),))])
+        content = server.requests[0]["messages"][0]["content"]
+    assert content == [
+        {"type": "text", "text": "Listen:"},
+        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+    ]
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_a_schema_is_asked_for_until_the_endpoint_refuses_it(status):
+    def answer(asked, _):
+        return Fail(status, "response_format is not supported") if "response_format" in asked else Say("plain")
+
+    with ScriptedEndpoint(answer) as server:
+        client = client_for(server, concurrency=1)
+        found = client.complete_all([ask(str(n), schema=SCHEMA) for n in range(3)])
+        asked = ["response_format" in request for request in server.requests]
+    assert [reply.text for reply in found] == ["plain"] * 3
+    assert asked.count(True) <= 2
+    assert asked[-1] is False
+
+
+def test_the_budget_is_never_exceeded_and_a_later_run_goes_on(tmp_path):
+    requests = [ask("x" * 400 + str(n)) for n in range(10)]
+    most = estimate_tokens(requests[0], load_prices().models["gpt-4o"], 50).cost_usd(load_prices().models["gpt-4o"])
+    with ScriptedEndpoint(echo) as server:
+        settings = {"max_output_tokens": 50, "concurrency": 1}
+        client = client_for(server, Kept(tmp_path / "a.sqlite"), budget_usd=3.5 * most, **settings)
+        found = client.complete_all(requests)
+        paid = sum(isinstance(one, Reply) for one in found)
+        assert 0 < paid < 10
+        assert client.caller.wallet.spent_usd <= 3.5 * most
+        assert all("the budget of" in str(one) for one in found if isinstance(one, BudgetError))
+        assert len(server.requests) == paid
+        again = client_for(server, Kept(tmp_path / "a.sqlite"), budget_usd=1.0, **settings).complete_all(requests)
+        assert all(isinstance(one, Reply) for one in again)
+        assert len(server.requests) == 10
+
+
+def test_calls_wait_for_what_others_under_way_give_back():
+    """Many workers set aside far more than short replies cost; the budget still goes into replies, not into refusals."""
+    with ScriptedEndpoint(echo, latency_s=0.01) as server:
+        client = client_for(server, budget_usd=0.1, concurrency=16)
+        found = client.complete_all([ask(str(n)) for n in range(100)])
+    assert sum(isinstance(one, Reply) for one in found) == 100
+    assert client.caller.wallet.spent_usd == pytest.approx(100 * (100 * 2.5 + 20 * 10) / 1e6)
+
+
+def test_audio_without_a_price_is_not_free(monkeypatch):
+    heard = Request((Message("user", ("Listen:", Audio(b"RIFF", 60.0))),))
+    with ScriptedEndpoint(echo) as server:
+        found = client_for(server, budget_usd=1.0).complete_all([heard])[0]
+        assert "gpt-4o has no price for its audio" in str(found)
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("trouble", [Say(""), Say("  ")])
+def test_an_empty_reply_is_a_hiccup_and_tried_again(trouble):
+    with ScriptedEndpoint(lambda asked, number: trouble if number == 0 else Say("ok")) as server:
+        assert client_for(server).complete_all([ask()])[0].text == "ok"
+
+
+def test_a_server_that_asks_for_hours_is_not_waited_for():
+    with ScriptedEndpoint(lambda asked, number: Fail(429, headers={"Retry-After": "86400"})) as server:
+        assert isinstance(client_for(server).complete_all([ask()])[0], JudgeError)
+        assert len(server.requests) == 1
+    assert retry_after_s({"retry-after": "inf"}, 0) is None
+
+
+def test_half_an_emoji_and_an_echoed_key_do_not_reach_a_file(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-0123456789")
+    with ScriptedEndpoint(lambda asked, number: Say("\ud83d and sk-0123456789")) as server:
+        text = client_for(server, api_key_env="MY_KEY").complete_all([ask()])[0].text
+    assert text == "? and ***"
+
+
+def test_calls_under_way_count_against_the_budget():
+    wallet = Wallet(1.0)
+    wallet.reserve(0.6)
+    with pytest.raises(BudgetError, match=r"0\.6000 in calls under way"):
+        wallet.reserve(0.6)
+    wallet.settle(0.6, 0.1)
+    wallet.reserve(0.6)
+    assert wallet.spent_usd == pytest.approx(0.1)
+
+
+def test_a_budget_needs_a_price():
+    with pytest.raises(ConfigError, match="no price is known for mystery"):
+        LLMClient(LLMConfig(base_url="http://127.0.0.1:1/v1", model="mystery", budget_usd=1.0))
+
+
+def test_no_price_means_an_unknown_cost_not_zero():
+    with ScriptedEndpoint(echo) as server:
+        reply = client_for(server, model="mystery").complete_all([ask()])[0]
+    assert reply.cost_usd is None
+    assert Tokens(10, 10, 0).cost_usd(Price(text_in=1, text_out=1)) is None
+    assert Tokens(1_000_000, 500_000, 0).cost_usd(Price(text_in=1, text_out=9, audio_in=4)) == pytest.approx(3.0)
+
+
+def test_a_reply_without_usage_has_no_cost():
+    with ScriptedEndpoint(lambda asked, n: Say("ok", usage=None)) as server:
+        assert client_for(server).complete_all([ask()])[0].cost_usd is None
+
+
+def test_a_key_is_sent_and_seen_nowhere_else(monkeypatch, tmp_path):
+    key = "sk-very-secret-0123456789"
+    monkeypatch.setenv("MY_KEY", key)
+
+    def answer(asked, number):
+        return Fail(401, f"Incorrect API key provided: {key}") if number == 0 else Say("ok")
+
+    with ScriptedEndpoint(answer) as server:
+        kept = Kept(tmp_path / "llm.sqlite")
+        client = client_for(server, kept, api_key_env="MY_KEY")
+        failed = client.complete_all([ask()])[0]
+        assert client.complete_all([ask()])[0].text == "ok"
+        assert server.requests[0]["authorization"] == f"Bearer {key}"
+        kept.close()
+    assert key not in str(failed)
+    assert failed.__cause__ is None
+    assert all(key.encode() not in path.read_bytes() for path in tmp_path.iterdir())
+    assert key not in json.dumps(client.config.model_dump(mode="json"))
+
+
+def test_a_key_must_be_there_for_a_remote_endpoint(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="set OPENAI_API_KEY in the environment"):
+        LLMClient(LLMConfig())
+
+
+@pytest.mark.parametrize(
+    ("attempt", "asked_s", "draw", "expected"),
+    [
+        (1, None, 1.0, 0.5),
+        (3, None, 1.0, 2.0),
+        (3, None, 0.25, 0.5),
+        (20, None, 1.0, 60.0),
+        (1, 7.0, 0.5, 7.0),
+        (4, 1.0, 1.0, 4.0),
+    ],
+)
+def test_waits_double_with_jitter_and_honour_the_server(attempt, asked_s, draw, expected):
+    assert wait_s(attempt, asked_s, 0.5, draw) == pytest.approx(expected)
+
+
+def test_retry_after_is_read_as_seconds_or_a_date():
+    date = email.utils.formatdate(1_000_060, usegmt=True)
+    assert retry_after_s({"retry-after": "2.5"}, 0) == 2.5
+    assert retry_after_s({"retry-after": date}, 1_000_000) == pytest.approx(60)
+    assert retry_after_s({"retry-after": date}, 2_000_000) == 0.0
+    assert retry_after_s({"retry-after": "soon"}, 0) is None
+    assert retry_after_s({}, 0) is None
+
+
+def test_kept_values_survive_and_are_read_back_in_bulk(tmp_path):
+    kept = Kept(tmp_path / "deep" / "kept.sqlite")
+    kept.put_many({str(n): {"n": n} for n in range(1200)})
+    other = Kept(tmp_path / "deep" / "kept.sqlite")
+    assert other.get_many([str(n) for n in range(1300)]) == {str(n): {"n": n} for n in range(1200)}
+    assert other.get("x") is None
+    assert key_of({"a": 1, "b": [1.5]}) == key_of({"b": [1.5], "a": 1}) != key_of({"a": 1, "b": [1.25]})
+
+
+def test_bills_add_up_and_an_unknown_price_stays_unknown():
+    some = Bill(2, Tokens(10, 5, 1), 0.5)
+    assert some + Bill(1, Tokens(1, 1, 1), 0.25) == Bill(3, Tokens(11, 6, 2), 0.75)
+    assert (some + Bill(1, Tokens(1, 0, 0), None)).at_most_usd is None
+    assert Bill() + some == some
+    with ScriptedEndpoint(lambda asked, n: Say("hi")) as server:
+        client = client_for(server)
+        text = Request((Message("user", ("four letters",)),))
+        # What cannot be asked is no call; a model without a price has none, unless nothing is asked of it.
+        assert client.estimate([[text, text], JudgeError("no"), text]).calls == 3
+        assert client.estimate([JudgeError("no")]) == Bill()

@@ -1,0 +1,206 @@
+"""The decisions of an ablation: what rows share, what a table says, what a plot holds; no stage is run.
+
+Not covered: the stages themselves, which the demo's preset goes through.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paras2s.bench.results import AnswerRow, save_rows
+from paras2s.configs.schema.run import AblationConfig, AblationRow, Claim
+from paras2s.data_gen.dataset import Dataset
+from paras2s.data_gen.scripted.build import prompt_categories
+from paras2s.errors import ConfigError
+from paras2s.pipeline.ablate import cells, draw, judge_claim, markdown, paired_claim, row_config, share_stages, stage_keys
+from paras2s.pipeline.align import rl_prompts
+from paras2s.run import Run
+from paras2s.types import Candidate, Query
+
+
+def ablation(tmp_path: Path, *rows: AblationRow, **changes: Any) -> AblationConfig:
+    return AblationConfig(name="grid", base="ci", run_dir=tmp_path, rows=rows, **changes)
+
+
+def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) -> None:
+    rows = [AblationRow(name="G = 2", set={"align.group_size": 2}), AblationRow(name="more", set={"align.steps": 9})]
+    grid = ablation(tmp_path, *rows, set={"align.steps": 7})
+    first, second = (row_config(grid, row, 3) for row in rows)
+    assert (first.align.group_size, first.align.steps, first.seed) == (2, 7, 3)
+    assert (second.align.steps, second.warmup.steps) == (9, 110)
+    assert first.run_dir == tmp_path / "grid/seed3/G_=_2"
+    with pytest.raises(ConfigError, match=r"row 'bad': align\.stepps: unknown key|row 'bad': .*align\.stepps"):
+        row_config(grid, AblationRow(name="bad", set={"align.stepps": 9}), 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shared"),
+    [
+        ("align.group_size", 4, {"data", "sft", "reward"}),
+        ("reward.sources", [{"kind": "rubric"}], {"data", "sft", "reward"}),
+        ("distill.steps", 5, {"data", "sft"}),
+        ("warmup.steps", 5, {"data"}),
+        ("policy.hidden_size", 64, {"data"}),
+        ("data.test_contrasts", 1, set()),
+        ("seed", 1, set()),
+    ],
+)
+def test_rows_share_what_they_would_make_alike(tmp_path: Path, key: str, value: Any, shared: set[str]) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"))
+    seed = value if key == "seed" else 0
+    changed = AblationRow(name="b", set={} if key == "seed" else {key: value})
+    base, other = stage_keys(row_config(grid, grid.rows[0], 0)), stage_keys(row_config(grid, changed, seed))
+    assert {stage for stage in base if base[stage] == other[stage]} == shared
+
+
+def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a", set={"align": {"steps": 3}}), set={"align.group_size": 2})
+    found = row_config(grid, grid.rows[0], 0).align
+    assert (found.steps, found.group_size, found.queries_per_step) == (3, 2, 4)
+    with pytest.raises(ConfigError, match="seed is the ablation's own"):
+        row_config(grid, AblationRow(name="b", set={"seed": 4}), 0)
+
+
+def test_a_row_that_failed_says_so_in_the_table(tmp_path: Path) -> None:
+    failed = {"row": "a", "line": "", "x": 1.0, "seed": 0, "failed": "step 3: the loss is nan"}
+    assert cells(failed) == ["a", "0", "failed: step 3: the loss is nan", "-", "-", "-", "-", "-"]
+    assert draw(ablation(tmp_path, AblationRow(name="a")), [failed]) is None
+
+
+def test_shared_stages_are_one_folder_and_linking_again_changes_nothing(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", set={"distill.steps": 5}))
+    runs = [Run(row_config(grid, row, 0), Console(), True) for row in grid.rows]
+    for run in (*runs, *runs):
+        share_stages(run, tmp_path / "shared")
+    assert runs[0].sft_dir.resolve() == runs[1].sft_dir.resolve()
+    assert runs[0].reward_dir.resolve() != runs[1].reward_dir.resolve()
+    assert len(list((tmp_path / "shared").iterdir())) == 4
+
+
+def counted(mean: float | None, error: float | None = 0.1) -> dict[str, Any]:
+    return {"mean": mean, "standard_error": error if mean is not None else None, "n_scored": 3, "n_asked": 4}
+
+
+def result(name: str, mean: float | None, **changes: Any) -> dict[str, Any]:
+    scores = {"overall": counted(mean), "contrast": counted(0.5), "word_error_rate": counted(None)}
+    scores["categories"] = {"age": counted(mean)}
+    return {"row": name, "line": "", "x": None, "seed": 0, "scores": scores, "kl": 0.125, "minutes": 2.0, **changes}
+
+
+def test_what_could_not_be_measured_is_a_dash() -> None:
+    assert cells(result("a", 3.456)) == ["a", "0", "3.46 ± 0.10", "50 ± 10 %", "- %", "0.125", "3 of 4", "2.0"]
+    assert cells(result("a", None, kl=None))[2:6] == ["-", "50 ± 10 %", "- %", "-"]
+
+
+def test_the_table_stands_beside_what_the_paper_found(tmp_path: Path) -> None:
+    text = markdown(ablation(tmp_path, AblationRow(name="a"), paper="More is better."), [result("a", 3.0)])
+    assert "| a | 0 | 3.00 ± 0.10 |" in text
+    assert text.endswith("The paper: More is better.\n")
+
+
+def test_a_plot_has_a_curve_a_line_and_means_over_seeds(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), axis="contrasts <x>")
+    rows = [
+        result("a", 2.0, x=1.0, line="SFT"),
+        result("b", 4.0, x=1.0, line="SFT", seed=1),
+        result("c", 5.0, x=2.0, line="GRPO"),
+    ]
+    plot = draw(grid, rows)
+    assert plot is not None
+    assert plot.count("<svg") == plot.count("</svg>") == 1
+    assert 'xmlns="http://www.w3.org/2000/svg"' in plot
+    assert plot.count('class="line line-0"') == plot.count('class="line line-1"') == 1
+    assert "contrasts &lt;x&gt;" in plot
+    assert draw(grid, [result("a", 2.0), result("b", None, x=1.0)]) is None
+
+
+def answer(score: float, contrast_id: str) -> AnswerRow:
+    return AnswerRow(
+        system="s", query_id=contrast_id, contrast_id=contrast_id, category="age", style="child", question_text="q",
+        question_clip="q.wav", answer_index=0, text_stream="", transcript=None, tone=None, tone_scores={}, score=score,
+        unscored=None, reason="", family=None, fitting=score >= 4, answer_clip="a.wav", duration_s=1.0, word_error_rate=None,
+        judge="j", model_score=None,
+    )  # fmt: skip
+
+
+def candidate(number: int, category: str, role: str) -> Candidate:
+    return Candidate(
+        f"{category}{number}-x-m1", f"{category}{number}", category, "t", role, "x", "m1", "w", "w", 0.0, 1.0, None, None
+    )
+
+
+def test_prompts_of_one_domain_are_found_by_the_ledger_though_they_have_no_labels(tmp_path: Path) -> None:
+    ledger = [candidate(n, category, role) for n, (category, role) in enumerate(
+        [("emotion", "rl"), ("emotion", "preference"), ("age", "rl"), ("age", "test")]
+    )]  # fmt: skip
+    category = prompt_categories(ledger)
+    assert sorted(category.values()) == ["age", "emotion", "emotion"]
+    queries = [Query(one, "", None, None, "rl", "", "a.wav", 1.0, "w", None, None) for one in category]
+    dataset = Dataset(tmp_path, tuple(queries), (), tuple(ledger), Any, Any, {})
+    assert [category[one.id] for one in rl_prompts(dataset, ("emotion",))] == ["emotion", "emotion"]
+    assert rl_prompts(dataset, ()) == queries
+    with pytest.raises(ConfigError, match="no RL prompt is of 'gender'"):
+        rl_prompts(dataset, ("emotion", "gender"))
+
+
+@pytest.mark.parametrize(
+    ("of", "above", "below", "verdict"),
+    [
+        ("score", result("a", 3.5), result("b", 3.0), "agrees: +0.50 ± 0.14"),
+        ("score", result("a", 3.0), result("b", 3.5), "does not agree: -0.50 ± 0.14"),
+        ("score", result("a", 3.2), result("b", 3.0), "leans that way, within the noise: +0.20 ± 0.14"),
+        ("score", result("a", 3.0), result("b", 3.1), "leans the other way, within the noise: -0.10 ± 0.14"),
+        ("told_apart", result("a", 1.0), result("b", 1.0), "no difference: +0.0 ± 14.1 points"),
+        ("words_understood", result("a", 1.0), result("b", 1.0), "not measured: a"),
+        ("score", {**result("a", 1.0), "failed": "nan"}, result("b", 1.0), "not measured: a"),
+    ],
+)
+def test_a_claim_is_borne_out_by_two_standard_errors_or_not(of: Any, above: Any, below: Any, verdict: str) -> None:
+    assert judge_claim(Claim(say="s", higher="a", lower="b", of=of), [above, below]) == verdict
+
+
+def test_on_the_same_questions_a_difference_is_known_better(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", system="sft"))
+    claim = Claim(say="s", higher="a", lower="b")
+    assert paired_claim(grid, claim) is None
+    for row, shift in (("a", 0.5), ("b", 0.0)):
+        answers = [answer(score + shift, f"c{n}") for n, score in enumerate((1.0, 2.0, 4.0))]
+        save_rows(tmp_path / f"grid/seed0/{row}/bench-validation/{'aligned' if row == 'a' else 'sft'}.jsonl", answers)
+    assert paired_claim(grid, claim) == (0.5, 0.0)
+    assert paired_claim(grid, claim.model_copy(update={"leave_out": ("age",)})) is None
+    assert judge_claim(claim.model_copy(update={"leave_out": ("age",)}), []) == "not measured: the rows' answers are gone"
+    assert judge_claim(claim, [result("a", 2.8), result("b", 2.3)], (0.5, 0.1)) == "agrees: +0.50 ± 0.10"
+
+
+def test_seeds_count_together_and_a_claim_is_about_rows_there_are(tmp_path: Path) -> None:
+    rows = [result("a", 3.0), result("a", 4.0, seed=1), result("b", 3.0), result("b", 3.0, seed=1)]
+    assert judge_claim(Claim(say="s", higher="a", lower="b"), rows) == "agrees: +0.50 ± 0.10"
+    with pytest.raises(ValueError, match="no row is called 'c'"):
+        ablation(tmp_path, AblationRow(name="a"), claims=[{"say": "s", "higher": "a", "lower": "c"}])
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict"), [(0.5, "agrees"), (0.1, "not told apart"), (-0.1, "not told apart"), (-0.5, "does not agree")]
+)
+def test_a_claim_of_no_less_needs_no_difference(difference: float, verdict: str) -> None:
+    claim = Claim(say="s", higher="a", lower="b", at_least=True)
+    assert judge_claim(claim, [], (difference, 0.2)).startswith(f"{verdict}: ")
+
+
+def test_without_an_error_nothing_is_known() -> None:
+    lone = {**result("a", 3.01), "scores": {**result("a", 3.01)["scores"], "overall": counted(3.01, None)}}
+    assert judge_claim(Claim(say="s", higher="a", lower="b"), [lone, result("b", 3.0)]) == "not known: a has no standard error"
+
+
+def test_categories_weigh_the_same_in_a_claim_as_in_a_score(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", system="sft"))
+    for row, gain in (("a", 1.0), ("b", 0.0)):
+        answers = [replace(answer(2.0 + gain, f"c{n}"), category="age") for n in range(2)]
+        answers += [replace(answer(2.0, f"d{n}"), category="gender") for n in range(8)]
+        save_rows(tmp_path / f"grid/seed0/{row}/bench-validation/{'aligned' if row == 'a' else 'sft'}.jsonl", answers)
+    claim = Claim(say="s", higher="a", lower="b")
+    assert paired_claim(grid, claim) == (0.5, 0.0)
+    assert paired_claim(grid, claim.model_copy(update={"leave_out": ("gender",)})) == (1.0, 0.0)

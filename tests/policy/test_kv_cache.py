@@ -1,0 +1,122 @@
+"""Three ways to attend that must agree: plain causal attention, answers behind shared prompts, and step by step.
+
+Not covered: gradients through a shared prompt (test_conformance.py, by its log-probs) and half precision.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as fn
+
+from paras2s.policy.dual_stream.kv_cache import AnswerMemory, PromptMemory, StepMemory
+
+LENGTHS = torch.tensor([5, 3])
+GROUP, STEPS, SIZE = 3, 4, 8
+
+
+def draw(rows: int, heads: int, length: int, seed: int) -> Tensor:
+    return torch.randn(rows, heads, length, SIZE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def read(heads: int, kv_heads: int) -> tuple[PromptMemory, Tensor, Tensor]:
+    memory = PromptMemory(LENGTHS)
+    q, k, v = draw(2, heads, 5, 1), draw(2, kv_heads, 5, 2), draw(2, kv_heads, 5, 3)
+    memory.attend(0, q, k, v)
+    return memory, k, v
+
+
+def plainly(row: int, q: Tensor, k: Tensor, v: Tensor, prompt_k: Tensor, prompt_v: Tensor) -> Tensor:
+    """Row n of the answers behind its unpadded prompt, by ordinary attention over the whole sequence."""
+    prompt, length = row // GROUP, int(LENGTHS[row // GROUP])
+    keys = torch.cat([prompt_k[prompt : prompt + 1, :, :length], k[row : row + 1]], 2)
+    values = torch.cat([prompt_v[prompt : prompt + 1, :, :length], v[row : row + 1]], 2)
+    queries = torch.cat([torch.zeros(1, q.shape[1], length, SIZE, dtype=q.dtype), q[row : row + 1]], 2)
+    seen = fn.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
+    return seen[0, :, length:]
+
+
+def seated(memory: PromptMemory, seats: int = 2) -> StepMemory:
+    found = StepMemory(memory, seats, GROUP, STEPS, prompt_width=7)
+    found.admit(memory)
+    return found
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (4, 1)])
+def test_all_ways_agree(heads: int, kv_heads: int) -> None:
+    memory, prompt_k, prompt_v = read(heads, kv_heads)
+    rows = 2 * GROUP
+    q, k, v = draw(rows, heads, STEPS, 4), draw(rows, kv_heads, STEPS, 5), draw(rows, kv_heads, STEPS, 6)
+    prompt_of = torch.arange(2).repeat_interleave(GROUP)
+    whole = AnswerMemory(memory, prompt_of, STEPS).attend(0, q, k, v)
+    steps = seated(memory)
+    one_by_one = []
+    for step in range(STEPS):
+        here = slice(step, step + 1)
+        one_by_one.append(steps.attend(0, q[:, :, here], k[:, :, here], v[:, :, here]))
+        steps.advance()
+    for row in range(rows):
+        expected = plainly(row, q, k, v, prompt_k, prompt_v)
+        torch.testing.assert_close(whole[row], expected)
+        torch.testing.assert_close(torch.cat(one_by_one, 2)[row], expected)
+
+
+def test_rows_that_leave_do_not_disturb_those_that_stay() -> None:
+    memory, *_ = read(4, 2)
+    rows = 2 * GROUP
+    q, k, v = draw(rows, 4, STEPS, 4), draw(rows, 2, STEPS, 5), draw(rows, 2, STEPS, 6)
+    kept, leaving = seated(memory), seated(memory)
+    left = torch.arange(rows)
+    for step, going in enumerate([None, torch.tensor([0, 2, 4, 5]), torch.tensor([0, 3]), None]):
+        here = slice(step, step + 1)
+        if going is not None:
+            leaving.select(going)
+            left = left[going]
+        expected = kept.attend(0, q[:, :, here], k[:, :, here], v[:, :, here])[left]
+        found = leaving.attend(0, q[left][:, :, here], k[left][:, :, here], v[left][:, :, here])
+        torch.testing.assert_close(found, expected)
+        kept.advance()
+        leaving.advance()
+    assert left.tolist() == [0, 5]
+
+
+def test_groups_that_enter_later_disturb_nobody() -> None:
+    """Two groups of three; row 1, then all of the first group leave, and a third group takes their seat at step 2."""
+    memory, *_ = read(4, 2)
+    late = PromptMemory(torch.tensor([4]))
+    late.attend(0, draw(1, 4, 4, 11), draw(1, 2, 4, 12), draw(1, 2, 4, 13))
+    rows = 2 * GROUP
+    q, k, v = draw(rows, 4, STEPS, 4), draw(rows, 2, STEPS, 5), draw(rows, 2, STEPS, 6)
+    new_q, new_k, new_v = draw(GROUP, 4, 2, 14), draw(GROUP, 2, 2, 15), draw(GROUP, 2, 2, 16)
+    kept, alone, busy = seated(memory), seated(late, 1), seated(memory)
+    left = torch.arange(rows)
+    for step, going in enumerate([None, torch.tensor([0, 2, 3, 4, 5]), torch.tensor([2, 3, 4]), None]):
+        here = slice(step, step + 1)
+        if going is not None:
+            busy.select(going)
+            left = left[going]
+        newcomer = step >= 2
+        if step == 2:
+            assert busy.free_seats == [0]
+            busy.admit(late)
+            assert busy.free_seats == []
+        expected = kept.attend(0, q[:, :, here], k[:, :, here], v[:, :, here])[left]
+        parts = [x[left][:, :, here] for x in (q, k, v)]
+        if newcomer:
+            at = slice(step - 2, step - 1)
+            expected = torch.cat([expected, alone.attend(0, new_q[:, :, at], new_k[:, :, at], new_v[:, :, at])])
+            parts = [torch.cat([x, new[:, :, at]]) for x, new in zip(parts, (new_q, new_k, new_v), strict=True)]
+            alone.advance()
+        torch.testing.assert_close(busy.attend(0, *parts), expected)
+        kept.advance()
+        busy.advance()
+    assert left.tolist() == [3, 4, 5]
+
+
+def test_a_branch_may_stop_early() -> None:
+    memory, *_ = read(2, 2)
+    q, k, v = draw(2, 2, STEPS, 4), draw(2, 2, STEPS, 5), draw(2, 2, STEPS, 6)
+    answers = AnswerMemory(memory, torch.tensor([0, 1]), STEPS)
+    whole = answers.attend(0, q, k, v)
+    torch.testing.assert_close(answers.attend(0, q[:, :, :2], k[:, :, :2], v[:, :, :2]), whole[:, :, :2])

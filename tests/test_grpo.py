@@ -1,0 +1,77 @@
+"""The driver's decisions: which prompts a step asks, how work is shared out, and the mean of a look at held-out queries.
+
+Not covered: the loop itself, which needs Ray (tests/integration/test_ray_actors.py covers its actors).
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from paras2s.grpo_run import evaluate, pick_queries
+from paras2s.policy.types import Sampling
+from paras2s.rollout.orchestrator import split
+from paras2s.types import Reward, Unscored
+
+
+@pytest.mark.parametrize(("per_step", "available"), [(4, 12), (5, 12), (12, 12), (7, 3), (1, 5), (30, 8)])
+def test_every_prompt_is_asked_once_an_epoch(per_step: int, available: int) -> None:
+    epochs = 6
+    steps = -(-epochs * available // per_step)
+    asked = [row for step in range(steps) for row in pick_queries(step, per_step, available, seed=2)]
+    assert len(asked) == steps * per_step
+    for epoch in range(epochs):
+        assert sorted(asked[epoch * available : (epoch + 1) * available]) == list(range(available))
+
+
+def test_epochs_have_orders_of_their_own() -> None:
+    first, second = pick_queries(0, 20, 20, seed=0), pick_queries(1, 20, 20, seed=0)
+    assert first != second
+    assert first != pick_queries(0, 20, 20, seed=1)
+    assert first != list(range(20))
+
+
+def test_a_step_does_not_depend_on_the_steps_before() -> None:
+    """So a resumed run asks what the uninterrupted one would have asked."""
+    backwards = {step: pick_queries(step, 5, 12, seed=4) for step in reversed(range(9))}
+    assert backwards == {step: pick_queries(step, 5, 12, seed=4) for step in range(9)}
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "sizes"),
+    [
+        (12, 1, [12]),
+        (12, 3, [4, 4, 4]),
+        (5, 2, [2, 3]),
+        (7, 3, [2, 3, 2]),
+        (3, 8, [1, 1, 1]),
+        (1, 2, [1]),
+        (0, 2, []),
+    ],
+)
+def test_shares(count: int, workers: int, sizes: list[int]) -> None:
+    shares = split(count, workers)
+    assert [len(range(count)[share]) for share in shares] == sizes
+    assert [item for share in shares for item in range(count)[share]] == list(range(count))
+
+
+def test_shares_are_even_and_whole_for_any_numbers() -> None:
+    for count in range(1, 40):
+        for workers in range(1, 12):
+            sizes = [share.stop - share.start for share in split(count, workers)]
+            assert sum(sizes) == count
+            assert len(sizes) == min(workers, count)
+            assert max(sizes) - min(sizes) <= 1
+            assert min(sizes) >= 1
+
+
+@pytest.mark.parametrize(("values", "expected"), [([1.0, None, 4.0], 2.5), ([None, None], None)])
+def test_a_look_at_held_out_queries_is_the_mean_of_what_was_scored(values: list[float | None], expected: float | None) -> None:
+    """A reward model that scored nothing gives no number, which the log can hold and a NaN it could not."""
+    rewards = [[Unscored("rubric", "silent") if value is None else Reward(value, {})] for value in values]
+    fleet = SimpleNamespace(begin=lambda *_: None, collect=lambda _: ([], rewards))
+    alignment = SimpleNamespace(run=SimpleNamespace(config=SimpleNamespace(seed=0)), sampling=Sampling(),
+                                held_prompts=[None] * len(values), held_questions=[None] * len(values))  # fmt: skip
+    found = evaluate(fleet, alignment)  # type: ignore[arg-type]
+    assert found == {"validation_reward": expected, "validation_unscored": values.count(None)}

@@ -1,0 +1,1 @@
+"""Tiny models, worlds and servers that several test files share."""

@@ -1,0 +1,100 @@
+"""An alignment in miniature, made without data or warm-up: a tiny random policy, rewarded for the length of its answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from paras2s.audio.prosody import UTTERANCE_DIM
+from paras2s.audio.text_embedding import WordPieces
+from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig, RoleConfig, RunConfig
+from paras2s.grpo_run import Alignment
+from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.policy.embedded.features import Listener
+from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
+from paras2s.policy.types import Prompt
+from paras2s.reward.reward_model.model import HeardQuestion
+from paras2s.reward.sources.base import AskedQuestion
+from paras2s.run import Run
+from tiny.dual_stream import small_prompt
+
+LETTERS = "abcdefgh"
+ANSWER_STEPS, TARGET_STEPS, QUERIES, HELD = 8, 3, 7, 2
+SIZES = DualStreamConfig(
+    hidden_size=32, intermediate_size=48, num_layers=3, tap_layer=0, num_heads=4, num_kv_heads=2,
+    text_vocab=len(LETTERS) + 9, codebook_sizes=Codec2Pairs.cardinality, audio_delay_steps=1, continuous_dim=3,
+    mask_invalid_ids=True, **special_ids(len(LETTERS)),
+)  # fmt: skip
+# One thread each: sums of other threads round otherwise, and a draw may fall on the other side of an edge.
+ONE = RoleConfig(threads=1)
+
+
+def save_tiny_policy(folder: Path) -> None:
+    """Random, and the same every time."""
+    model = DualStreamLM(SIZES)
+    model.initialise(0)
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
+    EmbeddedPolicy(model, WordPieces(LETTERS), Codec2Pairs(), listener).save(folder)
+
+
+def blur(prompt: Prompt, rng: np.random.Generator) -> Prompt:
+    return replace(prompt, features=prompt.features + 0.1 * rng.normal(size=prompt.features.shape) * prompt.continuous[:, None])
+
+
+def tiny_alignment(folder: Path, **align: Any) -> Alignment:
+    """A run in this folder; `align` is laid over settings of four steps with a checkpoint after every second."""
+    settings: dict[str, Any] = {
+        "steps": 4, "queries_per_step": 4, "learned_queries": 3, "group_size": 3, "learning_rate": 0.01, "warmup_steps": 1,
+        "evaluate_every": 2, "checkpoint_every": 2, "rollout": ONE, "reward": ONE, "learner": ONE,
+    }  # fmt: skip
+    source = RewardSourceConfig(kind="length", options={"target_steps": TARGET_STEPS})
+    config = RunConfig(
+        run_dir=folder / "run",
+        cache_dir=folder / "cache",
+        policy=PolicyConfig(device="cpu", max_answer_steps=ANSWER_STEPS),
+        reward=RewardConfig(sources=(source,)),
+        align=AlignConfig(**(settings | align)),
+    )
+    run = Run(config, Console(quiet=True), quiet=True)
+    if not (run.sft_dir / "policy.json").is_file():
+        save_tiny_policy(run.sft_dir)
+    prompts = [
+        replace(small_prompt(SIZES, 1, 3 + number % 3, seed=number), code_offsets=SIZES.codebook_offsets)
+        for number in range(QUERIES + HELD)
+    ]
+    questions = [AskedQuestion(f"q{number}", _heard(prompt), "hello") for number, prompt in enumerate(prompts)]
+    return Alignment(run, prompts[:QUERIES], questions[:QUERIES], prompts[QUERIES:], questions[QUERIES:], blur)
+
+
+def _heard(prompt: Prompt) -> HeardQuestion:
+    speech = prompt.continuous
+    return HeardQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech], prompt.words_dim)
+
+
+def policy_of(alignment: Alignment) -> dict[str, np.ndarray]:
+    """The aligned weights."""
+    return dict(load_file(alignment.folder / "model.safetensors"))
+
+
+def logged(alignment: Alignment) -> list[dict[str, Any]]:
+    """Its steps, without how long they took."""
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in alignment.run.metrics()]
+
+
+def assert_same_policy(found: Alignment, expected: Alignment, atol: float = 0.0) -> None:
+    """`atol` above 0 where questions were sampled in other company: sums of other shapes round otherwise."""
+    one, other = policy_of(found), policy_of(expected)
+    assert one.keys() == other.keys()
+    apart = {name: float(np.abs(one[name] - other[name]).max()) for name in one}
+    assert {name: value for name, value in apart.items() if value > atol} == {}

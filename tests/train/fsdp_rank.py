@@ -1,0 +1,76 @@
+"""One rank of test_sharding.py: runs the jobs it is told and writes what it saw. A program, since ranks are processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from test_learner import GROUP, STEPS, make_prompts, rewards_of
+from tiny.dual_stream import small_config, small_model, small_policy, small_rollouts
+
+from paras2s.configs.schema.run import AlignConfig
+from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.train.fsdp import Sharded
+from paras2s.train.learner import Learner
+from paras2s.train.single_device import Devices
+
+
+def first_policy() -> EmbeddedPolicy:
+    torch.manual_seed(0)
+    return small_policy(small_model(small_config()))
+
+
+def make_learner(devices: Devices, settings: dict[str, Any]) -> Learner:
+    torch.manual_seed(0)
+    config = AlignConfig(
+        **{"learning_rate": 0.01, "kl_weight": 0.05, "warmup_steps": 2, "steps": 10, "max_drift": 99.0, **settings}
+    )
+    policy = first_policy()
+    if settings.get("lora"):
+        # Adapters that start from 0 would hide half of what can go wrong.
+        torch.manual_seed(1)
+    return Learner(policy, config, STEPS, devices, first_policy)
+
+
+def advance(learner: Learner, steps: int) -> list[dict[str, Any]]:
+    """Rollouts of the starting policy, the same on every rank: what a step does is looked at, not what it samples."""
+    prompts, log = make_prompts(3), []
+    for _ in range(steps):
+        rollouts = small_rollouts(first_policy(), prompts, GROUP, STEPS, learner.next_step)
+        log.append(learner.step(prompts, rollouts, rewards_of(rollouts)))
+    return log
+
+
+def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
+    """Steps, a checkpoint, more steps, and the policy itself."""
+    learner = make_learner(devices, job["settings"])
+    if job.get("resume"):
+        learner.restore(Path(job["resume"]))
+    log = advance(learner, job["steps"])
+    if job.get("save"):
+        learner.save(Path(job["save"]))
+    weights = learner.weights()
+    if job.get("export"):
+        learner.export(Path(job["export"]))
+    if devices.rank == 0:
+        (out / "log.json").write_text(json.dumps(log))
+        np.savez(out / "weights.npz", **weights)
+
+
+def main() -> None:
+    """`fsdp_rank.py RANK WORLD PORT JOBS.json`."""
+    rank, world, port = map(int, sys.argv[1:4])
+    torch.set_num_threads(1)
+    jobs = json.loads(Path(sys.argv[4]).read_text())
+    devices = Sharded(rank, world, "127.0.0.1", port, "cpu", mixed_precision=False)
+    for job in jobs:
+        run(devices, job, Path(job["out"]))
+    devices.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Two and three gloo ranks that must do what one process does: losses, weights, checkpoints, the exported policy.
+
+Not covered: NCCL and GPUs, several machines, and the speed or memory of sharding.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fsdp_rank import advance, first_policy, make_learner, run
+from test_learner import GROUP, STEPS, make_prompts
+from tiny.dual_stream import small_rollouts
+
+from paras2s.errors import PolicyError
+from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.policy.types import Sampling
+from paras2s.train.single_device import Devices
+
+HERE = Path(__file__).parent
+LORA = {"lora": {"rank": 2, "alpha": 4}}
+CASES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "portions": {"answers_at_once": 3, "loss_type": "bnpo", "average": "per_stream"},
+    "lora": LORA,
+    "checkpointed": {"checkpoint_layers": True},
+}
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def on_ranks(world: int, jobs: list[dict[str, Any]], folder: Path) -> None:
+    """Each job on `world` processes; one group of them for all jobs, since starting takes longer than running."""
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    port, paths = free_port(), os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, str(HERE / "fsdp_rank.py")]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(world), str(port), str(folder / "jobs.json")], env=environment,
+                         stderr=subprocess.PIPE, text=True)
+        for rank in range(world)
+    ]  # fmt: skip
+    try:
+        for one in ranks:
+            _, error = one.communicate(timeout=240)
+            assert one.returncode == 0, error[-3000:]
+    finally:
+        for one in ranks:
+            one.kill()
+
+
+def job(folder: Path, name: str, settings: dict[str, Any], steps: int = 3, **more: Any) -> dict[str, Any]:
+    out = folder / name
+    out.mkdir(parents=True)
+    return {"out": str(out), "settings": settings, "steps": steps, **{key: str(value) for key, value in more.items()}}
+
+
+def seen(folder: Path, name: str) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    with np.load(folder / name / "weights.npz") as held:
+        return json.loads((folder / name / "log.json").read_text()), dict(held)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every case on two ranks and alone; checkpoints in the middle, and a learner that goes on from them."""
+    folder = tmp_path_factory.mktemp("sharded")
+    jobs = [
+        job(folder / "2", name, settings, save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}")
+        for name, settings in CASES.items()
+    ]
+    jobs += [job(folder / "2", f"on-{name}", CASES[name], 2, resume=folder / "2" / f"at3-{name}") for name in ("full", "lora")]
+    on_ranks(2, jobs, folder)
+    # Three ranks have fewer groups than one each to share in some steps; they go on from what two have written.
+    on_ranks(3, [job(folder / "3", "full", {}), job(folder / "3", "on-full", {}, 2, resume=folder / "2" / "at3-full"),
+                 job(folder / "3", "few", {"learned_queries": 2})], folder)  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    for name, settings in (CASES | {"few": {"learned_queries": 2}}).items():
+        steps = 3 if name == "few" else 5
+        run(Devices(), job(folder, name, settings, steps), folder / name)
+        run(Devices(), job(folder, f"{name}3", settings, 3), folder / f"{name}3")
+    return folder
+
+
+def assert_close_logs(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-9)
+
+
+def assert_close_weights(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_are_one_process(name: str, done: Path, alone: Path) -> None:
+    (log, weights), (expected, wanted) = seen(done / "2", name), seen(alone, f"{name}3")
+    assert_close_logs(log, expected)
+    assert_close_weights(weights, wanted)
+    assert log[1]["kl"] > 0
+
+
+@pytest.mark.parametrize("name", ["full", "few"])
+def test_three_ranks_are_one_process(name: str, done: Path, alone: Path) -> None:
+    """Three groups for three ranks; and two, so that a rank has nothing to do."""
+    (log, weights), (expected, wanted) = seen(done / "3", name), seen(alone, "few" if name == "few" else "full3")
+    assert_close_logs(log, expected)
+    assert_close_weights(weights, wanted)
+
+
+@pytest.mark.parametrize(("world", "name"), [("2", "full"), ("2", "lora"), ("3", "full")])
+def test_ranks_go_on_from_a_checkpoint_of_two(world: str, name: str, done: Path, alone: Path) -> None:
+    log, weights = seen(done / world, f"on-{name}")
+    expected, wanted = seen(alone, name)
+    assert_close_logs(log, expected[3:])
+    assert_close_weights(weights, wanted)
+
+
+@pytest.mark.parametrize("name", ["full", "lora"])
+def test_the_exported_policy_is_the_lone_learners(name: str, done: Path, tmp_path: Path) -> None:
+    learner = make_learner(Devices(), CASES[name])
+    advance(learner, 3)
+    learner.export(tmp_path)
+    first = first_policy()
+    found, expected = (EmbeddedPolicy.load(place, codec=first.codec) for place in (done / "2" / f"policy-{name}", tmp_path))
+    names = list(first.model.state_dict())
+    assert list(found.model.state_dict()) == list(expected.model.state_dict()) == names
+    prompts = make_prompts(2)
+    answers = [rollout.blocks for rollout in small_rollouts(first, prompts, GROUP, STEPS, 0)]
+    one, other = (policy.logprobs(prompts, answers, Sampling())[0] for policy in (found, expected))
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    assert not torch.allclose(one.double(), first.logprobs(prompts, answers, Sampling())[0].double(), atol=1e-3)
+
+
+def test_activations_made_anew_change_nothing() -> None:
+    plain, anew = make_learner(Devices(), {}), make_learner(Devices(), {"checkpoint_layers": True})
+    assert_close_logs(advance(anew, 3), advance(plain, 3))
+    for left, right in zip(plain.weights().values(), anew.weights().values(), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-10)
+
+
+def test_a_lone_learners_checkpoint_is_refused_by_ranks(tmp_path: Path) -> None:
+    from paras2s.train.fsdp import Sharded
+
+    make_learner(Devices(), {}).save(tmp_path)
+    devices = Sharded(0, 1, "127.0.0.1", free_port(), "cpu", mixed_precision=False)
+    try:
+        with pytest.raises(PolicyError, match="lone learner"):
+            make_learner(devices, {}).restore(tmp_path)
+        # A group of one, in mixed precision: weights stay whole and in float32, passes are in half of it.
+        devices.mixed_precision = True
+        learner = make_learner(devices, {"max_drift": 5.0})
+        log = advance(learner, 2)
+        assert all(np.isfinite(row["loss"]) for row in log)
+        assert 1e-4 < log[0]["parity_text_mean"] < 0.2
+        assert {value.dtype for value in learner.weights().values()} == {np.dtype(np.float64)}
+    finally:
+        devices.close()

@@ -1,0 +1,426 @@
+"""The learner on tiny policies: resuming bit for bit, parity, direction of learning, unscored answers, a NaN loss.
+
+Not covered: the objective's own arithmetic (test_objective.py), and whether a real run's reward rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny.dual_stream import small_config, small_model, small_policy, small_prompt, small_rollouts
+
+from paras2s.configs.schema.run import AlignConfig
+from paras2s.errors import PolicyError
+from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.policy.types import Prompt
+from paras2s.train.batching import entries_of, parity, select_answers, widest_groups
+from paras2s.train.learner import Learner, schedule
+from paras2s.types import AUDIO, TEXT, Block, Reward, Rollout, Unscored
+
+STEPS, GROUP = 7, 4
+SILENT = Unscored("rubric", "no transcript")
+
+
+def make_learner(dtype: torch.dtype = torch.float64, **values: Any) -> Learner:
+    policy = small_policy(small_model(small_config()).to(dtype))
+    settings = {"learning_rate": 0.01, "loss_type": "grpo", "kl_weight": 0.05, **values}
+    return Learner(policy, AlignConfig(**settings), max_steps=STEPS)
+
+
+def make_prompts(count: int = 2) -> list[Prompt]:
+    return [small_prompt(small_config(), 1 + number % 2, 3 + number, seed=number) for number in range(count)]
+
+
+def reward(value: float) -> Reward:
+    return Reward(value, {})
+
+
+def rewards_of(rollouts: Sequence[Rollout]) -> list[list[Reward | Unscored]]:
+    """Something that depends on the answer and is never flat for long: its first text token and its length."""
+    return [[reward(float(r.blocks[0].tokens[g, 0, 0]) + 0.1 * len(r.codes[g])) for g in range(r.size)] for r in rollouts]
+
+
+def advance(learner: Learner, prompts: Sequence[Prompt], steps: int) -> list[dict[str, Any]]:
+    log = []
+    for _ in range(steps):
+        rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, learner.next_step)
+        log.append(learner.step(prompts, rollouts, rewards_of(rollouts)))
+    return log
+
+
+def assert_same_weights(one: Learner, other: Learner, same: bool = True) -> None:
+    left, right = one.weights(), other.weights()
+    assert left.keys() == right.keys()
+    assert all(np.array_equal(left[name], right[name]) for name in left) is same
+
+
+# -- resuming ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_a_resumed_learner_ends_with_the_weights_of_an_uninterrupted_one(tmp_path: Path, dtype: torch.dtype) -> None:
+    prompts = make_prompts()
+    whole, first = make_learner(dtype), make_learner(dtype)
+    expected = advance(whole, prompts, 6)
+    log = advance(first, prompts, 3)
+    first.save(tmp_path)
+    second = make_learner(dtype)
+    second.restore(tmp_path)
+    assert second.next_step == 3
+    log += advance(second, prompts, 3)
+    assert log == expected
+    assert [row["step"] for row in log] == list(range(6))
+    assert_same_weights(whole, second)
+    assert_same_weights(whole, first, same=False)
+
+
+def test_restoring_keeps_the_reference(tmp_path: Path) -> None:
+    """The KL is measured from the SFT policy, not from the checkpoint."""
+    prompts = make_prompts()
+    first = make_learner()
+    start = first.weights()
+    advance(first, prompts, 2)
+    first.save(tmp_path)
+    second = make_learner()
+    second.restore(tmp_path)
+    with second.policy.reference():
+        held = second.policy.model.state_dict()
+    assert all(np.array_equal(start[name], held[name].numpy()) for name in start)
+    assert advance(second, prompts, 1)[0]["kl"] > 1e-4
+
+
+# -- decisions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("advantages", "count", "expected"),
+    [
+        ([[0.0, 0.0], [-2.0, 2.0], [-1.0, 1.0]], 2, [1, 2]),
+        ([[-2.0, 2.0], [0.0, 0.0], [-1.0, 1.0]], 2, [0, 2]),
+        ([[0.0, 0.0], [-1.0, 1.0]], 5, [0, 1]),
+        ([[None, 3.0], [None, None], [-1.0, None, 1.0]], 3, [2]),
+        ([[-1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]], 1, [0]),
+        ([], 4, []),
+    ],
+    ids=["widest", "in their order", "all there are", "unscored", "ties go to the first", "none"],
+)
+def test_the_groups_that_differ_most_are_learned_from(
+    advantages: list[list[float | None]], count: int, expected: list[int]
+) -> None:
+    assert widest_groups(advantages, count) == expected
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, 0.1), (4, 0.5 * 0.964), (9, 0.919), (50, 0.55), (99, 0.109)])
+def test_learning_rate_by_hand(step: int, expected: float) -> None:
+    config = AlignConfig(warmup_steps=10, steps=100)
+    assert schedule(config, step) == pytest.approx(expected)
+
+
+def test_what_hears_has_a_learning_rate_of_its_own() -> None:
+    """One step of Adam moves every number by about its learning rate."""
+    learner = make_learner(learning_rate=1e-3, hearing_learning_rate=1e-1, warmup_steps=1)
+    before = learner.weights()
+    advance(learner, make_prompts(), 1)
+    moved = {name: float(np.abs(value - before[name]).max()) for name, value in learner.weights().items()}
+    hearing = {name for name in moved if "vq_adaptor" in name}
+    assert hearing
+    assert max(moved[name] for name in hearing) == pytest.approx(1e-1, rel=0.05)
+    assert max(moved[name] for name in moved.keys() - hearing) == pytest.approx(1e-3, rel=0.05)
+
+
+def test_groups_that_are_left_out_move_nothing() -> None:
+    """Two queries asked and one learned from: the same weights as from that one alone, but both rewards in the log."""
+    prompts = make_prompts(2)
+    both, alone = make_learner(learned_queries=1), make_learner()
+    rollouts = small_rollouts(both.policy, prompts, GROUP, STEPS, 0)
+    rewards = [[reward(3.0), reward(3.1), reward(3.0), reward(3.0)], [reward(1.0), reward(2.0), reward(5.0), reward(1.0)]]
+    metrics = both.step(prompts, rollouts, rewards)
+    alone.step(prompts[1:], rollouts[1:], rewards[1:])
+    assert metrics["reward_mean"] == pytest.approx((12.1 + 9.0) / 8)
+    assert_same_weights(both, alone)
+
+
+# -- one step ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+def test_on_policy_rollouts_have_parity(dtype: torch.dtype, tolerance: float) -> None:
+    for metrics in advance(make_learner(dtype), make_prompts(3), 2):
+        for stream in ("text", "audio"):
+            assert metrics[f"parity_{stream}_max"] < tolerance
+            assert 0 <= metrics[f"parity_{stream}_mean"] <= metrics[f"parity_{stream}_max"]
+        assert metrics["clipped_share"] == 0
+
+
+def test_off_policy_rollouts_have_none() -> None:
+    learner, prompts = make_learner(), make_prompts()
+    stale = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    advance(learner, prompts, 1)
+    assert learner.step(prompts, stale, rewards_of(stale))["parity_text_max"] > 1e-3
+
+
+def test_metrics_by_hand() -> None:
+    learner, prompts = make_learner(), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    rewards = [[reward(2.0)] * GROUP, [reward(1.0), reward(2.0), reward(5.0), SILENT]]
+    metrics = learner.step(prompts, rollouts, rewards)
+    assert metrics["reward_mean"] == pytest.approx(16 / 7)
+    assert metrics["reward_std"] == pytest.approx(np.std([2, 2, 2, 2, 1, 2, 5]))
+    assert (metrics["zero_spread_groups"], metrics["unscored"], metrics["step"]) == (1, 1, 0)
+    reasons = [reason for rollout in rollouts for reason in rollout.finish_reason]
+    assert metrics["truncated"] == reasons.count("length")
+    lengths = [block.sampled.any(2).sum(1) for rollout in rollouts for block in rollout.blocks]
+    assert metrics["length_steps"] == pytest.approx(np.mean(np.concatenate(lengths)))
+    assert metrics["kl"] == pytest.approx(0, abs=1e-12)
+
+
+def probability_first(learner: Learner, prompts: Sequence[Prompt], token: int) -> float:
+    rollout = small_rollouts(learner.policy, prompts, 2, STEPS, 0)[0]
+    tokens = rollout.blocks[0].tokens.copy()
+    tokens[:, 0, 0] = token
+    block = replace(rollout.blocks[0], tokens=tokens)
+    with torch.no_grad():
+        return float(learner.policy.logprobs(prompts, [[block]], learner.sampling)[0][0, 0, 0].exp())
+
+
+@pytest.mark.parametrize("token", [1, 4])
+def test_a_rewarded_text_token_becomes_likelier(token: int) -> None:
+    learner, prompts = make_learner(learning_rate=0.02, kl_weight=0.0), make_prompts(1)
+    before = probability_first(learner, prompts, token)
+    for step in range(12):
+        rollouts = small_rollouts(learner.policy, prompts, 24, STEPS, step)
+        wanted = [[reward(float(row[0, 0] == token)) for row in r.blocks[0].tokens] for r in rollouts]
+        learner.step(prompts, rollouts, wanted)
+    assert before < 0.5
+    assert probability_first(learner, prompts, token) > before + 0.3
+
+
+# -- answers without a reward -----------------------------------------------------------------------------------------
+
+
+def with_other_tokens(rollout: Rollout, answer: int) -> Rollout:
+    """The rollout with other words and log-probs in one answer."""
+    block = rollout.blocks[0]
+    tokens, logp = block.tokens.copy(), block.behaviour_logp.copy()
+    text = block.sampled[answer, :, 0]
+    tokens[answer, text, 0] = (tokens[answer, text, 0] + 1) % small_config().text_eos_id
+    logp[answer] -= 0.7 * block.sampled[answer]
+    return replace(rollout, blocks=(replace(block, tokens=tokens, behaviour_logp=logp),))
+
+
+@pytest.mark.parametrize("scored", [False, True], ids=["unscored", "scored"])
+def test_only_scored_answers_have_a_gradient(scored: bool) -> None:
+    one, other, prompts = make_learner(), make_learner(max_drift=9.0), make_prompts(2)
+    rollouts = small_rollouts(one.policy, prompts, GROUP, STEPS, 0)
+    rewards = rewards_of(rollouts)
+    if not scored:
+        rewards[1][2] = SILENT
+    changed = [rollouts[0], with_other_tokens(rollouts[1], 2)]
+    one.step(prompts, rollouts, rewards)
+    other.step(prompts, changed, rewards)
+    assert_same_weights(one, other, same=not scored)
+
+
+def test_a_lone_scored_answer_is_left_out() -> None:
+    one, other, prompts = make_learner(), make_learner(), make_prompts(2)
+    rollouts = small_rollouts(one.policy, prompts, GROUP, STEPS, 0)
+    rewards = rewards_of(rollouts)
+    metrics = one.step(prompts, rollouts, [[SILENT, reward(5.0), SILENT, SILENT], rewards[1]])
+    other.step(prompts[1:], rollouts[1:], rewards[1:])
+    assert metrics["unscored"] == 3
+    assert_same_weights(one, other)
+
+
+def test_without_any_group_nothing_is_learned() -> None:
+    learner, start, prompts = make_learner(max_unscored_share=1.0), make_learner(), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, 2, STEPS, 0)
+    metrics = learner.step(prompts, rollouts, [[SILENT, reward(1.0)], [reward(4.0), SILENT]])
+    assert "loss" not in metrics
+    assert learner.next_step == 1
+    assert_same_weights(learner, start)
+
+
+@pytest.mark.parametrize(("missing", "stops"), [(4, False), (5, True), (8, True)])
+def test_too_many_unscored_answers_stop_the_run(missing: int, stops: bool) -> None:
+    learner, start, prompts = make_learner(max_unscored_share=0.5), make_learner(), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    rewards = rewards_of(rollouts)
+    for place in range(missing):
+        rewards[place % 2][place // 2] = SILENT
+    if not stops:
+        assert learner.step(prompts, rollouts, rewards)["unscored"] == missing
+        return
+    with pytest.raises(PolicyError, match=rf"step 0: {missing} of 8 answers are unscored \(no transcript\)"):
+        learner.step(prompts, rollouts, rewards)
+    assert learner.next_step == 0
+    assert_same_weights(learner, start)
+
+
+def test_a_step_without_any_score_stops_the_run_whatever_the_share() -> None:
+    """Its mean reward would be no number."""
+    learner, prompts = make_learner(max_unscored_share=1.0), make_prompts(1)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    with pytest.raises(PolicyError, match="4 of 4 answers are unscored"):
+        learner.step(prompts, rollouts, [[SILENT] * GROUP])
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_a_number_changes_nothing() -> None:
+    learner, prompts = make_learner(), make_prompts(2)
+    advance(learner, prompts, 1)
+    before = learner.weights()
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 1)
+    block = rollouts[0].blocks[0]
+    poisoned = replace(block, behaviour_logp=np.where(block.sampled, np.nan, 0.0))
+    with pytest.raises(PolicyError, match="step 1: the loss is nan"):
+        learner.step(prompts, [replace(rollouts[0], blocks=(poisoned,)), rollouts[1]], rewards_of(rollouts))
+    after = learner.weights()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert learner.next_step == 1
+    # And the learner is still able to go on.
+    assert advance(learner, prompts, 1)[0]["step"] == 1
+
+
+def test_a_gradient_that_is_not_a_number_changes_nothing() -> None:
+    learner, prompts = make_learner(), make_prompts(2)
+    before = learner.weights()
+    weight = learner.policy.model.lm_head.weight
+    handle = weight.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(PolicyError, match="step 0: the gradient"):
+        advance(learner, prompts, 1)
+    handle.remove()
+    after = learner.weights()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert advance(learner, prompts, 1)[0]["step"] == 0
+
+
+# -- pure parts -------------------------------------------------------------------------------------------------------
+
+
+def block_of(first: int, answers: int, steps: int) -> Block:
+    """Two slots; tokens count up from `first`, old log-probs are minus a tenth of them, odd tokens were sampled."""
+    tokens = first + np.arange(answers * steps * 2).reshape(answers, steps, 2)
+    sampled = tokens % 2 == 1
+    return Block(("text", "audio0"), tokens, sampled, np.where(sampled, -tokens / 10, 0.0))
+
+
+def test_select_answers_by_hand() -> None:
+    found = select_answers(block_of(0, 3, 2), [0, 2])
+    assert found.slots == ("text", "audio0")
+    assert found.tokens.tolist() == [[[0, 1], [2, 3]], [[8, 9], [10, 11]]]
+    assert found.sampled.tolist() == [[[False, True], [False, True]]] * 2
+    np.testing.assert_allclose(found.behaviour_logp[1], [[0, -0.9], [0, -1.1]])
+
+
+def test_entries_by_hand() -> None:
+    """A block of one answer and one step beside one of two answers and two steps."""
+    found = entries_of([[block_of(1, 1, 1)], [block_of(0, 2, 2)]], torch.float64, torch.device("cpu"))
+    assert found.mask.tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 1]]
+    torch.testing.assert_close(
+        found.behaviour_logp,
+        torch.tensor([[-0.1, 0, 0, 0], [0, -0.1, 0, -0.3], [0, -0.5, 0, -0.7]], dtype=torch.float64),
+    )
+    assert found.step_id.tolist() == [[0, 0, 1, 1]] * 3
+    assert found.stream_id[1:].tolist() == [[TEXT, AUDIO, TEXT, AUDIO]] * 2
+
+
+def test_entries_of_two_blocks_have_clocks_of_their_own() -> None:
+    """Text of one step and audio of two, as of a thinker and a talker; and a slot that holds both streams in turn."""
+    text = Block(("text",), np.full((1, 1, 1), 7), np.ones((1, 1, 1), dtype=bool), np.full((1, 1, 1), -1.0))
+    audio = Block(("audio0",), np.full((1, 2, 1), 9), np.ones((1, 2, 1), dtype=bool), np.full((1, 2, 1), -2.0))
+    found = entries_of([[text, audio]], torch.float64, torch.device("cpu"))
+    assert found.step_id.tolist() == [[0, 1, 2]]
+    assert found.stream_id.tolist() == [[TEXT, AUDIO, AUDIO]]
+    assert found.behaviour_logp.tolist() == [[-1, -2, -2]]
+    mixed = replace(audio, slots=("text",), labels=np.array([[[TEXT], [AUDIO]]]))
+    assert entries_of([[mixed]], torch.float64, torch.device("cpu")).stream_id.tolist() == [[TEXT, AUDIO]]
+
+
+def test_parity_by_hand() -> None:
+    block = Block(("text", "audio0"), np.zeros((1, 3, 2), dtype=np.int64), np.ones((1, 3, 2), dtype=bool),
+                  np.array([[[-1.0, -5.0], [-2.0, -5.0], [-3.0, -5.0]]]))  # fmt: skip
+    logp = torch.tensor([[-1.0, -5.0, -2.5, -4.0, -3.0, -5.5]], dtype=torch.float64)
+    found = parity(entries_of([[block]], torch.float64, torch.device("cpu")), logp)
+    assert found == {"text": (0.5, 0.5, 3.0), "audio": (1.0, 1.5, 3.0)}
+
+
+# -- portions, adapters, drift ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 100])
+@pytest.mark.parametrize("loss", ["grpo", "bnpo", "dr_grpo"])
+@pytest.mark.parametrize("average", ["joint", "per_stream"])
+def test_a_batch_in_portions_is_the_whole_batch(size: int, loss: str, average: str) -> None:
+    settings = {"loss_type": loss, "average": average, "scale_rewards": "group"}
+    whole, parts = make_learner(**settings), make_learner(answers_at_once=size, **settings)
+    prompts = make_prompts(3)
+    for step in range(2):
+        rollouts = small_rollouts(whole.policy, prompts, GROUP, STEPS, step)
+        rewards = rewards_of(rollouts)
+        rewards[1][2] = SILENT
+        one, other = whole.step(prompts, rollouts, rewards), parts.step(prompts, rollouts, rewards)
+        assert other == pytest.approx(one, abs=1e-9)
+    for left, right in zip(whole.weights().values(), parts.weights().values(), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-9)
+
+
+def test_with_adapters_they_alone_learn_travel_and_are_kept(tmp_path: Path) -> None:
+    prompts = make_prompts(2)
+    settings = {"lora": {"rank": 2, "alpha": 4}, "learning_rate": 0.05, "warmup_steps": 1}
+    learner, other = make_learner(**settings), make_learner(**settings)
+    base = {name: value.clone() for name, value in learner.policy.model.state_dict().items() if "lora_" not in name}
+    first = advance(learner, prompts, 2)
+    assert first[0]["kl"] == pytest.approx(0, abs=1e-12)
+    assert first[1]["kl"] > 1e-6
+    assert all("lora_" in name for name in learner.weights())
+    assert all(torch.equal(learner.policy.model.state_dict()[name], value) for name, value in base.items())
+    learner.save(tmp_path / "checkpoint")
+    other.restore(tmp_path / "checkpoint")
+    assert advance(other, prompts, 1) == advance(learner, prompts, 1)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 9)
+    answers = [rollout.blocks for rollout in rollouts]
+    trained = learner.policy.logprobs(prompts, answers, learner.sampling)[0]
+    learner.export(tmp_path / "aligned")
+    merged = EmbeddedPolicy.load(tmp_path / "aligned", codec=learner.policy.codec)
+    assert not merged.adapters
+    torch.testing.assert_close(merged.logprobs(prompts, answers, learner.sampling)[0].double(), trained, atol=1e-5, rtol=0)
+
+
+def test_sampler_and_learner_that_drift_apart_stop_the_run() -> None:
+    """As where the sampler works in another precision, or was never given the weights."""
+    learner, prompts = make_learner(), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    rewards, before = rewards_of(rollouts), learner.weights()
+    block = rollouts[1].blocks[0]
+    shifted = block.behaviour_logp.copy()
+    shifted[..., 1:] -= 0.5 * block.sampled[..., 1:]
+    drifted = [rollouts[0], replace(rollouts[1], blocks=(replace(block, behaviour_logp=shifted),))]
+    with pytest.raises(PolicyError, match=r"step 0: in the audio stream .*max_drift"):
+        learner.step(prompts, drifted, rewards)
+    assert all(np.array_equal(before[name], value) for name, value in learner.weights().items())
+    # Of an older policy it is expected, and weighed.
+    stale = [replace(one, policy_version=-3) for one in drifted]
+    assert learner.step(prompts, stale, rewards)["staleness"] == 3
+
+
+def test_with_an_importance_cap_stale_answers_weigh_what_the_learner_thinks_of_them() -> None:
+    """Under the cap the weight is exp(learner - sampler) of each token, here 2 on half of them, and 1.5 above it."""
+    learner, prompts = make_learner(importance_cap=1.5, kl_weight=0.0, ratio_level="token"), make_prompts(1)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    block = rollouts[0].blocks[0]
+    unlikelier = replace(block, behaviour_logp=block.behaviour_logp - np.log(2) * block.sampled)
+    plain = make_learner(kl_weight=0.0, ratio_level="token")
+    rewards = rewards_of(rollouts)
+    found = learner.step(prompts, [replace(rollouts[0], blocks=(unlikelier,), policy_version=-1)], rewards)
+    expected = plain.step(prompts, rollouts, rewards)
+    assert found["loss"] == pytest.approx(1.5 * expected["loss"], abs=1e-12)
+    assert found["grad_norm"] == pytest.approx(1.5 * expected["grad_norm"], rel=1e-9)
+    assert found["clipped_share"] == 0

@@ -1,0 +1,176 @@
+"""Warm-up: its schedule and order by hand, its losses against explicit log-softmax, and that it learns.
+
+Not covered: how well a warmed-up policy answers, which the benchmark measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
+
+from paras2s.configs.schema.run import AugmentConfig, WarmupConfig
+from paras2s.errors import PolicyError
+from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.train.sft import Example, Warmup, schedule, stream_losses
+
+STILL = {"words_dropped": 0.0, "codes_dropped": 0.0, "prosody_noise": 0.0, "words_noise": 0.0}
+
+
+def examples(policy: EmbeddedPolicy, count: int) -> list[Example]:
+    config = policy.model.dual_config
+    made = []
+    for number in range(count):
+        rng = np.random.default_rng(100 + number)
+        prompt = replace(small_prompt(config, 1 + number % 2, 3, seed=number), words_dim=1)
+        codes = rng.integers(config.codebook_sizes, size=(4 + number % 3, config.num_codebooks))
+        made.append(Example(prompt, (policy.target_block(codes, rng.integers(config.text_eos_id, size=3).tolist()),)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "expected"),
+    [
+        (0, 120, 0.05),
+        (9, 120, 0.5),
+        (19, 120, 1.0),
+        (20, 120, 1.0),
+        (45, 120, 0.55 + 0.45 * 2**-0.5),
+        (70, 120, 0.55),
+        (120, 120, 0.1),
+        (4, 5, 0.25),
+        (20, 20, 1.0),
+    ],
+)
+def test_schedule_by_hand(step: int, steps: int, expected: float) -> None:
+    assert schedule(step, steps) == pytest.approx(expected)
+
+
+# -- targets and losses ---------------------------------------------------------------------------------------------
+
+
+def test_target_by_hand() -> None:
+    """Two words, two steps. End of text is 6, blank 7, pad 8, end of answer 14; codebooks start at 15 and 20."""
+    block = small_policy(small_model(small_config())).target_block(np.array([[4, 0], [1, 3]]), [0, 2])
+    assert block.tokens[0].tolist() == [[0, 7, 8], [2, 19, 20], [6, 16, 23], [7, 14, 8]]
+    assert block.sampled[0].astype(int).tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 1], [0, 1, 0]]
+
+
+def test_target_with_more_words_than_speech_is_refused() -> None:
+    with pytest.raises(PolicyError, match="longer than their speech"):
+        small_policy(small_model(small_config())).target_block(np.array([[4, 0]]), [0, 1, 2])
+
+
+def explicit_losses(policy: EmbeddedPolicy, batch: list[Example], first: float) -> tuple[float, float]:
+    """One example at a time, all logits, log-softmax over the ids of a slot written out by hand."""
+    model, config = policy.model, policy.model.dual_config
+    text, audio, text_weight, audio_count = 0.0, 0.0, 0.0, 0
+    for example in batch:
+        (target,) = example.target
+        tokens, sampled = target.tokens[0], target.sampled[0]
+        prompt = example.prompt
+        audio_ids = torch.from_numpy(np.concatenate([prompt.audio_ids, tokens[:, 1:]]))[None]
+        text_ids = torch.from_numpy(np.concatenate([prompt.text_ids, tokens[:, 0]]))[None]
+        features = torch.zeros(1, audio_ids.shape[1], 3, dtype=torch.float64)
+        features[0, : prompt.length] = torch.from_numpy(prompt.features)
+        heard = torch.zeros(1, audio_ids.shape[1], dtype=torch.bool)
+        heard[0, : prompt.length] = torch.from_numpy(prompt.continuous)
+        positions = torch.arange(audio_ids.shape[1])[None]
+        text_state, audio_state = model.hidden(model.embed(audio_ids, text_ids, features, heard), positions)
+        all_text, all_audio = model.lm_head(text_state)[0], model.mimo_output(audio_state)[0]
+        # Words 0..5 and the end 6; the end 14 and codes 15..19; codes 20..23.
+        ranges = [(0, 7), (14, 20), (20, 24)]
+        assert config.vocab_size == 24
+        for step, slot in np.argwhere(sampled):
+            start, stop = ranges[slot]
+            logits = (all_audio if slot else all_text)[prompt.length - 1 + step, start:stop]
+            surprise = -(logits - logits.exp().sum().log())[tokens[step, slot] - start].item()
+            if slot:
+                audio, audio_count = audio + surprise, audio_count + 1
+            else:
+                weight = first if step == 0 else 1.0
+                text, text_weight = text + weight * surprise, text_weight + weight
+    return text / text_weight, audio / audio_count
+
+
+@pytest.mark.parametrize("first", [1.0, 4.0])
+def test_losses_are_the_explicit_ones(first: float) -> None:
+    policy = small_policy(small_model(small_config()))
+    batch = examples(policy, 3)
+    found = stream_losses(policy, batch, first)
+    assert found.tolist() == pytest.approx(explicit_losses(policy, batch, first), abs=1e-10)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_a_batch_in_parts_is_the_whole_batch(at_once: int) -> None:
+    whole, parts = (small_policy(small_model(small_config())) for _ in range(2))
+    settings = {"steps": 4, "batch_size": 5, "augment": AugmentConfig(**STILL)}
+    one = Warmup(whole, examples(whole, 5), WarmupConfig(**settings), seed=0)
+    other = Warmup(
+        parts, examples(parts, 5), WarmupConfig(examples_at_once=at_once, checkpoint_layers=True, **settings), seed=0
+    )
+    for step in range(3):
+        assert other.step(step) == pytest.approx(one.step(step), abs=1e-6)
+    for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-10, rtol=0)
+
+
+def test_with_adapters_they_alone_are_warmed_up() -> None:
+    policy = small_policy(small_model(small_config()))
+    policy.add_lora(2, 4)
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    Warmup(policy, examples(policy, 4), WarmupConfig(steps=2, batch_size=4), seed=0).step(0)
+    moved = {name for name, value in policy.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved
+    assert all("lora_" in name for name in moved)
+
+
+# -- the loop -------------------------------------------------------------------------------------------------------
+
+
+def assert_same_batch(first: list[Example], second: list[Example]) -> None:
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        assert one.target is other.target
+        for name in ("audio_ids", "text_ids", "features"):
+            np.testing.assert_array_equal(getattr(one.prompt, name), getattr(other.prompt, name))
+
+
+def test_a_batch_depends_on_seed_and_step_alone() -> None:
+    policy = small_policy(small_model(small_config()))
+    config = WarmupConfig(batch_size=3, steps=9)
+    rows = examples(policy, 7)
+    straight = Warmup(policy, rows, config, seed=5)
+    batches = [straight.batch(step) for step in range(6)]
+    resumed = Warmup(policy, rows, config, seed=5)
+    for step in (4, 1, 5, 4):
+        assert_same_batch(resumed.batch(step), batches[step])
+    resumed.step(0)
+    assert_same_batch(resumed.batch(2), batches[2])
+    other = Warmup(policy, rows, config, seed=6)
+    orders = [[id(one.target) for step in range(6) for one in warmup.batch(step)] for warmup in (straight, other)]
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 10, 24])
+def test_every_example_is_seen_once_an_epoch(batch_size: int) -> None:
+    policy = small_policy(small_model(small_config()))
+    rows = examples(policy, 7)
+    warmup = Warmup(policy, rows, WarmupConfig(batch_size=batch_size, augment=AugmentConfig(**STILL)), seed=1)
+    seen = [id(example.target) for step in range(14) for example in warmup.batch(step)]
+    assert len(seen) == 14 * batch_size
+    for epoch in range(2 * batch_size):
+        assert len(set(seen[7 * epoch : 7 * epoch + 7])) == 7
+
+
+def test_four_examples_are_learnt() -> None:
+    policy = small_policy(small_model(small_config(), seed=1))
+    policy.model.initialise(seed=1)
+    config = WarmupConfig(steps=60, batch_size=4, learning_rate=2e-2, weight_decay=0.0, augment=AugmentConfig(**STILL))
+    warmup = Warmup(policy, examples(policy, 4), config, seed=0)
+    losses = [warmup.step(number) for number in range(60)]
+    for stream in ("loss_text", "loss_audio"):
+        assert losses[-1][stream] < 0.5 * losses[0][stream]

@@ -1,0 +1,85 @@
+"""Covers atomic files: whole or not at all, a full disk, logs cut off by a kill, bad JSON.
+
+Not covered: a power cut (the kernel's own cache) and two processes that write one log.
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paras2s.errors import DataError, StorageError
+from paras2s.utils import io
+
+
+def test_written_files_are_read_back(tmp_path: Path) -> None:
+    io.write_json(tmp_path / "new" / "a.json", {"b": [1, 2.5, None, "ü"]})
+    assert io.read_json(tmp_path / "new" / "a.json") == {"b": [1, 2.5, None, "ü"]}
+    io.write_jsonl(tmp_path / "a.jsonl", [{"n": 1}, {"n": 2}])
+    io.append_jsonl(tmp_path / "a.jsonl", {"n": 3})
+    assert list(io.read_jsonl(tmp_path / "a.jsonl")) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_replacing_leaves_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    io.write_bytes(path, b"old")
+    io.write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_full_disk_keeps_the_old_file_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    path = tmp_path / "a.json"
+    io.write_json(path, {"state": "old"})
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(StorageError, match="No space left") as caught:
+        io.write_json(path, {"state": "new"})
+    assert str(path) in str(caught.value)
+    assert io.read_json(path) == {"state": "old"}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folder_that_is_a_file_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"file/a\.json"):
+        io.write_json(tmp_path / "file" / "a.json", {})
+    with pytest.raises(StorageError, match=r"file/a\.jsonl"):
+        io.append_jsonl(tmp_path / "file" / "a.jsonl", {})
+
+
+def test_nan_is_refused_and_the_old_file_stays(tmp_path: Path) -> None:
+    io.write_json(tmp_path / "a.json", {"score": 1.0})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        io.write_json(tmp_path / "a.json", {"score": float("nan")})
+    assert io.read_json(tmp_path / "a.json") == {"score": 1.0}
+
+
+def test_last_line_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}\n{"n": ')
+    assert list(io.read_jsonl(path)) == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize("content", ['{"n": 1}\n{"n": \n{"n": 3}\n', '{"n": 1}\n{"n": \n'])
+def test_any_other_bad_line_is_an_error_with_its_number(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"log\.jsonl:2: not valid JSON"):
+        list(io.read_jsonl(path))
+
+
+def test_missing_and_broken_json_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.json: no such file"):
+        io.read_json(tmp_path / "gone.json")
+    with pytest.raises(DataError, match=r"gone\.jsonl: no such file"):
+        list(io.read_jsonl(tmp_path / "gone.jsonl"))
+    (tmp_path / "bad.json").write_bytes(b"\xff{")
+    with pytest.raises(DataError, match=r"bad\.json: not valid JSON"):
+        io.read_json(tmp_path / "bad.json")
