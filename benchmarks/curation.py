@@ -29,7 +29,7 @@ from tiny.endpoint import Say, ScriptedEndpoint, said
 
 from paras2s.configs.schema.run import CurationConfig, VoiceConfig
 from paras2s.data_gen.curation.dedup import Duplicates
-from paras2s.data_gen.curation.llm_calls import Asker, Spend
+from paras2s.data_gen.curation.llm_calls import CurationLLM, Spend
 from paras2s.data_gen.curation.pipeline import Pipeline
 from paras2s.data_gen.curation.report import totals
 from paras2s.data_gen.curation.text_filters import run_text_tests
@@ -82,7 +82,7 @@ def config_for(folder: Path, base_url: str) -> CurationConfig:
 def filters(config: CurationConfig, count: int) -> tuple[float, int]:
     """Seconds and calls for `count` sentences through duplicates and all three tests, `texts_at_once` in memory."""
     rng = np.random.default_rng(0)
-    asker, duplicates = Asker.open(config, lambda *_: None), Duplicates(config.near_duplicate)
+    asker, duplicates = CurationLLM.open(config, lambda *_: None), Duplicates(config.near_duplicate)
     started = time.perf_counter()
     for start in range(0, count, config.texts_at_once):
         scripts = [

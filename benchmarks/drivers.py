@@ -38,12 +38,12 @@ from paras2s.grpo_run import Alignment
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.network import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
-from paras2s.policy.embedded.features import FEATURE_DIM, Listener
+from paras2s.policy.embedded.features import FEATURE_DIM, FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
 from paras2s.policy.types import Prompt
-from paras2s.reward.reward_model.model import HeardQuestion
-from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
-from paras2s.reward.sources.composite import RewardPanel, RewardSetup
+from paras2s.reward.reward_model.model import EncodedQuestion
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
+from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout import workers
 from paras2s.run import Run
 from paras2s.types import Reward, Rollout, Unscored
@@ -61,10 +61,10 @@ def slow_worker(judge_s: float) -> Any:
     class SlowRewardWorker:
         def __init__(self, setup: RewardSetup, threads: int) -> None:
             torch.set_num_threads(threads)
-            self.panel = RewardPanel(setup)
+            self.panel = CompositeReward(setup)
 
         def score(
-            self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[AskedQuestion]
+            self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[RewardQuestion]
         ) -> list[list[Reward | Unscored]]:
             time.sleep(judge_s)
             return self.panel.score(
@@ -104,7 +104,7 @@ def save_policy(folder: Path, seed: int) -> int:
     with torch.no_grad():
         model.model.embed_tokens.weight += 0.02 * SIZES.hidden_size**0.5 * shared
         model.mimo_output.weight[model.dual_config.msg_end_id] += 0.3 * shared
-    listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
+    listener = FeatureNormalizer(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
     EmbeddedPolicy(model, pieces, Codec2Pairs(), listener).save(folder)
     return sum(parameter.numel() for parameter in model.parameters())
 
@@ -143,8 +143,8 @@ def make_alignment(folder: Path, sft: Path, seed: int, steps: int, threads: int 
     run.sft_dir.symlink_to(sft)
     rng = np.random.default_rng(seed)
     prompts = [random_prompt(rng) for _ in range(PROMPTS)]
-    nothing = HeardQuestion(np.zeros((0, 2), dtype=np.int64), np.zeros((0, FEATURE_DIM)), SENTENCE_DIM)
-    questions = [AskedQuestion(f"q{number}", nothing, "") for number in range(PROMPTS)]
+    nothing = EncodedQuestion(np.zeros((0, 2), dtype=np.int64), np.zeros((0, FEATURE_DIM)), SENTENCE_DIM)
+    questions = [RewardQuestion(f"q{number}", nothing, "") for number in range(PROMPTS)]
     return Alignment(run, prompts, questions, [], [], lambda prompt, _: prompt)
 
 

@@ -66,7 +66,7 @@ def run_ours(wire: Connection, turns: int) -> None:
     from paras2s.policy.dual_stream.logprobs import teacher_forced
     from paras2s.policy.dual_stream.sampler import sample
     from paras2s.policy.types import Sampling
-    from paras2s.train.batching import entries_of, flat
+    from paras2s.train.batching import flat, token_batch
     from paras2s.train.losses import Objective, group_advantages, grpo_loss
 
     torch.set_num_threads(THREADS)
@@ -86,7 +86,7 @@ def run_ours(wire: Connection, turns: int) -> None:
         with torch.no_grad():
             ref_logp = flat([teacher_forced(reference, prompts, blocks, sampling)])
         logp = flat([teacher_forced(model.train(), prompts, blocks, sampling)])
-        known = entries_of([[block] for block in blocks], logp.dtype, logp.device)
+        known = token_batch([[block] for block in blocks], logp.dtype, logp.device)
         optimiser.zero_grad()
         grpo_loss(known.batch(logp, ref_logp, known.behaviour_logp), advantages, objective).loss.backward()
         learned.append(time.perf_counter() - started)

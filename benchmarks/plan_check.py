@@ -41,8 +41,8 @@ from paras2s.policy.dual_stream.network import DualStreamLM, Layer, RMSNorm
 from paras2s.policy.dual_stream.sampler import pick, sample
 from paras2s.policy.embedded.policy import SPECIALS, special_ids
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.reward.reward_model.model import HeardQuestion, RewardModel, RewardModelConfig
-from paras2s.train.batching import entries_of
+from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
+from paras2s.train.batching import token_batch
 from paras2s.train.losses import Objective, group_advantages, grpo_loss
 from paras2s.types import Block
 
@@ -176,7 +176,7 @@ def reward_s(facts: PolicyFacts, repeats: int) -> float:
     )
     model = RewardModel(made)
     codes = [np.stack([rng.integers(size, size=32) for size in facts.codebook_sizes], 1) for _ in range(256)]
-    heard = [HeardQuestion(one, rng.normal(size=(32, facts.continuous_dim)).astype(np.float32)) for one in codes]
+    heard = [EncodedQuestion(one, rng.normal(size=(32, facts.continuous_dim)).astype(np.float32)) for one in codes]
     return least_s(lambda: model.score(heard, codes), repeats) / 256
 
 
@@ -324,7 +324,7 @@ def _learn(
     rewards = [[float(np.mean(answer % 2)) for answer in block.tokens[..., 1]] for block in blocks]
     advantages = torch.tensor(group_advantages(rewards).values, dtype=torch.float32)
     logp = teacher_forced(model, prompts, blocks, sampling)
-    known = entries_of([(block,) for block in blocks], torch.float32, torch.device("cpu"))
+    known = token_batch([(block,) for block in blocks], torch.float32, torch.device("cpu"))
     batch = known.batch(logp.flatten(1), ref_logp.flatten(1), known.behaviour_logp)
     optimiser.zero_grad()
     torch.autograd.backward(grpo_loss(batch, advantages, objective).loss)

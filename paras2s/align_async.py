@@ -14,7 +14,7 @@ import time
 from collections import deque
 
 from paras2s.grpo_run import Alignment, evaluate
-from paras2s.rollout.orchestrator import Underway, fleet_of
+from paras2s.rollout.orchestrator import PendingBatch, open_orchestrator
 
 
 def align_async(alignment: Alignment, resume: bool) -> None:
@@ -25,9 +25,9 @@ def align_async(alignment: Alignment, resume: bool) -> None:
     """
     config, sampling = alignment.config, alignment.sampling
     assert config.max_staleness is not None
-    with alignment.stage() as bar, fleet_of(*alignment.fleet(resume)) as fleet:
+    with alignment.stage() as bar, open_orchestrator(*alignment.fleet(resume)) as fleet:
         alignment.begin_at(fleet.version)
-        waiting: deque[Underway] = deque()
+        waiting: deque[PendingBatch] = deque()
         for step in range(fleet.version, config.steps):
             started = time.perf_counter()
             while len(waiting) <= config.max_staleness and step + len(waiting) < config.steps:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from paras2s.grpo_run import Alignment, evaluate
-from paras2s.rollout.orchestrator import fleet_of
+from paras2s.rollout.orchestrator import open_orchestrator
 
 
 def align(alignment: Alignment, resume: bool) -> None:
@@ -19,7 +19,7 @@ def align(alignment: Alignment, resume: bool) -> None:
         PolicyError: too many unscored answers, a loss that is not finite, or an actor that could not be kept alive.
     """
     config, sampling = alignment.config, alignment.sampling
-    with alignment.stage() as bar, fleet_of(*alignment.fleet(resume)) as fleet:
+    with alignment.stage() as bar, open_orchestrator(*alignment.fleet(resume)) as fleet:
         alignment.begin_at(fleet.version)
         for step in range(fleet.version, config.steps):
             started = time.perf_counter()

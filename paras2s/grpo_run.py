@@ -13,9 +13,9 @@ import numpy as np
 
 from paras2s.configs.schema.run import AlignConfig, RunConfig
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.reward.sources.base import AskedQuestion
+from paras2s.reward.sources.base import RewardQuestion
 from paras2s.reward.sources.composite import RewardSetup
-from paras2s.rollout.orchestrator import Asked, Fleet, asked_of
+from paras2s.rollout.orchestrator import Orchestrator, PromptBatch, asked_of
 from paras2s.run import Run
 from paras2s.train.checkpoint import latest_checkpoint
 from paras2s.types import Reward
@@ -44,9 +44,9 @@ class Alignment:
 
     run: Run
     prompts: Sequence[Prompt]
-    questions: Sequence[AskedQuestion]
+    questions: Sequence[RewardQuestion]
     held_prompts: Sequence[Prompt]
-    held_questions: Sequence[AskedQuestion]
+    held_questions: Sequence[RewardQuestion]
     blur: Blur
 
     @property
@@ -87,7 +87,7 @@ class Alignment:
             # Checkpoints of an earlier try would be taken for this one's by a later --resume.
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 
-    def ask(self, step: int) -> Asked:
+    def ask(self, step: int) -> PromptBatch:
         """A step's questions."""
         config, seed = self.config, self.run.config.seed
         rows = pick_queries(step, config.queries_per_step, len(self.prompts), seed)
@@ -99,7 +99,7 @@ class Alignment:
         """Whether the validation queries are asked after this step."""
         return step % self.config.evaluate_every == 0 or step + 1 == self.config.steps
 
-    def keep(self, fleet: Fleet, step: int, metrics: dict[str, Any], bar: Bar) -> None:
+    def keep(self, fleet: Orchestrator, step: int, metrics: dict[str, Any], bar: Bar) -> None:
         """Log a step, move the bar, and write a checkpoint where one is due."""
         self.run.log_step(metrics)
         bar.at(step + 1, self.config.steps, f"reward {metrics['reward_mean']:.2f} KL {metrics.get('kl', 0):.3f}")
@@ -107,7 +107,7 @@ class Alignment:
             fleet.save(self.checkpoints / f"step_{step + 1:06d}")
 
 
-def evaluate(fleet: Fleet, alignment: Alignment) -> dict[str, Any]:
+def evaluate(fleet: Orchestrator, alignment: Alignment) -> dict[str, Any]:
     """Mean reward of one answer to each validation query, None if none was scored, and how many were not.
 
     For the curve, not for the table. A pairwise source has nobody to compare a lone answer with and scores none.

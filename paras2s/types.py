@@ -35,7 +35,7 @@ class Query:
     """One spoken question. Made by `data_gen`, read by every later stage.
 
     `text` and `style` are None for role "rl": the labels are thrown away once the speech exists (ParaS2S, appendix C).
-    `heard` is what the recogniser made of the clip, and all that a policy may read. `clip` is relative to the data folder.
+    `transcript` is what ASR heard in the clip, and all that a policy may read. `clip` is relative to the data folder.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Query:
     speaker: str
     clip: str
     duration_s: float
-    heard: str
+    transcript: str
     text: str | None
     style: str | None
 
@@ -65,7 +65,7 @@ class Demonstration:
 class Candidate:
     """One line of the ledger: a clip that was asked for, and why it was rejected (None: it was kept).
 
-    `rejected_by` names the filter. `heard` and the figures are None where that was not measured: no clip, or no such filter.
+    `rejected_by` names the filter. `transcript` and the figures are None where not measured: no clip, or no such filter.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Candidate:
     style: str
     speaker: str
     text: str
-    heard: str | None
+    transcript: str | None
     word_error_rate: float | None
     style_probability: float | None
     rejected_by: str | None

@@ -15,7 +15,7 @@ from paras2s.configs.schema.audio_judge import listens, load_audio_judge_config
 from paras2s.reward.judges.audio_judge.concatenation import Speak
 from paras2s.reward.judges.audio_judge.ensemble import AspectJudge, as_one, open_judges
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.audio_judge.messages import Asked
+from paras2s.reward.judges.audio_judge.messages import JudgeRequest
 from paras2s.types import to_json
 from paras2s.utils.io import write_bytes, write_json
 
@@ -56,7 +56,7 @@ def _voice() -> Speak | None:
     return speak
 
 
-def write_dump(folder: Path, judge: AudioJudge, orders: Sequence[Asked]) -> None:
+def write_dump(folder: Path, judge: AudioJudge, orders: Sequence[JudgeRequest]) -> None:
     """What a judge is sent, an order each: messages.json with every text, and the recordings with their segments.
 
     Raises:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paras2s.audio.clip import Clip, read_clip
-from paras2s.clients.audio_chat import Asked, AudioChat
+from paras2s.clients.audio_chat import AudioChat, AudioChatRequest
 from paras2s.configs.schema.run import AudioChatConfig, CurationConfig
 from paras2s.errors import AudioError, ConfigError
 from paras2s.types import Query
@@ -23,11 +23,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class SpokenQuestion:
-    """What is asked. A respondent may read `clip`, and `heard` where it needs words; `text` and `style` are for yardsticks."""
+    """One spoken question. A system may read `clip` and its ASR `transcript`; `text` and `style` are for baselines alone."""
 
     id: str
     clip: Path
-    heard: str
+    transcript: str
     text: str | None = None
     style: str | None = None
 
@@ -41,7 +41,7 @@ class Response:
     failed: str | None = None
 
 
-class Respondent(Protocol):
+class System(Protocol):
     """Answers every question `count` times."""
 
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
@@ -54,11 +54,11 @@ class Respondent(Protocol):
 
 def question_of_query(query: Query, folder: Path) -> SpokenQuestion:
     """A manifest's query as a question."""
-    return SpokenQuestion(query.id, folder / query.clip, query.heard, query.text, query.style)
+    return SpokenQuestion(query.id, folder / query.clip, query.transcript, query.text, query.style)
 
 
 @dataclass(frozen=True)
-class FolderRespondent:
+class FolderSystem:
     """Clips that another program made: ID.wav, or ID-0.wav, ID-1.wav and so on where there are several answers."""
 
     folder: Path
@@ -84,7 +84,7 @@ class FolderRespondent:
             return Response(failed=str(error))
 
 
-class EndpointRespondent:
+class EndpointSystem:
     """A model that hears and speaks, behind OpenAI-compatible audio chat."""
 
     def __init__(self, config: AudioChatConfig, cache: Path) -> None:
@@ -92,12 +92,12 @@ class EndpointRespondent:
 
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """As many at once as the endpoint has slots."""
-        asked = [Asked((read_clip(one.clip),), number) for one in questions for number in range(count)]
+        asked = [AudioChatRequest((read_clip(one.clip),), number) for one in questions for number in range(count)]
         said = [Response(one.text, one.clip, one.failed) for one in self._chat.say_all(asked, on_progress)]
         return [said[start : start + count] for start in range(0, len(said), count)]
 
 
-class PolicyRespondent:
+class PolicySystem:
     """A checkpoint of a policy, whatever its kind: it reads the sound and what a recogniser heard in it, as in training."""
 
     BATCH, TEMPERATURE, SEED = 32, 1.0, 0
@@ -113,13 +113,13 @@ class PolicyRespondent:
         from paras2s.policy.types import Sampling, Turn
         from paras2s.rollout.engine import NativeEngine, answer_seeds
 
-        embed_sentences([question.heard for question in questions])
+        embed_sentences([question.transcript for question in questions])
         engine = NativeEngine(self._policy)
         sampling = Sampling(self.TEMPERATURE, self.TEMPERATURE, MAX_STEPS)
         found: list[list[Response]] = []
         for start in range(0, len(questions), self.BATCH):
             part = questions[start : start + self.BATCH]
-            prompts = [self._policy.encode_prompt([Turn("user", one.heard, read_clip(one.clip))]) for one in part]
+            prompts = [self._policy.encode_prompt([Turn("user", one.transcript, read_clip(one.clip))]) for one in part]
             seeds = answer_seeds(self.SEED, 4_000_000 + start, range(len(part)), count)
             for rollout in engine.generate([one.id for one in part], prompts, count, sampling, seeds):
                 row = zip(rollout.texts, rollout.waves, strict=True)
@@ -136,7 +136,7 @@ def _sounding(text: str, clip: Clip) -> Response:
     return Response(text, clip) if len(clip.samples) else Response(text, failed="the policy ended its answer before it began")
 
 
-class WrittenRespondent:
+class CascadeSystem:
     """A yardstick: an LLM writes the answer from the words, told the style or not, and a TTS speaks it in the tone it chose."""
 
     def __init__(self, config: CurationConfig, told_style: bool) -> None:
@@ -144,12 +144,12 @@ class WrittenRespondent:
 
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """One text a question, `count` renderings; the cascade speaks without a tone, since it knows of none."""
-        from paras2s.data_gen.curation.llm_calls import Asker, WrittenAnswer
+        from paras2s.data_gen.curation.llm_calls import CurationLLM, WrittenAnswer
         from paras2s.data_gen.curation.text_filters import tones_asked
         from paras2s.data_gen.curation.voices import Engines
         from paras2s.data_gen.tts.base import Line, speak_all
 
-        asker = Asker.open(self.config, lambda *_: None)
+        asker = CurationLLM.open(self.config, lambda *_: None)
         values = [{"line": self._told(question)} for question in questions]
         plain = {"tones": tones_asked(self.config.agent_tones)}
         written = asker.check("answers", asker.prompt("answer_system", "answer"), WrittenAnswer, values, plain)
@@ -170,7 +170,7 @@ class WrittenRespondent:
 
     def _told(self, question: SpokenQuestion) -> dict[str, str]:
         if not self.told_style:
-            return {"words": question.heard}
+            return {"words": question.transcript}
         if question.text is None or question.style is None:
             raise ConfigError(f"{question.id}: the topline must be told words and style, and this query has no labels")
         return {"words": question.text, "spoken": question.style}

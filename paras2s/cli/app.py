@@ -13,7 +13,7 @@ import typer
 from paras2s import __version__
 from paras2s.cli.bench_bias import probe
 from paras2s.cli.bench_detection import bench_detect
-from paras2s.cli.bench_paras2s import bench_guard, bench_paras2s
+from paras2s.cli.bench_paras2s import bench_paras2s, bench_voicebench
 from paras2s.cli.bench_ranking import rank
 from paras2s.cli.bench_styleset import bench_styleset
 from paras2s.cli.check_policy import check_policy
@@ -39,7 +39,7 @@ app.command()(probe)
 judge_app.command("clip")(judge_clip)
 app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
-bench_app.command("guard")(bench_guard)
+bench_app.command("guard")(bench_voicebench)
 bench_app.command("systems")(bench_systems)
 bench_app.command("detect")(bench_detect)
 bench_app.command("styleset")(bench_styleset)

@@ -34,7 +34,7 @@ def probe(
     as_json: Json = False,
 ) -> None:
     """Probe judges for biases: place, the same clip twice, length, noise, loudness, voice, and how close the two are."""
-    from paras2s.bench.bias.judges import REWARD_MODEL, RUBRIC, ProbeAsked
+    from paras2s.bench.bias.judges import REWARD_MODEL, RUBRIC, ProbeOptions
     from paras2s.bench.bias.report import show_probes
     from paras2s.bench.bias.run import estimate_probes, run_probes
     from paras2s.errors import ConfigError
@@ -43,7 +43,7 @@ def probe(
     names = tuple(dict.fromkeys(judge or [RUBRIC]))
     if set_ and set(names) <= {RUBRIC, REWARD_MODEL}:
         raise ConfigError("--set: rubric and reward_model have no config; leave --set out")
-    asked = ProbeAsked(pairs, names, run, tone, tuple(only or ()), count, seed, parse_overrides(set_))
+    asked = ProbeOptions(pairs, names, run, tone, tuple(only or ()), count, seed, parse_overrides(set_))
     console = open_console(to_stderr=as_json)
 
     def bar_of(name: str) -> Any:

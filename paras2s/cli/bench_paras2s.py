@@ -31,17 +31,20 @@ def bench_paras2s(
     """Score systems' spoken answers on held-out queries, by category and on average (ParaS2S, Table 2)."""
     from paras2s.bench.human_correlation import human_agreement, load_ratings
     from paras2s.bench.human_correlation import markdown_tables as human_tables
-    from paras2s.bench.paras2s.run import BenchAsked, automatic_scores, bench_sets
+    from paras2s.bench.paras2s.run import BenchOptions, automatic_scores, bench_sets
     from paras2s.bench.paras2s.table2 import markdown, plain, table_2
-    from paras2s.bench.voicebench.run import guard_summary, load_guard_rows
+    from paras2s.bench.voicebench.run import load_voicebench_rows, voicebench_summary
     from paras2s.errors import ConfigError
     from paras2s.utils.io import write_json, write_text
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
-    asked = BenchAsked(data, on, parse_systems(system), answers, out, curation, cache_dir)
+    asked = BenchOptions(data, on, parse_systems(system), answers, out, curation, cache_dir)
     ratings = load_ratings(human) if human else None
-    known = {name: guard_summary(load_guard_rows(Path(path))) for name, path in parse_systems(guard or [], "--guard").items()}
+    known = {
+        name: voicebench_summary(load_voicebench_rows(Path(path)))
+        for name, path in parse_systems(guard or [], "--guard").items()
+    }
     if strange := sorted(set(known) - set(asked.systems)):
         raise ConfigError(f"--guard {strange[0]}: no --system is called that")
     systems = bench_sets(asked, _judge(judge, set_, tone, cache_dir), console, as_json)
@@ -65,7 +68,7 @@ def bench_paras2s(
 
 def _judge(name: str, set_: list[str] | None, tone: Path | None, cache_dir: Path) -> Any:
     from paras2s.bench.judges import open_config, require_tone
-    from paras2s.bench.paras2s.run import SetJudge
+    from paras2s.bench.paras2s.run import AnswerJudge
     from paras2s.errors import ConfigError
     from paras2s.reward.blueprint.extract import make_extractors
     from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
@@ -75,12 +78,12 @@ def _judge(name: str, set_: list[str] | None, tone: Path | None, cache_dir: Path
     if name == "rubric":
         if set_:
             raise ConfigError("--judge rubric has no config: leave --set out")
-        return SetJudge(None, make_extractors(JUDGE_EXTRACTORS, require_tone(tone)))
+        return AnswerJudge(None, make_extractors(JUDGE_EXTRACTORS, require_tone(tone)))
     config = open_config(name, {"cache_dir": str(cache_dir)} | parse_overrides(set_))
-    return SetJudge(open_judge(config, ToneClassifier.load(tone) if tone else None)[0])
+    return AnswerJudge(open_judge(config, ToneClassifier.load(tone) if tone else None)[0])
 
 
-def bench_guard(
+def bench_voicebench(
     files: Annotated[list[Path], typer.Argument(help="VoiceBench's questions: a JSONL each subset, named after it.")],
     system: Annotated[str, typer.Option("--system", help="As for `bench paras2s`: what answers.")],
     questions: Annotated[Path | None, typer.Option(help="Folder of spoken questions, ID.wav, to ask.")] = None,
@@ -94,26 +97,26 @@ def bench_guard(
 ) -> None:
     """Score what a system still knows: the words of its spoken answers to VoiceBench's questions (ParaS2S, Fig. 3c and 4)."""
     from paras2s.bench.judges import open_config
-    from paras2s.bench.paras2s.run import BenchAsked, guard_json, guard_transcripts
+    from paras2s.bench.paras2s.run import BenchOptions, voicebench_json, voicebench_transcripts
     from paras2s.bench.paras2s.table2 import cell, plain
-    from paras2s.bench.voicebench.run import guard_summary, load_guard, score_guard
+    from paras2s.bench.voicebench.run import load_voicebench, score_voicebench, voicebench_summary
     from paras2s.clients.chat import LLMClient
     from paras2s.utils.cache import Kept
     from paras2s.utils.io import write_jsonl
     from paras2s.utils.progress import open_console, progress_bar
 
     console = open_console(to_stderr=as_json)
-    items = [item for path in files for item in load_guard(path, subset)]
-    asked = BenchAsked(Path(), "test", {}, 1, out, curation, cache_dir)
-    transcripts = guard_transcripts(system, [item.id for item in items], questions, asked, console, as_json)
+    items = [item for path in files for item in load_voicebench(path, subset)]
+    asked = BenchOptions(Path(), "test", {}, 1, out, curation, cache_dir)
+    transcripts = voicebench_transcripts(system, [item.id for item in items], questions, asked, console, as_json)
     client = None
     if judge is not None:
         config = open_config(judge, parse_overrides(set_))
         client = LLMClient(config.llm, Kept(cache_dir / "judging.sqlite"))
     with progress_bar(console, "answers judged", None, as_json) as bar:
-        rows = score_guard(items, transcripts, client, bar.at)
-    write_jsonl(out, guard_json(rows))
-    found = guard_summary(rows)
+        rows = score_voicebench(items, transcripts, client, bar.at)
+    write_jsonl(out, voicebench_json(rows))
+    found = voicebench_summary(rows)
     shown = {name: plain(one) for name, one in {**found.subsets, "overall": found.overall}.items()}
     if as_json:
         print_json({"subsets": shown, "undecided": found.undecided})

@@ -105,7 +105,7 @@ def _asked(
     cache_dir: Path,
 ) -> Any:
     from paras2s.bench.styleset.items import TASKS, load_contexts, load_following
-    from paras2s.bench.styleset.run import StyleAsked
+    from paras2s.bench.styleset.run import StyleSetOptions
     from paras2s.errors import ConfigError
 
     if task is not None and task not in TASKS:
@@ -114,7 +114,7 @@ def _asked(
     chosen: Any = {"following": load_following(items)[:limit], "role_play": load_contexts(contexts)[:limit]}
     if task is not None:
         chosen = {task: chosen[task]}
-    return StyleAsked(parse_systems(system or []), chosen, out, cache_dir, *settings)
+    return StyleSetOptions(parse_systems(system or []), chosen, out, cache_dir, *settings)
 
 
 def _is_given(ctx: typer.Context, option: str) -> bool:

@@ -177,7 +177,7 @@ def bench_systems(
     """Let an audio model compare systems' spoken answers with a reference system's, each pair in both orders (AudioJudge)."""
     from paras2s.bench.audio_judges import open_audio_judges
     from paras2s.bench.judges import show_estimate
-    from paras2s.bench.ranking.run import SystemsAsked, estimate_systems, judge_systems, meetings, require_new
+    from paras2s.bench.ranking.run import RankingOptions, estimate_systems, judge_systems, meetings, require_new
     from paras2s.errors import ConfigError
     from paras2s.reward.judges.audio_judge.ensemble import require_preferences
     from paras2s.utils.progress import open_console
@@ -191,7 +191,7 @@ def bench_systems(
     if out.suffix != ".csv":
         raise ConfigError(f"--out {out}: give a .csv, beside which the reasons are written as .jsonl")
     folder = judges[0].config.cache_dir
-    asked = SystemsAsked(instructions, parse_systems(system), reference, out, curation, folder, limit, not estimate)
+    asked = RankingOptions(instructions, parse_systems(system), reference, out, curation, folder, limit, not estimate)
     met = meetings(asked, console, as_json)
     if estimate:
         bill = estimate_systems(judges, met)

@@ -26,7 +26,7 @@ LONG_ANSWER_S = 40.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class AudioChatRequest:
     """A dialogue: the user's turns as sound, the model's own as text. `number` tells several answers to the same one apart."""
 
     turns: tuple[str | Clip, ...]
@@ -63,7 +63,9 @@ class AudioChat:
         if config.budget_usd is not None and self._price and chat_usd(self._price, 1.0, 1.0) is None:
             raise ConfigError(f"endpoint.budget_usd: {config.model} has no price of its audio; add it to a table")
 
-    def say_all(self, asked: Sequence[Asked], on_progress: Callable[[int, int], None] | None = None) -> list[SpokenTurn]:
+    def say_all(
+        self, asked: Sequence[AudioChatRequest], on_progress: Callable[[int, int], None] | None = None
+    ) -> list[SpokenTurn]:
         """A turn each, as many at once as the endpoint has slots; a call that fails for good is a reason.
 
         Raises:
@@ -87,7 +89,7 @@ class AudioChat:
             raise stopped[0]
         return [found[place] for place in range(len(asked))]
 
-    async def _say(self, session: Session, asked: Asked) -> SpokenTurn:
+    async def _say(self, session: Session, asked: AudioChatRequest) -> SpokenTurn:
         turns = [one if isinstance(one, str) else one.at(RATE_HZ) for one in asked.turns]
         sent = [one if isinstance(one, str) else encode_clip(one) for one in turns]
         base = self._place(asked, sent)
@@ -109,7 +111,7 @@ class AudioChat:
         clip = read_clip(base.with_suffix(".wav"), max_duration_s=self._max_clip_s)
         return SpokenTurn(kept["text"], clip, cut=kept["cut"])
 
-    def _place(self, asked: Asked, sent: Sequence[str | bytes]) -> Path:
+    def _place(self, asked: AudioChatRequest, sent: Sequence[str | bytes]) -> Path:
         config = self.config
         model = [config.base_url, config.model, config.voice, config.system, config.temperature, self._limits]
         digests = [one if isinstance(one, str) else hashlib.sha256(one).hexdigest() for one in sent]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import DataError, one_line
 from paras2s.policy.embedded.codec2 import Codec
-from paras2s.policy.embedded.frontend import Percept, perceive
+from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query, Role, as_row
 from paras2s.utils.io import read_json, write_bytes, write_json
@@ -51,13 +51,13 @@ class Dataset(Manifest):
     agent_tone: ToneClassifier
     hearing: dict[str, Any]
 
-    def percept(self, relative: str, codec: Codec) -> Percept:
+    def percept(self, relative: str, codec: Codec) -> ClipFeatures:
         """Codes and prosody of a clip: from the file beside it, else made from the waveform."""
         path = inside(self.folder, relative)
         beside = path.with_suffix(".npz")
         if beside.is_file():
-            return Percept.from_bytes(beside.read_bytes(), str(beside))
-        return perceive(read_clip(path), codec)
+            return ClipFeatures.from_bytes(beside.read_bytes(), str(beside))
+        return extract_features(read_clip(path), codec)
 
 
 def inside(folder: Path, relative: str) -> Path:

@@ -10,10 +10,10 @@ from typing import get_args
 
 from paras2s.audio.clip import read_clip
 from paras2s.data_gen.dataset import Dataset, inside, load_manifest, save_dataset
-from paras2s.data_gen.scripted.build import Progress, hearing_check, speak_and_fit
+from paras2s.data_gen.scripted.build import Progress, speak_and_fit, style_audibility
 from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
-from paras2s.policy.embedded.frontend import Percept, perceive
+from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
 from paras2s.types import Role
 from paras2s.utils.process_pool import map_chunks
 
@@ -23,12 +23,12 @@ CHUNK_CLIPS = 64
 @dataclass(frozen=True)
 class _Heard:
     wav: bytes
-    percept: Percept
+    percept: ClipFeatures
 
 
 def _perceive(paths: Sequence[Path]) -> list[_Heard]:
     codec = Codec2Pairs()
-    return [_Heard(path.read_bytes(), perceive(read_clip(path), codec)) for path in paths]
+    return [_Heard(path.read_bytes(), extract_features(read_clip(path), codec)) for path in paths]
 
 
 def adopt_curated(curated: Path, folder: Path, cache: Path, progress: Progress) -> Dataset:
@@ -64,5 +64,5 @@ def adopt_curated(curated: Path, folder: Path, cache: Path, progress: Progress) 
         clips=clips,
         user_tone=user_tone,
         agent_tone=agent_tone,
-        hearing=hearing_check(rows, styles),
+        hearing=style_audibility(rows, styles),
     )

@@ -8,14 +8,14 @@ import numpy as np
 
 from paras2s.align_async import align_async
 from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.policy_inputs import CODEC, heard_questions, prepare_prompts
+from paras2s.data_gen.policy_inputs import CODEC, encode_questions, prepare_prompts
 from paras2s.data_gen.scripted.build import prompt_categories
 from paras2s.errors import ConfigError
 from paras2s.grpo import align
 from paras2s.grpo_run import Alignment
 from paras2s.policy.base import Policy
 from paras2s.policy.types import Prompt
-from paras2s.reward.sources.base import AskedQuestion
+from paras2s.reward.sources.base import RewardQuestion
 from paras2s.run import Run
 from paras2s.types import Query
 
@@ -23,7 +23,7 @@ from paras2s.types import Query
 TOLD_THE_STYLE = ("rubric", "llm", "pairwise")
 
 
-def ask_questions(run: Run, dataset: Dataset, queries: Sequence[Query]) -> list[AskedQuestion]:
+def reward_questions(run: Run, dataset: Dataset, queries: Sequence[Query]) -> list[RewardQuestion]:
     """What rewards may know of these queries: their sound, what was heard in it, and no label."""
     told = any(run.reward_setup().needs(kind) for kind in TOLD_THE_STYLE)
     styles: list[str] | list[None] = [None] * len(queries)
@@ -31,8 +31,8 @@ def ask_questions(run: Run, dataset: Dataset, queries: Sequence[Query]) -> list[
         rows = np.stack([dataset.percept(query.clip, CODEC).utterance for query in queries])
         styles = dataset.user_tone.predict(rows)
     return [
-        AskedQuestion(query.id, heard, query.heard, style, (run.data_dir / query.clip).resolve())
-        for query, heard, style in zip(queries, heard_questions(dataset, queries), styles, strict=True)
+        RewardQuestion(query.id, heard, query.transcript, style, (run.data_dir / query.clip).resolve())
+        for query, heard, style in zip(queries, encode_questions(dataset, queries), styles, strict=True)
     ]
 
 
@@ -61,11 +61,11 @@ def run_align(run: Run, dataset: Dataset, policy: Policy, resume: bool) -> None:
     blurring = run.config.align.augment
 
     def blur(prompt: Prompt, rng: np.random.Generator) -> Prompt:
-        return policy.blur(prompt, blurring, rng)
+        return policy.augment_prompt(prompt, blurring, rng)
 
     queries, held = rl_prompts(dataset, run.config.align.only_categories), dataset.of_role("validation")
     prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held))
-    questions, held_questions = (ask_questions(run, dataset, part) for part in (queries, held))
+    questions, held_questions = (reward_questions(run, dataset, part) for part in (queries, held))
     alignment = Alignment(run, prompts, questions, held_prompts, held_questions, blur)
     if run.config.align.max_staleness is None:
         align(alignment, resume)

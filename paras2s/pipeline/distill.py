@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from paras2s.data_gen.dataset import Dataset, inside
-from paras2s.data_gen.policy_inputs import CODEC, heard_questions, prepare_prompts
+from paras2s.data_gen.policy_inputs import CODEC, encode_questions, prepare_prompts
 from paras2s.pipeline.distill_omni import distill_omni
 from paras2s.pipeline.preference_set import (
-    Judged,
+    JudgedAnswers,
     degenerate_answers,
     judge_sampled,
     open_teacher,
@@ -22,7 +22,7 @@ from paras2s.pipeline.preference_set import (
 from paras2s.pipeline.reward_agreement import PROBES_OF_EACH, agreement_report
 from paras2s.policy.base import Policy
 from paras2s.reward.reward_model.model import RewardModel
-from paras2s.reward.reward_model.teachers import Taught, Teacher
+from paras2s.reward.reward_model.teachers import Teacher, TeacherRequest
 from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, train_reward_model
 from paras2s.run import Run
 from paras2s.types import Unscored
@@ -30,13 +30,13 @@ from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import cores
 
 
-def probe(teacher: Teacher, model: RewardModel, held: Judged, dataset: Dataset) -> dict[str, Any]:
+def probe(teacher: Teacher, model: RewardModel, held: JudgedAnswers, dataset: Dataset) -> dict[str, Any]:
     """What teacher and reward model make of degenerate answers to held-out questions, by kind: their highest scores."""
     table, queries = {}, held.queries
     for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():
         rows = [n % len(queries) for n in range(len(clips))]
         asked = [
-            Taught(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
+            TeacherRequest(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
             for n, clip in zip(rows, clips, strict=True)
         ]
         found = teacher.scores(asked, lambda done, total: None)
@@ -86,13 +86,13 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
     return model
 
 
-def _train_small(run: Run, dataset: Dataset, judged: Judged) -> RewardModel:
+def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers) -> RewardModel:
     config = run.config.distill
     # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
     demonstrated = dataset.of_role("demonstration")
     degenerate = degenerate_answers(dataset, config.degenerate_answers, seed=run.config.seed)
     preferences = PreferenceSet(
-        questions=(*judged.heard, *heard_questions(dataset, demonstrated)),
+        questions=(*judged.heard, *encode_questions(dataset, demonstrated)),
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
         answers=tuple(
             ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
@@ -115,7 +115,7 @@ def _train_small(run: Run, dataset: Dataset, judged: Judged) -> RewardModel:
     return model
 
 
-def held_out_report(model: RewardModel, judged: Judged, held: Judged) -> dict[str, Any]:
+def held_out_report(model: RewardModel, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
     """Agreement with the teacher on held-out queries, per category, and against baselines that do not hear the question."""
     scored = held.scored()
     heard = [held.heard[held.owners[place]] for place, _ in scored]

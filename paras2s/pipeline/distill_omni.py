@@ -12,7 +12,7 @@ from paras2s.audio.clip import Clip, read_clip
 from paras2s.configs.schema.run import OmniConfig
 from paras2s.data_gen.dataset import Dataset, inside
 from paras2s.errors import JudgeError
-from paras2s.pipeline.preference_set import Judged, degenerate_answers
+from paras2s.pipeline.preference_set import JudgedAnswers, degenerate_answers
 from paras2s.pipeline.reward_agreement import PROBES_OF_EACH, agreement_report
 from paras2s.reward.reward_model.omni import LOW_MASS, RATE_HZ, OmniRewardModel, OmniScore, SpokenPair, audio_tokens
 from paras2s.reward.sources.omni import InProcess
@@ -20,7 +20,7 @@ from paras2s.run import Run
 from paras2s.utils.io import read_json
 
 
-def spoken_pairs(dataset: Dataset, judged: Judged, places: Sequence[int]) -> list[SpokenPair]:
+def spoken_pairs(dataset: Dataset, judged: JudgedAnswers, places: Sequence[int]) -> list[SpokenPair]:
     """Question and answer as sound."""
     clips: dict[int, Clip] = {}
     for place in places:
@@ -30,7 +30,7 @@ def spoken_pairs(dataset: Dataset, judged: Judged, places: Sequence[int]) -> lis
     return [SpokenPair(clips[judged.owners[place]], judged.clips[place]) for place in places]
 
 
-def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: Judged, held: Judged) -> dict[str, Any]:
+def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
     """Train the adapter into the run's `reward/omni`, and report its agreement on held-out queries.
 
     Raises:
@@ -88,7 +88,7 @@ def _audible(clip: Clip, config: OmniConfig) -> bool:
     return audio_tokens(len(clip.at(RATE_HZ).samples)) > 0
 
 
-def _probe(pupil: InProcess, dataset: Dataset, held: Judged) -> dict[str, Any]:
+def _probe(pupil: InProcess, dataset: Dataset, held: JudgedAnswers) -> dict[str, Any]:
     """The highest score of each kind of degenerate audio, as an answer to held-out questions."""
     table = {}
     for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():

@@ -14,14 +14,14 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
 from paras2s.data_gen.dataset import Dataset, inside
-from paras2s.data_gen.policy_inputs import CODEC, heard_questions
+from paras2s.data_gen.policy_inputs import CODEC, encode_questions
 from paras2s.data_gen.tts.piper_world import USER_STYLES
 from paras2s.errors import AudioError
 from paras2s.policy.base import Policy
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
-from paras2s.reward.reward_model.model import HeardQuestion
-from paras2s.reward.reward_model.teachers import LLMTeacher, RubricTeacher, Scores, Taught, Teacher
+from paras2s.reward.reward_model.model import EncodedQuestion
+from paras2s.reward.reward_model.teachers import LLMTeacher, RubricTeacher, Scores, Teacher, TeacherRequest
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.rollout.reward_inputs import embedded_codes
 from paras2s.run import Run
@@ -119,14 +119,14 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedAnswers:
     """Sampled answers to some queries and what the teacher says of each.
 
     `coded_again` are the codes that the answers' sound is coded into, where `codes` are the policy's own; else the same.
     """
 
     queries: Sequence[Query]
-    heard: Sequence[HeardQuestion]
+    heard: Sequence[EncodedQuestion]
     owners: list[int]
     codes: list[np.ndarray]
     clips: list[Clip]
@@ -134,11 +134,11 @@ class Judged:
     per_s: float
     coded_again: list[np.ndarray]
 
-    def only(self, places: Sequence[int]) -> Judged:
+    def only(self, places: Sequence[int]) -> JudgedAnswers:
         """The same, of some answers alone."""
         fields: tuple[list[Any], ...] = (self.owners, self.codes, self.clips, self.scores, self.coded_again)
         owners, codes, clips, scores, again = ([field[place] for place in places] for field in fields)
-        return Judged(self.queries, self.heard, owners, codes, clips, scores, self.per_s, again)
+        return JudgedAnswers(self.queries, self.heard, owners, codes, clips, scores, self.per_s, again)
 
     def scored(self) -> list[tuple[int, float]]:
         """(answer, score for its own style) of those that have one."""
@@ -155,12 +155,12 @@ def judge_sampled(
     teacher: Teacher,
     queries: Sequence[Query],
     sampled: Sampled,
-) -> Judged:
+) -> JudgedAnswers:
     """The teacher's scores of all answers; how many it scores a second, with all it measures for it."""
     owners, codes = sampled.owners, sampled.codes
     clips = sampled.clips if sampled.clips is not None else [CODEC.decode(one) for one in codes]
     asked = [
-        Taught(queries[owner].text or "", queries[owner].style or "", inside(dataset.folder, queries[owner].clip), clip)
+        TeacherRequest(queries[owner].text or "", queries[owner].style or "", inside(dataset.folder, queries[owner].clip), clip)
         for owner, clip in zip(owners, clips, strict=True)
     ]
     started = time.perf_counter()
@@ -175,7 +175,7 @@ def judge_sampled(
         run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")
     per_s = len(clips) / (time.perf_counter() - started)
     again = codes if sampled.clips is not None else map_chunks(_code_chunk, clips, CODED_AT_ONCE)
-    return Judged(queries, heard_questions(dataset, queries), owners, codes, clips, scores, per_s, again)
+    return JudgedAnswers(queries, encode_questions(dataset, queries), owners, codes, clips, scores, per_s, again)
 
 
 def _code_chunk(clips: Sequence[Clip]) -> list[np.ndarray]:
@@ -193,7 +193,7 @@ def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, 
     return found
 
 
-def save_preferences(run: Run, judged: Judged) -> None:
+def save_preferences(run: Run, judged: JudgedAnswers) -> None:
     """The preference set, to be looked at: which answer to which query, its scores by style or why it has none."""
     rows = []
     for owner, codes, clip, scores in zip(judged.owners, judged.codes, judged.clips, judged.scores, strict=True):

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from paras2s.pipeline.preference_set import Judged
+from paras2s.pipeline.preference_set import JudgedAnswers
 from paras2s.reward.reward_model.train import agreement, fit_baseline
 
 PROBES_OF_EACH = 8
 
 
-def _loudness_db(judged: Judged, place: int) -> float:
+def _loudness_db(judged: JudgedAnswers, place: int) -> float:
     samples = judged.clips[place].samples
     return float(10 * np.log10(np.mean(samples**2) + 1e-10)) if len(samples) else -100.0
 
@@ -26,7 +26,7 @@ BASELINES = {
 }
 
 
-def agreement_report(predicted: Sequence[float], judged: Judged, held: Judged) -> dict[str, Any]:
+def agreement_report(predicted: Sequence[float], judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
     """Of predictions for `held.scored()`, in its order; baselines are fitted on what the reward model learned from."""
     scored = held.scored()
     wanted = [score for _, score in scored]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.policy_inputs import CODEC, fit_listener, prepare_prompts
+from paras2s.data_gen.policy_inputs import CODEC, fit_normalizer, prepare_prompts
 from paras2s.errors import DataError
 from paras2s.policy.base import Policy
 from paras2s.policy.embedded.policy import EmbeddedPolicy
@@ -61,7 +61,7 @@ def first_policy(run: Run, dataset: Dataset) -> Policy:
     """The policy that is warmed up: a new small one, or released weights."""
     sizes = run.config.policy
     if sizes.weights is None:
-        return EmbeddedPolicy.create(sizes, CODEC, fit_listener(dataset), run.config.seed)
+        return EmbeddedPolicy.create(sizes, CODEC, fit_normalizer(dataset), run.config.seed)
     policy = load_policy(sizes.weights, sizes.kind, sizes.device, sizes.torch_dtype, sizes.decoder)
     if run.config.warmup.lora is not None:
         policy.add_lora(run.config.warmup.lora.rank, run.config.warmup.lora.alpha)

@@ -91,7 +91,7 @@ class Policy(ABC):
             "set warmup.steps to 0, or warm it up on its own best answers"
         )
 
-    def blur(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
+    def augment_prompt(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
         """A question as it is misheard in training; as it is, where a policy has its own ears."""
         return prompt
 

@@ -321,7 +321,7 @@ class MoshiPolicy(Policy):
             continuous_audio_input=False,
             joint_step=True,
             lora_targets=LORA_TARGETS,
-            hearing_parameters=HEARING,
+            adaptor_parameters=HEARING,
             sharded=SHARDED,
             context_steps=min(config.max_position_embeddings, config.sliding_window),
             code_format=f"mimi-{self.model.codebooks}@{codec_hz:g}",

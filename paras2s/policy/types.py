@@ -37,7 +37,7 @@ class SlotSpec:
 class PolicySpec:
     """What is fixed about a policy.
 
-    `joint_step`: several slots are sampled from one history. `lora_targets` and `hearing_parameters` are patterns of
+    `joint_step`: several slots are sampled from one history. `lora_targets` and `adaptor_parameters` are patterns of
     names: modules that LoRA goes on, and parameters that take the question in and say nothing. `sharded` is a pattern of
     the modules that are sharded over devices one by one. `context_steps`: prompt and answer together, None: no limit.
     `code_format` says whose codes a rollout holds, so that a reward may read them without their sound.
@@ -53,7 +53,7 @@ class PolicySpec:
     continuous_audio_input: bool
     joint_step: bool
     lora_targets: str
-    hearing_parameters: str
+    adaptor_parameters: str
     sharded: str
     context_steps: int | None
     code_format: str

@@ -25,10 +25,20 @@ from ray.util.placement_group import remove_placement_group
 from paras2s.configs.schema.run import AlignConfig, RoleConfig, RunConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.reward.sources.base import AskedQuestion
+from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout import workers
 from paras2s.rollout.engine import answer_seeds
-from paras2s.rollout.worker_group import LOST, RESUME, Call, Crew, options_of, reserved, results, wait_placed, what_happened
+from paras2s.rollout.worker_group import (
+    LOST,
+    RESUME,
+    Call,
+    WorkerGroup,
+    options_of,
+    reserved,
+    results,
+    wait_placed,
+    what_happened,
+)
 from paras2s.types import Reward, Rollout, Unscored
 
 if TYPE_CHECKING:
@@ -50,33 +60,33 @@ def cpus_wanted(config: AlignConfig) -> int:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptBatch:
     """What one step asks: the questions as the policy hears them, as rewards know them, and a seed for every answer [B][G]."""
 
     step: int
     heard: tuple[Prompt, ...]
-    questions: tuple[AskedQuestion, ...]
+    questions: tuple[RewardQuestion, ...]
     seeds: tuple[tuple[int, ...], ...]
 
 
 def asked_of(
-    step: int, rows: Sequence[int], heard: Sequence[Prompt], questions: Sequence[AskedQuestion], seed: int, group: int
-) -> Asked:
+    step: int, rows: Sequence[int], heard: Sequence[Prompt], questions: Sequence[RewardQuestion], seed: int, group: int
+) -> PromptBatch:
     """A step's questions with their seeds, which depend on run, step and place alone."""
     seeds = answer_seeds(seed, step, rows, group)
-    return Asked(step, tuple(heard), tuple(questions), tuple(tuple(row) for row in seeds))
+    return PromptBatch(step, tuple(heard), tuple(questions), tuple(tuple(row) for row in seeds))
 
 
 @dataclass(frozen=True)
-class Underway:
+class PendingBatch:
     """Answers that are being sampled, share by share, and judged, slice by slice of the shares."""
 
-    asked: Asked
+    asked: PromptBatch
     sampled: tuple[Call, ...]
     judged: tuple[Call, ...]
 
 
-class Fleet:
+class Orchestrator:
     """Rollout workers, reward workers and learner ranks, each placed by its role's resources."""
 
     def __init__(self, run: RunConfig, sft: Path, rewards: RewardSetup) -> None:
@@ -85,8 +95,8 @@ class Fleet:
         workers.start_ray(config.ray_address, cpus_wanted(config))
         self._learners_group = reserved(config.learner, config.learner_workers, "PACK")
         most = max(config.rollout_workers, config.rollout_workers_max or 0)
-        self.rollout = Crew("rollout", config.rollout, most, self._rollout_worker)
-        self.reward = Crew("reward", config.reward, config.reward_workers, self._reward_worker)
+        self.rollout = WorkerGroup("rollout", config.rollout, most, self._rollout_worker)
+        self.reward = WorkerGroup("reward", config.reward, config.reward_workers, self._reward_worker)
 
     def open(self, resume_from: Path | None) -> None:
         """Place all of them and wait until they have started.
@@ -135,7 +145,7 @@ class Fleet:
         # Every rank must ask for whole weights; one of them hands them on.
         self._weights, *_ = [learner.weights.remote() for learner in self.learners]
 
-    def begin(self, asked: Asked, group: int, sampling: Sampling) -> Underway:
+    def begin(self, asked: PromptBatch, group: int, sampling: Sampling) -> PendingBatch:
         """Start sampling, on all workers there are by now; every part goes on to its judges without coming back here."""
         self.rollout.tend()
         self.reward.tend()
@@ -144,24 +154,24 @@ class Fleet:
         sampled = [self._sample(asked, share, group, sampling) for share in shares]
         judged = [self._judge(asked, share, part, one) for share, one in zip(shares, sampled, strict=True)
                   for part in split(share.stop - share.start, judges)]  # fmt: skip
-        return Underway(asked, tuple(sampled), tuple(judged))
+        return PendingBatch(asked, tuple(sampled), tuple(judged))
 
-    def _sample(self, asked: Asked, share: slice, group: int, sampling: Sampling) -> Call:
+    def _sample(self, asked: PromptBatch, share: slice, group: int, sampling: Sampling) -> Call:
         ids, heard, seeds = [one.id for one in asked.questions[share]], asked.heard[share], asked.seeds[share]
         # Made again later, it must be with the weights of now.
         weights, version = self._weights, self.version
         return Call(self.rollout, lambda actor: actor.generate.remote(weights, version, ids, heard, group, sampling, seeds))
 
-    def _judge(self, asked: Asked, share: slice, part: slice, sampled: Call) -> Call:
+    def _judge(self, asked: PromptBatch, share: slice, part: slice, sampled: Call) -> Call:
         questions = asked.questions[share][part]
         return Call(self.reward, lambda actor: actor.score.remote(sampled.ref, part, questions), of=sampled)
 
-    def collect(self, underway: Underway) -> tuple[list[Rollout], Rewards]:
+    def collect(self, underway: PendingBatch) -> tuple[list[Rollout], Rewards]:
         """Rollouts [B] and rewards [B][G], once all are there."""
         rollouts, rewards = results(underway.sampled), results(underway.judged)
         return [one for part in rollouts for one in part], [row for part in rewards for row in part]
 
-    def learn(self, asked: Asked, rollouts: Sequence[Rollout], rewards: Rewards) -> dict[str, Any]:
+    def learn(self, asked: PromptBatch, rollouts: Sequence[Rollout], rewards: Rewards) -> dict[str, Any]:
         """One update, on all ranks at once."""
         given = ray.put((asked.heard, list(rollouts), rewards))
         return ray.get([learner.step.remote(given) for learner in self.learners])[0]  # type: ignore[no-any-return]
@@ -182,13 +192,13 @@ class Fleet:
 
 
 @contextmanager
-def fleet_of(run: RunConfig, sft: Path, rewards: RewardSetup, resume_from: Path | None) -> Iterator[Fleet]:
+def open_orchestrator(run: RunConfig, sft: Path, rewards: RewardSetup, resume_from: Path | None) -> Iterator[Orchestrator]:
     """A fleet for as long as the block lasts; what goes wrong in an actor is raised here as itself.
 
     Raises:
         ConfigError: the cluster does not hold it. PolicyError: an actor is gone for good.
     """
-    fleet = Fleet(run, sft, rewards)
+    fleet = Orchestrator(run, sft, rewards)
     try:
         fleet.open(resume_from)
         yield fleet

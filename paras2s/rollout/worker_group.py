@@ -95,7 +95,7 @@ class Worker:
         remove_placement_group(self.group)
 
 
-class Crew:
+class WorkerGroup:
     """The workers of one role: some at first, up to `most` as machines join, and new ones for those lost."""
 
     def __init__(self, role: str, wanted: RoleConfig, most: int, make: Callable[[dict[str, Any]], Any]) -> None:
@@ -182,7 +182,7 @@ class Crew:
 class Call:
     """A call to whichever worker of a crew has its turn, which can be made again; with it those that read what it gives."""
 
-    def __init__(self, crew: Crew, ask: Callable[[Any], Any], of: Call | None = None) -> None:
+    def __init__(self, crew: WorkerGroup, ask: Callable[[Any], Any], of: Call | None = None) -> None:
         self._crew, self._ask, self._tries = crew, ask, 0
         self._readers: list[Call] = []
         if of is not None:

@@ -23,8 +23,8 @@ from paras2s.policy.base import Policy
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.registry import load_policy
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
-from paras2s.reward.sources.composite import RewardPanel, RewardSetup
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
+from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout.engine import Engine, NativeEngine
 from paras2s.rollout.reward_inputs import embedded_codes, sounds
 from paras2s.train.fsdp import Sharded
@@ -160,17 +160,17 @@ class RewardWorker:
         self.setup = setup
         self.codec = Codec2Pairs()
 
-        self._panel: RewardPanel | None = None
+        self._panel: CompositeReward | None = None
 
     @property
-    def panel(self) -> RewardPanel:
+    def panel(self) -> CompositeReward:
         """Made with the first answers: an error in making it then reaches the driver as itself, not as a dead actor."""
         if self._panel is None:
-            self._panel = RewardPanel(self.setup)
+            self._panel = CompositeReward(self.setup)
         return self._panel
 
     def score(
-        self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[AskedQuestion]
+        self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[RewardQuestion]
     ) -> list[list[Reward | Unscored]]:
         """Rewards [B][G] of a part of these rollouts, to whose questions alone they are."""
         groups = [Group(asked, self._answers(one)) for asked, one in zip(questions, rollouts[part], strict=True)]

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from paras2s.policy.types import Prompt
-from paras2s.train.losses import LogProbBatch, Objective, Whole, whole_of
+from paras2s.train.losses import LogProbBatch, LossNormalizer, Objective, loss_normalizer
 from paras2s.types import AUDIO, TEXT, Block, Rollout
 
 
 @dataclass(frozen=True)
-class Portion:
+class MicroBatch:
     """What one forward pass takes: prompts, their answers' blocks, and the advantages of all answers in order [N]."""
 
     prompts: tuple[Prompt, ...]
@@ -27,7 +27,7 @@ class Portion:
 
 
 @dataclass(frozen=True)
-class Entries:
+class TokenBatch:
     """What is known of a portion before any forward pass, all [N, M]; the mask is what the sampler wrote."""
 
     mask: Tensor
@@ -35,9 +35,9 @@ class Entries:
     step_id: Tensor
     stream_id: Tensor
 
-    def whole(self, objective: Objective) -> Whole:
+    def whole(self, objective: Objective) -> LossNormalizer:
         """What it adds to the averages."""
-        return whole_of(self.mask, self.step_id, self.stream_id, objective)
+        return loss_normalizer(self.mask, self.step_id, self.stream_id, objective)
 
     def batch(self, logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> LogProbBatch:
         """With log-probs [N, M]."""
@@ -57,7 +57,7 @@ def select_answers(block: Block, rows: Sequence[int]) -> Block:
     )
 
 
-def entries_of(answers: Sequence[Sequence[Block]], dtype: torch.dtype, device: torch.device) -> Entries:
+def token_batch(answers: Sequence[Sequence[Block]], dtype: torch.dtype, device: torch.device) -> TokenBatch:
     """Blocks as flat entries: block after block, each padded to its longest; the clocks of several blocks do not meet."""
     columns: list[list[np.ndarray]] = [[], [], [], []]
     first_step = 0
@@ -71,7 +71,7 @@ def entries_of(answers: Sequence[Sequence[Block]], dtype: torch.dtype, device: t
             column.append(np.concatenate(values).reshape(rows, -1))
         columns[3].append(step_id.reshape(rows, -1))
     mask, behaviour, streams, step_ids = (torch.from_numpy(np.concatenate(column, 1)).to(device) for column in columns)
-    return Entries(mask.to(dtype), behaviour.to(dtype), step_ids, streams)
+    return TokenBatch(mask.to(dtype), behaviour.to(dtype), step_ids, streams)
 
 
 def _padded(block: Block, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -85,7 +85,7 @@ def flat(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.flatten(1) for part in parts], 1)
 
 
-def widest_groups(advantages: Sequence[Sequence[float | None]], count: int) -> list[int]:
+def top_groups_by_reward_std(advantages: Sequence[Sequence[float | None]], count: int) -> list[int]:
     """The `count` groups whose advantages differ most, in their order; the rest would move little (after DAPO, section 3.2).
 
     A group without two advantages has nothing to say and is never among them.
@@ -98,26 +98,26 @@ def widest_groups(advantages: Sequence[Sequence[float | None]], count: int) -> l
     return sorted(sorted(spread, key=lambda number: -spread[number])[:count])
 
 
-def portions(
+def micro_batches(
     prompts: Sequence[Prompt],
     rollouts: Sequence[Rollout],
     advantages: Sequence[Sequence[float | None]],
     chosen: Sequence[int],
     answers_at_once: int | None,
-) -> list[Portion]:
+) -> list[MicroBatch]:
     """The chosen groups' answers that have an advantage, in portions of at most `answers_at_once` (None: all at once).
 
     A group is cut only where it alone is larger; a cut group's prompt is read once a portion.
     """
     limit = answers_at_once or sum(rollout.size for rollout in rollouts) + 1
-    found: list[Portion] = []
+    found: list[MicroBatch] = []
     held: list[tuple[Prompt, tuple[Block, ...], tuple[float, ...]]] = []
     size = 0
 
     def close() -> None:
         if held:
             parts = tuple(zip(*held, strict=True))
-            found.append(Portion(parts[0], parts[1], tuple(value for group in parts[2] for value in group)))
+            found.append(MicroBatch(parts[0], parts[1], tuple(value for group in parts[2] for value in group)))
         held.clear()
 
     for number in chosen:
@@ -135,7 +135,7 @@ def portions(
     return found
 
 
-def parity(entries: Entries, logp: Tensor) -> dict[str, tuple[float, float, float]]:
+def parity(entries: TokenBatch, logp: Tensor) -> dict[str, tuple[float, float, float]]:
     """Largest and summed difference between sampler's and learner's log-probs, and how many tokens, a stream."""
     found = {}
     for name, stream in (("text", TEXT), ("audio", AUDIO)):

@@ -15,12 +15,12 @@ from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
-from paras2s.train.batching import Entries, Portion, entries_of, flat, parity, portions, widest_groups
+from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, flat, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.losses import (
     SUMS,
+    LossNormalizer,
     Objective,
     ObjectiveResult,
-    Whole,
     group_advantages,
     grpo_loss,
     truncated_importance,
@@ -80,7 +80,7 @@ class Learner:
         self.objective = objective_of(config, max_steps)
         self.sampling = Sampling(config.temperature, config.temperature, max_steps)
         trainable = policy.trainable()
-        hears = re.compile(policy.spec.hearing_parameters)
+        hears = re.compile(policy.spec.adaptor_parameters)
         hearing = [p for name, p in trainable.items() if hears.fullmatch(name)]
         speaking = [p for name, p in trainable.items() if not hears.fullmatch(name)]
         groups = [{"params": speaking, "peak": config.learning_rate}]
@@ -116,17 +116,17 @@ class Learner:
         }
         ends = np.cumsum([rollout.size for rollout in rollouts])
         groups = [advantages.values[end - rollout.size : end] for end, rollout in zip(ends, rollouts, strict=True)]
-        if chosen := widest_groups(groups, self.config.learned_queries):
-            held = portions(prompts, rollouts, groups, self.devices.share(chosen), self.config.answers_at_once)
+        if chosen := top_groups_by_reward_std(groups, self.config.learned_queries):
+            held = micro_batches(prompts, rollouts, groups, self.devices.share(chosen), self.config.answers_at_once)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
             metrics |= self._update(held, on_policy)
         self.next_step += 1
         return metrics
 
-    def _update(self, held: Sequence[Portion], on_policy: bool) -> Metrics:
+    def _update(self, held: Sequence[MicroBatch], on_policy: bool) -> Metrics:
         """Gradient of this rank's portions, added up as if all ranks' were one batch, then one step of the optimiser."""
         model, dtype = self.policy.model, self.compute_dtype
-        entries = [entries_of(portion.answers, dtype, self.policy.device) for portion in held]
+        entries = [token_batch(portion.answers, dtype, self.policy.device) for portion in held]
         whole = self._whole(entries)
         tally = _Tally()
         self.optimiser.zero_grad()
@@ -153,15 +153,15 @@ class Learner:
         """Of log-probs: float64 for models in it, else float32."""
         return torch.float64 if next(self.policy.model.parameters()).dtype == torch.float64 else torch.float32
 
-    def _references(self, held: Sequence[Portion]) -> list[torch.Tensor]:
+    def _references(self, held: Sequence[MicroBatch]) -> list[torch.Tensor]:
         """The reference's log-probs [N, M] of each portion. Without a leash too: one wants to know how far the policy went."""
         with torch.no_grad(), self.devices.gathered_reference(self.policy), self.policy.reference():
             return [self._logp(portion) for portion in held]
 
-    def _logp(self, portion: Portion) -> torch.Tensor:
+    def _logp(self, portion: MicroBatch) -> torch.Tensor:
         return flat(self.policy.logprobs(portion.prompts, portion.answers, self.sampling)).to(self.compute_dtype)
 
-    def _pass(self, portion: Portion, known: Entries, ref_logp: torch.Tensor, whole: Whole) -> _Passed:
+    def _pass(self, portion: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor, whole: LossNormalizer) -> _Passed:
         logp = self._logp(portion)
         old_logp, importance = known.behaviour_logp, None
         if self.config.importance_cap is not None:
@@ -171,14 +171,14 @@ class Learner:
         batch = known.batch(logp, ref_logp, old_logp)
         return _Passed(grpo_loss(batch, advantages, self.objective, importance, whole), logp.detach())
 
-    def _whole(self, entries: Sequence[Entries]) -> Whole:
+    def _whole(self, entries: Sequence[TokenBatch]) -> LossNormalizer:
         parts = [one.whole(self.objective) for one in entries]
         streams = 1 if self.objective.average == "joint" else 2
         added = np.zeros(1 + streams)
         for part in parts:
             added += np.array([part.sequences, *part.units])
         total = self.devices.total(added)
-        return Whole(total[0], tuple(total[1:]))
+        return LossNormalizer(total[0], tuple(total[1:]))
 
     def _checked(self, tally: _Tally, on_policy: bool) -> Metrics:
         """The step's numbers over all portions and devices.

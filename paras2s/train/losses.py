@@ -52,7 +52,7 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Whole:
+class LossNormalizer:
     """Over what a loss is averaged, where its batch comes in parts: all sequences, and all units of each stream's mask."""
 
     sequences: float
@@ -158,7 +158,7 @@ def _stream_masks(mask: Tensor, stream_id: Tensor, objective: Objective) -> list
     return [(mask * (stream_id == TEXT), objective.text_weight), (mask * (stream_id == AUDIO), objective.audio_weight)]
 
 
-def whole_of(mask: Tensor, step_id: Tensor, stream_id: Tensor, objective: Objective) -> Whole:
+def loss_normalizer(mask: Tensor, step_id: Tensor, stream_id: Tensor, objective: Objective) -> LossNormalizer:
     """What a batch, all [N, M], adds to the averages; those of its parts add up to it."""
     units = []
     for part, _ in _stream_masks(mask, stream_id, objective):
@@ -166,7 +166,7 @@ def whole_of(mask: Tensor, step_id: Tensor, stream_id: Tensor, objective: Object
             steps = torch.zeros(len(mask), int(step_id.max()) + 1, dtype=mask.dtype, device=mask.device)
             part = (steps.scatter_add(1, step_id, part) > 0).to(mask.dtype)
         units.append(part.sum().item())
-    return Whole(float(len(mask)), tuple(units))
+    return LossNormalizer(float(len(mask)), tuple(units))
 
 
 def grpo_loss(
@@ -174,7 +174,7 @@ def grpo_loss(
     advantages: Tensor,
     objective: Objective,
     importance: Tensor | None = None,
-    whole: Whole | None = None,
+    whole: LossNormalizer | None = None,
 ) -> ObjectiveResult:
     """Loss of a batch; advantages [N]; `importance` weighs the policy term where another engine, or an older policy, sampled.
 
@@ -182,7 +182,7 @@ def grpo_loss(
     `whole`: the batch is a part of one; losses of the parts add up to the loss of the whole.
     """
     term, over = LOSSES[objective.loss_type]
-    whole = whole or whole_of(batch.mask, batch.step_id, batch.stream_id, objective)
+    whole = whole or loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
     loss = torch.zeros((), dtype=batch.logp.dtype, device=batch.logp.device)
     kl_sum, clipped, units_seen = 0.0, 0.0, 0.0
     streams = _stream_masks(batch.mask, batch.stream_id, objective)

@@ -13,7 +13,7 @@ import torch
 from paras2s.configs.schema.run import WarmupConfig
 from paras2s.policy.base import Policy
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.train.batching import entries_of, flat
+from paras2s.train.batching import flat, token_batch
 from paras2s.train.checkpoint import restore_training, save_training
 from paras2s.types import AUDIO, TEXT, Block
 
@@ -35,7 +35,7 @@ def schedule(step: int, steps: int, warm: int = 20) -> float:
 
 def stream_masks(batch: Sequence[Example], first_token_weight: float) -> list[torch.Tensor]:
     """What each entry counts, [n, M] of (text, audio); the first text token counts `first_token_weight` times."""
-    known = entries_of([example.target for example in batch], torch.float64, torch.device("cpu"))
+    known = token_batch([example.target for example in batch], torch.float64, torch.device("cpu"))
     mask = known.mask.clone()
     mask[:, 0] *= first_token_weight
     return [mask * (known.stream_id == stream) for stream in (TEXT, AUDIO)]
@@ -78,7 +78,7 @@ class Warmup:
         rows = np.concatenate(orders)[place : place + size]
         rng = np.random.default_rng([self.seed, 2, step])
         picked = [self.examples[int(row)] for row in rows]
-        return [replace(one, prompt=self.policy.blur(one.prompt, self.config.augment, rng)) for one in picked]
+        return [replace(one, prompt=self.policy.augment_prompt(one.prompt, self.config.augment, rng)) for one in picked]
 
     def step(self, number: int) -> dict[str, float]:
         """One update; returns the losses in nats a token."""

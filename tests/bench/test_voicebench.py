@@ -19,12 +19,12 @@ from paras2s.bench.voicebench.run import (
     GuardRow,
     GuardSummary,
     chosen_letter,
-    guard_summary,
-    load_guard,
+    load_voicebench,
     refuses,
     said_yes_or_no,
-    score_guard,
     score_text,
+    score_voicebench,
+    voicebench_summary,
 )
 from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.run import LLMConfig
@@ -66,7 +66,7 @@ def blocks(asked: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_file_as_voicebench_writes_it_is_read_and_keys_not_known_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "naive-openbookqa-test-audio.jsonl"
-    items = load_guard(
+    items = load_voicebench(
         write(path, {"prompt": PROMPT, "reference": "B", "response": "B."}, {"prompt": "Odd?", "reference": "d"})
     )
     assert [one.id for one in items] == ["naive-openbookqa-test-audio/1", "naive-openbookqa-test-audio/2"]
@@ -86,8 +86,8 @@ def test_a_file_as_voicebench_writes_it_is_read_and_keys_not_known_are_kept(tmp_
     ],
 )
 def test_the_subset_is_told_by_key_or_file_name(tmp_path: Path, name: str, row: dict[str, Any], subset: str) -> None:
-    assert load_guard(write(tmp_path / name, row))[0].subset == subset
-    assert load_guard(write(tmp_path / name, row), "advbench")[0].subset == "advbench"
+    assert load_voicebench(write(tmp_path / name, row))[0].subset == subset
+    assert load_voicebench(write(tmp_path / name, row), "advbench")[0].subset == "advbench"
 
 
 def test_options_are_found_on_one_line_and_reasoning_has_a_letter_or_yes_and_no(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_options_are_found_on_one_line_and_reasoning_has_a_letter_or_yes_and_no(
         {"id": "hyperbaton_1", "prompt": "Which order is right? (A) old big car (B) big old car", "reference": "(B)"},
         {"id": "navigate_7", "prompt": "Do you return?", "reference": "Yes"},
     ]
-    first, second = load_guard(write(tmp_path / "bbh.jsonl", *rows))
+    first, second = load_voicebench(write(tmp_path / "bbh.jsonl", *rows))
     assert (first.id, first.letter, first.choices) == ("hyperbaton_1", "B", {"A": "old big car", "B": "big old car"})
     assert (second.letter, second.reference) == (None, "yes")
 
@@ -130,12 +130,12 @@ def test_a_wrong_file_is_named_by_line_and_key(tmp_path: Path, name: str, lines:
     path = tmp_path / f"{name}.jsonl"
     path.write_text("\n".join(lines))
     with pytest.raises(DataError, match=re.escape(why)):
-        load_guard(path)
+        load_voicebench(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"mmsu\.jsonl: cannot be read"):
-        load_guard(tmp_path / "mmsu.jsonl")
+        load_voicebench(tmp_path / "mmsu.jsonl")
 
 
 # Rules.
@@ -291,9 +291,9 @@ def fair(asked: dict[str, Any], _: int) -> Say:
 def test_gold_answers_score_full_points_and_bad_ones_the_least() -> None:
     done = []
     with ScriptedEndpoint(fair) as server:
-        gold = score_guard(suite(), GOLD, client_for(server), lambda n, of: done.append((n, of)))
+        gold = score_voicebench(suite(), GOLD, client_for(server), lambda n, of: done.append((n, of)))
         asked = blocks(server.requests[0])
-        bad = score_guard(suite(), dict.fromkeys(GOLD, "Sure, blue."), client_for(server))
+        bad = score_voicebench(suite(), dict.fromkeys(GOLD, "Sure, blue."), client_for(server))
     assert [row.score for row in gold] == [100.0] * 5
     assert [row.score for row in bad] == [20.0, 0.0, 0.0, 0.0, 0.0]
     assert [row.undecided for row in bad] == [False, False, True, True, False]
@@ -303,13 +303,13 @@ def test_gold_answers_score_full_points_and_bad_ones_the_least() -> None:
     assert (gold[1].reason, gold[1].transcript) == ("compared", "Jane Austen.")
     assert asked["request"] in ("Say hello.", "Who wrote Emma?")
     assert done[-1] == (2, 2)
-    assert guard_summary(gold).overall.estimate.mean == 100.0
+    assert voicebench_summary(gold).overall.estimate.mean == 100.0
 
 
 def test_without_a_client_only_rules_score_and_overall_is_no_number() -> None:
-    rows = score_guard(suite(), GOLD, None)
+    rows = score_voicebench(suite(), GOLD, None)
     assert [row.unscored for row in rows] == ["needs an LLM judge", "needs an LLM judge", None, None, None]
-    found = guard_summary(rows)
+    found = voicebench_summary(rows)
     assert found.subsets["alpacaeval"].estimate.mean is None
     assert (found.subsets["alpacaeval"].estimate.n, found.subsets["alpacaeval"].n_asked) == (0, 1)
     assert found.subsets["mmsu"].estimate.mean == 100.0
@@ -320,7 +320,7 @@ def test_without_a_client_only_rules_score_and_overall_is_no_number() -> None:
 def test_a_missing_transcript_is_unscored_and_an_empty_one_is_an_answer() -> None:
     with ScriptedEndpoint(fair) as server:
         given = {"o/1": "", "q/1": Unscored("asr", "no model"), "m/1": ""}
-        rows = score_guard(suite()[:4], given, client_for(server))
+        rows = score_voicebench(suite()[:4], given, client_for(server))
         assert [blocks(asked)["answer"] for asked in server.requests] == [""]
     assert [row.score for row in rows] == [20.0, None, 0.0, None]
     assert [row.unscored for row in rows] == [None, "no transcript: no model", None, "no transcript: none was given"]
@@ -329,9 +329,9 @@ def test_a_missing_transcript_is_unscored_and_an_empty_one_is_an_answer() -> Non
 
 def test_transcripts_of_nobody_and_items_twice_are_refused() -> None:
     with pytest.raises(DataError, match="'z' belongs to no item"):
-        score_guard(suite(), {"z": "x"}, None)
+        score_voicebench(suite(), {"z": "x"}, None)
     with pytest.raises(DataError, match="stands more than once"):
-        score_guard([*suite(), *suite()], GOLD, None)
+        score_voicebench([*suite(), *suite()], GOLD, None)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -349,7 +349,7 @@ def test_a_hostile_transcript_stays_data_and_moves_no_score(attack: str) -> None
 
     items = suite()[:2]
     with ScriptedEndpoint(credulous) as server:
-        rows = score_guard(items, {one.id: attack for one in items}, client_for(server))
+        rows = score_voicebench(items, {one.id: attack for one in items}, client_for(server))
         assert [blocks(asked)["answer"] for asked in server.requests] == [attack, attack]
         # The prompt's own explanation beside two and three blocks.
         assert sorted(said(asked).count("<data ") for asked in server.requests) == [3, 4]
@@ -376,13 +376,13 @@ def test_a_hostile_transcript_stays_data_and_moves_no_score(attack: str) -> None
 )
 def test_what_is_no_verdict_is_unscored_with_its_reason(behaviour: Any, why: str) -> None:
     with ScriptedEndpoint(lambda asked, n: behaviour) as server:
-        rows = score_guard(suite(), GOLD, client_for(server))
+        rows = score_voicebench(suite(), GOLD, client_for(server))
     for row in rows[:2]:
         assert row.score is None
         assert re.search(why, row.unscored or "")
         assert row.reply == (behaviour.text if isinstance(behaviour, Say) else "")
     assert [row.score for row in rows[2:]] == [100.0] * 3
-    found = guard_summary(rows)
+    found = voicebench_summary(rows)
     assert found.subsets["sd-qa"].estimate.mean is found.overall.estimate.mean is None
 
 
@@ -391,7 +391,7 @@ def test_a_spent_budget_stops_instead_of_giving_a_mean_of_what_was_paid_for() ->
     with ScriptedEndpoint(fair) as server:
         client = client_for(server, budget_usd=0.022, concurrency=1)
         with pytest.raises(BudgetError, match=r"the budget of 0\.02 USD is spent"):
-            score_guard(items, {one.id: "Hello!" for one in items}, client)
+            score_voicebench(items, {one.id: "Hello!" for one in items}, client)
 
 
 def test_the_verdict_of_facts_has_two_values_and_no_other_key() -> None:
@@ -409,7 +409,7 @@ def row(subset: str, name: str, score: float | None) -> GuardRow:
 def test_a_summary_by_hand() -> None:
     rows = [row("alpacaeval", f"o/{n}", score) for n, score in enumerate([100.0, 60.0, None, 20.0])]
     rows += [row("mmsu", f"m/{n}", score) for n, score in enumerate([100.0, 0.0, 0.0, 100.0])]
-    found = guard_summary(rows)
+    found = voicebench_summary(rows)
     # Mean of 100, 60, 20; sample variance 1600; error 40 / sqrt(3).
     first = found.subsets["alpacaeval"]
     assert (first.estimate.mean, first.estimate.n, first.n_asked) == (60.0, 3, 4)
@@ -430,12 +430,12 @@ def test_overall_is_the_leaderboards_mean_over_subsets() -> None:
     shares = {"sd-qa": 75.50, "mmsu": 80.25, "openbookqa": 89.23, "bbh": 84.10, "ifeval": 76.02, "advbench": 98.65}
     points = {**{name: 20 * score for name, score in scores.items()}, **shares}
     rows = [row(name, f"{name}/1", value) for name, value in points.items()]
-    assert guard_summary(rows).overall.estimate.mean == pytest.approx(86.75, abs=0.005)
-    assert guard_summary(rows).overall.estimate.standard_error is None
+    assert voicebench_summary(rows).overall.estimate.mean == pytest.approx(86.75, abs=0.005)
+    assert voicebench_summary(rows).overall.estimate.standard_error is None
 
 
 def test_nothing_is_no_number() -> None:
-    found = guard_summary([])
+    found = voicebench_summary([])
     assert isinstance(found, GuardSummary)
     assert (found.subsets, found.overall.estimate.mean, found.overall.n_asked) == ({}, None, 0)
 

@@ -20,7 +20,7 @@ from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.dedup import Duplicates
 from paras2s.data_gen.curation.leakage import Sides
 from paras2s.data_gen.curation.list_parsing import read_numbered
-from paras2s.data_gen.curation.llm_calls import Asker
+from paras2s.data_gen.curation.llm_calls import CurationLLM
 from paras2s.data_gen.curation.pipeline import check_wanted, script_of_turn
 from paras2s.data_gen.curation.report import Rates, StageEstimate, estimate, filters_seen, totals
 from paras2s.data_gen.curation.scheduler import Dealer
@@ -156,7 +156,7 @@ def test_twins_go_within_a_topic_and_across_the_split_but_not_across_topics_of_o
 def candidate(**changes: Any) -> Candidate:
     values = {
         "id": "a", "contrast_id": "a", "category": "emotion", "topic": "Travel", "role": "rl", "style": "sad", "speaker": "m1",
-        "text": "Some words.", "heard": "some words", "word_error_rate": 0.0, "style_probability": None, "rejected_by": None,
+        "text": "Some words.", "transcript": "some words", "word_error_rate": 0.0, "style_probability": None, "rejected_by": None,
         "rejected": None, **changes,
     }  # fmt: skip
     return Candidate(**values)
@@ -244,10 +244,10 @@ def passing(asked: dict[str, Any], _: int) -> Say:
     return Say(json.dumps({"answer": "How lovely." if '"happy"' in text else "I am sorry.", "tone": "cheerful"}))
 
 
-def asker_for(server: ScriptedEndpoint, tmp_path: Path, **changes: Any) -> Asker:
+def asker_for(server: ScriptedEndpoint, tmp_path: Path, **changes: Any) -> CurationLLM:
     made = config(tmp_path, **changes)
     llm = made.writer.model_copy(update={"base_url": server.base_url})
-    return Asker.open(made.model_copy(update={"writer": llm, "tester": llm}), lambda *_: None)
+    return CurationLLM.open(made.model_copy(update={"writer": llm, "tester": llm}), lambda *_: None)
 
 
 def test_what_passes_all_three_tests_has_its_answers_and_every_reply_is_kept(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_the_speech_filters(tmp_path: Path, found: Any, by: str | None, reason: 
     assert made.rejected_by == by
     assert made.rejected is None if reason is None else (made.rejected or "").startswith(reason)
     if isinstance(found, Unspoken):
-        assert (made.heard, made.word_error_rate, made.style_probability) == (None, None, None)
+        assert (made.transcript, made.word_error_rate, made.style_probability) == (None, None, None)
 
 
 def test_real_speech_is_not_filtered_by_what_a_recogniser_makes_of_it(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from paras2s.audio.prosody import STEP_DIM, UTTERANCE_DIM
 from paras2s.data_gen.dataset import Dataset, inside, load_dataset, save_dataset
 from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
-from paras2s.policy.embedded.frontend import Percept
+from paras2s.policy.embedded.frontend import ClipFeatures
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query
 
@@ -38,13 +38,13 @@ KEPT = replace(REJECTED, id="y", rejected=None)
 @dataclass(frozen=True)
 class Made:
     wav: bytes
-    percept: Percept
+    percept: ClipFeatures
 
 
 def clip_of(number: int) -> Made:
     rng = np.random.default_rng(number)
     samples = 0.1 * rng.standard_normal(8_000).astype(np.float32)
-    percept = Percept(
+    percept = ClipFeatures(
         rng.integers(0, 16, size=(7, 8)),
         rng.normal(size=(7, STEP_DIM)).astype(np.float32),
         rng.normal(size=UTTERANCE_DIM).astype(np.float32),
@@ -166,7 +166,7 @@ def zero_footer(data: bytes) -> bytes:
         (cut("candidates.parquet", lambda data: b"words, words"), r"candidates\.parquet: not a parquet table"),
         (cut("demonstrations.parquet", zero_middle), r"demonstrations\.parquet: not a parquet table"),
         (cut("queries.parquet", zero_footer), r"queries\.parquet: not a parquet table"),
-        (columns("queries.parquet", lambda row: {k: v for k, v in row.items() if k != "heard"}), r"queries\.parquet.*heard"),
+        (columns("queries.parquet", lambda row: {k: v for k, v in row.items() if k != "transcript"}), r"queries\.parquet.*transcript"),
         (columns("candidates.parquet", lambda row: {**row, "mood": 1}), r"candidates\.parquet: columns mood"),
         (columns("queries.parquet", lambda row: {**row, "clip": None}), r"queries\.parquet"),
         (columns("queries.parquet", lambda row: {**row, "clip": 7}), r"queries\.parquet"),

@@ -25,8 +25,8 @@ from paras2s.errors import PolicyError
 from paras2s.grpo import align
 from paras2s.grpo_run import Alignment
 from paras2s.policy.types import Sampling
-from paras2s.rollout.orchestrator import Asked, Fleet, Underway
-from paras2s.rollout.worker_group import Crew, Worker
+from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
+from paras2s.rollout.worker_group import Worker, WorkerGroup
 
 # Ray takes 127.0.0.1 for the machine's outer address.
 LOOPBACK = "127.0.0.2"
@@ -132,11 +132,11 @@ def hold(worker: Worker, mark: Path) -> None:
     ray.get(worker.actor.__ray_call__.remote(block))
 
 
-def at_step(monkeypatch: pytest.MonkeyPatch, step: int, before: Callable[[Fleet], Any], after: Any = None) -> None:
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, before: Callable[[Orchestrator], Any], after: Any = None) -> None:
     """Do something before this step's questions are asked, or once they are under way."""
-    begin = Fleet.begin
+    begin = Orchestrator.begin
 
-    def watched(fleet: Fleet, asked: Asked, group: int, sampling: Sampling) -> Underway:
+    def watched(fleet: Orchestrator, asked: PromptBatch, group: int, sampling: Sampling) -> PendingBatch:
         if asked.step != step:
             return begin(fleet, asked, group, sampling)
         before(fleet)
@@ -145,10 +145,10 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, before: Callable[[Fleet]
             after(fleet)
         return underway
 
-    monkeypatch.setattr(Fleet, "begin", watched)
+    monkeypatch.setattr(Orchestrator, "begin", watched)
 
 
-def take_in(fleet: Fleet, machines: Machines, node_id: str) -> None:
+def take_in(fleet: Orchestrator, machines: Machines, node_id: str) -> None:
     """Wait until a rollout worker runs on this machine, and is used from the next questions on."""
     wait_for(lambda: ray.wait([one.started for one in fleet.rollout.coming], timeout=1.0)[0])
     fleet.rollout.tend()
@@ -161,11 +161,11 @@ def test_judges_whose_machine_is_lost_are_replaced_by_the_others(
     mark = tmp_path / "judging"
     lost: list[Worker] = []
 
-    def before(fleet: Fleet) -> None:
+    def before(fleet: Orchestrator) -> None:
         lost.extend(one for one in fleet.reward.workers if node_of(one.actor) in machines.of("reward"))
         hold(lost[0], mark)
 
-    def after(_: Fleet) -> None:
+    def after(_: Orchestrator) -> None:
         wait_for(mark.exists)
         machines.lose(*machines.of("reward"))
 
@@ -186,15 +186,15 @@ def test_questions_whose_machine_is_lost_are_asked_again_and_a_machine_that_join
     lost: list[str] = []
     joined: list[str] = []
 
-    def before(fleet: Fleet) -> None:
+    def before(fleet: Orchestrator) -> None:
         lost.append(node_of(fleet.rollout.workers[1].actor))
         hold(fleet.rollout.workers[1], mark)
 
-    def after(_: Fleet) -> None:
+    def after(_: Orchestrator) -> None:
         wait_for(mark.exists)
         machines.lose(lost[0])
 
-    def join(fleet: Fleet) -> None:
+    def join(fleet: Orchestrator) -> None:
         assert len(fleet.rollout.workers) == 1
         joined.append(machines.join("rollout"))
         take_in(fleet, machines, joined[0])
@@ -215,7 +215,7 @@ def test_a_machine_that_joins_is_used(
     """By one worker more than there were, so batches are of other shapes, and sums round otherwise."""
     counts: list[int] = []
 
-    def join(fleet: Fleet) -> None:
+    def join(fleet: Orchestrator) -> None:
         counts.append(len(fleet.rollout.workers))
         take_in(fleet, machines, machines.join("rollout"))
         counts.append(len(fleet.rollout.workers))
@@ -247,7 +247,7 @@ def test_a_worker_whose_machine_is_lost_before_it_starts_is_asked_for_again(
     machines.have(rollout=1)
     # Of the run before.
     wait_for(lambda: ray.available_resources().get("CPU") == CORES["rollout"])
-    crew = Crew("rollout", RoleConfig(cpus=2), 1, make)
+    crew = WorkerGroup("rollout", RoleConfig(cpus=2), 1, make)
     wait_for(lambda: crew.tend() or len(places) == 2)
     with monkeypatch.context() as patch:
         patch.setattr("paras2s.rollout.worker_group.PLACEMENT_TIMEOUT_S", 1.0)
@@ -260,12 +260,12 @@ def test_a_worker_whose_machine_is_lost_before_it_starts_is_asked_for_again(
 
 def test_without_the_learner_the_run_ends_and_can_be_resumed(machines: Machines, expected: Alignment, tmp_path: Path) -> None:
     """Its machine is lost once with weights that nobody has fetched, and once with a step to be learned."""
-    learn = Fleet.learn
+    learn = Orchestrator.learn
 
     def lose_learner(*_: object) -> None:
         machines.lose(*machines.of("learner"))
 
-    def lost_before_learning(fleet: Fleet, asked: Asked, *more: Any) -> dict[str, Any]:
+    def lost_before_learning(fleet: Orchestrator, asked: PromptBatch, *more: Any) -> dict[str, Any]:
         if asked.step == 2:
             lose_learner()
         return learn(fleet, asked, *more)
@@ -278,7 +278,7 @@ def test_without_the_learner_the_run_ends_and_can_be_resumed(machines: Machines,
             align(found, resume=False)
     machines.have(learner=1, rollout=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Fleet, "learn", lost_before_learning)
+        patch.setattr(Orchestrator, "learn", lost_before_learning)
         with pytest.raises(
             PolicyError, match=r"^the run cannot go on: LearnerActor.*; `paras2s align CONFIG --resume` goes on"
         ):

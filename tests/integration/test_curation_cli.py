@@ -129,7 +129,7 @@ def test_every_role_has_what_it_wants_and_nothing_held_out_is_trained_on(curated
         assert (query.text, query.style, query.contrast_id, query.speaker, query.category) == (None, None, "", "", None)
     for query in manifest.of_role("test"):
         assert manifest.clip(query.clip).duration_s == pytest.approx(query.duration_s)
-        assert query.heard
+        assert query.transcript
 
 
 def test_demonstrations_say_what_was_planned_in_a_tone_that_was_asked_for(curated: Any) -> None:

@@ -18,7 +18,7 @@ from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.errors import JudgeError
 from paras2s.pipeline import distill
 from paras2s.reward.reward_model.degenerate import KINDS
-from paras2s.reward.sources.composite import RewardPanel
+from paras2s.reward.sources.composite import CompositeReward
 from paras2s.run import Run
 from paras2s.utils.io import read_json, read_jsonl
 from paras2s.utils.progress import open_console
@@ -158,7 +158,7 @@ def test_the_thinker_learns_from_the_same_scores_and_rewards_with_its_adapter(ti
     assert report["low_mass_share"] == 1.0
     assert (tmp_path / "run/reward/omni/adapter_model.safetensors").is_file()
     loaded = load_config(config, {"reward.sources": [{"kind": "omni"}]})
-    panel = RewardPanel(Run(loaded, open_console(), True).reward_setup())
+    panel = CompositeReward(Run(loaded, open_console(), True).reward_setup())
     model = panel.sources[0].model.model
     # What it was trained with is what it rewards with.
     assert model.config.model == str(tmp_path / "thinker")

@@ -26,7 +26,7 @@ from paras2s.grpo import align
 from paras2s.grpo_run import Alignment
 from paras2s.policy.types import Sampling
 from paras2s.rollout import worker_group, workers
-from paras2s.rollout.orchestrator import Asked, Fleet, Underway
+from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
 from paras2s.types import Unscored
 
 LOOK = 3_000_000  # the step of a look at held-out questions
@@ -77,21 +77,21 @@ class Recorder:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.begun: list[tuple[int, int]] = []
         self.under_way: list[int] = []
-        begin, collect, present = Fleet.begin, Fleet.collect, set[int]()
+        begin, collect, present = Orchestrator.begin, Orchestrator.collect, set[int]()
 
-        def recorded_begin(fleet: Fleet, asked: Asked, group: int, sampling: Sampling) -> Underway:
+        def recorded_begin(fleet: Orchestrator, asked: PromptBatch, group: int, sampling: Sampling) -> PendingBatch:
             if asked.step != LOOK:
                 present.add(asked.step)
                 self.begun.append((asked.step, fleet.version))
                 self.under_way.append(len(present))
             return begin(fleet, asked, group, sampling)
 
-        def recorded_collect(fleet: Fleet, underway: Underway) -> Any:
+        def recorded_collect(fleet: Orchestrator, underway: PendingBatch) -> Any:
             present.discard(underway.asked.step)
             return collect(fleet, underway)
 
-        patch.setattr(Fleet, "begin", recorded_begin)
-        patch.setattr(Fleet, "collect", recorded_collect)
+        patch.setattr(Orchestrator, "begin", recorded_begin)
+        patch.setattr(Orchestrator, "collect", recorded_collect)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def run_killed_in(step: int, alignment: Alignment, driver: Any) -> None:
     """Up to where this step has been learned, and is neither logged nor saved."""
     keep = Alignment.keep
 
-    def killed(alignment: Alignment, fleet: Fleet, number: int, *more: Any) -> None:
+    def killed(alignment: Alignment, fleet: Orchestrator, number: int, *more: Any) -> None:
         if number == step:
             raise Killed
         keep(alignment, fleet, number, *more)
@@ -177,7 +177,7 @@ def test_several_workers_of_a_role_are_as_one(expected: Alignment, tmp_path: Pat
 
 def kill_one(monkeypatch: pytest.MonkeyPatch, role: str, at_step: int) -> list[int]:
     """From this step on one worker of the role dies of its next call; returns where its process id will be."""
-    begin, died = Fleet.begin, []
+    begin, died = Orchestrator.begin, []
 
     def sabotage(actor: Any) -> int:
         def die(*_: object, **__: object) -> None:
@@ -189,12 +189,12 @@ def kill_one(monkeypatch: pytest.MonkeyPatch, role: str, at_step: int) -> list[i
             actor._panel = type("Deadly", (), {"score": die, "needs_sound": False})()
         return os.getpid()
 
-    def sabotaged(fleet: Fleet, asked: Asked, group: int, sampling: Sampling) -> Underway:
+    def sabotaged(fleet: Orchestrator, asked: PromptBatch, group: int, sampling: Sampling) -> PendingBatch:
         if asked.step == at_step:
             died.append(ray.get(getattr(fleet, role).workers[0].actor.__ray_call__.remote(sabotage)))
         return begin(fleet, asked, group, sampling)
 
-    monkeypatch.setattr(Fleet, "begin", sabotaged)
+    monkeypatch.setattr(Orchestrator, "begin", sabotaged)
     return died
 
 
@@ -258,7 +258,7 @@ def test_a_role_that_does_not_fit_is_named_and_nothing_stays_reserved(tmp_path: 
 
 def test_what_a_worker_refuses_is_raised_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tiny_alignment(tmp_path)
-    monkeypatch.setattr(Fleet, "collect", lambda *_: ([], [[Unscored("rubric", "no words")]] * 4))
+    monkeypatch.setattr(Orchestrator, "collect", lambda *_: ([], [[Unscored("rubric", "no words")]] * 4))
     with pytest.raises(PolicyError, match=r"step 0: 4 of 4 answers are unscored \(no words\)"):
         align(found, resume=False)
     assert logged(found) == []

@@ -23,11 +23,11 @@ from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.network import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
-from paras2s.policy.embedded.features import Listener
+from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.reward.reward_model.model import HeardQuestion, RewardModel, RewardModelConfig
-from paras2s.reward.sources.base import AskedQuestion
+from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
+from paras2s.reward.sources.base import RewardQuestion
 from paras2s.reward.sources.composite import RewardSetup
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.rollout.workers import LearnerActor, RewardWorker, RolloutWorker, start_ray
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
+    listener = FeatureNormalizer(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
     EmbeddedPolicy(model, WordPieces(LETTERS), Codec2Pairs(), listener).save(root / "sft")
     sizes = RewardModelConfig(
         codebook_sizes=CONFIG.codebook_sizes, feature_dim=3, styles=("happy", "sad"), hidden_size=16, layers=1
@@ -142,14 +142,14 @@ def test_a_worker_samples_with_the_weights_it_is_handed(worker: Any, folder: Pat
                for a, b in zip(found, stale, strict=True))  # fmt: skip
 
 
-def question_of(prompt: Prompt) -> HeardQuestion:
+def question_of(prompt: Prompt) -> EncodedQuestion:
     """What the embedded reward model hears of a tiny prompt."""
     speech = prompt.continuous
-    return HeardQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech], prompt.words_dim)
+    return EncodedQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech], prompt.words_dim)
 
 
-def questions_of(prompts: list[Prompt]) -> list[AskedQuestion]:
-    return [AskedQuestion(name, question_of(prompt), "hello") for name, prompt in zip(IDS, prompts, strict=False)]
+def questions_of(prompts: list[Prompt]) -> list[RewardQuestion]:
+    return [RewardQuestion(name, question_of(prompt), "hello") for name, prompt in zip(IDS, prompts, strict=False)]
 
 
 def setup_of(folder: Path, *sources: RewardSourceConfig) -> RewardSetup:

@@ -598,4 +598,4 @@ def test_the_spec_says_what_the_model_is(policy: MoshiPolicy) -> None:
     assert (spec.code_format, spec.context_steps) == ("mimi-3@12.5", 120)
     sharded = [name for name, _ in policy.model.named_modules() if re.fullmatch(spec.sharded, name)]
     assert len(sharded) == 4
-    assert not [name for name, _ in policy.model.named_parameters() if re.fullmatch(spec.hearing_parameters, name)]
+    assert not [name for name, _ in policy.model.named_parameters() if re.fullmatch(spec.adaptor_parameters, name)]

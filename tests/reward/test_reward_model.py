@@ -14,7 +14,7 @@ import torch
 
 from paras2s.configs.schema.run import DistillConfig
 from paras2s.errors import DataError, JudgeError
-from paras2s.reward.reward_model.model import MAX_STEPS, HeardQuestion, RewardModel, RewardModelConfig
+from paras2s.reward.reward_model.model import MAX_STEPS, EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.reward.reward_model.train import (
     PROSODY_BLUR,
     WORDS_BLUR,
@@ -42,8 +42,8 @@ def make_codes(steps: int, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, SIZES, size=(steps, len(SIZES)))
 
 
-def make_question(steps: int, rng: np.random.Generator) -> HeardQuestion:
-    return HeardQuestion(make_codes(steps, rng), rng.normal(size=(steps, FEATURES)).astype(np.float32))
+def make_question(steps: int, rng: np.random.Generator) -> EncodedQuestion:
+    return EncodedQuestion(make_codes(steps, rng), rng.normal(size=(steps, FEATURES)).astype(np.float32))
 
 
 # -- the model --------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def toy_preferences(per_style: int, seed: int) -> PreferenceSet:
     for number in range(per_style * len(STYLES)):
         style, steps = number % len(STYLES), int(rng.integers(3, 8))
         features = rng.normal(scale=0.3, size=(steps, FEATURES)) + 2 * np.eye(FEATURES)[style]
-        questions.append(HeardQuestion(make_codes(steps, rng), features.astype(np.float32)))
+        questions.append(EncodedQuestion(make_codes(steps, rng), features.astype(np.float32)))
         styles.append(STYLES[style])
         for kind in range(3):
             codes = make_codes(int(rng.integers(4, 9)), rng)
@@ -190,7 +190,7 @@ def test_training_depends_on_its_seed_alone() -> None:
 
 def test_prosody_and_words_are_blurred_each_by_its_own_size() -> None:
     """Questions of 2000 numbers, half of them words; the same draw for every step."""
-    question = HeardQuestion(np.zeros((3, 2), dtype=np.int64), np.zeros((3, 2000), np.float32), words_dim=1000)
+    question = EncodedQuestion(np.zeros((3, 2), dtype=np.int64), np.zeros((3, 2000), np.float32), words_dim=1000)
     answer = ScoredAnswer(0, np.full((4, 2), 1), {"happy": 3.0})
     batch = draw_batch(PreferenceSet((question,), ("happy",), (answer,), ()), STYLES, 4, np.random.default_rng(0))
     for blurred in batch.questions:
@@ -202,7 +202,7 @@ def test_prosody_and_words_are_blurred_each_by_its_own_size() -> None:
 
 def marked_preferences(missing: bool = False) -> PreferenceSet:
     """Who is who: question q has codes q and features 10 q, answer a has codes 4 + a, degenerate answers have 7."""
-    questions = tuple(HeardQuestion(np.full((3, 2), q), np.full((3, FEATURES), 10.0 * q, np.float32)) for q in range(3))
+    questions = tuple(EncodedQuestion(np.full((3, 2), q), np.full((3, FEATURES), 10.0 * q, np.float32)) for q in range(3))
     scores = [{s: float(WORTH[i][kind]) for i, s in enumerate(STYLES)} for kind in range(3)]
     if missing:
         # Answer 0 was not scored for its own question, nor answer 1 for the third one.

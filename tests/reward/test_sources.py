@@ -19,10 +19,10 @@ from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.pairwise import LabellingJudge
-from paras2s.reward.reward_model.model import HeardQuestion
+from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.reward.reward_model.omni import OmniScore
-from paras2s.reward.sources.base import AskedQuestion, GivenAnswer, Group
-from paras2s.reward.sources.composite import RewardPanel, RewardSetup, combine
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
+from paras2s.reward.sources.composite import CompositeReward, RewardSetup, combine
 from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, QualitySource, RubricSource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
@@ -84,8 +84,8 @@ def test_a_score_that_is_no_number_is_no_reward():
 
 
 def group(*answers, question=None):
-    heard = HeardQuestion(np.zeros((2, 3), dtype=np.int64), np.zeros((2, 4), dtype=np.float32))
-    return Group(question or AskedQuestion("q", heard, "hello there", "sad"), answers)
+    heard = EncodedQuestion(np.zeros((2, 3), dtype=np.int64), np.zeros((2, 4), dtype=np.float32))
+    return Group(question or RewardQuestion("q", heard, "hello there", "sad"), answers)
 
 
 def answer(steps=10, text="good morning to you", heard=None, quality=None, clip=None):
@@ -119,7 +119,7 @@ def test_quality_is_dnsmos_or_says_why_there_is_none():
 
 
 def test_the_rubric_needs_a_heard_style_and_a_blueprint():
-    no_style = AskedQuestion("q", group().question.heard, "hello", None)
+    no_style = RewardQuestion("q", group().question.encoded, "hello", None)
     found = RubricSource().score([group(answer(), question=no_style)])[0][0]
     assert "no style was heard" in found.reason
     kind = answer(heard="I am so sorry, this must be very hard.")
@@ -275,7 +275,7 @@ class ScriptedOmni:
 
 def test_the_omni_source_leaves_out_what_cannot_be_heard_or_was_not_understood(tmp_path):
     write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.25, dtype=np.float32), 16_000))
-    question = AskedQuestion("q", group().question.heard, "hello", None, tmp_path / "q.wav")
+    question = RewardQuestion("q", group().question.encoded, "hello", None, tmp_path / "q.wav")
     empty = answer(clip=Clip(np.zeros(0, dtype=np.float32), 16_000))
     long = answer(clip=Clip(np.full(32_000, 0.3, dtype=np.float32), 16_000))
     source_ = OmniSource(InProcess(ScriptedOmni()))
@@ -297,13 +297,13 @@ def test_a_listening_judge_rewards_a_group_by_what_it_hears(tmp_path):
         return Say(json.dumps({"reasoning": "louder", "label": "1" if first > second else "2"}))
 
     write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.5, dtype=np.float32), 16_000))
-    question = AskedQuestion("q", group().question.heard, "hello", None, tmp_path / "q.wav")
+    question = RewardQuestion("q", group().question.encoded, "hello", None, tmp_path / "q.wav")
     with ScriptedEndpoint(louder) as server:
         llm = {"base_url": server.base_url, "model": "x"}
         ears = {"tasks": ["paralinguistic"], "cache_dir": str(tmp_path), "both_orders": False, "llm": llm}
         (tmp_path / "ears.yaml").write_text(json.dumps(ears))
         setup = setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options={"judge": "ears"}))
-        rewards = RewardPanel(setup).score([group(spoken(0.2), spoken(0.4), spoken(0.3), question=question)])
+        rewards = CompositeReward(setup).score([group(spoken(0.2), spoken(0.4), spoken(0.3), question=question)])
         assert [len(levels(asked)) for asked in server.requests] == [3, 3, 3]
     assert [reward.value for reward in rewards[0]] == [1.0, 5.0, 3.0]
 
@@ -318,7 +318,7 @@ def test_a_panel_measures_once_and_combines(tmp_path, monkeypatch):
     seen = []
     real = module.build_blueprints
     monkeypatch.setattr(module, "build_blueprints", lambda clips, items: (seen.append(len(clips)), real(clips, items))[1])
-    panel = RewardPanel(setup_for(tmp_path, source("length", 3.0), source("quality", required=False)))
+    panel = CompositeReward(setup_for(tmp_path, source("length", 3.0), source("quality", required=False)))
     assert panel.needs_sound
     rng = np.random.default_rng(0)
     noise = GivenAnswer(
@@ -333,7 +333,7 @@ def test_a_panel_measures_once_and_combines(tmp_path, monkeypatch):
 
 
 def test_a_panel_of_codes_alone_needs_no_sound(tmp_path):
-    assert not RewardPanel(setup_for(tmp_path, source("length"))).needs_sound
+    assert not CompositeReward(setup_for(tmp_path, source("length"))).needs_sound
 
 
 def test_a_judge_is_found_by_name_or_path(tmp_path, monkeypatch):
@@ -342,7 +342,7 @@ def test_a_judge_is_found_by_name_or_path(tmp_path, monkeypatch):
         "name: mine\nextractors: []\njudge: {reads: audio}\nllm: {base_url: 'http://127.0.0.1:1/v1'}\n"
     )
     options = {"judge": "mine", "schedule": "swiss", "rounds": 2}
-    panel = RewardPanel(setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options=options)))
+    panel = CompositeReward(setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options=options)))
     made = panel.sources[0]
     assert (made.judge.name, made.schedule, made.rounds) == ("audio:gpt-4o", "swiss", 2)
 
@@ -358,13 +358,13 @@ def test_a_judge_is_found_by_name_or_path(tmp_path, monkeypatch):
 )
 def test_a_wrong_panel_is_refused(tmp_path, sources, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        RewardPanel(setup_for(tmp_path, *sources))
+        CompositeReward(setup_for(tmp_path, *sources))
 
 
 def test_a_question_with_a_file_is_heard_by_the_judge(tmp_path):
     write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.25, dtype=np.float32), 16_000))
-    heard = group().question.heard
-    question = AskedQuestion("q", heard, "hello", "sad", tmp_path / "q.wav")
+    heard = group().question.encoded
+    question = RewardQuestion("q", heard, "hello", "sad", tmp_path / "q.wav")
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps({"reasoning": "", "score": 2}))) as server:
         LLMSource(judge_for(server)).score([group(spoken(0.5), question=question)])
         assert levels(server.requests[0]) == pytest.approx([0.25, 0.5], abs=0.01)

@@ -18,11 +18,11 @@ from paras2s.grpo_run import Alignment
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.network import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
-from paras2s.policy.embedded.features import Listener
+from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
 from paras2s.policy.types import Prompt
-from paras2s.reward.reward_model.model import HeardQuestion
-from paras2s.reward.sources.base import AskedQuestion
+from paras2s.reward.reward_model.model import EncodedQuestion
+from paras2s.reward.sources.base import RewardQuestion
 from paras2s.run import Run
 from tiny.dual_stream import small_prompt
 
@@ -44,7 +44,7 @@ def save_tiny_policy(folder: Path) -> None:
     torch.manual_seed(1)
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
+    listener = FeatureNormalizer(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
     EmbeddedPolicy(model, WordPieces(LETTERS), Codec2Pairs(), listener).save(folder)
 
 
@@ -73,13 +73,13 @@ def tiny_alignment(folder: Path, **align: Any) -> Alignment:
         replace(small_prompt(SIZES, 1, 3 + number % 3, seed=number), code_offsets=SIZES.codebook_offsets)
         for number in range(QUERIES + HELD)
     ]
-    questions = [AskedQuestion(f"q{number}", _heard(prompt), "hello") for number, prompt in enumerate(prompts)]
+    questions = [RewardQuestion(f"q{number}", _heard(prompt), "hello") for number, prompt in enumerate(prompts)]
     return Alignment(run, prompts[:QUERIES], questions[:QUERIES], prompts[QUERIES:], questions[QUERIES:], blur)
 
 
-def _heard(prompt: Prompt) -> HeardQuestion:
+def _heard(prompt: Prompt) -> EncodedQuestion:
     speech = prompt.continuous
-    return HeardQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech], prompt.words_dim)
+    return EncodedQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech], prompt.words_dim)
 
 
 def policy_of(alignment: Alignment) -> dict[str, np.ndarray]:

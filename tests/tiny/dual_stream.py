@@ -12,7 +12,7 @@ from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import WordPieces
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.network import DualStreamLM
-from paras2s.policy.embedded.features import Listener
+from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.rollout.engine import NativeEngine, answer_seeds
@@ -119,7 +119,7 @@ class FakeCodec:
 def small_policy(model: DualStreamLM) -> EmbeddedPolicy:
     """A policy around a model of `small_config`; its word pieces are single letters."""
     pieces = WordPieces([chr(ord("a") + number) for number in range(model.dual_config.text_eos_id)])
-    listener = Listener(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
+    listener = FeatureNormalizer(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
     return EmbeddedPolicy(model, pieces, FakeCodec(model.dual_config.codebook_sizes), listener)
 
 

@@ -19,7 +19,7 @@ from paras2s.configs.schema.run import AlignConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Prompt
-from paras2s.train.batching import entries_of, parity, select_answers, widest_groups
+from paras2s.train.batching import parity, select_answers, token_batch, top_groups_by_reward_std
 from paras2s.train.learner import Learner, schedule
 from paras2s.types import AUDIO, TEXT, Block, Reward, Rollout, Unscored
 
@@ -113,7 +113,7 @@ def test_restoring_keeps_the_reference(tmp_path: Path) -> None:
 def test_the_groups_that_differ_most_are_learned_from(
     advantages: list[list[float | None]], count: int, expected: list[int]
 ) -> None:
-    assert widest_groups(advantages, count) == expected
+    assert top_groups_by_reward_std(advantages, count) == expected
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 0.1), (4, 0.5 * 0.964), (9, 0.919), (50, 0.55), (99, 0.109)])
@@ -322,7 +322,7 @@ def test_select_answers_by_hand() -> None:
 
 def test_entries_by_hand() -> None:
     """A block of one answer and one step beside one of two answers and two steps."""
-    found = entries_of([[block_of(1, 1, 1)], [block_of(0, 2, 2)]], torch.float64, torch.device("cpu"))
+    found = token_batch([[block_of(1, 1, 1)], [block_of(0, 2, 2)]], torch.float64, torch.device("cpu"))
     assert found.mask.tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 1]]
     torch.testing.assert_close(
         found.behaviour_logp,
@@ -336,19 +336,19 @@ def test_entries_of_two_blocks_have_clocks_of_their_own() -> None:
     """Text of one step and audio of two, as of a thinker and a talker; and a slot that holds both streams in turn."""
     text = Block(("text",), np.full((1, 1, 1), 7), np.ones((1, 1, 1), dtype=bool), np.full((1, 1, 1), -1.0))
     audio = Block(("audio0",), np.full((1, 2, 1), 9), np.ones((1, 2, 1), dtype=bool), np.full((1, 2, 1), -2.0))
-    found = entries_of([[text, audio]], torch.float64, torch.device("cpu"))
+    found = token_batch([[text, audio]], torch.float64, torch.device("cpu"))
     assert found.step_id.tolist() == [[0, 1, 2]]
     assert found.stream_id.tolist() == [[TEXT, AUDIO, AUDIO]]
     assert found.behaviour_logp.tolist() == [[-1, -2, -2]]
     mixed = replace(audio, slots=("text",), labels=np.array([[[TEXT], [AUDIO]]]))
-    assert entries_of([[mixed]], torch.float64, torch.device("cpu")).stream_id.tolist() == [[TEXT, AUDIO]]
+    assert token_batch([[mixed]], torch.float64, torch.device("cpu")).stream_id.tolist() == [[TEXT, AUDIO]]
 
 
 def test_parity_by_hand() -> None:
     block = Block(("text", "audio0"), np.zeros((1, 3, 2), dtype=np.int64), np.ones((1, 3, 2), dtype=bool),
                   np.array([[[-1.0, -5.0], [-2.0, -5.0], [-3.0, -5.0]]]))  # fmt: skip
     logp = torch.tensor([[-1.0, -5.0, -2.5, -4.0, -3.0, -5.5]], dtype=torch.float64)
-    found = parity(entries_of([[block]], torch.float64, torch.device("cpu")), logp)
+    found = parity(token_batch([[block]], torch.float64, torch.device("cpu")), logp)
     assert found == {"text": (0.5, 0.5, 3.0), "audio": (1.0, 1.5, 3.0)}
 
 

@@ -26,7 +26,7 @@ RUBRIC, REWARD_MODEL = "rubric", "reward_model"
 
 
 @dataclass(frozen=True)
-class ProbeAsked:
+class ProbeOptions:
     """What `probe` was asked for; see its options. `source` is a manifest or a run's folder; `only` names probes.
 
     Raises:
@@ -64,7 +64,7 @@ class Probed:
     client: LLMClient | None = None
 
 
-def open_probed(name: str, asked: ProbeAsked) -> list[Probed]:
+def open_probed(name: str, asked: ProbeOptions) -> list[Probed]:
     """The judges that a name stands for: one, or one for every task of a listening judge; each sees one order at a time.
 
     Raises:
@@ -90,14 +90,14 @@ def open_probed(name: str, asked: ProbeAsked) -> list[Probed]:
     return [Probed(name, LabellingJudge(made, rule), version, "", made.pair_requests, made.client)]
 
 
-def _tone(asked: ProbeAsked) -> Any:
+def _tone(asked: ProbeOptions) -> Any:
     from paras2s.reward.tone_classifier import ToneClassifier
 
     path = asked.tone or (asked.run_dir / "data" / "tone_agent.json" if asked.run_dir else None)
     return ToneClassifier.load(path) if path else None
 
 
-def _open_rubric(asked: ProbeAsked) -> Probed:
+def _open_rubric(asked: ProbeOptions) -> Probed:
     from paras2s.reward.blueprint.parallel import measure_answers
     from paras2s.reward.judges.rubric import Question, RubricJudge
 
@@ -121,7 +121,7 @@ def _open_rubric(asked: ProbeAsked) -> Probed:
     return Probed(RUBRIC, ScoringJudge(RUBRIC, Memory(score)), f"{judge.version}/{judge.prompt_hash}/{tone.version}")
 
 
-def _open_listening(name: str, asked: ProbeAsked) -> list[Probed]:
+def _open_listening(name: str, asked: ProbeOptions) -> list[Probed]:
     from paras2s.bench.audio_judges import open_audio_judges
 
     found = []
@@ -155,11 +155,11 @@ class ModelScorer:
 
     def __init__(self, run_dir: Path) -> None:
         from paras2s.data_gen.dataset import load_dataset
-        from paras2s.data_gen.policy_inputs import fit_listener
+        from paras2s.data_gen.policy_inputs import fit_normalizer
         from paras2s.reward.reward_model.model import RewardModel
 
         self._model, self._dataset = RewardModel.load(run_dir / "reward"), load_dataset(run_dir / "data")
-        self._listener = fit_listener(self._dataset)
+        self._listener = fit_normalizer(self._dataset)
         weights = (run_dir / "reward" / "reward_model.safetensors").read_bytes()
         self.version = hashlib.sha256(weights).hexdigest()[:12]
         # What was heard in a run's own questions is in its manifest.
@@ -195,12 +195,12 @@ class ModelScorer:
         from paras2s.audio.asr import transcribe
         from paras2s.audio.text_embedding import SENTENCE_DIM
         from paras2s.data_gen.policy_inputs import CODEC
-        from paras2s.policy.embedded.frontend import perceive
-        from paras2s.reward.reward_model.model import HeardQuestion
+        from paras2s.policy.embedded.frontend import extract_features
+        from paras2s.reward.reward_model.model import EncodedQuestion
 
-        percept = perceive(clip, CODEC) if query is None else self._dataset.percept(query.clip, CODEC)
-        words = transcribe([clip])[0].text if query is None else query.heard
-        return HeardQuestion(percept.codes, self._listener.features(percept, words), SENTENCE_DIM)
+        percept = extract_features(clip, CODEC) if query is None else self._dataset.percept(query.clip, CODEC)
+        words = transcribe([clip])[0].text if query is None else query.transcript
+        return EncodedQuestion(percept.codes, self._listener.features(percept, words), SENTENCE_DIM)
 
 
 def digest(clip: Clip) -> str:

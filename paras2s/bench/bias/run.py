@@ -13,7 +13,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.bench.bias import perturbations
-from paras2s.bench.bias.judges import Memory, ProbeAsked, Probed, digest, open_probed
+from paras2s.bench.bias.judges import Memory, Probed, ProbeOptions, digest, open_probed
 from paras2s.bench.bias.metrics import (
     PROBES,
     Change,
@@ -56,7 +56,7 @@ NOT_REACHED = "not asked: the budget ended before it"
 # Where pairs come from.
 
 
-def source_pairs(asked: ProbeAsked) -> tuple[list[ProbePair], int]:
+def source_pairs(asked: ProbeOptions) -> tuple[list[ProbePair], int]:
     """The pairs to probe, and of how many they were drawn.
 
     Raises:
@@ -418,7 +418,7 @@ def _notes(name: str, plan: Plan) -> tuple[str, ...]:
     return ()
 
 
-def report_of(asked: ProbeAsked, plan: Plan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
+def report_of(asked: ProbeOptions, plan: Plan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
     """What all judges came to, with the settings."""
     settings = {
         "seed": plan.seed,
@@ -434,7 +434,7 @@ def report_of(asked: ProbeAsked, plan: Plan, available: int, judges: Sequence[Ju
     return ProbeReport(str(asked.source), len(plan.pairs), available, clusters, settings, tuple(judges))
 
 
-def run_probes(asked: ProbeAsked, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
+def run_probes(asked: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
     """Probe every judge and write probe.json, probe.html and comparisons.jsonl, anew after each judge.
 
     Where a budget ends, what was judged until then is written, and the error is given back.
@@ -461,7 +461,7 @@ def run_probes(asked: ProbeAsked, out: Path, bar_of: Callable[[str], Any]) -> tu
     return report, None
 
 
-def estimate_probes(asked: ProbeAsked, bar_of: Callable[[str], Any]) -> list[dict[str, Any]]:
+def estimate_probes(asked: ProbeOptions, bar_of: Callable[[str], Any]) -> list[dict[str, Any]]:
     """Comparisons, calls, tokens and USD at most of every judge, without a call; a judge of this machine is free."""
     pairs, _ = source_pairs(asked)
     plan = make_plan(pairs, asked.only, asked.seed)

@@ -15,13 +15,13 @@ from paras2s.audio.clip import Clip, read_clip, write_clip
 from paras2s.bench.results import FITTING_SCORE, AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import (
     SUFFIXES,
-    EndpointRespondent,
-    FolderRespondent,
-    PolicyRespondent,
-    Respondent,
+    CascadeSystem,
+    EndpointSystem,
+    FolderSystem,
+    PolicySystem,
     Response,
     SpokenQuestion,
-    WrittenRespondent,
+    System,
     question_of_query,
 )
 from paras2s.configs.schema.run import load_audio_chat, load_curation
@@ -42,7 +42,7 @@ CHUNK_ANSWERS = 64
 
 
 @dataclass(frozen=True)
-class BenchAsked:
+class BenchOptions:
     """What is benched: a dataset, one role of it, systems by name and how each is reached, and where rows go."""
 
     data: Path
@@ -54,7 +54,7 @@ class BenchAsked:
     cache_dir: Path
 
 
-def open_respondent(spec: str, asked: BenchAsked) -> Respondent:
+def open_system(spec: str, asked: BenchOptions) -> System:
     """A system by its spec: `cascade`, `topline`, an endpoint's YAML, a checkpoint's folder, or a folder of clips.
 
     Raises:
@@ -63,30 +63,30 @@ def open_respondent(spec: str, asked: BenchAsked) -> Respondent:
     if spec in YARDSTICKS:
         if asked.curation is None:
             raise ConfigError(f"--curation: the {spec} needs a curation's YAML: its tester writes, its agent speaks")
-        return WrittenRespondent(load_curation(asked.curation), told_style=spec == "topline")
+        return CascadeSystem(load_curation(asked.curation), told_style=spec == "topline")
     path = Path(spec)
     if path.suffix in (".yaml", ".yml"):
-        return EndpointRespondent(load_audio_chat(path), asked.cache_dir)
+        return EndpointSystem(load_audio_chat(path), asked.cache_dir)
     if is_checkpoint(path):
-        return PolicyRespondent(path)
+        return PolicySystem(path)
     if path.is_dir():
-        return FolderRespondent(path)
+        return FolderSystem(path)
     raise ConfigError(f"--system: {spec!r} is no folder, no YAML of an endpoint, and neither {' nor '.join(YARDSTICKS)}")
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a judge says of one answer: a score, or why there is none; what was heard; of the rubric, what it recognised."""
+    """What a judge says of one answer: a score, or why there is none; the transcript; of the rubric, what it recognised."""
 
     score: float | None
     unscored: str | None
     reason: str = ""
-    heard: str | None = None
+    transcript: str | None = None
     family: str | None = None
     tone: str | None = None
 
 
-class SetJudge:
+class AnswerJudge:
     """One judge for all systems: an LLM, or the rubric over its own blueprints. `name` is of it and of all it is asked with."""
 
     def __init__(self, judge: LLMJudge | None, rubric_extractors: Sequence[Any] = ()) -> None:
@@ -110,7 +110,7 @@ class SetJudge:
                 for (query, _), blueprint in zip(pairs, blueprints, strict=True)
             ]
             return [
-                Judgement(None, one.reason, heard=words)
+                Judgement(None, one.reason, transcript=words)
                 if isinstance(one, Unscored)
                 else Judgement(one.score, None, one.reason, words, one.family, one.tone)
                 for one, words in zip(found, heard, strict=True)
@@ -123,18 +123,18 @@ class SetJudge:
             judged.append(
                 Judgement(verdict.score, None, verdict.reason, words)
                 if isinstance(verdict, Verdict)
-                else Judgement(None, verdict.reason, heard=words)
+                else Judgement(None, verdict.reason, transcript=words)
             )
         return judged
 
 
 def bench_system(
-    asked: BenchAsked, manifest: Manifest, name: str, judge: SetJudge, console: Console, quiet: bool
+    asked: BenchOptions, manifest: Manifest, name: str, judge: AnswerJudge, console: Console, quiet: bool
 ) -> list[AnswerRow]:
     """Rows of one system: its answers are written beside them, so that people can listen."""
     queries = [query for query in manifest.queries if query.role == asked.role]
     questions = [question_of_query(query, manifest.folder) for query in queries]
-    respondent = open_respondent(asked.systems[name], asked)
+    respondent = open_system(asked.systems[name], asked)
     with progress_bar(console, f"{name} answers", len(questions), quiet) as bar:
         responses = respondent.respond(questions, asked.answers, bar.at)
     flat = [(query, n, one) for query, row in zip(queries, responses, strict=True) for n, one in enumerate(row)]
@@ -159,7 +159,7 @@ def bench_system(
 def _row(system: str, query: Query, number: int, one: Response, found: Judgement, named: tuple[str, str, str]) -> AnswerRow:
     """`named`: the question's and the answer's clip, relative to where rows are written, and the judge."""
     question_clip, answer_clip, judge = named
-    comparable = found.heard is not None and bool(normalise_words(one.text))
+    comparable = found.transcript is not None and bool(normalise_words(one.text))
     return AnswerRow(
         system=system,
         query_id=query.id,
@@ -170,7 +170,7 @@ def _row(system: str, query: Query, number: int, one: Response, found: Judgement
         question_clip=question_clip,
         answer_index=number,
         text_stream=one.text,
-        transcript=found.heard,
+        transcript=found.transcript,
         tone=found.tone,
         tone_scores={},
         score=found.score,
@@ -180,13 +180,13 @@ def _row(system: str, query: Query, number: int, one: Response, found: Judgement
         fitting=found.score is not None and found.score >= FITTING_SCORE,
         answer_clip=answer_clip,
         duration_s=one.clip.duration_s if one.clip else 0.0,
-        word_error_rate=word_error_rate(one.text, found.heard or "") if comparable else None,
+        word_error_rate=word_error_rate(one.text, found.transcript or "") if comparable else None,
         judge=judge,
         model_score=None,
     )
 
 
-def claim_table(asked: BenchAsked, manifest: Manifest, judge: SetJudge) -> None:
+def claim_table(asked: BenchOptions, manifest: Manifest, judge: AnswerJudge) -> None:
     """Refuse a folder whose rows are of other questions or of another judge: they would stand in one table.
 
     Raises:
@@ -205,7 +205,7 @@ def claim_table(asked: BenchAsked, manifest: Manifest, judge: SetJudge) -> None:
     write_json(path, here)
 
 
-def bench_sets(asked: BenchAsked, judge: SetJudge, console: Console, quiet: bool) -> dict[str, list[AnswerRow]]:
+def bench_sets(asked: BenchOptions, judge: AnswerJudge, console: Console, quiet: bool) -> dict[str, list[AnswerRow]]:
     """All systems, each written as soon as it is done; rows of systems benched earlier into the same folder stand beside."""
     manifest = load_manifest(asked.data)
     claim_table(asked, manifest, judge)
@@ -232,16 +232,16 @@ def automatic_scores(systems: dict[str, list[AnswerRow]]) -> dict[Any, float | U
     return scores
 
 
-def guard_transcripts(
-    spec: str, ids: Sequence[str], questions: Path | None, asked: BenchAsked, console: Console, quiet: bool
+def voicebench_transcripts(
+    spec: str, ids: Sequence[str], questions: Path | None, asked: BenchOptions, console: Console, quiet: bool
 ) -> dict[str, str | Unscored]:
     """What a system said to a guard's questions, as Whisper hears it; an answer that is not there is unscored.
 
     Raises:
         ConfigError: the system must be asked, and there is no folder of spoken questions.
     """
-    respondent = open_respondent(spec, asked)
-    if isinstance(respondent, FolderRespondent):
+    respondent = open_system(spec, asked)
+    if isinstance(respondent, FolderSystem):
         spoken = [SpokenQuestion(one, Path(one), "") for one in ids]
     else:
         if questions is None:
@@ -266,6 +266,6 @@ def _find(folder: Path, name: str) -> Path:
     raise ConfigError(f"{folder / name}.wav: no such question; the guard's audio is named by its ids")
 
 
-def guard_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
+def voicebench_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
     """Guard rows as JSON."""
     return [asdict(row) for row in rows]

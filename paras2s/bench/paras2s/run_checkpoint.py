@@ -16,7 +16,7 @@ from paras2s.bench.paras2s.table2 import cell, plain
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.policy_inputs import CODEC, heard_questions, prepare_prompts
+from paras2s.data_gen.policy_inputs import CODEC, encode_questions, prepare_prompts
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import Sampling
@@ -63,7 +63,7 @@ def judge_answers(
 ) -> list[AnswerRow]:
     """Rows of one system: written clips, transcripts, verdicts, and the reward model's opinion."""
     queries = list({answer.query.id: answer.query for answer in answers}.values())
-    heard = dict(zip([q.id for q in queries], heard_questions(dataset, queries), strict=True))
+    heard = dict(zip([q.id for q in queries], encode_questions(dataset, queries), strict=True))
     with run.bar(f"judging {system}", len(answers)) as bar:
         blueprints = measure_answers([answer.clip for answer in answers], dataset.agent_tone, bar.at)
     codes = [CODEC.encode(a.clip) if len(a.clip.samples) else a.clip.samples for a in answers]

@@ -14,9 +14,9 @@ from rich.console import Console
 from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import read_clip
 from paras2s.bench.judges import MAX_CLIP_S
-from paras2s.bench.paras2s.run import BenchAsked, open_respondent
+from paras2s.bench.paras2s.run import BenchOptions, open_system
 from paras2s.bench.ranking.data import COLUMNS
-from paras2s.bench.systems import SUFFIXES, FolderRespondent, Response, SpokenQuestion
+from paras2s.bench.systems import SUFFIXES, FolderSystem, Response, SpokenQuestion
 from paras2s.clients.chat import Bill
 from paras2s.errors import AudioError, BudgetError, ConfigError, StorageError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
@@ -31,7 +31,7 @@ UNSCORED = "unscored"
 
 
 @dataclass(frozen=True)
-class SystemsAsked:
+class RankingOptions:
     """Spoken instructions by file name, systems by how each is reached, and which of them all others meet.
 
     `may_answer` False: nobody is asked for an answer, and only systems that have given theirs, a folder each, are taken.
@@ -65,7 +65,7 @@ class Done:
     unscored: int
 
 
-def meetings(asked: SystemsAsked, console: Console, quiet: bool) -> list[Meeting]:
+def meetings(asked: RankingOptions, console: Console, quiet: bool) -> list[Meeting]:
     """Every system's meeting with the reference on every instruction.
 
     Raises:
@@ -110,12 +110,12 @@ def _meeting(instruction_id: str, system: str, instruction: Utterance, own: Resp
     return Meeting(instruction_id, system, Pair(instruction, own.clip, other.clip, words))
 
 
-def _answers(asked: SystemsAsked, name: str, paths: Sequence[Path], console: Console, quiet: bool) -> dict[str, Response]:
+def _answers(asked: RankingOptions, name: str, paths: Sequence[Path], console: Console, quiet: bool) -> dict[str, Response]:
     spec = asked.systems[name]
-    respondent = open_respondent(spec, BenchAsked(Path(), "test", {}, 1, asked.out, asked.curation, asked.cache_dir))
+    respondent = open_system(spec, BenchOptions(Path(), "test", {}, 1, asked.out, asked.curation, asked.cache_dir))
     # A folder of finished answers need not be told what a recogniser hears.
     heard = [""] * len(paths)
-    if not isinstance(respondent, FolderRespondent):
+    if not isinstance(respondent, FolderSystem):
         if not asked.may_answer:
             raise ConfigError(f"--estimate: {name} must answer first, which may cost; estimate from folders of answers")
         heard = [one.text for one in transcribe([read_clip(path, max_duration_s=MAX_CLIP_S) for path in paths])]
@@ -151,7 +151,7 @@ def require_new(out: Path, judges: Sequence[AudioJudge]) -> None:
 
 
 def judge_systems(
-    judges: Sequence[AudioJudge], asked: SystemsAsked, met: Sequence[Meeting], console: Console, quiet: bool
+    judges: Sequence[AudioJudge], asked: RankingOptions, met: Sequence[Meeting], console: Console, quiet: bool
 ) -> tuple[Done, BudgetError | None]:
     """Judge all meetings in both orders, and write them to `asked.out` (CSV) and beside it, with reasons, as JSONL.
 

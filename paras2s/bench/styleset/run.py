@@ -37,7 +37,7 @@ from paras2s.bench.styleset.dialogue import (
 from paras2s.bench.styleset.items import VERDICT_TASKS, FollowingItem, RoleContext, Task
 from paras2s.bench.styleset.report import StyleRow, label_of, row_of, save_rows
 from paras2s.bench.systems import SUFFIXES
-from paras2s.clients.audio_chat import RATE_HZ, Asked, AudioChat, SpokenTurn
+from paras2s.clients.audio_chat import RATE_HZ, AudioChat, AudioChatRequest, SpokenTurn
 from paras2s.clients.chat import Bill
 from paras2s.configs.schema.run import AudioChatConfig, load_audio_chat
 from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
@@ -65,7 +65,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class StyleAsked:
+class StyleSetOptions:
     """What is benched: systems by name and how each is reached, items of each task, and where outputs and rows go."""
 
     systems: dict[str, str]
@@ -178,18 +178,18 @@ class EndpointDialogue:
         return [silent if one is None else _reply(next(said)) for one in asked]
 
 
-def _sayable(turns: Sequence[Turn], seed: int) -> Asked | None:
+def _sayable(turns: Sequence[Turn], seed: int) -> AudioChatRequest | None:
     if any(turn.role == "assistant" and not turn.text for turn in turns):
         return None
     heard = [turn.text if turn.role == "assistant" else turn.clip for turn in turns]
-    return Asked(tuple(one for one in heard if one is not None), seed=seed)
+    return AudioChatRequest(tuple(one for one in heard if one is not None), seed=seed)
 
 
 def _reply(said: SpokenTurn) -> Reply:
     return Reply(said.text, said.clip, said.failed, cut=said.cut)
 
 
-def open_speaker(spec: str, asked: StyleAsked) -> DialogueModel:
+def open_speaker(spec: str, asked: StyleSetOptions) -> DialogueModel:
     """A system that is to speak, by its spec: an endpoint's YAML, or a checkpoint's folder."""
     path = Path(spec)
     if path.is_file():
@@ -238,7 +238,7 @@ def _judged_clip(item: Item, path: Path) -> Clip:
     return crop(clip) if isinstance(item, RoleContext) else clip
 
 
-def make_outputs(asked: StyleAsked, name: str, console: Console, quiet: bool) -> dict[Task, list[Made]]:
+def make_outputs(asked: StyleSetOptions, name: str, console: Console, quiet: bool) -> dict[Task, list[Made]]:
     """One system's outputs, of every task; what an earlier run finished is not made again.
 
     Raises:
@@ -259,7 +259,7 @@ def make_outputs(asked: StyleAsked, name: str, console: Console, quiet: bool) ->
     return found
 
 
-def _key(asked: StyleAsked, name: str) -> Callable[[Item], str]:
+def _key(asked: StyleSetOptions, name: str) -> Callable[[Item], str]:
     system = fingerprint(asked.systems[name])
 
     def key(item: Item) -> str:
@@ -276,7 +276,7 @@ def _texts(item: Item) -> tuple[str, str]:
 
 
 def _make(
-    asked: StyleAsked,
+    asked: StyleSetOptions,
     name: str,
     speaker: DialogueModel,
     task: Task,
@@ -302,7 +302,7 @@ def _make(
 
 
 def _lead(
-    speaker: DialogueModel, items: Sequence[Item], spoken: Mapping[str, Clip], asked: StyleAsked, at: Progress
+    speaker: DialogueModel, items: Sequence[Item], spoken: Mapping[str, Clip], asked: StyleSetOptions, at: Progress
 ) -> list[Dialogue]:
     following = [item for item in items if isinstance(item, FollowingItem)]
     contexts = [item for item in items if isinstance(item, RoleContext)]
@@ -311,13 +311,13 @@ def _lead(
     return role_play(speaker, contexts, spoken, asked.turns, asked.seed, at)
 
 
-def _files(asked: StyleAsked, name: str, item: Item) -> tuple[Path, Path]:
+def _files(asked: StyleSetOptions, name: str, item: Item) -> tuple[Path, Path]:
     task = "role_play" if isinstance(item, RoleContext) else "following"
     folder = asked.out / "outputs" / name / task
     return folder / f"{item.id}.json", folder / f"{item.id}.wav"
 
 
-def _keep(asked: StyleAsked, name: str, item: Item, key: str, dialogue: Dialogue) -> Made:
+def _keep(asked: StyleSetOptions, name: str, item: Item, key: str, dialogue: Dialogue) -> Made:
     output, clip = output_of(item, name, key, dialogue)
     described, sound = _files(asked, name, item)
     if clip is not None:
@@ -328,7 +328,7 @@ def _keep(asked: StyleAsked, name: str, item: Item, key: str, dialogue: Dialogue
 
 
 def load_made(
-    asked: StyleAsked, name: str, item: Item, key: Callable[[Item], str], console: Console | None = None
+    asked: StyleSetOptions, name: str, item: Item, key: Callable[[Item], str], console: Console | None = None
 ) -> Made | None:
     """What an earlier run kept of an item; None where it kept nothing that can be judged, which is tried again.
 
@@ -503,7 +503,7 @@ def _exchange(item: Item, path: Path) -> Exchange:
     return Exchange(Utterance(), _judged_clip(item, path), told=item.told())
 
 
-def estimate(asked: StyleAsked, judges: Sequence[OpenJudge]) -> dict[str, Any]:
+def estimate(asked: StyleSetOptions, judges: Sequence[OpenJudge]) -> dict[str, Any]:
     """What is still to be made and what judging costs at most, without a call: a clip not made yet counts at its longest."""
     longest = {
         task: Clip(np.zeros(round(RATE_HZ * length_s), dtype=np.float32), RATE_HZ)

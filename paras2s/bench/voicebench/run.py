@@ -58,7 +58,7 @@ class FactVerdict(BaseModel):
 
 @dataclass(frozen=True)
 class GuardItem:
-    """One question of a subset. Made by `load_guard`; `id` is the file's own, or FILE/LINE.
+    """One question of a subset. Made by `load_voicebench`; `id` is the file's own, or FILE/LINE.
 
     `reference` is the file's, None where there is none. `letter` is the right option and `choices` their words by letter,
     as far as the prompt gives them; both None where nothing is to be chosen. `extra` holds the keys that are not read here.
@@ -73,7 +73,7 @@ class GuardItem:
     extra: dict[str, Any]
 
 
-def load_guard(path: Path, subset: str | None = None) -> list[GuardItem]:
+def load_voicebench(path: Path, subset: str | None = None) -> list[GuardItem]:
     """Items of one JSONL in VoiceBench's form (what its `main.py` writes; an answer in `response` is not needed).
 
     The subset is the argument's, the row's key `subset`, or told by the file's name (MODEL-SUBSET-SPLIT-MODALITY.jsonl).
@@ -287,7 +287,7 @@ def score_text(item: GuardItem, transcript: str) -> Outcome:
 
 @dataclass(frozen=True)
 class GuardRow:
-    """One answer, scored. Made by `score_guard`; read by `guard_summary`.
+    """One answer, scored. Made by `score_voicebench`; read by `voicebench_summary`.
 
     `score` is in points, 0 to 100 (20 to 100 for an open question); a row without one says why in `unscored`.
     `undecided` marks a wrong answer that chooses none of the options. `judge` is the model, or "rules"; `reply` and
@@ -316,7 +316,7 @@ class GuardRow:
             raise DataError(f"{self.id}: score: {self.score} is not between 0 and {FULL_POINTS:.0f}")
 
 
-def score_guard(
+def score_voicebench(
     items: Sequence[GuardItem],
     transcripts: Mapping[str, str | Unscored],
     client: LLMClient | None,
@@ -374,7 +374,7 @@ def _judged(row: GuardRow, reply: Reply | JudgeError | BudgetError) -> GuardRow:
         return replace(row, unscored=str(error))
 
 
-def load_guard_rows(path: Path) -> list[GuardRow]:
+def load_voicebench_rows(path: Path) -> list[GuardRow]:
     """Rows that `bench guard` wrote.
 
     Raises:
@@ -398,7 +398,7 @@ class GuardSummary:
     undecided: dict[str, int]
 
 
-def guard_summary(rows: Sequence[GuardRow]) -> GuardSummary:
+def voicebench_summary(rows: Sequence[GuardRow]) -> GuardSummary:
     """Means with their standard errors over items. Overall is the mean over subsets: each weighs the same, as there.
 
     A subset asked but not scored at all leaves overall without a mean: one over fewer subsets would not compare.

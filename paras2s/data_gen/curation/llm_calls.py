@@ -62,7 +62,7 @@ class WrittenAnswer(Checked):
 
 
 @dataclass
-class Asker:
+class CurationLLM:
     """The writer and the tester, their prompts, and what every stage cost so far."""
 
     config: CurationConfig
@@ -72,7 +72,7 @@ class Asker:
     spends: dict[str, Spend] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, config: CurationConfig, progress: Progress) -> Asker:
+    def open(cls, config: CurationConfig, progress: Progress) -> CurationLLM:
         """With a cache, so that no reply is paid for twice."""
         kept = Kept(config.cache_dir / "curation.sqlite")
         return cls(config, LLMClient(config.writer, kept, "writer"), LLMClient(config.tester, kept, "tester"), progress)

@@ -23,8 +23,8 @@ from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.dedup import Duplicates
 from paras2s.data_gen.curation.leakage import Sides
 from paras2s.data_gen.curation.list_parsing import NumberedList
-from paras2s.data_gen.curation.llm_calls import PACKAGE, Asker, Progress
-from paras2s.data_gen.curation.scheduler import Dealer, ListAsked
+from paras2s.data_gen.curation.llm_calls import PACKAGE, CurationLLM, Progress
+from paras2s.data_gen.curation.scheduler import Dealer, ListRequest
 from paras2s.data_gen.curation.synthesis import (
     AnswerMade,
     ClipMade,
@@ -77,7 +77,7 @@ class Pipeline:
         pools = max(1, len(Dealer(config, self.categories).pools()))
         size = config.list_size if limit is None else max(MIN_LIST, min(config.list_size, limit // pools))
         config = self.config = config.model_copy(update={"list_size": size})
-        self.asker = Asker.open(config, progress)
+        self.asker = CurationLLM.open(config, progress)
         self.dealer = Dealer(config, self.categories)
         self.duplicates = Duplicates(config.near_duplicate)
         self.engines = Engines(config)
@@ -163,7 +163,7 @@ class Pipeline:
         wrong = self.categories[script.category].complaint(script.text)
         return reject(script, "rules", wrong) if wrong else script
 
-    def write_lists(self, lists: Sequence[ListAsked]) -> list[Script]:
+    def write_lists(self, lists: Sequence[ListRequest]) -> list[Script]:
         """Sentences of new lists, in order. A list that could not be had is told; a later run asks for it again."""
         asked = [
             (
@@ -175,7 +175,7 @@ class Pipeline:
         found = self.asker.write("lists", asked, self.config.list_size)
         return [script for one, text in zip(lists, found, strict=True) for script in self._scripts(one, text)]
 
-    def _scripts(self, asked: ListAsked, found: NumberedList | JudgeError) -> list[Script]:
+    def _scripts(self, asked: ListRequest, found: NumberedList | JudgeError) -> list[Script]:
         cell = asked.cell
         name = f"{cell.category}-{seed_of(cell.split, cell.topic, cell.styles):08x}-{asked.part:02d}"
         if isinstance(found, JudgeError):
@@ -278,7 +278,7 @@ class Pipeline:
         self.dealer.count(written, kept)
 
 
-def _in_words(asked: ListAsked) -> dict[str, str]:
+def _in_words(asked: ListRequest) -> dict[str, str]:
     first, second = asked.cell.styles
     return {"topic": asked.cell.topic, "first": first, "second": second, "part": str(asked.part)}
 
@@ -335,7 +335,7 @@ def as_query(made: ClipMade, role: Role) -> Query:
         speaker=candidate.speaker if labelled else "",
         clip=f"queries/{name}.wav",
         duration_s=clip.duration_s,
-        heard=candidate.heard or "",
+        transcript=candidate.transcript or "",
         text=candidate.text if labelled else None,
         style=candidate.style if labelled else None,
     )
@@ -371,7 +371,7 @@ def script_of_turn(turn: CorpusTurn) -> Script:
     )
 
 
-def run_relevance(scripts: Sequence[Script], asker: Asker) -> list[Script]:
+def run_relevance(scripts: Sequence[Script], asker: CurationLLM) -> list[Script]:
     """The relevance test alone; a corpus that gives its answers has been made to need its styles, and is not asked about."""
     from paras2s.data_gen.curation.text_filters import check_relevance, write_answers
 

@@ -38,7 +38,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class ListAsked:
+class ListRequest:
     """Part number `part` of a cell's lists."""
 
     cell: Cell
@@ -62,19 +62,19 @@ class Dealer:
         splits = dict.fromkeys(SPLIT_OF_ROLE[role] for role, count in self.config.contrasts.items() if count)
         return [(name, split) for name in self.config.categories for split in splits]
 
-    def _cells(self, pool: tuple[str, Split], category: QueryCategory, number: int) -> list[ListAsked]:
+    def _cells(self, pool: tuple[str, Split], category: QueryCategory, number: int) -> list[ListRequest]:
         """Every list of a pool: all first parts in a drawn order, then all second ones."""
         name, split = pool
         cells = [Cell(name, split, topic, pair) for topic in category.topics.get(split, ()) for pair in category.styles]
         order = np.random.default_rng([self.config.seed, 21, number]).permutation(len(cells))
-        return [ListAsked(cells[i], part) for part in range(1, self.config.max_lists + 1) for i in order]
+        return [ListRequest(cells[i], part) for part in range(1, self.config.max_lists + 1) for i in order]
 
     def need(self, category: str, split: Split) -> int:
         """Contrasts that the roles of a split still lack."""
         wanted = {role: count for role, count in self.config.contrasts.items() if SPLIT_OF_ROLE[role] == split}
         return sum(max(0, count - self.kept[category, role]) for role, count in wanted.items())
 
-    def next_lists(self, sentences: int | None = None) -> list[ListAsked]:
+    def next_lists(self, sentences: int | None = None) -> list[ListRequest]:
         """The lists of the next round: as many as should fill what is lacking, within `texts_at_once`; [] when all is done.
 
         `sentences`: how many may still be written, where that is limited.

@@ -159,7 +159,7 @@ def judge_clip(
         style=style,
         speaker=speaker,
         text=script.text,
-        heard=heard,
+        transcript=heard,
         word_error_rate=error_rate,
         style_probability=probability,
         rejected_by=by,

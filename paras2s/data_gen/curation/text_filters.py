@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paras2s.data_gen.curation.llm_calls import Asker, Checked, Neutrality, Reasonability, Relevance, WrittenAnswer
+from paras2s.data_gen.curation.llm_calls import Checked, CurationLLM, Neutrality, Reasonability, Relevance, WrittenAnswer
 from paras2s.errors import JudgeError
 from paras2s.types import PlannedAnswer, Script
 
@@ -62,7 +62,7 @@ def _irrelevant(found: Relevance, script: Script) -> str | None:
     return None if found.differ else f"the style makes no difference to the answer: {found.reasoning}"
 
 
-def run_text_tests(scripts: Sequence[Script], asker: Asker) -> list[Script]:
+def run_text_tests(scripts: Sequence[Script], asker: CurationLLM) -> list[Script]:
     """All three, in order.
 
     Raises:
@@ -81,7 +81,7 @@ def tones_asked(tones: Sequence[str]) -> str:
     return f"The tone must be one of: {', '.join(tones)}." if tones else FREE_TONE
 
 
-def write_answers(scripts: Sequence[Script], asker: Asker) -> list[Script]:
+def write_answers(scripts: Sequence[Script], asker: CurationLLM) -> list[Script]:
     """The best answer to each style of every script that is still in and has none: words and tone."""
     tones = asker.config.agent_tones
     asked = [place for place in _passed(scripts) if not scripts[place].answers]
@@ -105,7 +105,7 @@ def write_answers(scripts: Sequence[Script], asker: Asker) -> list[Script]:
     return told
 
 
-def check_relevance(scripts: Sequence[Script], asker: Asker) -> list[Script]:
+def check_relevance(scripts: Sequence[Script], asker: CurationLLM) -> list[Script]:
     """Whether the answers to the two styles differ in what matters."""
     asked = _passed(scripts)
     values: list[Mapping[str, Any]] = []

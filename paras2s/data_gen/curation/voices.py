@@ -12,7 +12,7 @@ import numpy as np
 from paras2s.configs.schema.run import CurationConfig, VoiceConfig
 from paras2s.data_gen.curation.categories import QueryCategory
 from paras2s.data_gen.curation.cost import Spend
-from paras2s.data_gen.curation.llm_calls import Asker
+from paras2s.data_gen.curation.llm_calls import CurationLLM
 from paras2s.data_gen.curation.scheduler import SPLIT_OF_ROLE
 from paras2s.data_gen.tts.base import TTS, Line
 from paras2s.errors import ConfigError, JudgeError
@@ -129,7 +129,7 @@ def _fits_all(voice: VoiceConfig, styles: Sequence[str]) -> bool:
     return delivery and all(voice.kind in KINDS_OF_STYLE.get(style, ADULTS) for style in styles)
 
 
-def describe_styles(asker: Asker, styles: Sequence[str]) -> dict[str, list[str]]:
+def describe_styles(asker: CurationLLM, styles: Sequence[str]) -> dict[str, list[str]]:
     """Instructions for a synthesiser that is told in words how to speak, several a style (ParaS2S, section 3.1, step 3).
 
     Raises:

@@ -20,7 +20,7 @@ def _item_id(candidate: Candidate) -> str:
     """Changes with what is heard, so that a decision on an old clip does not bind a new one."""
     from paras2s.data_gen.curation.voices import seed_of
 
-    return f"{candidate.id}-{seed_of(candidate.text, candidate.speaker, candidate.heard):08x}"
+    return f"{candidate.id}-{seed_of(candidate.text, candidate.speaker, candidate.transcript):08x}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _queries(config: CurationConfig) -> Iterator[CheckItem]:
         details = {
             "category": candidate.category,
             "topic": candidate.topic,
-            "heard": candidate.heard or "",
+            "heard": candidate.transcript or "",
             "word errors": "-" if rate is None else f"{100 * rate:.0f} %",
         }
         if path.is_file():

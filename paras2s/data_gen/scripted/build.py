@@ -133,7 +133,7 @@ def judge_candidate(
         style=plan.style,
         speaker=plan.take.speaker.name,
         text=plan.contrast.text,
-        heard=heard,
+        transcript=heard,
         word_error_rate=error_rate,
         style_probability=probability,
         rejected_by=rejected_by,
@@ -141,7 +141,9 @@ def judge_candidate(
     )
 
 
-def hearing_check(rows: Sequence[tuple[Candidate, np.ndarray]], styles_of: Mapping[str, tuple[str, ...]]) -> dict[str, object]:
+def style_audibility(
+    rows: Sequence[tuple[Candidate, np.ndarray]], styles_of: Mapping[str, tuple[str, ...]]
+) -> dict[str, object]:
     """How often a plain classifier on prosody tells a contrast's two styles apart on held-out scripts and speakers.
 
     Fitted on the kept labelled training clips, asked about the kept test clips; chance is 0.5.
@@ -219,7 +221,7 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
         clips=clips,
         user_tone=user_tone,
         agent_tone=agent_tone,
-        hearing=hearing_check(rows, {contrast.id: contrast.styles for contrast in contrasts}),
+        hearing=style_audibility(rows, {contrast.id: contrast.styles for contrast in contrasts}),
     )
 
 
@@ -299,7 +301,7 @@ def _as_query(candidate: Candidate, one: Rendered) -> Query:
         speaker=candidate.speaker if labelled else "",
         clip=f"{_query_clip(candidate)}.wav",
         duration_s=one.clip.duration_s,
-        heard=candidate.heard or "",
+        transcript=candidate.transcript or "",
         text=candidate.text if labelled else None,
         style=candidate.style if labelled else None,
     )

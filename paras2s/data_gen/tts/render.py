@@ -15,7 +15,7 @@ from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
 from paras2s.data_gen.tts.piper_world import Speaker, Style, analyse, speak_plain, synthesise
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.frontend import VERSION as PERCEPT_VERSION
-from paras2s.policy.embedded.frontend import Percept, perceive
+from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
 from paras2s.utils.io import write_bytes
 from paras2s.utils.process_pool import map_chunks
 
@@ -46,7 +46,7 @@ class Rendered:
     """A cached take: `wav` bytes (16 kHz, or 8 kHz if coded) and its percept."""
 
     wav: bytes
-    percept: Percept
+    percept: ClipFeatures
 
     @property
     def clip(self) -> Clip:
@@ -74,14 +74,14 @@ def _render_chunk(cache: Path, takes_by_text: Sequence[tuple[str, list[Take]]]) 
     return [len(takes) for _, takes in takes_by_text]
 
 
-def _finish(spoken: Clip, coded: bool, codec: Codec2Pairs) -> tuple[bytes, Percept]:
+def _finish(spoken: Clip, coded: bool, codec: Codec2Pairs) -> tuple[bytes, ClipFeatures]:
     """Bytes and percept of a take. A coded one keeps its first codes: coding the decoded speech again would mumble."""
     if not coded:
         wav = encode_clip(spoken)
-        return wav, perceive(read_clip(wav), codec)
+        return wav, extract_features(read_clip(wav), codec)
     codes = codec.encode(spoken)
     wav = encode_clip(codec.decode(codes))
-    return wav, Percept(codes, *describe(read_clip(wav)))
+    return wav, ClipFeatures(codes, *describe(read_clip(wav)))
 
 
 def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Rendered]:
@@ -99,5 +99,5 @@ def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int],
     found = []
     for take in takes:
         wav_path, percept_path = _paths(cache, take)
-        found.append(Rendered(wav_path.read_bytes(), Percept.from_bytes(percept_path.read_bytes(), str(percept_path))))
+        found.append(Rendered(wav_path.read_bytes(), ClipFeatures.from_bytes(percept_path.read_bytes(), str(percept_path))))
     return found

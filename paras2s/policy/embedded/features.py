@@ -14,7 +14,7 @@ import numpy as np
 from paras2s.audio.prosody import STEP_DIM, UTTERANCE_DIM
 from paras2s.audio.text_embedding import SENTENCE_DIM, embed_sentences
 from paras2s.errors import PolicyError
-from paras2s.policy.embedded.frontend import Percept
+from paras2s.policy.embedded.frontend import ClipFeatures
 from paras2s.utils.io import read_json, write_json
 
 FEATURE_DIM = STEP_DIM + UTTERANCE_DIM + SENTENCE_DIM
@@ -26,18 +26,18 @@ WORDS_SPREAD = WORDS_SCALE / float(np.sqrt(SENTENCE_DIM))
 
 
 @dataclass(frozen=True)
-class Listener:
+class FeatureNormalizer:
     """Mean and spread of the utterance prosody [45] that the policy was warmed up with."""
 
     mean: np.ndarray
     spread: np.ndarray
 
     @classmethod
-    def fit(cls, utterances: np.ndarray) -> Listener:
+    def fit(cls, utterances: np.ndarray) -> FeatureNormalizer:
         """From the prosody [n, 45] of the demonstrations' queries."""
         return cls(utterances.mean(0), utterances.std(0) + 1e-3)
 
-    def features(self, percept: Percept, heard: str) -> np.ndarray:
+    def features(self, percept: ClipFeatures, heard: str) -> np.ndarray:
         """[T, F] for the percept's T steps, float32; outliers are held at 4 standard deviations."""
         count = len(percept.codes)
         rows = np.pad(percept.steps, ((0, max(0, count - len(percept.steps))), (0, 0)), mode="edge")[:count]
@@ -51,7 +51,7 @@ class Listener:
         write_json(path, {"mean": self.mean.tolist(), "spread": self.spread.tolist()})
 
     @classmethod
-    def load(cls, path: Path) -> Listener:
+    def load(cls, path: Path) -> FeatureNormalizer:
         """Read what `save` wrote.
 
         Raises:

@@ -18,7 +18,7 @@ VERSION = f"{Codec2Pairs.version}+{PROSODY_VERSION}"
 
 
 @dataclass(frozen=True)
-class Percept:
+class ClipFeatures:
     """codes [T, K] int64, steps [T', 6] and utterance [45] float32 (see `acoustics.prosody.describe`)."""
 
     codes: np.ndarray
@@ -32,7 +32,7 @@ class Percept:
         return buffer.getvalue()
 
     @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> Percept:
+    def from_bytes(cls, data: bytes, name: str) -> ClipFeatures:
         """Read what `to_bytes` wrote.
 
         Raises:
@@ -45,11 +45,11 @@ class Percept:
             raise DataError(f"{name}: not a percept ({error}); delete it and it is made again") from error
 
 
-def perceive(clip: Clip, codec: Codec) -> Percept:
+def extract_features(clip: Clip, codec: Codec) -> ClipFeatures:
     """Codes and prosody of a clip.
 
     Raises:
         AudioError: silence.
     """
     steps, utterance = describe(clip)
-    return Percept(codec.encode(clip), steps, utterance)
+    return ClipFeatures(codec.encode(clip), steps, utterance)

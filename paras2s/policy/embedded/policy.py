@@ -19,8 +19,8 @@ from paras2s.policy.dual_stream.network import DualStreamLM
 from paras2s.policy.dual_stream.policy import HEARING, LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.embedded.augment import augment
 from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs
-from paras2s.policy.embedded.features import FEATURE_DIM, Listener
-from paras2s.policy.embedded.frontend import Percept, perceive
+from paras2s.policy.embedded.features import FEATURE_DIM, FeatureNormalizer
+from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
 from paras2s.policy.types import PolicySpec, Prompt, Turn
 from paras2s.policy.weights import load_tensors, shard_files, write_tensors
 from paras2s.types import Block
@@ -41,7 +41,7 @@ def special_ids(pieces: int) -> dict[str, int]:
 class EmbeddedPolicy(StreamPolicy):
     """Ids, prompts, answers and log-probs around one small `DualStreamLM`."""
 
-    def __init__(self, model: DualStreamLM, pieces: WordPieces, codec: Codec, listener: Listener) -> None:
+    def __init__(self, model: DualStreamLM, pieces: WordPieces, codec: Codec, listener: FeatureNormalizer) -> None:
         config = model.dual_config
         if codec.cardinality != config.codebook_sizes:
             raise PolicyError(f"codebooks {config.codebook_sizes} do not fit the codec's {codec.cardinality}")
@@ -57,14 +57,14 @@ class EmbeddedPolicy(StreamPolicy):
             continuous_audio_input=config.continuous_dim > 0,
             joint_step=True,
             lora_targets=LORA_TARGETS,
-            hearing_parameters=HEARING,
+            adaptor_parameters=HEARING,
             sharded=SHARDED,
             context_steps=None,
             code_format=Codec2Pairs.version,
         )
 
     @classmethod
-    def create(cls, sizes: Any, codec: Codec, listener: Listener, seed: int) -> EmbeddedPolicy:
+    def create(cls, sizes: Any, codec: Codec, listener: FeatureNormalizer, seed: int) -> EmbeddedPolicy:
         """A new policy of the sizes in `config.PolicyConfig`; its text rows start from a sentence model's token table."""
         pieces = WordPieces.most_frequent(sizes.text_pieces)
         config = DualStreamConfig(
@@ -102,9 +102,9 @@ class EmbeddedPolicy(StreamPolicy):
         """
         if len(turns) != 1 or turns[0].role != "user" or turns[0].clip is None:
             raise PolicyError("the embedded policy reads one spoken question, and no dialogue; give one user turn with a clip")
-        return self.prompt_of(perceive(turns[0].clip, self.codec), turns[0].text)
+        return self.prompt_of(extract_features(turns[0].clip, self.codec), turns[0].text)
 
-    def prompt_of(self, percept: Percept, heard: str) -> Prompt:
+    def prompt_of(self, percept: ClipFeatures, heard: str) -> Prompt:
         """Layout of reference 1.5 with the transcript in the text stream (ParaS2S, section 4).
 
         user, media_begin, codes (continuous), media_end, "answer with both", msg_end, assistant.
@@ -131,7 +131,7 @@ class EmbeddedPolicy(StreamPolicy):
         """A demonstration as one block with G = 1."""
         return (self.target_block(self.codec.encode(clip), self.pieces.encode(text)),)
 
-    def blur(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
+    def augment_prompt(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
         """See `augment.augment`."""
         return augment(prompt, config, self.config, rng)
 
@@ -187,7 +187,7 @@ class EmbeddedPolicy(StreamPolicy):
         pieces = WordPieces(read_json(folder / "vocabulary.json"))
         if len(pieces) != config.text_eos_id:
             raise PolicyError(f"{folder}/vocabulary.json: {len(pieces)} pieces, the config wants {config.text_eos_id}")
-        policy = cls(DualStreamLM(config), pieces, codec or Codec2Pairs(), Listener.load(folder / "listener.json"))
+        policy = cls(DualStreamLM(config), pieces, codec or Codec2Pairs(), FeatureNormalizer.load(folder / "listener.json"))
         policy.reload(folder)
         policy.model.to(device, dtype)
         return policy

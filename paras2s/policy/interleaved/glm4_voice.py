@@ -204,7 +204,7 @@ class InterleavedPolicy(StreamPolicy):
             continuous_audio_input=self.hears_vectors,
             joint_step=False,
             lora_targets=LORA_TARGETS,
-            hearing_parameters=NOTHING,
+            adaptor_parameters=NOTHING,
             sharded=SHARDED,
             context_steps=self.context(released),
             code_format=self.code_format,

@@ -136,7 +136,7 @@ class KimiPolicy(StreamPolicy):
             continuous_audio_input=config.continuous_dim > 0,
             joint_step=True,
             lora_targets=LORA_TARGETS,
-            hearing_parameters=HEARING,
+            adaptor_parameters=HEARING,
             sharded=SHARDED,
             context_steps=context_steps,
             code_format="glm-4-voice-16384@12.5",

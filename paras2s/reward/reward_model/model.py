@@ -27,7 +27,7 @@ MAX_STEPS = 160
 
 
 @dataclass(frozen=True)
-class HeardQuestion:
+class EncodedQuestion:
     """A question as the reward model hears it: codes [T, K] and features [T, F], the last `words_dim` of them of its words."""
 
     codes: np.ndarray
@@ -70,7 +70,7 @@ class RewardModel(nn.Module):
         nn.init.normal_(self.codes.weight, std=0.3)
         nn.init.normal_(self.place.weight, std=0.1)
 
-    def hear_style(self, questions: Sequence[HeardQuestion]) -> Tensor:
+    def hear_style(self, questions: Sequence[EncodedQuestion]) -> Tensor:
         """Log-probs [N, Y] of the style each question was spoken in; a question may come without its codes."""
         # One place for the features' mean: step by step they would tell which clip it is, and be learned by heart.
         means = torch.from_numpy(np.stack([question.features.mean(0) for question in questions]).astype(np.float32))
@@ -83,7 +83,7 @@ class RewardModel(nn.Module):
         scores = self.score_head(self._encode(start, answers))
         return scores.view(len(answers), len(self.config.styles), 5).log_softmax(-1)
 
-    def forward(self, questions: Sequence[HeardQuestion], answers: Sequence[np.ndarray]) -> Tensor:
+    def forward(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> Tensor:
         """Log-probs [N, 5] over the scores 1 to 5."""
         return (self.hear_style(questions)[..., None] + self.worth(answers)).logsumexp(1)
 
@@ -105,7 +105,7 @@ class RewardModel(nn.Module):
         return self.codes(torch.from_numpy(ids) + self.offsets).sum(2), torch.from_numpy(mask)
 
     @torch.inference_mode()
-    def score(self, questions: Sequence[HeardQuestion], answers: Sequence[np.ndarray]) -> list[float]:
+    def score(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> list[float]:
         """Expected score of each answer; one without a single step is worth 1, since nothing is said."""
         self.eval()
         found = [1.0] * len(answers)

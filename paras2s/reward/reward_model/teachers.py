@@ -27,7 +27,7 @@ Scores = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Taught:
+class TeacherRequest:
     """One answer to be scored: the question's words, style (labels: preference queries have theirs) and sound; the answer."""
 
     text: str
@@ -53,14 +53,14 @@ class Teacher(Protocol):
     def name(self) -> str:
         """Who judged: kept with the reward model."""
 
-    def scores(self, asked: Sequence[Taught], on_progress: Progress) -> list[Scores | Unscored]:
+    def scores(self, asked: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
         """In order.
 
         Raises:
             JudgeError: it failed on more answers than it may. BudgetError: the budget ended; a later run goes on from there.
         """
 
-    def cost(self, asked: Sequence[Taught]) -> Cost:
+    def cost(self, asked: Sequence[TeacherRequest]) -> Cost:
         """Before anything is asked, at most."""
 
     @property
@@ -77,7 +77,7 @@ class RubricTeacher:
         self.judge, self._tone, self._styles = RubricJudge(), tone, tuple(styles)
         self.name = f"{self.judge.name}/{self.judge.version}"
 
-    def scores(self, asked: Sequence[Taught], on_progress: Progress) -> list[Scores | Unscored]:
+    def scores(self, asked: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
         """In order; what cannot be scored for its own style is unscored."""
         found: list[Scores | Unscored] = []
         blueprints = measure_answers([one.answer for one in asked], self._tone, on_progress)
@@ -91,7 +91,7 @@ class RubricTeacher:
             found.append(scores | {one.style: own.score})
         return found
 
-    def cost(self, asked: Sequence[Taught]) -> Cost:
+    def cost(self, asked: Sequence[TeacherRequest]) -> Cost:
         """Nothing."""
         return self.spent
 
@@ -104,10 +104,10 @@ class LLMTeacher:
         self._usd: float | None = 0.0
         self.name = f"{judge.name}/{judge.version}/{judge.answer_prompt.hash}"
 
-    def _exchange(self, one: Taught) -> Exchange:
+    def _exchange(self, one: TeacherRequest) -> Exchange:
         return self._judge.exchange_of(one.text, one.style, one.question, one.answer)
 
-    def scores(self, asked: Sequence[Taught], on_progress: Progress) -> list[Scores | Unscored]:
+    def scores(self, asked: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
         """A chunk after the other; replies are kept as they come, so a stopped run repeats no call."""
         found: list[Scores | Unscored] = []
         failed = 0
@@ -131,7 +131,7 @@ class LLMTeacher:
                 )
         return found
 
-    def cost(self, asked: Sequence[Taught]) -> Cost:
+    def cost(self, asked: Sequence[TeacherRequest]) -> Cost:
         """By the longest replies allowed. Answers are measured for it, and kept."""
         bill = Bill()
         for start in range(0, len(asked), CHUNK_ANSWERS):

@@ -10,7 +10,7 @@ import torch
 
 from paras2s.configs.schema.run import DistillConfig
 from paras2s.errors import JudgeError
-from paras2s.reward.reward_model.model import HeardQuestion, RewardModel, RewardModelConfig
+from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 
 # Chosen on validation queries of three seeds; a sentence's numbers have a spread of 0.36.
 PROSODY_BLUR, WORDS_BLUR = 0.3, 0.75
@@ -35,7 +35,7 @@ class ScoredAnswer:
 class PreferenceSet:
     """Questions with their styles, answers sampled for some of them, and degenerate answers (codes), which are worth 1."""
 
-    questions: tuple[HeardQuestion, ...]
+    questions: tuple[EncodedQuestion, ...]
     styles: tuple[str, ...]
     answers: tuple[ScoredAnswer, ...]
     degenerate: tuple[np.ndarray, ...]
@@ -55,7 +55,7 @@ class Batch:
     class the judge gave the answer [N, Y], -1 where it gave none.
     """
 
-    questions: list[HeardQuestion]
+    questions: list[EncodedQuestion]
     answers: list[np.ndarray]
     classes: torch.Tensor
     styles: torch.Tensor
@@ -97,7 +97,7 @@ def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng:
     )
 
 
-def _with_other_words(preferences: PreferenceSet, place: int, rng: np.random.Generator) -> HeardQuestion:
+def _with_other_words(preferences: PreferenceSet, place: int, rng: np.random.Generator) -> EncodedQuestion:
     """A question, more often than not with the words of another one in the same style."""
     question = preferences.questions[place]
     if rng.random() >= CROSSED_WORDS or not question.words_dim:
@@ -106,16 +106,16 @@ def _with_other_words(preferences: PreferenceSet, place: int, rng: np.random.Gen
     other = preferences.questions[alike[int(rng.integers(len(alike)))]]
     features = question.features.copy()
     features[:, -question.words_dim :] = other.features[0, -question.words_dim :]
-    return HeardQuestion(question.codes, features, question.words_dim)
+    return EncodedQuestion(question.codes, features, question.words_dim)
 
 
-def _blur(question: HeardQuestion, hide_codes: bool, rng: np.random.Generator) -> HeardQuestion:
+def _blur(question: EncodedQuestion, hide_codes: bool, rng: np.random.Generator) -> EncodedQuestion:
     """A few hundred questions are soon known by their codes and exact features; what must be learned is to listen."""
     width = question.features.shape[1]
     # Words are few hundred points in hundreds of dimensions: without a blur as large as they are, each is learned by heart.
     size = np.where(np.arange(width) < width - question.words_dim, PROSODY_BLUR, WORDS_BLUR).astype(np.float32)
     noise = size * rng.standard_normal((1, width)).astype(np.float32)
-    return HeardQuestion(question.codes[:0] if hide_codes else question.codes, question.features + noise, question.words_dim)
+    return EncodedQuestion(question.codes[:0] if hide_codes else question.codes, question.features + noise, question.words_dim)
 
 
 def batch_loss(model: RewardModel, batch: Batch) -> torch.Tensor:

@@ -14,22 +14,23 @@ from paras2s.types import Blueprint, Unscored
 
 if TYPE_CHECKING:
     # It is of the reward model, which brings torch: seconds for whoever needs a judge alone.
-    from paras2s.reward.reward_model.model import HeardQuestion
+    from paras2s.reward.reward_model.model import EncodedQuestion
 
 LOWEST, HIGHEST = 1.0, 5.0
 Scores = list[float | Unscored]
 
 
 @dataclass(frozen=True)
-class AskedQuestion:
+class RewardQuestion:
     """A question as rewards may know it, and no label of it. Made by the align stage.
 
-    `words` is what a recogniser heard, `style` what a tone classifier heard (None: not asked for), `clip` the sound's file.
+    `encoded` is what the embedded reward model reads; `transcript` is by ASR; `style` by a tone classifier (None: not
+    wanted); `clip` is the sound's file.
     """
 
     id: str
-    heard: HeardQuestion
-    words: str
+    encoded: EncodedQuestion
+    transcript: str
     style: str | None = None
     clip: Path | None = None
 
@@ -48,7 +49,7 @@ class GivenAnswer:
 class Group:
     """G answers to one question."""
 
-    question: AskedQuestion
+    question: RewardQuestion
     answers: tuple[GivenAnswer, ...]
 
 

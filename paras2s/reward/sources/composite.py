@@ -77,7 +77,7 @@ class RewardSetup:
         return any(source.kind == kind for source in self.config.sources)
 
 
-class RewardPanel:
+class CompositeReward:
     """Scores groups with all sources, and combines. Measures an answer once for all sources that read its blueprint."""
 
     def __init__(self, setup: RewardSetup) -> None:

@@ -30,7 +30,7 @@ class ModelSource:
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """All answers in one batch; a score that is not finite is none."""
-        pairs = [(group.question.heard, answer.codes) for group in groups for answer in group.answers]
+        pairs = [(group.question.encoded, answer.codes) for group in groups for answer in group.answers]
         flat = iter(self.model.score([question for question, _ in pairs], [codes for _, codes in pairs]))
         return [[self._checked(next(flat)) for _ in group.answers] for group in groups]
 
@@ -55,7 +55,7 @@ class RubricSource:
         question = group.question
         if question.style is None or answer.blueprint is None:
             return Unscored(self.kind, "no style was heard in the question, or nothing was measured on the answer")
-        found = self.judge.judge(Question(question.words, question.style), answer.blueprint)
+        found = self.judge.judge(Question(question.transcript, question.style), answer.blueprint)
         return found.score if isinstance(found, Verdict) else found
 
 

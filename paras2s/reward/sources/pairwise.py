@@ -178,4 +178,4 @@ def asked_utterance(group: Group) -> Utterance:
     """The group's question for a judge: its sound where there is a file, what was heard in it, and how it was said."""
     question = group.question
     clip = read_clip(question.clip) if question.clip is not None else None
-    return Utterance(clip, question.words, question.style)
+    return Utterance(clip, question.transcript, question.style)

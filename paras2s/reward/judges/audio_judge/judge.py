@@ -19,7 +19,7 @@ from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError
 from paras2s.reward.judges.audio_judge.concatenation import SIGNALS_VERSION, Boundary, Signals
 from paras2s.reward.judges.audio_judge.few_shot import Example
-from paras2s.reward.judges.audio_judge.messages import LAYOUT_VERSION, Asked, Case, Listening, ShownExample
+from paras2s.reward.judges.audio_judge.messages import LAYOUT_VERSION, Case, JudgeRequest, Listening, ShownExample
 from paras2s.reward.judges.audio_judge.tasks import find_task, points_of
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress, Utterance, total_usd
 from paras2s.reward.judges.parsing import require_whole
@@ -205,12 +205,12 @@ class AudioJudge:
         """What would be asked about each: one order after the other, and of each order its samples."""
         return [one if isinstance(one, Unscored) else self.requests_of(one) for one in self.asked(items)]
 
-    def requests_of(self, orders: Sequence[Asked]) -> list[Request]:
+    def requests_of(self, orders: Sequence[JudgeRequest]) -> list[Request]:
         """The calls that these messages are sent by."""
         samples = range(self.config.samples)
         return [Request(asked.messages, self.task.schema, sample=sample) for asked in orders for sample in samples]
 
-    def asked(self, items: Sequence[Pair | Exchange]) -> list[list[Asked] | Unscored]:
+    def asked(self, items: Sequence[Pair | Exchange]) -> list[list[JudgeRequest] | Unscored]:
         """The messages about each, an order each, and what their recordings were joined from.
 
         Raises:
@@ -224,7 +224,9 @@ class AudioJudge:
         heard = self._instruction_words([_instruction(item) for item in items])
         return [self._orders(*one) for one in zip(items, words, heard, strict=True)]
 
-    def _orders(self, item: Pair | Exchange, words: tuple[str, ...] | str | None, heard: str | None) -> list[Asked] | Unscored:
+    def _orders(
+        self, item: Pair | Exchange, words: tuple[str, ...] | str | None, heard: str | None
+    ) -> list[JudgeRequest] | Unscored:
         if isinstance(words, str):
             return Unscored(self.name, words)
         orders = [(_clips(item), words)]

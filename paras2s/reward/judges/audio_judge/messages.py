@@ -56,7 +56,7 @@ class ShownExample:
 
 
 @dataclass(frozen=True)
-class Asked:
+class JudgeRequest:
     """The messages of one call, and of every recording in them, in order, the segments it was joined from."""
 
     messages: tuple[Message, ...]
@@ -83,7 +83,7 @@ class Listening:
             opening += [message for example in examples for message in self._shown_in_turn(example, sent)]
         self._opening, self._opening_sent = tuple(opening), sent
 
-    def ask(self, case: Case) -> Asked:
+    def ask(self, case: Case) -> JudgeRequest:
         """Everything about one case.
 
         Raises:
@@ -93,7 +93,7 @@ class Listening:
         joined = self.strategy in ("test", "examples_and_test")
         announced: Boundary | None = "test" if self.strategy == "examples_and_test" else None
         test = Message("user", tuple(self._user(case, joined, sent, announced)))
-        return Asked((*self._opening, test), tuple(sent.marks))
+        return JudgeRequest((*self._opening, test), tuple(sent.marks))
 
     def _shown_in_turn(self, example: ShownExample, sent: _Sent) -> list[Message]:
         asked = self._user(example.case, self.strategy == "pair_example", sent, None)
