@@ -24,7 +24,7 @@ import pytest
 import typer
 import yaml
 from pydantic import BaseModel
-from tiny.world import invoke, make_data, write_run
+from tiny import world
 
 from paras2s.cli.app import app
 
@@ -88,11 +88,13 @@ BLOCKS = [block for name in PAGES for block in blocks_of(name)]
 
 @pytest.fixture(scope="module")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like a reader's after `make demo`: a run that has hardly learned, and four clips."""
+    """A folder like a reader's after `make demo`: a run that has hardly learned, and four clips. Queries of two roles do."""
     folder = tmp_path_factory.mktemp("reader")
-    config = write_run(folder, name="demo", run_dir=str(folder / "runs/demo"), cache_dir=str(folder / "runs/cache"))
-    make_data(config)
-    invoke("warmup", config)
+    config = world.write_run(folder, name="demo", run_dir=str(folder / "runs/demo"), cache_dir=str(folder / "runs/cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "ROLES", ("demonstration", "test"))
+        world.make_data(config)
+    world.invoke("warmup", config)
     run = folder / "runs/demo"
     shutil.copytree(run / "sft", run / "aligned")
     questions, answers = (sorted((run / "data" / kind).glob("*.wav")) for kind in ("queries", "answers"))
