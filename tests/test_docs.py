@@ -88,11 +88,12 @@ BLOCKS = [block for name in PAGES for block in blocks_of(name)]
 
 @pytest.fixture(scope="module")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like a reader's after `make demo`: a run that has hardly learned, and four clips. Queries of two roles do."""
+    """A folder like a reader's after `make demo`: a run that has hardly learned, and four clips. Two contrasts do."""
     folder = tmp_path_factory.mktemp("reader")
     config = world.write_run(folder, name="demo", run_dir=str(folder / "runs/demo"), cache_dir=str(folder / "runs/cache"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world, "ROLES", ("demonstration", "test"))
+        patch.setattr(world, "CATEGORIES", world.CATEGORIES[:1])
         world.make_data(config)
     world.invoke("warmup", config)
     run = folder / "runs/demo"
