@@ -27,14 +27,15 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from paras2s.align_async import align_async
+from paras2s.grpo_run import Alignment
 from rich.console import Console
 
-from paras2s.align_async import align_async
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces
-from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig, RoleConfig, RunConfig
+from paras2s.configs.schema.align import AlignConfig, RoleConfig
+from paras2s.configs.schema.run import PolicyConfig, RewardConfig, RewardSourceConfig, RunConfig
 from paras2s.grpo import align
-from paras2s.grpo_run import Alignment
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.network import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs

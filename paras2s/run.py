@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
-from paras2s.configs.schema.run import RunConfig, dump_config
+from paras2s.configs.schema.base import dump_config
+from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import ConfigError, DataError
 from paras2s.utils.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl, write_text
 from paras2s.utils.progress import Bar, progress_bar

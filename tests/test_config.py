@@ -14,19 +14,13 @@ from pathlib import Path
 import pytest
 
 from paras2s.bench.judges import open_config
+from paras2s.configs.schema.ablation import load_ablation
+from paras2s.configs.schema.align import AlignConfig
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig, listens, load_audio_judge_config
-from paras2s.configs.schema.run import (
-    AlignConfig,
-    JudgingConfig,
-    RunConfig,
-    dump_config,
-    load_ablation,
-    load_config,
-    load_curation,
-    load_judging_config,
-    parse_config,
-    preset_path,
-)
+from paras2s.configs.schema.base import dump_config, parse_config, preset_path
+from paras2s.configs.schema.curation import load_curation
+from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
+from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_wanted
 from paras2s.errors import ConfigError

@@ -59,7 +59,8 @@ class HeldOut(StrEnum):
 
 
 def _open(config: Path, overrides: list[str] | None, seed: int | None, run_dir: Path | None, quiet: bool) -> Any:
-    from paras2s.configs.schema.run import load_config, preset_path
+    from paras2s.configs.schema.base import preset_path
+    from paras2s.configs.schema.run import load_config
     from paras2s.pipeline.demo import with_run_dir
     from paras2s.run import Run
     from paras2s.utils.progress import open_console
@@ -84,7 +85,7 @@ def demo(
 
     run = _open(Path(preset), set_, seed, run_dir, as_json)
     if dry_run:
-        from paras2s.configs.schema.run import dump_config
+        from paras2s.configs.schema.base import dump_config
 
         typer.echo(announce(run))
         typer.echo(dump_config(run.config))
@@ -205,7 +206,8 @@ def ablate(
     as_json: Json = False,
 ) -> None:
     """Run a grid of settings, sharing what rows have in common; one table and one plot."""
-    from paras2s.configs.schema.run import dump_config, load_ablation, preset_path
+    from paras2s.configs.schema.ablation import load_ablation
+    from paras2s.configs.schema.base import dump_config, preset_path
     from paras2s.pipeline.ablate import row_config, run_ablation
     from paras2s.utils.io import read_json
     from paras2s.utils.progress import open_console
@@ -239,7 +241,7 @@ def paper(
 @app.command()
 def config(config: Annotated[Path, typer.Argument(help="A YAML config or a preset.")] = Path("demo")) -> None:
     """Print a config with every key there is, resolved."""
-    from paras2s.configs.schema.run import dump_config
+    from paras2s.configs.schema.base import dump_config
 
     typer.echo(dump_config(_open(config, None, None, None, False).config))
 

@@ -19,7 +19,7 @@ from paras2s.utils.process_memory import MemoryWatch
 def announce(run: Run) -> str:
     """What the run will do, and how long it took last time."""
     config = run.config
-    answers = config.align.steps * config.align.queries_per_step * config.align.group_size
+    answers = config.align.steps * config.align.sampling.queries_per_step * config.align.sampling.group_size
     plan = (
         f"{config.name}: speak and filter scripts, warm up {config.warmup.steps} steps, distil a reward model, "
         f"GRPO over {config.align.steps} steps ({answers} answers), bench, and write {run.folder / 'report.html'}."

@@ -19,7 +19,8 @@ import yaml
 from typer.testing import CliRunner
 
 from paras2s.cli.plan import plan
-from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RunConfig, load_config
+from paras2s.configs.schema.align import AlignConfig
+from paras2s.configs.schema.run import PolicyConfig, RunConfig, load_config
 from paras2s.errors import ConfigError
 from paras2s.planning import cost
 from paras2s.planning.cluster import (
@@ -30,10 +31,10 @@ from paras2s.planning.cluster import (
     LearnerPlan,
     PeakDevice,
     Rates,
-    as_the_run_says,
     figures,
     load_cluster,
     load_rates,
+    override_by_run,
     policy_facts,
 )
 from paras2s.planning.cost import PolicySizes, Work
@@ -436,29 +437,29 @@ def test_a_policy_is_known_by_its_kind_its_sizes_or_its_name() -> None:
 
 def test_what_the_run_sets_it_decides() -> None:
     align = load_config(KIMI_CONFIG, {"align.lora": {"rank": 4}, "align.answers_at_once": 2, "align.max_staleness": 3}).align
-    found = as_the_run_says(load_cluster("h100x8", RATES, {"learner.trainable": "full"}), align)
+    found = override_by_run(load_cluster("h100x8", RATES, {"learner.trainable": "full"}), align)
     assert (found.learner.trainable, found.learner.lora_rank, found.learner.rows) == ("lora", 4, 2)
     assert found.driver == Driver(kind="async", max_staleness=3)
-    adapters = as_the_run_says(load_cluster("h100x8", RATES, {"learner.weight_bytes": 4}), align)
+    adapters = override_by_run(load_cluster("h100x8", RATES, {"learner.weight_bytes": 4}), align)
     assert adapters.learner.weight_bytes == 2  # align.mixed_precision
     full = load_config(KIMI_CONFIG, {"align.lora": None}).align
-    assert as_the_run_says(load_cluster("h100x8", RATES), full).learner.trainable == "full"
+    assert override_by_run(load_cluster("h100x8", RATES), full).learner.trainable == "full"
     whole = load_config(KIMI_CONFIG, {"align.lora": None, "align.mixed_precision": False}).align
-    assert as_the_run_says(load_cluster("h100x8", RATES), whole).learner.weight_bytes == 4
+    assert override_by_run(load_cluster("h100x8", RATES), whole).learner.weight_bytes == 4
     stored = load_config(KIMI_CONFIG, {"align.mixed_precision": False}).align
-    assert as_the_run_says(load_cluster("h100x8", RATES), stored).learner.weight_bytes == 2
+    assert override_by_run(load_cluster("h100x8", RATES), stored).learner.weight_bytes == 2
 
 
 @pytest.mark.parametrize("name", [path.stem for path in SHIPPED])
 def test_what_the_run_does_not_set_is_the_clusters(name: str) -> None:
     shipped = load_cluster(name, RATES)
-    assert as_the_run_says(shipped, AlignConfig()) == shipped
+    assert override_by_run(shipped, AlignConfig()) == shipped
 
 
 @pytest.mark.parametrize("name", ["h100x8", "gpu64"])
 def test_the_clusters_of_kimis_plan_say_what_its_run_does(name: str) -> None:
     shipped = load_cluster(name, RATES)
-    assert as_the_run_says(shipped, load_config(KIMI_CONFIG).align) == shipped
+    assert override_by_run(shipped, load_config(KIMI_CONFIG).align) == shipped
 
 
 def test_kimis_roles_share_8_devices_and_no_two_of_a_role_share_one() -> None:
