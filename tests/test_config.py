@@ -34,12 +34,11 @@ from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_wanted
 from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import row_config
-from paras2s.pipeline.demo import with_run_dir
 from paras2s.reward.blueprint.extract import make_extractors
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.votes import find_ensemble
-from paras2s.run import flatten
+from paras2s.run import flatten, with_run_dir
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))

@@ -1,4 +1,4 @@
-"""Keys that a run's config had in version 0.6 and before, and what they are called now.
+"""Keys that a run's config had in version 0.5 and before, and what they are called now.
 
 Read by the error on an old key, and by `paras2s convert`, which rewrites a run folder of that version.
 """
