@@ -7,11 +7,11 @@ import base64
 import io
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from outside import LIBRISPEECH
 from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
@@ -28,7 +28,6 @@ from paras2s.reward.judges.votes import find_ensemble
 from paras2s.types import Preference, Unscored, Verdict
 
 RATE_HZ = 16_000
-SPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
 
 
 def tone(pitch_hz, length_s, rate_hz=RATE_HZ):
@@ -550,9 +549,8 @@ def test_joining_by_hand():
     assert not found.clip.samples[3200:11200].any()
 
 
-@pytest.mark.skipif(not SPEECH.is_dir(), reason="shared/data/librispeech is not here")
 def test_real_speech_arrives_whole_and_in_order():
-    clips = [read_clip(path) for path in sorted(SPEECH.glob("*.flac"))[:3]]
+    clips = [read_clip(path) for path in sorted(LIBRISPEECH.glob("*.flac"))[:3]]
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         judge = judge_at(server, both_orders=False, strategy="test", silence_s=1.0)
         judge.compare([Pair(Utterance(clips[0]), clips[1], clips[2])])

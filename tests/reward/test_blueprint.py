@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import LIBRISPEECH
 
 from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word, word_error_rate
@@ -32,10 +33,6 @@ from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured
 from paras2s.utils.cache import Kept
 
-LIBRISPEECH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "librispeech"
-needs_speech = pytest.mark.skipif(
-    not LIBRISPEECH.is_dir(), reason=f"real speech is kept outside the repository, in {LIBRISPEECH}"
-)
 PROPERTIES = "agent_audio_properties"
 QUALITY_KEYS = QualityExtractor.keys
 SILENCE = Clip(np.zeros(32_000, dtype=np.float32), 16_000)
@@ -352,7 +349,6 @@ def test_tone_scores_are_the_classifiers() -> None:
 # Real speech.
 
 
-@needs_speech
 def test_a_voice_is_told_from_clicks_and_noise() -> None:
     """Whisper hears "thank you" in a train of clicks, so a judge must be able to ask whether anybody speaks."""
     key = f"{PROPERTIES}.voiced_share"
@@ -373,7 +369,6 @@ def test_half_the_amplitude_is_6_lu_less_and_the_same_pitch() -> None:
     assert loud.value(mean) == pytest.approx(quiet.value(mean), rel=0.02)
 
 
-@needs_speech
 def test_blueprint_of_a_real_clip() -> None:
     blueprint = build_one(speech("0001"), *LOCAL)
     assert all(isinstance(found, Measured) for found in blueprint.fields.values())
@@ -391,7 +386,6 @@ def test_blueprint_of_a_real_clip() -> None:
     assert all(2 < blueprint.value(key) <= 5 for key in QUALITY_KEYS)
 
 
-@needs_speech
 def test_a_batch_is_measured_like_each_clip_alone() -> None:
     clips = [speech("0001", 0, 20), SILENCE, speech("0002", 0, 20), sine(duration_s=0.3)]
     extractors = make_extractors(["words", "pitch", "loudness", "tone"], tone_classifier())
@@ -409,7 +403,6 @@ def test_a_batch_is_measured_like_each_clip_alone() -> None:
         assert word_error_rate(said, together[index].value("agent_response")) <= 0.15
 
 
-@needs_speech
 def test_quality_is_speechmoss_however_it_is_batched() -> None:
     pytest.importorskip("librosa", reason="speechmos computes its features with librosa, a development dependency")
     dnsmos = pytest.importorskip("speechmos.dnsmos")
