@@ -36,7 +36,7 @@ from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RewardConfig, 
 from paras2s.grpo import align
 from paras2s.grpo_run import Alignment
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FEATURE_DIM, FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids

@@ -175,3 +175,8 @@ class Policy(ABC):
     def trainable(self) -> dict[str, Tensor]:
         """Parameters that learn, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+
+def flat(parts: Sequence[Tensor]) -> Tensor:
+    """Log-probs of each block [N, T, S] side by side, [N, M]."""
+    return torch.cat([part.flatten(1) for part in parts], 1)

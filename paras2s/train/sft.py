@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from paras2s.configs.schema.run import WarmupConfig
-from paras2s.policy.base import Policy
+from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.train.batching import flat, token_batch
+from paras2s.train.batching import token_batch
 from paras2s.train.checkpoint import restore_training, save_training
 from paras2s.types import AUDIO, TEXT, Block
 

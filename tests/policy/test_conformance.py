@@ -19,7 +19,7 @@ from torch import Tensor
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.policy import EmbeddedPolicy

@@ -44,7 +44,7 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import AudioError, DataError, PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.interleaved.cosyvoice import S3Tokenizer
 from paras2s.policy.interleaved.glm4_voice import (

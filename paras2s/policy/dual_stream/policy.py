@@ -12,7 +12,7 @@ import numpy as np
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample, slot_names
 from paras2s.policy.types import Generation, Prompt, Sampling, SlotSpec
 from paras2s.types import Block

@@ -15,7 +15,7 @@ from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces, piece_embeddi
 from paras2s.configs.schema.run import AugmentConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.policy import HEARING, LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.embedded.augment import augment
 from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs

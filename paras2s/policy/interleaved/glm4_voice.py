@@ -29,7 +29,7 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
 from paras2s.policy.components import POINTERS, find_part, point_at_parts
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.policy import LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.dual_stream.sampler import slot_names
 from paras2s.policy.interleaved.cosyvoice import SpeechDecoder, SpeechEncoder

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.interleaved.cosyvoice import S3_NAME, S3Tokenizer, SpeechDecoder, SpeechEncoder
 from paras2s.policy.interleaved.glm4_voice import (
     OWN_ATTENTION,

@@ -25,7 +25,7 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
 from paras2s.policy.components import find_part, point_at_parts
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.policy import HEARING, LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.kimi.detokenizer import KimiDetokenizer
 from paras2s.policy.speech_tokenizers.bpe import KIMI_PATTERN, RankBpe
