@@ -120,7 +120,7 @@ class OmniNetwork(nn.Module):
         self.thinker: Any = whole.thinker
         self.talker: Any = whole.talker
         self.token2wav: Any = whole.token2wav
-        self.ids, self.talker_gradient, self.checkpoint_layers = ids, talker_gradient, False
+        self.ids, self.talker_gradient, self.gradient_checkpointing = ids, talker_gradient, False
         forbidden = torch.arange(self.talker.config.vocab_size) >= ids.codes
         forbidden[list(ids.codec_ends)] = False
         self.register_buffer("forbidden", forbidden, persistent=False)
@@ -173,7 +173,7 @@ class OmniNetwork(nn.Module):
         A prompt is read again for each of its answers: without a cache, layers may be checkpointed and sharded.
         """
         # transformers checkpoints in training mode alone; nothing of it drops out.
-        self.train(self.checkpoint_layers)
+        self.train(self.gradient_checkpointing)
         texts, sounds = [blocks[0] for blocks in answers], [blocks[1] for blocks in answers]
         owner = torch.repeat_interleave(torch.tensor([len(block.tokens) for block in texts])).to(self.device)
         x, heard, lengths = (part[owner] for part in self.read(prompts))
@@ -404,11 +404,11 @@ class QwenOmniPolicy(Policy):
         for part in (self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.token2wav):
             part.requires_grad_(False)
 
-    def checkpoint_layers(self) -> None:
+    def enable_gradient_checkpointing(self) -> None:
         """As every policy's, by transformers' own means."""
         for part in (self.model.thinker, self.model.talker):
             part.gradient_checkpointing_enable({"use_reentrant": False})
-        self.model.checkpoint_layers = True
+        self.model.gradient_checkpointing = True
 
     def merge_lora(self) -> None:
         """As every policy's; the towers stay frozen."""

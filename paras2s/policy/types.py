@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -21,6 +21,16 @@ class Turn:
     role: Literal["system", "user", "assistant"]
     text: str = ""
     clip: Clip | None = None
+
+
+class ClipStore(Protocol):
+    """Recorded clips by name, as a dataset holds them."""
+
+    def clip(self, name: str) -> Clip:
+        """One clip, decoded."""
+
+    def cached_features(self, name: str) -> bytes | None:
+        """The features of the embedded front-end that are stored beside a clip (`ClipFeatures.to_bytes`), None without."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Learner:
     ) -> None:
         self.policy, self.config, self.devices, self._reopen = policy, config, devices or Devices(), reopen
         if config.checkpoint_layers:
-            policy.checkpoint_layers()
+            policy.enable_gradient_checkpointing()
         if config.lora is not None:
             policy.add_lora(config.lora.rank, config.lora.alpha)
         else:

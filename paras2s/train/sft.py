@@ -61,7 +61,7 @@ class Warmup:
     def __init__(self, policy: Policy, examples: Sequence[Example], config: WarmupConfig, seed: int) -> None:
         self.policy, self.examples, self.config, self.seed = policy, examples, config, seed
         if config.checkpoint_layers:
-            policy.checkpoint_layers()
+            policy.enable_gradient_checkpointing()
         # Adapters alone, where there are any: what is frozen has no state to keep.
         learning = policy.trainable().values()
         decayed, plain = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]

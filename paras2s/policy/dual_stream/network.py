@@ -154,7 +154,7 @@ class DualStreamNetwork(nn.Module):
     def __init__(self, config: DualStreamConfig) -> None:
         super().__init__()
         self.dual_config = config
-        self.checkpoint_layers = False
+        self.gradient_checkpointing = False
         self.model = _Backbone(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.num_codebooks:
@@ -215,7 +215,7 @@ class DualStreamNetwork(nn.Module):
 
     def _through(self, layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, number: int) -> Tensor:
         """One layer, whose activations are made anew for the gradient where that is wanted."""
-        if not (self.checkpoint_layers and torch.is_grad_enabled()):
+        if not (self.gradient_checkpointing and torch.is_grad_enabled()):
             return layer(x, cos, sin, memory, number)
         if not isinstance(memory, PromptMemory):
             return checkpoint(layer, x, cos, sin, memory, number, use_reentrant=False)

@@ -379,6 +379,39 @@ class InterleavedPolicy(StreamPolicy):
         write_tensors(folder, dict(self.hf_tensors()))
         write_json(folder / "config.json", self.hf_config())
 
+    def causal_decoder(self) -> Self:
+        """Itself."""
+        return self
+
+    @property
+    def pad_id(self) -> int:
+        """Id behind the end of an answer."""
+        return self.config.pad_id
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids any of which ends an answer."""
+        return self.config.text_end_ids
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+        return self.config.hidden_size // self.config.num_heads
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self.model.lm_head.weight.dtype
+
+    @torch.inference_mode()
+    def embed_prompt(self, prompt: Prompt) -> np.ndarray | None:
+        """A prompt of features as vectors [L, d], None for one of ids alone."""
+        if prompt.features is None:
+            return None
+        audio, text = torch.from_numpy(prompt.audio_ids)[None], torch.from_numpy(prompt.text_ids)[None]
+        features, continuous = torch.from_numpy(prompt.features)[None], torch.from_numpy(prompt.continuous)[None]
+        return self.model.embed(audio, text, features, continuous)[0].float().numpy()
+
     def _weight(self, name: str) -> Tensor:
         place, _, kind = name.rpartition(".")
         module: Any = self.model.get_submodule(place)
