@@ -218,6 +218,15 @@ class Policy(ABC):
             del self.model.peft_config
         self.model.requires_grad_(True)
 
+    def refuse_adapters(self) -> None:
+        """Check before `save`: a checkpoint holds the original parameter names.
+
+        Raises:
+            PolicyError: there are adapters.
+        """
+        if self.adapters:
+            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+
     def enable_gradient_checkpointing(self) -> None:
         """Recompute activations in the backward pass from now on.
 

@@ -32,7 +32,7 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
-from paras2s.policy.types import Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
+from paras2s.policy.types import NO_PARAMETERS, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
 from paras2s.utils.io import write_bytes, write_json
@@ -394,7 +394,7 @@ class QwenOmniPolicy(Policy):
         return PolicySpec(
             slots=slots, step_rate_hz=rate_hz, input_rate_hz=INPUT_RATE_HZ, output_rate_hz=OUTPUT_RATE_HZ,
             shared_prefill=True, has_target_encoder=False, stochastic_decoder=True, continuous_audio_input=True,
-            joint_step=False, lora_targets=LORA_TARGETS, adaptor_parameters=r"(?!)", sharded=LAYERS,
+            joint_step=False, lora_targets=LORA_TARGETS, adaptor_parameters=NO_PARAMETERS, sharded=LAYERS,
             context_steps=min(text.max_position_embeddings, config.talker_config.max_position_embeddings),
             code_format=f"qwen2.5-omni-{self.ids.codes}@{rate_hz:g}",
         )  # fmt: skip
@@ -519,8 +519,7 @@ class QwenOmniPolicy(Policy):
 
     def save(self, folder: Path) -> None:
         """The released layout: `thinker.*`, `talker.*`, `token2wav.*`, tokenizer and speakers; `config.json` comes last."""
-        if self.adapters:
-            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+        self.refuse_adapters()
         write_tensors(folder, {stored_name(name): value for name, value in self.model.state_dict().items()})
         self.tokenizer.save_pretrained(str(folder))
         speakers = io.BytesIO()

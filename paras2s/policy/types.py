@@ -43,6 +43,15 @@ class SlotSpec:
     stop: int
 
 
+def slot_names(codebooks: int) -> tuple[str, ...]:
+    """S = 1 + K names."""
+    return ("text", *(f"audio{number}" for number in range(codebooks)))
+
+
+# A pattern that matches no name: a policy without an adaptor that could learn.
+NO_PARAMETERS = r"(?!)"
+
+
 @dataclass(frozen=True)
 class PolicySpec:
     """What is fixed about a policy.

@@ -23,16 +23,11 @@ from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import PromptMemory, StepMemory
 from paras2s.policy.dual_stream.logprobs import pad_prompts
 from paras2s.policy.dual_stream.network import DualStreamNetwork
-from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.policy.types import Generation, Prompt, Sampling, slot_names
 from paras2s.types import AUDIO, TEXT, Block
 
 # Answers under way at once.
 ROWS_AT_ONCE = 256
-
-
-def slot_names(config: DualStreamConfig) -> tuple[str, ...]:
-    """S = 1 + K names."""
-    return ("text", *(f"audio{k}" for k in range(config.num_codebooks)))
 
 
 def pick(logits: Tensor, temperature: float, uniform: Tensor, top_k: int = 0) -> tuple[Tensor, Tensor]:
@@ -252,7 +247,7 @@ def _pack(
         labels = None
         if config.audio_from_id is not None:
             labels = np.where(tokens[rows, :steps] >= config.audio_from_id, AUDIO, TEXT)
-        block = Block(slot_names(config), tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps], labels)
+        block = Block(slot_names(config.num_codebooks), tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps], labels)
         finish = tuple("eos" if end else "length" for end in ended[rows])
         found.append(Generation((block,), finish, tuple(group)))
     return found

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 
 from paras2s.audio.clip import Clip
 from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces, embed_sentences, piece_embeddings
 from paras2s.configs.schema.run import AugmentConfig, PolicyConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.config import SPECIAL_IDS, DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
-from paras2s.policy.dual_stream.policy import HEARING, LORA_TARGETS, SHARDED, StreamPolicy
+from paras2s.policy.dual_stream.policy import ADAPTOR, LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.embedded.augment import augment
 from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs
 from paras2s.policy.embedded.features import FEATURE_DIM, FeatureNormalizer
@@ -25,16 +24,10 @@ from paras2s.policy.weights import load_tensors, shard_files, write_tensors
 from paras2s.types import Block, Query
 from paras2s.utils.io import read_json, write_json
 
-# Order of the special ids behind the word pieces. text_eos comes first, msg_end last: each borders what it is sampled with.
-SPECIALS = (
-    "text_eos_id", "blank_id", "pad_id", "user_id", "assistant_id", "media_begin_id", "media_end_id",
-    "audio_and_text_id", "msg_end_id",
-)  # fmt: skip
-
 
 def special_ids(pieces: int) -> dict[str, int]:
     """Ids of the special tokens behind `pieces` word pieces."""
-    return {name: pieces + number for number, name in enumerate(SPECIALS)}
+    return {name: pieces + number for number, name in enumerate(SPECIAL_IDS)}
 
 
 class EmbeddedPolicy(StreamPolicy):
@@ -56,7 +49,7 @@ class EmbeddedPolicy(StreamPolicy):
             continuous_audio_input=config.continuous_dim > 0,
             joint_step=True,
             lora_targets=LORA_TARGETS,
-            adaptor_parameters=HEARING,
+            adaptor_parameters=ADAPTOR,
             sharded=SHARDED,
             context_steps=None,
             code_format=Codec2Pairs.version,
@@ -76,7 +69,7 @@ class EmbeddedPolicy(StreamPolicy):
             num_heads=sizes.num_heads,
             num_kv_heads=sizes.num_kv_heads,
             rope_theta=10_000.0,
-            text_vocab=len(pieces) + len(SPECIALS),
+            text_vocab=len(pieces) + len(SPECIAL_IDS),
             codebook_sizes=codec.cardinality,
             audio_delay_steps=sizes.audio_delay_steps,
             continuous_dim=FEATURE_DIM,
@@ -162,8 +155,7 @@ class EmbeddedPolicy(StreamPolicy):
 
     def save(self, folder: Path) -> None:
         """Weights as safetensors, config, vocabulary and listener statistics, each atomically."""
-        if self.adapters:
-            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+        self.refuse_adapters()
         write_tensors(folder, self.model.state_dict())
         write_json(folder / "vocabulary.json", list(self.pieces.pieces))
         self.normalizer.save(folder / "listener.json")
@@ -189,12 +181,7 @@ class EmbeddedPolicy(StreamPolicy):
         architecture = described.get("architecture") if isinstance(described, dict) else None
         if architecture != "DualStreamLM":
             raise PolicyError(f"{folder}: holds a {architecture!r}, not a DualStreamLM; choose another")
-        try:
-            config = DualStreamConfig.model_validate(described.get("config"))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "config"
-            raise PolicyError(f"{folder}/policy.json: {place}: {first['msg']}") from error
+        config = DualStreamConfig.read(described.get("config"), f"{folder}/policy.json")
         pieces = WordPieces(read_json(folder / "vocabulary.json"))
         if len(pieces) != config.text_eos_id:
             raise PolicyError(f"{folder}/vocabulary.json: {len(pieces)} pieces, the config wants {config.text_eos_id}")
