@@ -137,7 +137,7 @@ def test_imports_run_one_way() -> None:
     found = {}
     for edge in read_imports():
         above, below = room(edge.importer), room(edge.imported)
-        if PACKAGE == above or above not in DEPTH or below not in DEPTH and below != PACKAGE:
+        if above == PACKAGE or above not in DEPTH or (below not in DEPTH and below != PACKAGE):
             continue
         # The package's own module is the public API: it imports every room, and no room imports it.
         if below == PACKAGE or DEPTH[below] < DEPTH[above]:

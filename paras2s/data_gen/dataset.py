@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import DataError, one_line
 from paras2s.policy.embedded.codec2 import Codec
-from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
+from paras2s.policy.embedded.frontend import ClipFeatures, stored_features
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query, Role, as_row
 from paras2s.utils.io import read_json, write_bytes, write_json
@@ -51,13 +51,14 @@ class Dataset(Manifest):
     agent_tone: ToneClassifier
     hearing: dict[str, Any]
 
+    def cached_features(self, relative: str) -> bytes | None:
+        """The features that are stored beside a clip, None where there are none."""
+        beside = inside(self.folder, relative).with_suffix(".npz")
+        return beside.read_bytes() if beside.is_file() else None
+
     def percept(self, relative: str, codec: Codec) -> ClipFeatures:
-        """Codes and prosody of a clip: from the file beside it, else made from the waveform."""
-        path = inside(self.folder, relative)
-        beside = path.with_suffix(".npz")
-        if beside.is_file():
-            return ClipFeatures.from_bytes(beside.read_bytes(), str(beside))
-        return extract_features(read_clip(path), codec)
+        """Codes and prosody of a clip: from the file beside it, else computed from the waveform."""
+        return stored_features(self, relative, codec)
 
 
 def inside(folder: Path, relative: str) -> Path:
