@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 from dataclasses import dataclass
@@ -26,6 +27,16 @@ class Clip:
     def duration_s(self) -> float:
         """Length in seconds."""
         return len(self.samples) / self.sample_rate_hz
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of samples and sample rate: equal digests mean equal clips."""
+        return hashlib.sha256(self.samples.tobytes() + str(self.sample_rate_hz).encode()).hexdigest()
+
+    @property
+    def samples_digest(self) -> str:
+        """SHA-256 of the samples alone, for stored keys that hold the sample rate beside it."""
+        return hashlib.sha256(self.samples.tobytes()).hexdigest()
 
     def at(self, sample_rate_hz: int) -> Clip:
         """The same clip at another rate (soxr, high quality)."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.bench.bias import perturbations
-from paras2s.bench.bias.judges import Memory, Probed, ProbeOptions, digest, open_probed
+from paras2s.bench.bias.judges import Memory, Probed, ProbeOptions, open_probed
 from paras2s.bench.bias.metrics import (
     PROBES,
     Change,
@@ -126,7 +126,7 @@ class Revoicer:
             AudioError: nothing that sounds came out.
         """
         at_rate = clip.at(16_000)
-        name = digest(at_rate)
+        name = at_rate.digest
         if self._last is None or self._last[0] != name:
             self._last = (name, analyse(at_rate))
         made = synthesise(self._last[1], VOICES[voice], Style(), int(name[:8], 16))

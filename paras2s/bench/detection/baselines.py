@@ -141,12 +141,12 @@ class RateBaseline:
 
     def _words(self, pairs: Sequence[Pair]) -> list[tuple[str | Unscored, str | Unscored]]:
         """What is said in both clips of each pair; why not, where it is neither given nor heard."""
-        unknown = {clip.samples.tobytes(): clip for pair in pairs if pair.words is None for clip in (pair.first, pair.second)}
+        unknown = {clip.digest: clip for pair in pairs if pair.words is None for clip in (pair.first, pair.second)}
         made = build_blueprints(list(unknown.values()), [self._recogniser], self._kept)
         heard = dict(zip(unknown, made, strict=True))
 
         def hear(clip: Clip) -> str | Unscored:
-            found = heard[clip.samples.tobytes()]
+            found = heard[clip.digest]
             said = found.value(RESPONSE)
             return Unscored(self.name, f"no transcript: {found.why_absent(RESPONSE)}") if said is None else str(said)
 

@@ -7,7 +7,6 @@ from all they consider possible, as they are trained.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -133,7 +132,7 @@ class PolicyDialogue:
         from paras2s.audio.asr import transcribe
 
         rate_hz = self._policy.spec.input_rate_hz
-        keys = {id(turn): _digest(turn.clip) for one in dialogues for turn in one if turn.role == "user" and turn.clip}
+        keys = {id(turn): turn.clip.digest for one in dialogues for turn in one if turn.role == "user" and turn.clip}
         clips = {keys[id(turn)]: turn.clip for one in dialogues for turn in one if id(turn) in keys and turn.clip}
         # Each alone: clips that share a window change what is heard in one another.
         self._heard |= {key: transcribe([clip])[0].text for key, clip in clips.items() if key not in self._heard}
@@ -146,10 +145,6 @@ class PolicyDialogue:
             ]
             for one in dialogues
         ]
-
-
-def _digest(clip: Clip) -> str:
-    return hashlib.sha256(clip.samples.tobytes()).hexdigest()
 
 
 def shortened(turns: Sequence[Turn]) -> Iterator[list[Turn]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -144,8 +143,7 @@ def _lasting(fields: Fields) -> bool:
 
 
 def _key(clip: Clip, extractor: Extractor) -> str:
-    samples = hashlib.sha256(clip.samples.tobytes()).hexdigest()
-    return key_of(["blueprint", samples, clip.sample_rate_hz, extractor.name, extractor.version])
+    return key_of(["blueprint", clip.samples_digest, clip.sample_rate_hz, extractor.name, extractor.version])
 
 
 def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: Kept) -> dict[tuple[str, int], Fields]:
