@@ -39,7 +39,7 @@ app.command()(probe)
 judge_app.command("clip")(judge_clip)
 app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
-bench_app.command("guard")(bench_voicebench)
+bench_app.command("voicebench")(bench_voicebench)
 bench_app.command("systems")(bench_systems)
 bench_app.command("detect")(bench_detect)
 bench_app.command("styleset")(bench_styleset)
@@ -185,7 +185,8 @@ def contrasts(
     ),
 ) -> None:
     """Score every system on the held-out queries, with standard errors."""
-    from paras2s.bench.paras2s.run_checkpoint import describe_bench, run_bench, summary
+    from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
+    from paras2s.bench.paras2s.metrics import summary
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.reward.reward_model.model import RewardModel
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from paras2s.bench.detection.baselines import Baseline
 from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, load_rows, read_pair_audio, row_of, row_of_scores
+from paras2s.bench.results import require_new
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, StorageError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
@@ -137,21 +138,19 @@ def _refused(asked: Sequence[Any], clips: int) -> int:
     return sum(any(isinstance(one, Unscored) for one in asked[at : at + size]) for at in range(0, len(asked), size))
 
 
-def require_new(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline, pairs: Sequence[DetectPair]) -> None:
-    """Refuse to replace another judge's verdicts, or verdicts on pairs that are not asked now.
+def require_same_pairs(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline, pairs: Sequence[DetectPair]) -> None:
+    """Refuse to replace another judge's verdicts, or verdicts on pairs that are not judged now.
 
     Raises:
         StorageError: the file is of another judge or prompt, or of other pairs.
     """
-    if not path.is_file():
-        return
-    own = f"{judge.name}/{judge.version}/{judge.prompt.hash if isinstance(judge, AudioJudge) else ''}"
-    there = [row for row in load_rows(path, suite).values() if row.label]
-    if others := sorted({f"{row.judge}/{row.version}/{row.prompt_hash}" for row in there} - {own}):
-        raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")
-    asked = {pair.id for pair in pairs}
-    if lost := [row.id for row in there if row.id not in asked]:
+    rows = [row for row in load_rows(path, suite).values() if row.label] if path.is_file() else []
+    prompt_hash = judge.prompt.hash if isinstance(judge, AudioJudge) else ""
+    there = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows]
+    require_new(path, there, [f"{judge.name}/{judge.version}/{prompt_hash}"])
+    ids = {pair.id for pair in pairs}
+    if lost := [row.id for row in rows if row.id not in ids]:
         raise StorageError(
-            f"{path} holds verdicts on {len(there)} pairs, {len(lost)} of which are not asked now (the first: {lost[0]}); "
+            f"{path} holds verdicts on {len(rows)} pairs, {len(lost)} of which are not asked now (the first: {lost[0]}); "
             f"give another --out, or delete it"
         )
