@@ -208,16 +208,8 @@ def test_what_a_system_still_knows(world: Any, tmp_path: Path) -> None:
     answers.mkdir()
     for item, clip in zip(items, speak_plain(["The answer is B, green.", "The answer is B, five."]), strict=True):
         write_clip(answers / f"{item['id']}.wav", clip)
-    command = [
-        "bench",
-        "voicebench",
-        tmp_path / "openbookqa.jsonl",
-        "--system",
-        answers,
-        "--out",
-        tmp_path / "g.jsonl",
-        "--json",
-    ]
+    items_file = tmp_path / "openbookqa.jsonl"
+    command = ["bench", "voicebench", items_file, "--system", answers, "--out", tmp_path / "v.jsonl", "--json"]
     found = json.loads(invoke(*command).stdout)
     assert found["subsets"]["openbookqa"]["mean"] == 50.0
     assert found["subsets"]["overall"]["n_scored"] == 2
@@ -228,7 +220,7 @@ def test_what_a_system_still_knows(world: Any, tmp_path: Path) -> None:
         "--system",
         f"mine={world[0] / 'run/sft'}",
         "--voicebench",
-        f"mine={tmp_path / 'g.jsonl'}",
+        f"mine={tmp_path / 'v.jsonl'}",
     ]
     beside += ["--judge", "rubric", "--tone", world[1].folder / "tone_agent.json", "--out", tmp_path / "o", "--json"]
     assert json.loads(invoke(*beside).stdout)["systems"]["mine"]["voicebench"]["mean"] == 50.0

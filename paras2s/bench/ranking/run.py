@@ -9,20 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 
 from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import read_clip
 from paras2s.bench.judges import MAX_CLIP_S
-from paras2s.bench.ranking.data import COLUMNS
+from paras2s.bench.ranking.data import COLUMNS, load_people, load_recorded
+from paras2s.bench.ranking.metrics import Ranking, rank_systems
+from paras2s.bench.ranking.report import markdown, ranking_json, scatter_svg
 from paras2s.bench.results import require_new
 from paras2s.bench.systems import SUFFIXES, FolderSystem, Response, SpokenQuestion, open_system
 from paras2s.clients.chat import Bill
-from paras2s.errors import AudioError, BudgetError, ConfigError
+from paras2s.errors import AudioError, BudgetError, ConfigError, one_line
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
 from paras2s.reward.judges.llm_judge import Pair, Utterance
+from paras2s.reward.judges.votes import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
 from paras2s.types import Preference, Unscored, to_json
-from paras2s.utils.io import read_jsonl, write_jsonl, write_text
+from paras2s.utils.io import read_jsonl, write_json, write_jsonl, write_text
 from paras2s.utils.progress import progress_bar
 
 # Comparisons whose recordings are encoded, and in memory, at once.
@@ -189,3 +193,76 @@ def _require_new(out: Path, judges: Sequence[AudioJudge]) -> None:
     verdicts = [row.get("verdict", {}) for row in read_jsonl(path)] if path.is_file() else []
     there = [f"{one['judge']}/{one['version']}/{one['prompt_hash']}" for one in verdicts if one.get("type") == "Preference"]
     require_new(out, there, [f"{judge.name}/{judge.version}/{judge.prompt.hash}" for judge in judges])
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """The options of `rank`: recorded verdicts, people's scores and their systems' names, aspects and how they are combined."""
+
+    verdicts: Path
+    human: Path | None = None
+    names: Path | None = None
+    aliases: Sequence[str] = ()
+    rule: str | None = None
+    rules: Path | None = None
+    aspects: Sequence[str] = ()
+    out: Path | None = None
+
+
+def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
+    """Ranks systems by recorded verdicts; returns the ranking and its report, which is written to `options.out` as well.
+
+    Raises:
+        ConfigError: options that contradict each other. DataError: a file that is not as expected.
+    """
+    if options.human is None and (options.names or options.aliases):
+        raise ConfigError("--names and --alias rename people's systems: give --human as well")
+    if options.rules and not options.rule:
+        raise ConfigError(f"--rules {options.rules}: say which of its rules makes the ensemble: give --rule as well")
+    if options.rule and options.aspects and ENSEMBLE not in options.aspects:
+        raise ConfigError(f"--rule {options.rule}: makes the ensemble, which is not ranked: add --aspect {ENSEMBLE}")
+    rule_name = options.rule or DEFAULT_ENSEMBLE
+    ensemble = find_ensemble(rule_name, options.rules)
+    people = load_people(options.human, read_names(options.names, options.aliases)) if options.human else None
+    recorded = load_recorded(options.verdicts)
+    # A rule asks for an ensemble; without one, an ensemble for which aspects are missing is a problem among others.
+    aspects = options.aspects or ([*recorded.aspects, ENSEMBLE] if options.rule else [])
+    ranking = rank_systems(recorded, ensemble, aspects, people)
+    about = {
+        "verdicts": str(options.verdicts),
+        "human": str(options.human) if options.human else None,
+        "rule": f"{rule_name}: {ensemble.says}" if ENSEMBLE in ranking.aspects else None,
+    }
+    report = ranking_json(ranking, about)
+    if options.out is not None:
+        write_json(options.out / "ranking.json", report)
+        write_text(options.out / "ranking.md", markdown(ranking, about))
+        if ranking.people is not None:
+            write_text(options.out / "ranking.svg", scatter_svg(ranking, ranking.people))
+    return ranking, report
+
+
+def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:
+    """The verdicts' names of people's systems, by people's names: from a YAML mapping, and OLD=NEW pairs beside it.
+
+    Raises:
+        ConfigError: not such a file or pair, or a name that stands twice.
+    """
+    renamed: dict[str, str] = {}
+    if file is not None:
+        try:
+            values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"--names {file}: cannot be read ({one_line(error)})") from error
+        if not isinstance(values, dict) or not all(isinstance(one, str) and one for pair in values.items() for one in pair):
+            raise ConfigError(f"--names {file}: expected lines such as 'Moshi: moshi', people's name and that of the verdicts")
+        renamed |= values
+    for item in aliases:
+        # The new name may hold an equals sign, the old one not.
+        old, equals, new = item.partition("=")
+        if not equals or not old or not new:
+            raise ConfigError(f"--alias {item}: expected OLD=NEW, people's name and that of the verdicts")
+        if old in renamed:
+            raise ConfigError(f"--alias {item}: {old!r} is renamed already, to {renamed[old]!r}")
+        renamed[old] = new
+    return renamed

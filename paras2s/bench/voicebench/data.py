@@ -29,7 +29,7 @@ class VoiceBenchItem:
     """One question of a subset. Made by `load_voicebench`; `id` is the file's own, or FILE/LINE.
 
     `reference` is the right answer, None where the file has none. `letter` is the right option and `choices` their words by
-    letter, as far as the prompt gives them; both None where nothing is to be chosen. `extra` holds the keys that are not read here.
+    letter, as far as the prompt gives them; both None where nothing is to be chosen.
     """
 
     id: str
@@ -38,7 +38,6 @@ class VoiceBenchItem:
     reference: str | None
     letter: str | None
     choices: dict[str, str] | None
-    extra: dict[str, Any]
 
 
 def load_voicebench(path: Path, subset: str | None = None) -> list[VoiceBenchItem]:
@@ -96,8 +95,7 @@ def _item(row: Mapping[str, Any], place: str, subset: str) -> VoiceBenchItem:
         reference = reference.lower()
         if reference not in ("yes", "no"):
             raise DataError(f"reference: {reference!r} is neither yes, no, (a) nor (b)")
-    extra = {key: value for key, value in row.items() if key not in ("id", "subset", "prompt", "reference", "choices")}
-    return VoiceBenchItem(str(name), subset, prompt, reference, letter, choices, extra)
+    return VoiceBenchItem(str(name), subset, prompt, reference, letter, choices)
 
 
 def _text(row: Mapping[str, Any], key: str) -> str:

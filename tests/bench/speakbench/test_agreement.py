@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paras2s.bench.speakbench.agreement import (
+from paras2s.bench.speakbench.metrics import (
     accuracy,
     cluster_counts,
     cohen_kappa,

@@ -47,7 +47,7 @@ def write(path: Path, *rows: Any) -> Path:
 
 
 def item(subset: str, name: str = "x/1", **changes: Any) -> VoiceBenchItem:
-    values = {"prompt": "Who wrote Emma?", "reference": None, "letter": None, "choices": None, "extra": {}, **changes}
+    values = {"prompt": "Who wrote Emma?", "reference": None, "letter": None, "choices": None, **changes}
     return VoiceBenchItem(name, subset, **values)
 
 
@@ -68,7 +68,7 @@ def test_a_file_as_voicebench_writes_it_is_read_and_keys_not_known_are_kept(tmp_
         write(path, {"prompt": PROMPT, "reference": "B", "response": "B."}, {"prompt": "Odd?", "reference": "d"})
     )
     assert [one.id for one in items] == ["naive-openbookqa-test-audio/1", "naive-openbookqa-test-audio/2"]
-    assert (items[0].subset, items[0].letter, items[0].extra) == ("openbookqa", "B", {"response": "B."})
+    assert (items[0].subset, items[0].letter) == ("openbookqa", "B")
     assert items[0].choices == {"A": "Rome", "B": "Paris", "C": "Oslo", "D": "Bern"}
     assert (items[1].letter, items[1].choices) == ("D", None)
 
