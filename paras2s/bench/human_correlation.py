@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.bench.speakbench.agreement import RESAMPLES, resample
+from paras2s.bench.speakbench.metrics import RESAMPLES, resample
 from paras2s.errors import DataError, one_line
 from paras2s.types import Unscored
 

@@ -37,7 +37,8 @@ def _shares(timings: dict[str, float]) -> str:
 
 def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     """All stages; a stage whose output is whole is not run again. Returns the summary."""
-    from paras2s.bench.paras2s.run_checkpoint import describe_bench, run_bench, summary
+    from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
+    from paras2s.bench.paras2s.metrics import summary
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill

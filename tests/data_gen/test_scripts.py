@@ -18,9 +18,9 @@ from paras2s.data_gen.scripted.scripts import (
     Contrast,
     assign_roles,
     load_calibration,
+    load_cascade,
     load_contrasts,
     load_families,
-    load_words_only,
     take_balanced,
 )
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES
@@ -87,7 +87,7 @@ def test_every_style_has_answers_in_a_known_tone() -> None:
         assert family.style == style
         assert len(set(family.answers)) >= 2
         assert family.tone in AGENT_TONES
-    assert load_words_only().keys() == set(CATEGORIES)
+    assert load_cascade().keys() == set(CATEGORIES)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -30,7 +30,7 @@ from paras2s.bench.bias.perturbations import Ask, OneClip, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.bench.speakbench.agreement import RESAMPLES
+from paras2s.bench.speakbench.metrics import RESAMPLES
 from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError

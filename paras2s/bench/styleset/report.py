@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from paras2s.bench.styleset.items import ELEMENTS, FollowingItem
+from paras2s.bench.styleset.data import ELEMENTS, FollowingItem
 from paras2s.errors import DataError, one_line
 from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
 from paras2s.types import Unscored, Verdict

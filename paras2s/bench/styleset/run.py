@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
 from paras2s.bench.bias.run import NOT_REACHED
+from paras2s.bench.styleset.data import VERDICT_TASKS, FollowingItem, RoleContext, Task
 from paras2s.bench.styleset.dialogue import (
     FEWEST_TURNS,
     LONGEST_S,
@@ -33,7 +34,6 @@ from paras2s.bench.styleset.dialogue import (
     output_of,
     role_play,
 )
-from paras2s.bench.styleset.items import VERDICT_TASKS, FollowingItem, RoleContext, Task
 from paras2s.bench.styleset.report import StyleRow, label_of, row_of, save_rows
 from paras2s.bench.systems import SUFFIXES
 from paras2s.clients.audio_chat import RATE_HZ, AudioChat, AudioChatRequest, SpokenTurn

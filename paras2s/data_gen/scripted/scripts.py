@@ -90,9 +90,9 @@ def load_families() -> dict[str, Family]:
 
 
 @functools.lru_cache(maxsize=1)
-def load_words_only() -> dict[Category, tuple[str, ...]]:
-    """What a system answers that hears only the words, by category."""
-    return {category: tuple(rows) for category, rows in _read("answers.yaml")["words_only"].items()}
+def load_cascade() -> dict[Category, tuple[str, ...]]:
+    """The cascade's answers by category."""
+    return {category: tuple(rows) for category, rows in _read("answers.yaml")["cascade"].items()}
 
 
 @functools.lru_cache(maxsize=1)
