@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.run import AugmentConfig, PolicyConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.types import ClipStore, Generation, PolicySpec, Prompt, Sampling, Turn
+from paras2s.policy.types import Answer, ClipStore, Generation, PolicySpec, Prompt, Sampling, Turn
 from paras2s.types import Block, Query
 
 
@@ -152,6 +152,22 @@ class Policy(ABC):
         return prompt
 
     # -- what is the same for all -------------------------------------------------------------------------------------
+
+    def answer(self, question: Clip, transcript: str | None = None, seed: int = 0, sampling: Sampling | None = None) -> Answer:
+        """One answer to one spoken question; ASR transcribes the question where no transcript is given.
+
+        The same seed gives the same answer.
+
+        Raises:
+            PolicyError: the question does not fit the policy. AssetError: ASR is not installed and no transcript is given.
+        """
+        if transcript is None:
+            from paras2s.audio.asr import transcribe
+
+            transcript = transcribe([question])[0].text
+        prompt = self.encode_prompt([Turn("user", transcript, question)])
+        blocks = self.generate([prompt], 1, sampling or Sampling(), [[seed]])[0].blocks
+        return Answer(self.decode_text(blocks, 0), self.decode_audio(blocks, 0, seed))
 
     def logprobs(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:
         """Teacher-forced log-probs, differentiable: one tensor [N, T, S] for each of an answer's blocks.

@@ -34,6 +34,14 @@ class ClipStore(Protocol):
 
 
 @dataclass(frozen=True)
+class Answer:
+    """One spoken answer: its text and its sound, which is empty (0 samples) where the policy said nothing."""
+
+    text: str
+    clip: Clip
+
+
+@dataclass(frozen=True)
 class SlotSpec:
     """One token slot: ids [start, stop) can be sampled in it."""
 
