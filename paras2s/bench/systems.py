@@ -93,7 +93,7 @@ class EndpointSystem:
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """As many at once as the endpoint has slots."""
         asked = [AudioChatRequest((read_clip(one.clip),), number) for one in questions for number in range(count)]
-        said = [Response(one.text, one.clip, one.failed) for one in self._chat.say_all(asked, on_progress)]
+        said = [Response(one.text, one.clip, one.failed) for one in self._chat.complete_all(asked, on_progress)]
         return [said[start : start + count] for start in range(0, len(said), count)]
 
 
@@ -145,13 +145,13 @@ class CascadeSystem:
     def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """One text a question, `count` renderings; the cascade speaks without a tone, since it knows of none."""
         from paras2s.data_gen.curation.llm_calls import CurationLLM, WrittenAnswer
-        from paras2s.data_gen.curation.text_filters import tones_asked
+        from paras2s.data_gen.curation.text_filters import tone_instruction
         from paras2s.data_gen.curation.voices import Engines
-        from paras2s.data_gen.tts.base import Line, speak_all
+        from paras2s.data_gen.tts.base import Line, synthesise_all
 
         asker = CurationLLM.open(self.config, lambda *_: None)
         values = [{"line": self._told(question)} for question in questions]
-        plain = {"tones": tones_asked(self.config.agent_tones)}
+        plain = {"tones": tone_instruction(self.config.agent_tones)}
         written = asker.check("answers", asker.prompt("answer_system", "answer"), WrittenAnswer, values, plain)
         agent = self.config.agent
         lines, places = [], []
@@ -161,7 +161,7 @@ class CascadeSystem:
                 manner = one.tone if self.told_style and agent.engine == "openai" else ""
                 lines += [Line(one.answer, agent, tone, manner, take) for take in range(count)]
                 places += [place] * count
-        spoken = speak_all(Engines(self.config).of(agent), lines, self.config.cache_dir, on_progress)
+        spoken = synthesise_all(Engines(self.config).of(agent), lines, self.config.cache_dir, on_progress)
         found: list[list[Response]] = [[] for _ in questions]
         for place, line, said in zip(places, lines, spoken, strict=True):
             sound = Response(line.text, said) if isinstance(said, Clip) else Response(line.text, failed=said.reason)

@@ -152,6 +152,6 @@ class _Asked:
             took_s, stopped = judge_pairs(judge.name, ask, self.pairs, root, path, bar.at)
         called = ""
         if isinstance(judge, AudioJudge):
-            called = f"{judge.client.calls} calls, {judge.client.caller.wallet.spent_usd:.4f} USD spent now; "
+            called = f"{judge.client.calls} calls, {judge.client.spent_usd:.4f} USD spent now; "
         self.console.print(f"{took_s:.0f} s; {called}verdicts in {path}", highlight=False)
         return path, stopped

@@ -101,7 +101,7 @@ def bench_voicebench(
     from paras2s.bench.paras2s.table2 import cell, plain
     from paras2s.bench.voicebench.run import load_voicebench, score_voicebench, voicebench_summary
     from paras2s.clients.chat import LLMClient
-    from paras2s.utils.cache import Kept
+    from paras2s.utils.cache import JsonCache
     from paras2s.utils.io import write_jsonl
     from paras2s.utils.progress import open_console, progress_bar
 
@@ -112,7 +112,7 @@ def bench_voicebench(
     client = None
     if judge is not None:
         config = open_config(judge, parse_overrides(set_))
-        client = LLMClient(config.llm, Kept(cache_dir / "judging.sqlite"))
+        client = LLMClient(config.llm, JsonCache(cache_dir / "judging.sqlite"))
     with progress_bar(console, "answers judged", None, as_json) as bar:
         rows = score_voicebench(items, transcripts, client, bar.at)
     write_jsonl(out, voicebench_json(rows))

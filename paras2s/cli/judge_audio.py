@@ -202,7 +202,7 @@ def bench_systems(
         return
     require_new(out, judges)
     done, stopped = judge_systems(judges, asked, met, console, as_json)
-    spent_usd = judges[0].client.caller.wallet.spent_usd
+    spent_usd = judges[0].client.spent_usd
     if as_json:
         print_json({"verdicts": str(out), **asdict(done), "asked": len(met) * len(judges), "spent_usd": spent_usd})
     else:

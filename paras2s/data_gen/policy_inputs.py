@@ -26,12 +26,14 @@ def prepare_prompts(policy: Policy, dataset: Dataset, queries: Sequence[Query]) 
         return [policy.encode_prompt([Turn("user", query.transcript, dataset.clip(query.clip))]) for query in queries]
     embed_sentences([query.transcript for query in queries])
     # What its front-end makes of a clip is kept beside the clip.
-    return [policy.prompt_of(dataset.percept(query.clip, CODEC), query.transcript) for query in queries]
+    return [policy.prompt_of(dataset.clip_features(query.clip, CODEC), query.transcript) for query in queries]
 
 
 def fit_normalizer(dataset: Dataset) -> FeatureNormalizer:
     """How the demonstrations' queries sound, on average."""
-    return FeatureNormalizer.fit(np.stack([dataset.percept(q.clip, CODEC).utterance for q in dataset.of_role("demonstration")]))
+    return FeatureNormalizer.fit(
+        np.stack([dataset.clip_features(q.clip, CODEC).utterance for q in dataset.of_role("demonstration")])
+    )
 
 
 def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[EncodedQuestion]:
@@ -42,4 +44,4 @@ def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[Encoded
     def heard(percept: ClipFeatures, words: str) -> EncodedQuestion:
         return EncodedQuestion(percept.codes, listener.features(percept, words), SENTENCE_DIM)
 
-    return [heard(dataset.percept(query.clip, CODEC), query.transcript) for query in queries]
+    return [heard(dataset.clip_features(query.clip, CODEC), query.transcript) for query in queries]

@@ -183,7 +183,7 @@ def judge_systems(
 
 
 def _row(aspect: str, one: Meeting, reference: str, found: Preference | Unscored) -> dict[str, Any]:
-    said = found.said if isinstance(found, Preference) else (UNSCORED, UNSCORED)
+    said = found.order_labels if isinstance(found, Preference) else (UNSCORED, UNSCORED)
     return dict(zip(COLUMNS, (aspect, one.instruction_id, one.system, reference, *said), strict=True))
 
 
