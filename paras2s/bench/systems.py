@@ -141,7 +141,7 @@ class EndpointSystem:
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """Sends as many requests at once as the endpoint has slots."""
         requests = [AudioChatRequest((read_clip(one.clip),), number) for one in questions for number in range(count)]
-        turns = [Response(one.text, one.clip, one.failed) for one in self._chat.say_all(requests, on_progress)]
+        turns = [Response(one.text, one.clip, one.failed) for one in self._chat.complete_all(requests, on_progress)]
         return [turns[start : start + count] for start in range(0, len(turns), count)]
 
 
@@ -206,13 +206,13 @@ class LLMBaseline:
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """One text a question, spoken `count` times."""
         from paras2s.data_gen.curation.llm_calls import CurationLLM, WrittenAnswer
-        from paras2s.data_gen.curation.text_filters import tones_asked
+        from paras2s.data_gen.curation.text_filters import tone_instruction
         from paras2s.data_gen.curation.voices import Engines
-        from paras2s.data_gen.tts.base import Line, speak_all
+        from paras2s.data_gen.tts.base import Line, synthesise_all
 
         llm = CurationLLM.open(self.config, lambda *_: None)
         values = [{"line": self._line(question)} for question in questions]
-        plain = {"tones": tones_asked(self.config.agent_tones)}
+        plain = {"tones": tone_instruction(self.config.agent_tones)}
         written = llm.check("answers", llm.prompt("answer_system", "answer"), WrittenAnswer, values, plain)
         agent = self.config.agent
         lines, places = [], []
@@ -222,7 +222,7 @@ class LLMBaseline:
                 manner = one.tone if self.knows_style and agent.engine == "openai" else ""
                 lines += [Line(one.answer, agent, tone, manner, take) for take in range(count)]
                 places += [place] * count
-        spoken = speak_all(Engines(self.config).of(agent), lines, self.config.cache_dir, on_progress)
+        spoken = synthesise_all(Engines(self.config).of(agent), lines, self.config.cache_dir, on_progress)
         responses: list[list[Response]] = [[] for _ in questions]
         for place, line, made in zip(places, lines, spoken, strict=True):
             sound = Response(line.text, made) if isinstance(made, Clip) else Response(line.text, failed=made.reason)

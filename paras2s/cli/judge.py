@@ -316,7 +316,7 @@ def _judge_suite(asked: _Asked, pairs: Any, console: Any, as_json: bool) -> Any:
     path = asked.out or Path("runs") / asked.name / f"{own_name}.jsonl"
     with progress_bar(console, "pairs judged", len(pairs), quiet=as_json) as bar:
         took_s, stopped = judge_suite(judge, pairs, root, path, bar.at)
-    spent_usd = judge.client.caller.wallet.spent_usd
+    spent_usd = judge.client.spent_usd
     console.print(
         f"{judge.client.calls} calls in {took_s:.0f} s, {spent_usd:.4f} USD spent now; verdicts in {path}", highlight=False
     )

@@ -201,7 +201,7 @@ def bench_systems(
             show_estimate(console, judges[0].config.llm.model, bill)
         return
     done, stopped = judge_systems(judges, asked, compared, console, as_json)
-    spent_usd = judges[0].client.caller.wallet.spent_usd
+    spent_usd = judges[0].client.spent_usd
     if as_json:
         print_json({"verdicts": str(out), **asdict(done), "asked": len(compared) * len(judges), "spent_usd": spent_usd})
     else:

@@ -35,4 +35,4 @@ def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[Encoded
     def encode(features: ClipFeatures, transcript: str) -> EncodedQuestion:
         return EncodedQuestion(features.codes, normalizer.features(features, transcript), SENTENCE_DIM)
 
-    return [encode(dataset.percept(query.clip, CODEC), query.transcript) for query in queries]
+    return [encode(dataset.clip_features(query.clip, CODEC), query.transcript) for query in queries]

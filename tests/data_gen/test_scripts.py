@@ -130,9 +130,9 @@ def test_counts_by_hand() -> None:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"rl_contrasts": 51}, r"70 training, 10 validation and 20 test scripts, 71, 8 and 12 are asked for; lower data\.\*"),
-        ({"test_contrasts": 21}, "68, 8 and 21 are asked for"),
-        ({"validation_contrasts": 11}, "68, 11 and 12 are asked for"),
+        ({"rl_contrasts": 51}, r"70 training, 10 validation and 20 test scripts, 71, 8 and 12 are requested; lower data\.\*"),
+        ({"test_contrasts": 21}, "68, 8 and 21 are requested"),
+        ({"validation_contrasts": 11}, "68, 11 and 12 are requested"),
         ({"preference_contrasts": 49}, r"data\.preference_contrasts: must not be more than data\.rl_contrasts"),
     ],
 )

@@ -198,7 +198,7 @@ class ModelScorer:
         from paras2s.policy.embedded.frontend import extract_features
         from paras2s.reward.reward_model.model import EncodedQuestion
 
-        percept = extract_features(clip, CODEC) if query is None else self._dataset.percept(query.clip, CODEC)
+        percept = extract_features(clip, CODEC) if query is None else self._dataset.clip_features(query.clip, CODEC)
         words = transcribe([clip])[0].text if query is None else query.transcript
         return EncodedQuestion(percept.codes, self._listener.features(percept, words), SENTENCE_DIM)
 

@@ -311,13 +311,13 @@ class _Spending:
 
     def __init__(self, probed: Probed) -> None:
         self._judge, self._client = probed.judge, probed.client
-        self._before = (self._client.caller.wallet.spent_usd, self._client.calls) if self._client else (0.0, 0)
+        self._before = (self._client.spent_usd, self._client.calls) if self._client else (0.0, 0)
 
     def now_usd(self, judged: Sequence[Judged]) -> float | None:
         """In USD; 0 where no call was made, None where calls were made that have no price."""
         if self._client is None or self._client.calls == self._before[1]:
             return 0.0
-        now_usd = self._client.caller.wallet.spent_usd - self._before[0]
+        now_usd = self._client.spent_usd - self._before[0]
         if isinstance(self._judge, ScoringJudge):
             priced = isinstance(self._judge.score, Memory) and self._judge.score.priced
         else:

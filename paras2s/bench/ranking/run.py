@@ -175,7 +175,7 @@ def judge_systems(
 
 
 def _row(aspect: str, one: Comparison, reference: str, verdict: Preference | Unscored) -> dict[str, Any]:
-    labels = verdict.said if isinstance(verdict, Preference) else (UNSCORED, UNSCORED)
+    labels = verdict.order_labels if isinstance(verdict, Preference) else (UNSCORED, UNSCORED)
     return dict(zip(COLUMNS, (aspect, one.instruction_id, one.system, reference, *labels), strict=True))
 
 

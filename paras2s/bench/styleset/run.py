@@ -36,7 +36,7 @@ from paras2s.bench.styleset.dialogue import (
 )
 from paras2s.bench.styleset.report import StyleRow, label_of, row_of, save_rows
 from paras2s.bench.systems import SUFFIXES
-from paras2s.clients.audio_chat import RATE_HZ, AudioChat, AudioChatRequest, SpokenTurn
+from paras2s.clients.audio_chat import RATE_HZ, AudioChat, AudioChatRequest, SpokenReply
 from paras2s.clients.chat import Bill
 from paras2s.configs.schema.run import AudioChatConfig, load_audio_chat
 from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
@@ -168,7 +168,7 @@ class EndpointDialogue:
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
         """All at once; a call that fails for good is a reason, and so is an earlier answer that has no text."""
         asked = [_sayable(turns, seed) for turns, seed in zip(dialogues, seeds, strict=True)]
-        said = iter(self._chat.say_all([one for one in asked if one is not None]))
+        said = iter(self._chat.complete_all([one for one in asked if one is not None]))
         silent = Reply(failed="an earlier answer came without a transcript, and an endpoint reads its answers as text")
         return [silent if one is None else _reply(next(said)) for one in asked]
 
@@ -180,7 +180,7 @@ def _sayable(turns: Sequence[Turn], seed: int) -> AudioChatRequest | None:
     return AudioChatRequest(tuple(one for one in heard if one is not None), seed=seed)
 
 
-def _reply(said: SpokenTurn) -> Reply:
+def _reply(said: SpokenReply) -> Reply:
     return Reply(said.text, said.clip, said.failed, cut=said.cut)
 
 

@@ -39,7 +39,7 @@ from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError
 from paras2s.reward.judges.parsing import ANSWER_SCHEMA, read_as, read_score, require_whole
 from paras2s.reward.judges.prompts import Prompt, read_prompt
 from paras2s.types import Unscored
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 from paras2s.utils.io import write_jsonl
 from paras2s.utils.progress import progress_bar
 
@@ -84,7 +84,7 @@ def run_voicebench(options: VoiceBenchOptions, console: Console, quiet: bool) ->
     client = None
     if options.judge is not None:
         config = open_config(options.judge, options.overrides)
-        client = LLMClient(config.llm, Kept(options.cache_dir / "judging.sqlite"))
+        client = LLMClient(config.llm, JsonCache(options.cache_dir / "judging.sqlite"))
     with progress_bar(console, "answers judged", None, quiet) as bar:
         rows = score_voicebench(items, transcripts, client, bar.at)
     write_jsonl(options.out, (asdict(row) for row in rows))

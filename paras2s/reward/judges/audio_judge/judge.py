@@ -143,7 +143,7 @@ class AudioJudge:
             task=self.task.name,
             label=label,
             points=points,
-            said=tuple(one if place == 0 else turned(one) for place, one in enumerate(meant)),
+            order_labels=tuple(one if place == 0 else turned(one) for place, one in enumerate(meant)),
             votes=flat,
             spread=spread_of(flat),
             consistent=meant[0] == meant[1] if len(meant) == 2 else None,
