@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from tiny.endpoint import Say, ScriptedEndpoint, said
 
-from paras2s.configs.schema.run import CurationConfig, VoiceConfig
+from paras2s.configs.schema.curation import CurationConfig, VoiceConfig
 from paras2s.data_gen.curation.dedup import Duplicates
 from paras2s.data_gen.curation.llm_calls import CurationLLM, Spend
 from paras2s.data_gen.curation.pipeline import Pipeline

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from tiny.endpoint import Cut, Fail, Raw, Say, ScriptedEndpoint
 
 from paras2s.clients.chat import LLMClient, Message, Reply, Request
-from paras2s.configs.schema.run import LLMConfig
+from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.reward.judges.parsing import PAIR_SCHEMA, read_pair
 from paras2s.utils.cache import Kept
 

@@ -9,7 +9,6 @@ from typing import Any
 from paras2s import __version__
 from paras2s.bench.paras2s.report import write_report
 from paras2s.bench.results import AnswerRow
-from paras2s.configs.schema.run import RunConfig
 from paras2s.data_gen.dataset import Dataset
 from paras2s.run import STAGES, Run
 from paras2s.utils.io import read_json, write_json
@@ -19,7 +18,7 @@ from paras2s.utils.process_memory import MemoryWatch
 def announce(run: Run) -> str:
     """What the run will do, and how long it took last time."""
     config = run.config
-    answers = config.align.steps * config.align.queries_per_step * config.align.group_size
+    answers = config.align.steps * config.align.sampling.queries_per_step * config.align.sampling.group_size
     plan = (
         f"{config.name}: speak and filter scripts, warm up {config.warmup.steps} steps, distil a reward model, "
         f"GRPO over {config.align.steps} steps ({answers} answers), bench, and write {run.folder / 'report.html'}."
@@ -101,13 +100,3 @@ def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> P
         notes=notes,
     )
     return path
-
-
-def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> RunConfig:
-    """A preset under another seed gets a folder of its own."""
-    values: dict[str, Any] = {}
-    if seed is not None:
-        values = {"seed": seed, "run_dir": config.run_dir.with_name(f"{config.run_dir.name}-seed{seed}")}
-    if run_dir is not None:
-        values["run_dir"] = run_dir
-    return config.model_copy(update=values)

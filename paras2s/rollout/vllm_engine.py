@@ -18,7 +18,7 @@ import ray
 import torch
 
 import paras2s
-from paras2s.configs.schema.run import AlignConfig
+from paras2s.configs.schema.align import SamplingConfig
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.sampler import slot_names
@@ -34,8 +34,8 @@ MEMORY_SHARE = {"cuda": 0.85, "cpu": 0.12}
 Answer = tuple[np.ndarray, np.ndarray, str]
 
 
-def engine_python(config: AlignConfig) -> Path:
-    """VLLM's own interpreter.
+def engine_python(config: SamplingConfig) -> Path:
+    """Path of vLLM's own interpreter.
 
     Raises:
         ConfigError: there is none.
@@ -44,7 +44,9 @@ def engine_python(config: AlignConfig) -> Path:
     # Not resolved: an environment's interpreter is a link, and is its environment's only under its own name.
     found = (config.engine_python or beside).absolute()
     if not found.exists():
-        raise ConfigError(f"align.engine: no vLLM at {found}; run `make vllm-env`, or set align.engine_python")
+        raise ConfigError(
+            f"align.sampling.engine: no vLLM at {found}; run `make vllm-env`, or set align.sampling.engine_python"
+        )
     return found
 
 
@@ -62,11 +64,11 @@ def as_block(policy: InterleavedPolicy, answers: Sequence[Answer]) -> Block:
 class VllmEngine:
     """Samples a single-stream policy with vLLM. `version` is -1 until weights come."""
 
-    def __init__(self, policy: Policy, config: AlignConfig, max_steps: int, threads: int) -> None:
+    def __init__(self, policy: Policy, config: SamplingConfig, max_steps: int, threads: int) -> None:
         if not isinstance(policy, InterleavedPolicy):
             raise PolicyError(
-                f"align.engine: vllm samples single-stream policies (GLM-4-Voice, Step-Audio 2), and {type(policy).__name__} "
-                "is none; set align.engine to native"
+                "align.sampling.engine: vllm samples single-stream policies (GLM-4-Voice, Step-Audio 2), and "
+                f"{type(policy).__name__} is none; set align.sampling.engine to native"
             )
         self.policy, self.version = policy, -1
         self._python, self._threads = engine_python(config), threads
@@ -121,9 +123,11 @@ class VllmEngine:
             PolicyError: top-k, or a temperature of its own for each stream: vLLM has one for all tokens.
         """
         if sampling.truncated or sampling.text_temperature != sampling.audio_temperature:
-            raise PolicyError("vLLM samples both streams at one temperature and without top-k; set align.engine to native")
+            raise PolicyError(
+                "vLLM samples both streams at one temperature, without top-k; set align.sampling.engine to native"
+            )
         check_lengths(query_ids, prompts, sampling.max_steps, self.policy.spec.context_steps)
-        asked = (
+        arguments = (
             [prompt.text_ids.tolist() for prompt in prompts],
             group_size,
             sampling.text_temperature,
@@ -133,13 +137,13 @@ class VllmEngine:
             [self._embedded(prompt) for prompt in prompts],
         )
         try:
-            found = ray.get(self._worker.sample.remote(*asked))
+            found = ray.get(self._worker.sample.remote(*arguments))
         except ray.exceptions.RayActorError as error:
             print(f"vLLM's engine died and is started again: {error}", file=sys.stderr)
             self._worker = self._start()
             if self._weights is not None:
                 ray.get(self._worker.set_weights.remote(self._weights, self.version))
-            found = ray.get(self._worker.sample.remote(*asked))
+            found = ray.get(self._worker.sample.remote(*arguments))
         generations = [
             Generation((as_block(self.policy, answers),), tuple(finish for _, _, finish in answers), tuple(row))
             for answers, row in zip(found, seeds, strict=True)

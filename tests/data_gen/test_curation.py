@@ -156,8 +156,8 @@ def test_twins_go_within_a_topic_and_across_the_split_but_not_across_topics_of_o
 def candidate(**changes: Any) -> Candidate:
     values = {
         "id": "a", "contrast_id": "a", "category": "emotion", "topic": "Travel", "role": "rl", "style": "sad", "speaker": "m1",
-        "text": "Some words.", "transcript": "some words", "word_error_rate": 0.0, "style_probability": None, "rejected_by": None,
-        "rejected": None, **changes,
+        "text": "Some words.", "transcript": "some words", "word_error_rate": 0.0, "style_probability": None,
+        "rejected_by": None, "rejected": None, **changes,
     }  # fmt: skip
     return Candidate(**values)
 

@@ -18,10 +18,11 @@ from tiny.plans import KIMI_CONFIG, RATES, SHIPPED, kimi_plan
 from typer.testing import CliRunner
 
 from paras2s.cli.plan import plan
-from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RunConfig, load_config
+from paras2s.configs.schema.align import AlignConfig
+from paras2s.configs.schema.run import PolicyConfig, RunConfig, load_config
 from paras2s.errors import ConfigError
 from paras2s.planning import cost
-from paras2s.planning.cluster import Driver, Rates, as_the_run_says, figures, load_cluster, load_rates, policy_facts
+from paras2s.planning.cluster import Driver, Rates, figures, load_cluster, load_rates, override_by_run, policy_facts
 from paras2s.planning.simulate import load_of, make_plan
 
 # -- plans --------------------------------------------------------------------------------------------------------------
@@ -42,7 +43,7 @@ def test_the_papers_setting_adds_up() -> None:
 def test_longer_answers_more_answers_and_fewer_devices_take_longer() -> None:
     base = kimi_plan().rhythm.step_s
     assert kimi_plan(answer_s=10).rhythm.step_s < base
-    assert kimi_plan(overrides={"align.group_size": 16}).rhythm.step_s > base
+    assert kimi_plan(overrides={"align.sampling.group_size": 16}).rhythm.step_s > base
     assert kimi_plan(changes={"devices": 4, "learner.shard_over": 4}).rhythm.step_s > base
     assert kimi_plan(overrides={"align.lora": None}).rhythm.step_s > base
     assert kimi_plan(changes={"device.step_overhead_ms.value": 1}).rhythm.step_s < base
@@ -81,40 +82,40 @@ def test_a_policy_is_known_by_its_kind_its_sizes_or_its_name() -> None:
 
 
 def test_what_the_run_sets_it_decides() -> None:
-    align = load_config(KIMI_CONFIG, {"align.lora": {"rank": 4}, "align.answers_at_once": 2, "align.max_staleness": 3}).align
-    found = as_the_run_says(load_cluster("h100x8", RATES, {"learner.trainable": "full"}), align)
+    overrides = {"align.lora": {"rank": 4}, "align.optimizer.micro_batch_size": 2, "align.max_staleness": 3}
+    align = load_config(KIMI_CONFIG, overrides).align
+    found = override_by_run(load_cluster("h100x8", RATES, {"learner.trainable": "full"}), align)
     assert (found.learner.trainable, found.learner.lora_rank, found.learner.rows) == ("lora", 4, 2)
     assert found.driver == Driver(kind="async", max_staleness=3)
-    adapters = as_the_run_says(load_cluster("h100x8", RATES, {"learner.weight_bytes": 4}), align)
-    assert adapters.learner.weight_bytes == 2  # align.mixed_precision
+    adapters = override_by_run(load_cluster("h100x8", RATES, {"learner.weight_bytes": 4}), align)
+    assert adapters.learner.weight_bytes == 2  # align.optimizer.mixed_precision
     full = load_config(KIMI_CONFIG, {"align.lora": None}).align
-    assert as_the_run_says(load_cluster("h100x8", RATES), full).learner.trainable == "full"
-    float32 = load_config(KIMI_CONFIG, {"align.lora": None, "align.mixed_precision": False}).align
-    assert as_the_run_says(load_cluster("h100x8", RATES), float32).learner.weight_bytes == 4
-    stored = load_config(KIMI_CONFIG, {"align.mixed_precision": False}).align
-    assert as_the_run_says(load_cluster("h100x8", RATES), stored).learner.weight_bytes == 2
+    assert override_by_run(load_cluster("h100x8", RATES), full).learner.trainable == "full"
+    float32 = load_config(KIMI_CONFIG, {"align.lora": None, "align.optimizer.mixed_precision": False}).align
+    assert override_by_run(load_cluster("h100x8", RATES), float32).learner.weight_bytes == 4
+    stored = load_config(KIMI_CONFIG, {"align.optimizer.mixed_precision": False}).align
+    assert override_by_run(load_cluster("h100x8", RATES), stored).learner.weight_bytes == 2
 
 
 @pytest.mark.parametrize("name", [path.stem for path in SHIPPED])
 def test_what_the_run_does_not_set_is_the_clusters(name: str) -> None:
     shipped = load_cluster(name, RATES)
-    assert as_the_run_says(shipped, AlignConfig()) == shipped
+    assert override_by_run(shipped, AlignConfig()) == shipped
 
 
 @pytest.mark.parametrize("name", ["h100x8", "gpu64"])
 def test_the_clusters_of_kimis_plan_say_what_its_run_does(name: str) -> None:
     shipped = load_cluster(name, RATES)
-    assert as_the_run_says(shipped, load_config(KIMI_CONFIG).align) == shipped
+    assert override_by_run(shipped, load_config(KIMI_CONFIG).align) == shipped
 
 
 def test_kimis_roles_share_8_devices_and_no_two_of_a_role_share_one() -> None:
     """Ray gives a fraction of a device to the fullest one that has it, learners first: two halves land on one."""
     align = load_config(KIMI_CONFIG).align
     left = [1.0] * 8
-    for role, count in ((align.learner, align.learner_workers), (align.rollout, align.rollout_workers),
-                        (align.reward, align.reward_workers)):  # fmt: skip
+    for role in (align.workers.learner, align.workers.rollout, align.workers.reward):
         places = []
-        for _ in range(count):
+        for _ in range(role.count):
             fullest = min((free, place) for place, free in enumerate(left) if free >= role.gpus - 1e-9)
             places.append(fullest[1])
             left[fullest[1]] -= role.gpus
