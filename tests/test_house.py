@@ -22,26 +22,37 @@ LAYERS = (
     ("cli",),
     ("pipeline", "grpo"),
     ("bench", "data_gen"),
+    # A run opens the policy and the reward of its config; the rooms above take it from there.
+    ("run",),
     ("rollout",),
     ("reward", "train"),
     ("policy", "planning"),
-    ("audio", "clients", "run"),
+    ("audio", "clients"),
     ("configs", "types", "errors", "utils"),
 )
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
-# Neither imports the other, not even downwards: who speaks does not know who judges.
+# Neither imports the other, not even downwards: a policy does not know its judge.
 APART = (("reward", "policy"),)
 
 # Offenders of today, "importer -> imported". Take an entry out with the import.
-UPWARD: set[str] = set()
-CIRCLES: set[str] = set()
-LONG_FILES: set[str] = set()
+UPWARD = {
+    "paras2s.policy.contract -> paras2s.train.batching",  # `flat` moves to policy/
+    "paras2s.rollout.vllm_engine -> paras2s",  # only for the package's folder
+}
+CIRCLES = {
+    "paras2s.policy.dual_stream.logprobs, paras2s.policy.dual_stream.network",  # the network still scores
+    "policy, train",  # by `flat`, see above
+}
+LONG_FILES = {
+    "tests/policy/test_interleaved.py",
+    "tests/policy/test_moshi.py",
+}
 LONG_FUNCTIONS: set[str] = set()
 
 
 @dataclass(frozen=True, order=True)
 class Import:
-    """One import of a module of the package: who, what, and at which line."""
+    """One import of a module of the package and its line."""
 
     importer: str
     imported: str
@@ -74,11 +85,12 @@ def imports_of(module: str, tree: ast.Module, modules: Mapping[str, object]) -> 
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}:{node.lineno} imports relatively"
-            # `from a.b import c` imports a.b.c where that is a module, else a.b.
-            whole = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name in modules else str(node.module) for name in whole if name != f"{PACKAGE}.__version__"]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
-            names = [node.args[0].value] if isinstance(node.args[0], ast.Constant) else []
+            # `from a.b import c` imports a.b.c where that is a module, else a.b. The version is no module.
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else str(node.module) for name in full if name != f"{PACKAGE}.__version__"]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(f"{PACKAGE}."):
+            # A table of names that are imported late: "paras2s.a.b" or "paras2s.a.b:Class".
+            names = [node.value.partition(":")[0]]
         for name in names:
             if name in modules and name != module:
                 yield Import(module, name, node.lineno)
@@ -122,9 +134,9 @@ def check(found: Mapping[str, str], allowed: set[str], rule: str) -> None:
     """Fails with every offender that is not allowed, and with every allowed one that is no offender any more."""
     new = [f"{name}  ({found[name]})" if found[name] else name for name in sorted(set(found) - allowed)]
     old = sorted(allowed - set(found))
-    said = [f"{rule}:", *(f"  {line}" for line in new)] if new else []
-    said += ["no longer needed in the list of today's offenders:", *(f"  {name}" for name in old)] if old else []
-    assert not said, "\n".join(said)
+    report = [f"{rule}:", *(f"  {line}" for line in new)] if new else []
+    report += ["no longer needed in the list of today's offenders:", *(f"  {name}" for name in old)] if old else []
+    assert not report, "\n".join(report)
 
 
 def test_every_room_has_a_layer() -> None:
@@ -198,6 +210,14 @@ if TYPE_CHECKING:
 def late():
     from paras2s.c import thing
     import_module("paras2s.a")
+    return {"kind": "paras2s.c:Thing"}
 """
     found = sorted((edge.imported, edge.line) for edge in imports_of("paras2s.here", ast.parse(code), modules))
-    assert found == [("paras2s.a", 5), ("paras2s.a", 10), ("paras2s.a.b", 5), ("paras2s.c", 7), ("paras2s.c", 9)]
+    assert found == [
+        ("paras2s.a", 5),
+        ("paras2s.a", 10),
+        ("paras2s.a.b", 5),
+        ("paras2s.c", 7),
+        ("paras2s.c", 9),
+        ("paras2s.c", 11),
+    ]
