@@ -20,7 +20,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,13 @@ import ray
 import torch
 from rich.console import Console
 
-from paras2s.align_async import align_async
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces
-from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig, RoleConfig, RunConfig
-from paras2s.grpo import align
-from paras2s.grpo_run import Alignment
+from paras2s.configs.schema.align import AlignConfig, ObjectiveConfig, OptimizerConfig, SamplingConfig, WorkersConfig
+from paras2s.configs.schema.run import PolicyConfig, RewardConfig, RewardSourceConfig, RunConfig
+from paras2s.grpo import GRPOJob, train_grpo
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FEATURE_DIM, FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
@@ -61,16 +60,16 @@ def slow_worker(judge_s: float) -> Any:
     class SlowRewardWorker:
         def __init__(self, setup: RewardSetup, threads: int) -> None:
             torch.set_num_threads(threads)
-            self.panel = CompositeReward(setup)
+            self.rewards = CompositeReward(setup)
 
         def score(
             self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[RewardQuestion]
         ) -> list[list[Reward | Unscored]]:
             time.sleep(judge_s)
-            return self.panel.score(
+            return self.rewards.score(
                 [
-                    Group(asked, tuple(GivenAnswer(codes, text) for codes, text in zip(one.codes, one.texts, strict=True)))
-                    for asked, one in zip(questions, rollouts[part], strict=True)
+                    Group(question, tuple(GivenAnswer(codes, text) for codes, text in zip(one.codes, one.texts, strict=True)))
+                    for question, one in zip(questions, rollouts[part], strict=True)
                 ]
             )
 
@@ -124,8 +123,8 @@ def random_prompt(rng: np.random.Generator) -> Prompt:
     return Prompt(audio, np.full(len(audio), ids["blank_id"]), features, continuous, SENTENCE_DIM, tuple(map(int, offsets)))
 
 
-def make_alignment(folder: Path, sft: Path, seed: int, steps: int, threads: int | None, staleness: int | None) -> Alignment:
-    role = RoleConfig(threads=threads)
+def make_job(folder: Path, sft: Path, seed: int, steps: int, threads: int | None, staleness: int) -> GRPOJob:
+    role = {"threads": threads}
     config = RunConfig(
         seed=seed,
         run_dir=folder,
@@ -133,11 +132,16 @@ def make_alignment(folder: Path, sft: Path, seed: int, steps: int, threads: int 
         policy=SIZES,
         reward=RewardConfig(sources=(RewardSourceConfig(kind="length", options={"target_steps": TARGET_STEPS}),)),
         align=AlignConfig(
-            steps=steps, queries_per_step=QUESTIONS, learned_queries=LEARNED, group_size=GROUP, warmup_steps=1,
-            kl_weight=0.0, max_staleness=staleness, importance_cap=None if staleness is None else 2.0,
-            checkpoint_every=steps, evaluate_every=steps, rollout=role, reward=role, learner=role,
+            steps=steps,
+            max_staleness=staleness,
+            checkpoint_every=steps,
+            evaluate_every=steps,
+            sampling=SamplingConfig(queries_per_step=QUESTIONS, group_size=GROUP),
+            objective=ObjectiveConfig(groups_per_update=LEARNED, kl_weight=0.0, tis_cap=2.0 if staleness else None),
+            optimizer=OptimizerConfig(warmup_steps=1),
+            workers=WorkersConfig.model_validate({"rollout": role, "reward": role, "learner": role}),
         ),
-    )  # fmt: skip
+    )
     run = Run(config, Console(quiet=True), quiet=True)
     folder.mkdir(parents=True)
     run.sft_dir.symlink_to(sft)
@@ -145,7 +149,7 @@ def make_alignment(folder: Path, sft: Path, seed: int, steps: int, threads: int 
     prompts = [random_prompt(rng) for _ in range(PROMPTS)]
     nothing = EncodedQuestion(np.zeros((0, 2), dtype=np.int64), np.zeros((0, FEATURE_DIM)), SENTENCE_DIM)
     questions = [RewardQuestion(f"q{number}", nothing, "") for number in range(PROMPTS)]
-    return Alignment(run, prompts, questions, [], [], lambda prompt, _: prompt)
+    return GRPOJob(run, prompts, questions, [], [], lambda prompt, _: prompt)
 
 
 def mean_error(values: Sequence[float]) -> tuple[float, float | None]:
@@ -187,21 +191,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="of sampler and of learner; else all cores each")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    drivers: dict[str, tuple[Callable[[Alignment, bool], None], int | None]] = {
-        "sync": (align, None),
-        "async": (align_async, options.staleness),
-    }
+    drivers = {"sync": 0, "async": options.staleness}
     workers.RewardWorker = slow_worker(options.judge_s)
     runs: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in drivers}
     with tempfile.TemporaryDirectory() as root:
         count = save_policy(Path(root) / "sft", seed=0)
         print(f"{count / 1e6:.1f} M parameters, {QUESTIONS} x {GROUP} answers a step, a judge of {options.judge_s:g} s")
         for repeat in range(options.repeats):
-            for name, (driver, staleness) in drivers.items():
+            for name, staleness in drivers.items():
                 folder = Path(root) / f"{name}{repeat}"
-                made = make_alignment(folder, Path(root) / "sft", repeat, options.steps, options.threads, staleness)
-                driver(made, False)
-                run = made.run.metrics()
+                job = make_job(folder, Path(root) / "sft", repeat, options.steps, options.threads, staleness)
+                train_grpo(job, resume=False)
+                run = job.run.metrics()
                 runs[name].append(run)
                 taken = [row["seconds"] for row in run]
                 print(f"  run {repeat} {name:5s} {np.median(taken[2:]):.2f} s a step, {sum(taken):.1f} s for {len(run)}; "

@@ -63,17 +63,19 @@ def run_ours(wire: Connection, turns: int) -> None:
 
     The learner's part: GFLOP/s of its products with the weights (reference, forward, backward), and of one large product.
     """
+    from paras2s.configs.schema.align import ObjectiveConfig
+    from paras2s.policy.base import flat
     from paras2s.policy.dual_stream.logprobs import teacher_forced
     from paras2s.policy.dual_stream.sampler import sample
     from paras2s.policy.types import Sampling
-    from paras2s.train.batching import flat, token_batch
-    from paras2s.train.losses import Objective, group_advantages, grpo_loss
+    from paras2s.train.batching import token_batch
+    from paras2s.train.losses import group_advantages, grpo_loss
 
     torch.set_num_threads(THREADS)
     model = our_model(seed=0)
     reference = copy.deepcopy(model).requires_grad_(False)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
-    objective = Objective(loss_type="grpo", ratio_level="token", kl_weight=BETA, max_steps=WORK.new_tokens)
+    objective = ObjectiveConfig(loss_type="grpo", ratio_level="token", average="joint", kl_weight=BETA)
     sampling = Sampling(max_steps=WORK.new_tokens)
     learned: list[float] = []
 
@@ -88,7 +90,7 @@ def run_ours(wire: Connection, turns: int) -> None:
         logp = flat([teacher_forced(model.train(), prompts, blocks, sampling)])
         known = token_batch([[block] for block in blocks], logp.dtype, logp.device)
         optimiser.zero_grad()
-        grpo_loss(known.batch(logp, ref_logp, known.behaviour_logp), advantages, objective).loss.backward()
+        grpo_loss(known.batch(logp, ref_logp, known.behaviour_logp), advantages, objective, WORK.new_tokens).loss.backward()
         learned.append(time.perf_counter() - started)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
         optimiser.step()

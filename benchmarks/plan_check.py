@@ -30,6 +30,7 @@ import torch
 import yaml
 from torch.nn import functional as fn
 
+from paras2s.configs.schema.align import ObjectiveConfig
 from paras2s.configs.schema.run import PolicyConfig, RunConfig
 from paras2s.planning import cost
 from paras2s.planning.cluster import Cluster, Figure, MeasuredDevice, PolicyFacts, load_cluster, load_rates, policy_facts
@@ -37,13 +38,14 @@ from paras2s.planning.simulate import Answer, Lengths, decode, draw_answers, lea
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import PromptMemory, StepMemory
 from paras2s.policy.dual_stream.logprobs import picked_logprobs, teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM, Layer, RMSNorm
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.dual_stream.network import Layer, RMSNorm
 from paras2s.policy.dual_stream.sampler import pick, sample
 from paras2s.policy.embedded.policy import SPECIALS, special_ids
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.train.batching import token_batch
-from paras2s.train.losses import Objective, group_advantages, grpo_loss
+from paras2s.train.losses import group_advantages, grpo_loss
 from paras2s.types import Block
 
 THREADS = 2
@@ -280,7 +282,7 @@ class Growth:
 
 def measured_phases(setting: Setting, facts: PolicyFacts, repeats: int) -> tuple[dict[str, list[float]], float, float]:
     """Seconds of each phase of each step after the first, the answers' mean length, and bytes that learning adds."""
-    config, objective = network(setting.policy, facts), Objective(max_steps=setting.steps, kl_weight=0.2)
+    config, objective = network(setting.policy, facts), ObjectiveConfig(average="joint", kl_weight=0.2)
     model = DualStreamLM(config)
     model.initialise(0)
     reference = copy.deepcopy(model).requires_grad_(False)
@@ -314,7 +316,7 @@ def measured_phases(setting: Setting, facts: PolicyFacts, repeats: int) -> tuple
 def _learn(
     model: DualStreamLM,
     optimiser: torch.optim.Optimizer,
-    objective: Objective,
+    objective: ObjectiveConfig,
     prompts: Sequence[Prompt],
     blocks: Sequence[Block],
     ref_logp: torch.Tensor,
@@ -327,7 +329,7 @@ def _learn(
     known = token_batch([(block,) for block in blocks], torch.float32, torch.device("cpu"))
     batch = known.batch(logp.flatten(1), ref_logp.flatten(1), known.behaviour_logp)
     optimiser.zero_grad()
-    torch.autograd.backward(grpo_loss(batch, advantages, objective).loss)
+    torch.autograd.backward(grpo_loss(batch, advantages, objective, sampling.max_steps).loss)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimiser.step()
 
@@ -377,20 +379,21 @@ def check_steps(facts: PolicyFacts, cluster: Cluster, repeats: int) -> None:
 def check_recorded(folder: Path, cluster: Cluster) -> None:
     """Whole steps of earlier runs, whose answers' lengths are in their logs; steps with a look at validation are left out."""
     rates = load_rates()
-    print(f"\n{'run':34s}   B  learned   G  predicted  recorded (n)     predicted / recorded")
+    print(f"\n{'run':34s}   B   groups   G  predicted  recorded (n)     predicted / recorded")
     ratios = []
     for path in sorted(folder.rglob("metrics.jsonl")):
-        said = yaml.safe_load((path.parent / "config.resolved.yaml").read_text())
+        run = yaml.safe_load((path.parent / "config.resolved.yaml").read_text())
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         seen = [row["seconds"] for row in rows if "validation_reward" not in row]
-        align = {name: said["align"][name] for name in ("queries_per_step", "learned_queries", "group_size")}
-        config = RunConfig.model_validate({"align": align, "policy": said["policy"], "distill": said["distill"]})
+        align = {name: run["align"][name] for name in ("sampling", "objective")}
+        config = RunConfig.model_validate({"align": align, "policy": run["policy"], "distill": run["distill"]})
+        sampling, groups = config.align.sampling, config.align.objective.groups_per_update
         known = policy_facts(rates, config.policy, "embedded")
         steps = statistics.fmean(row["length_steps"] for row in rows)
         answer_s = (steps - config.policy.audio_delay_steps - 1) / known.facts.steps_per_s.value
         plan = make_plan(config, cluster, rates, known, answer_s=answer_s)
         ratios.append(plan.rhythm.step_s / statistics.median(seen))
-        counts = f"{align['queries_per_step']:3d} {align['learned_queries']:8d} {align['group_size']:3d}"
+        counts = f"{sampling.queries_per_step:3d} {groups:8d} {sampling.group_size:3d}"
         print(
             f"{path.parent.relative_to(folder)!s:34s} {counts} {plan.rhythm.step_s:8.2f} s "
             f"{statistics.median(seen):8.2f} s ({len(seen)}) {ratios[-1]:10.2f}"

@@ -1,33 +1,155 @@
-"""The driver: ask, sample, judge, learn, hand on the weights, look at held-out questions.
+"""GRPO on a speech-to-speech policy: the main loop (ParaS2S, section 4.3).
 
-After ParaS2S, section 4.3. Left out: several updates on one batch of rollouts; sampling while learning, which is
-`align_async.py`. One machine: `paras2s align CONFIG`. A cluster: set `align.ray_address`.
+    choose prompts -> sample groups of answers -> score them -> update the policy -> push its weights -> evaluate
+
+The loop is one for synchronous and asynchronous runs. `align.max_staleness` says by how many updates the weights that
+sampled an answer may be behind those that learn from it. At 0 each step waits for its own answers. Above 0 the next
+batches are sampled and scored while the learner updates; `align.objective.tis_cap` corrects for the difference, token by
+token. At most `max_staleness + 1` batches are pending. What that hides is waiting, for a judge above all; where sampler
+and learner share cores they slow each other down instead. A resumed run samples its pending batches again, with the
+weights of its checkpoint.
+
+One machine: `paras2s align CONFIG`. A cluster: set `align.workers.ray_address`. Left out: several updates on one batch.
+Alphabet: B queries, G answers a query.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from paras2s.grpo_run import Alignment, evaluate
-from paras2s.rollout.orchestrator import open_orchestrator
+import numpy as np
+
+from paras2s.configs.schema.align import AlignConfig
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.reward.sources.base import RewardQuestion
+from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
+from paras2s.run import Run
+from paras2s.train.checkpoint import latest_checkpoint
+from paras2s.types import Reward
+
+if TYPE_CHECKING:
+    from paras2s.utils.progress import Bar
+
+Augment = Callable[[Prompt, np.random.Generator], Prompt]
+# The random stream of evaluations; training steps count from 0 in it.
+EVALUATION_STREAM = 3_000_000
 
 
-def align(alignment: Alignment, resume: bool) -> None:
-    """Move the SFT policy toward its better answers; leaves the aligned policy in the run folder.
+def train_grpo(job: GRPOJob, resume: bool) -> None:
+    """Move the SFT policy toward its better answers; the aligned policy is then in the run folder.
 
     Raises:
-        PolicyError: too many unscored answers, a loss that is not finite, or an actor that could not be kept alive.
+        ConfigError: the cluster does not hold the run's workers.
+        PolicyError: too many unscored answers, a loss that is not finite, or a worker that could not be kept alive.
     """
-    config, sampling = alignment.config, alignment.sampling
-    with alignment.stage() as bar, open_orchestrator(*alignment.fleet(resume)) as fleet:
-        alignment.begin_at(fleet.version)
-        for step in range(fleet.version, config.steps):
+    config, run = job.config, job.run
+    checkpoint = latest_checkpoint(job.checkpoints) if resume else None
+    with (
+        run.stage("align"),
+        run.bar("GRPO steps", config.steps) as bar,
+        open_orchestrator(run.config, run.sft_dir.resolve(), run.reward_setup(), checkpoint) as workers,
+    ):
+        job.discard_from(workers.version)
+        pending: deque[PendingBatch] = deque()
+        for step in range(workers.version, config.steps):
             started = time.perf_counter()
-            asked = alignment.ask(step)
-            rollouts, rewards = fleet.collect(fleet.begin(asked, config.group_size, sampling))
-            metrics = fleet.learn(asked, rollouts, rewards)
-            fleet.sync(step + 1)
-            if alignment.looks_at(step):
-                metrics |= evaluate(fleet, alignment)
-            alignment.keep(fleet, step, metrics | {"seconds": time.perf_counter() - started}, bar)
-        fleet.export(alignment.folder)
+            while len(pending) <= config.max_staleness and step + len(pending) < config.steps:
+                pending.append(workers.start(job.sample_batch(step + len(pending)), job.sampling))
+            batch = pending.popleft()
+            rollouts, rewards = workers.collect(batch)
+            metrics = workers.update(batch.prompts, rollouts, rewards)
+            workers.sync(step + 1)
+            if job.should_evaluate(step):
+                metrics |= evaluate(workers, job)
+            job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
+        workers.export(job.output)
+
+
+def evaluate(workers: Orchestrator, job: GRPOJob) -> dict[str, Any]:
+    """Mean reward of one answer to each validation query (None if none was scored), and how many were unscored.
+
+    For the curve, not for a table. A pairwise source has nothing to compare a lone answer with, and scores none.
+    """
+    seed, count = job.run.config.seed, len(job.validation_prompts)
+    batch = make_prompt_batch(EVALUATION_STREAM, range(count), job.validation_prompts, job.validation_questions, seed, 1)
+    _, rewards = workers.collect(workers.start(batch, job.sampling))
+    scored = [reward.value for row in rewards for reward in row if isinstance(reward, Reward)]
+    mean = float(np.mean(scored)) if scored else None
+    return {"validation_reward": mean, "validation_unscored": sum(map(len, rewards)) - len(scored)}
+
+
+def choose_prompts(step: int, per_step: int, available: int, seed: int) -> list[int]:
+    """Rows of the RL prompts that a step samples: every prompt once an epoch, in an order that the seed alone decides."""
+    epochs = range(step * per_step // available, ((step + 1) * per_step - 1) // available + 1)
+    order = np.concatenate([np.random.default_rng([seed, 3, epoch]).permutation(available) for epoch in epochs])
+    start = step * per_step - epochs[0] * available
+    return [int(row) for row in order[start : start + per_step]]
+
+
+@dataclass(frozen=True)
+class GRPOJob:
+    """The inputs of one GRPO run, and its decisions by step.
+
+    `prompts` are the RL queries as the policy reads them, `questions` the same as rewards read them. `augment` changes a
+    prompt before the policy reads it; its reward is for the question as it was.
+    """
+
+    run: Run
+    prompts: Sequence[Prompt]
+    questions: Sequence[RewardQuestion]
+    validation_prompts: Sequence[Prompt]
+    validation_questions: Sequence[RewardQuestion]
+    augment: Augment
+
+    @property
+    def config(self) -> AlignConfig:
+        """The run's settings of GRPO."""
+        return self.run.config.align
+
+    @property
+    def sampling(self) -> Sampling:
+        """How answers are sampled, in training and in evaluation."""
+        temperature = self.config.sampling.temperature
+        return Sampling(temperature, temperature, self.run.config.policy.max_answer_steps)
+
+    @property
+    def output(self) -> Path:
+        """Folder of the aligned policy; absolute, since actors have other working directories."""
+        return self.run.aligned_dir.resolve()
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the learners' checkpoints."""
+        return (self.run.folder / "checkpoints" / "align").resolve()
+
+    def discard_from(self, step: int) -> None:
+        """Remove the log rows, and at step 0 the checkpoints, of steps that are about to be done again."""
+        self.run.drop_steps_from(step)
+        if step == 0:
+            # Checkpoints of an earlier try would be taken for this one's by a later --resume.
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def sample_batch(self, step: int) -> PromptBatch:
+        """The B prompts of a step, each augmented anew, with a seed for every answer."""
+        config, seed = self.config.sampling, self.run.config.seed
+        rows = choose_prompts(step, config.queries_per_step, len(self.prompts), seed)
+        rng = np.random.default_rng([seed, 5, step])
+        prompts = [self.augment(self.prompts[row], rng) for row in rows]
+        return make_prompt_batch(step, rows, prompts, [self.questions[row] for row in rows], seed, config.group_size)
+
+    def should_evaluate(self, step: int) -> bool:
+        """Whether validation queries are sampled after this step."""
+        return step % self.config.evaluate_every == 0 or step + 1 == self.config.steps
+
+    def log_and_checkpoint(self, workers: Orchestrator, step: int, metrics: dict[str, Any], bar: Bar) -> None:
+        """Log a step, move the bar, and write a checkpoint where one is due."""
+        self.run.log_step(metrics)
+        bar.at(step + 1, self.config.steps, f"reward {metrics['reward_mean']:.2f} KL {metrics.get('kl', 0):.3f}")
+        if (step + 1) % self.config.checkpoint_every == 0:
+            workers.save(self.checkpoints / f"step_{step + 1:06d}")

@@ -15,16 +15,21 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
-from paras2s.configs.schema.run import RunConfig, dump_config
+from paras2s.configs.schema.base import dump_config, preset_path
+from paras2s.configs.schema.renamed import RENAMED_KEYS
+from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError
 from paras2s.utils.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl, write_text
-from paras2s.utils.progress import Bar, progress_bar
+from paras2s.utils.progress import Bar, open_console, progress_bar
 
 if TYPE_CHECKING:
     from paras2s.policy.base import Policy
     from paras2s.reward.sources.composite import RewardSetup
 
 STAGES = ("data", "warmup", "distill", "align", "bench")
+
+
+RESOLVED = "config.resolved.yaml"
 
 
 def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
@@ -35,9 +40,11 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
     Raises:
         ConfigError: the folder belongs to a run with other settings; names the first of them.
     """
-    path = folder / "config.resolved.yaml"
+    path = folder / RESOLVED
     if path.is_file() and path.read_text() != resolved:
         there, here = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
+        if there.keys() & RENAMED_KEYS.keys():
+            raise ConfigError(f"{path}: written by version 0.5 or before; `paras2s convert {folder}` converts the folder")
         other = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key) and key not in may_change)
         if other:
             raise ConfigError(
@@ -165,6 +172,41 @@ class Run:
         """Forget logged steps that are about to be done again."""
         if self.metrics_path.is_file():
             write_jsonl(self.metrics_path, [row for row in self.metrics() if row["step"] < step])
+
+
+def open_run(
+    config: str | Path,
+    overrides: dict[str, Any] | None = None,
+    seed: int | None = None,
+    run_dir: Path | None = None,
+    quiet: bool = False,
+) -> Run:
+    """A run from a preset's name, a YAML config, or a run folder; nothing is written before a stage starts.
+
+    Another seed has a run folder of its own. `quiet` drops progress bars and log lines.
+
+    Raises:
+        ConfigError: no such preset or file, bad YAML, unknown key, bad value.
+    """
+    path = Path(config)
+    if (path / RESOLVED).is_file():
+        # A folder may have moved since its config was written.
+        overrides = {"run_dir": str(path)} | (overrides or {})
+        path = path / RESOLVED
+    elif path.suffix not in (".yaml", ".yml"):
+        path = preset_path(str(config))
+    settings = with_run_dir(load_config(path, overrides), run_dir, seed)
+    return Run(settings, open_console(to_stderr=quiet), quiet)
+
+
+def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> RunConfig:
+    """The config under another seed, in a run folder of its own, or in another run folder."""
+    values: dict[str, Any] = {}
+    if seed is not None:
+        values = {"seed": seed, "run_dir": config.run_dir.with_name(f"{config.run_dir.name}-seed{seed}")}
+    if run_dir is not None:
+        values["run_dir"] = run_dir
+    return config.model_copy(update=values)
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,13 +1,31 @@
-"""Every test folder can import the tiny models and servers of tests/tiny, and the rank that tests/train starts.
+"""Every test folder can import tests/tiny, outside.py and the rank that tests/train starts; a run ends with what it skipped.
 
 Threads that wait for each other must not spin: beside one busy program, two spinning threads are up to twenty times slower.
 """
 
 import os
 import sys
+from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), *(str(HERE / folder) for folder in ("policy", "train", "reward"))]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints how many tests each reason skipped, and in which files."""
+    files = defaultdict(list)
+    for report in terminalreporter.stats.get("skipped", []):
+        # A test that is expected to fail is counted here too, without the reason as a place.
+        if isinstance(report.longrepr, tuple):
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            files[reason].append(report.nodeid.partition("::")[0])
+    if files:
+        terminalreporter.section("skipped, by reason")
+    for reason, where in sorted(files.items()):
+        terminalreporter.line(f"{len(where):3}  {reason}")
+        terminalreporter.line(f"     in {', '.join(sorted(set(where)))}")

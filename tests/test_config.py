@@ -6,6 +6,7 @@ Not covered: whether a setting has the effect its description says; the tests of
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import resources
@@ -14,28 +15,30 @@ from pathlib import Path
 import pytest
 
 from paras2s.bench.judges import open_config
-from paras2s.configs.schema.audio_judge import AudioJudgeConfig, listens, load_audio_judge_config
-from paras2s.configs.schema.run import (
+from paras2s.configs.schema.ablation import load_ablation
+from paras2s.configs.schema.align import (
     AlignConfig,
-    JudgingConfig,
-    RunConfig,
-    dump_config,
-    load_ablation,
-    load_config,
-    load_curation,
-    load_judging_config,
-    parse_config,
-    preset_path,
+    ObjectiveConfig,
+    OptimizerConfig,
+    RolloutRoleConfig,
+    SamplingConfig,
+    WorkersConfig,
 )
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig, listens, load_audio_judge_config
+from paras2s.configs.schema.base import dump_config, parse_config, preset_path
+from paras2s.configs.schema.curation import load_curation
+from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
+from paras2s.configs.schema.renamed import RENAMED_KEYS
+from paras2s.configs.schema.run import OmniConfig, RunConfig, load_config
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_wanted
 from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import row_config
-from paras2s.pipeline.demo import with_run_dir
 from paras2s.reward.blueprint.extract import make_extractors
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.votes import find_ensemble
+from paras2s.run import flatten, with_run_dir
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
@@ -147,7 +150,27 @@ def test_a_dumped_config_loads_as_itself(path: Path, tmp_path: Path) -> None:
 
 def test_a_dump_holds_every_key() -> None:
     text = dump_config(RunConfig())
-    assert [key for key in AlignConfig.model_fields if f"  {key}:" not in text] == []
+    sections = (AlignConfig, SamplingConfig, ObjectiveConfig, OptimizerConfig, WorkersConfig, RolloutRoleConfig)
+    assert [key for section in sections for key in section.model_fields if f"  {key}:" not in text] == []
+
+
+def test_an_old_key_names_the_new_one(tmp_path: Path) -> None:
+    for old, new in RENAMED_KEYS.items():
+        with pytest.raises(ConfigError, match=rf"{re.escape(old)}: is called {re.escape(new)} now"):
+            load_config(write(tmp_path, ""), {old: 1})
+
+
+def test_every_new_name_of_an_old_key_is_a_key() -> None:
+    known = flatten(RunConfig().model_dump(mode="json"))
+    sections = {"align.workers.rollout", "align.workers.reward", "align.workers.learner"}
+    assert {new for new in RENAMED_KEYS.values() if new not in known} == sections | {"distill.omni.lr"}
+    assert "lr" in OmniConfig.model_fields
+
+
+def test_a_section_has_few_keys_of_its_own() -> None:
+    """57 flat keys of `align` were what nobody could read."""
+    for section in (AlignConfig, SamplingConfig, ObjectiveConfig, OptimizerConfig, WorkersConfig):
+        assert len(section.model_fields) <= 16
 
 
 @pytest.mark.parametrize(
@@ -157,7 +180,7 @@ def test_a_dump_holds_every_key() -> None:
         ("align: {stpes: 3}", r"run\.yaml: align\.stpes: unknown key"),
         ("align: {steps: many}", r"run\.yaml: align\.steps: .*\(got 'many'\)"),
         ("align: {steps: 0}", r"run\.yaml: align\.steps: .*greater than or equal to 1 \(got 0\)"),
-        ("align: {loss_type: ppo}", r"run\.yaml: align\.loss_type: .*'dr_grpo'.*\(got 'ppo'\)"),
+        ("align: {objective: {loss_type: ppo}}", r"run\.yaml: align\.objective\.loss_type: .*'dr_grpo'.*\(got 'ppo'\)"),
         ("align: 3", r"run\.yaml: align: "),
         ("[1, 2]", r"run\.yaml: expected a mapping of sections, got list"),
         ("just words", r"run\.yaml: expected a mapping of sections, got str"),
@@ -195,9 +218,9 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
 
 
 def test_overrides_are_laid_over_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: mine\nalign: {steps: 7, group_size: 3}")
+    path = write(tmp_path, "name: mine\nalign: {steps: 7, sampling: {group_size: 3}}")
     config = load_config(path, {"align.steps": 9, "bench.answers_per_query": 5, "seed": 4})
-    assert (config.align.steps, config.align.group_size, config.bench.answers_per_query) == (9, 3, 5)
+    assert (config.align.steps, config.align.sampling.group_size, config.bench.answers_per_query) == (9, 3, 5)
     assert (config.seed, config.name) == (4, "mine")
     assert load_config(path).align.steps == 7
 

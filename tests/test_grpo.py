@@ -9,33 +9,33 @@ from types import SimpleNamespace
 
 import pytest
 
-from paras2s.grpo_run import evaluate, pick_queries
+from paras2s.grpo import choose_prompts, evaluate
 from paras2s.policy.types import Sampling
 from paras2s.rollout.orchestrator import split
 from paras2s.types import Reward, Unscored
 
 
 @pytest.mark.parametrize(("per_step", "available"), [(4, 12), (5, 12), (12, 12), (7, 3), (1, 5), (30, 8)])
-def test_every_prompt_is_asked_once_an_epoch(per_step: int, available: int) -> None:
+def test_every_prompt_is_chosen_once_an_epoch(per_step: int, available: int) -> None:
     epochs = 6
     steps = -(-epochs * available // per_step)
-    asked = [row for step in range(steps) for row in pick_queries(step, per_step, available, seed=2)]
-    assert len(asked) == steps * per_step
+    chosen = [row for step in range(steps) for row in choose_prompts(step, per_step, available, seed=2)]
+    assert len(chosen) == steps * per_step
     for epoch in range(epochs):
-        assert sorted(asked[epoch * available : (epoch + 1) * available]) == list(range(available))
+        assert sorted(chosen[epoch * available : (epoch + 1) * available]) == list(range(available))
 
 
 def test_epochs_have_orders_of_their_own() -> None:
-    first, second = pick_queries(0, 20, 20, seed=0), pick_queries(1, 20, 20, seed=0)
+    first, second = choose_prompts(0, 20, 20, seed=0), choose_prompts(1, 20, 20, seed=0)
     assert first != second
-    assert first != pick_queries(0, 20, 20, seed=1)
+    assert first != choose_prompts(0, 20, 20, seed=1)
     assert first != list(range(20))
 
 
 def test_a_step_does_not_depend_on_the_steps_before() -> None:
     """So a resumed run asks what the uninterrupted one would have asked."""
-    backwards = {step: pick_queries(step, 5, 12, seed=4) for step in reversed(range(9))}
-    assert backwards == {step: pick_queries(step, 5, 12, seed=4) for step in range(9)}
+    backwards = {step: choose_prompts(step, 5, 12, seed=4) for step in reversed(range(9))}
+    assert backwards == {step: choose_prompts(step, 5, 12, seed=4) for step in range(9)}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_shares(count: int, workers: int, sizes: list[int]) -> None:
     assert [item for share in shares for item in range(count)[share]] == list(range(count))
 
 
-def test_shares_are_even_and_whole_for_any_numbers() -> None:
+def test_shares_are_even_and_complete_for_any_numbers() -> None:
     for count in range(1, 40):
         for workers in range(1, 12):
             sizes = [share.stop - share.start for share in split(count, workers)]
@@ -67,11 +67,11 @@ def test_shares_are_even_and_whole_for_any_numbers() -> None:
 
 
 @pytest.mark.parametrize(("values", "expected"), [([1.0, None, 4.0], 2.5), ([None, None], None)])
-def test_a_look_at_held_out_queries_is_the_mean_of_what_was_scored(values: list[float | None], expected: float | None) -> None:
+def test_evaluation_is_the_mean_over_scored_answers(values: list[float | None], expected: float | None) -> None:
     """A reward model that scored nothing gives no number, which the log can hold and a NaN it could not."""
     rewards = [[Unscored("rubric", "silent") if value is None else Reward(value, {})] for value in values]
-    fleet = SimpleNamespace(begin=lambda *_: None, collect=lambda _: ([], rewards))
-    alignment = SimpleNamespace(run=SimpleNamespace(config=SimpleNamespace(seed=0)), sampling=Sampling(),
-                                held_prompts=[None] * len(values), held_questions=[None] * len(values))  # fmt: skip
-    found = evaluate(fleet, alignment)  # type: ignore[arg-type]
+    workers = SimpleNamespace(start=lambda *_: None, collect=lambda _: ([], rewards))
+    job = SimpleNamespace(run=SimpleNamespace(config=SimpleNamespace(seed=0)), sampling=Sampling(),
+                                validation_prompts=[None] * len(values), validation_questions=[None] * len(values))  # fmt: skip
+    found = evaluate(workers, job)  # type: ignore[arg-type]
     assert found == {"validation_reward": expected, "validation_unscored": values.count(None)}

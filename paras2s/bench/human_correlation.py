@@ -7,8 +7,6 @@ Alphabet: N answers, Q queries, R resamples.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +20,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.bench.speakbench.agreement import RESAMPLES, resample
-from paras2s.errors import DataError, one_line
+from paras2s.bench.speakbench.metrics import RESAMPLES, resample
+from paras2s.errors import DataError
 from paras2s.types import Unscored
+from paras2s.utils.io import read_csv
 
 ALL, AVERAGE = "all", "average"
 FEWEST_ANSWERS = 3  # Two always lie on a line.
@@ -71,20 +70,7 @@ def load_ratings(path: Path) -> list[Rating]:
         DataError: missing, empty, a missing or unknown column, a wrong value, or a rater twice on one answer; names file:line
             and column.
     """
-    # Too few values become None, too many a column of their own; neither is allowed.
-    reader = csv.DictReader(io.StringIO(_text(path)), restkey="more values than columns")
-    try:
-        return _checked(path, ((reader.line_num, row) for row in reader), Rating, ("id", "system", "rater"))
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
-
-
-def _text(path: Path) -> str:
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
+    return _checked(path, read_csv(path), Rating, ("id", "system", "rater"))
 
 
 def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], once: Sequence[str]) -> list[RowKind]:

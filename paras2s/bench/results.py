@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from paras2s.errors import DataError
+from paras2s.errors import DataError, StorageError
 from paras2s.types import Category
 from paras2s.utils.io import read_jsonl, write_jsonl
 
@@ -68,6 +68,16 @@ class AnswerRow:
         for key, value in (("duration_s", self.duration_s), ("word_error_rate", self.word_error_rate)):
             if value is not None and not 0 <= value < math.inf:
                 raise DataError(f"{key}: {value} is not a finite number of at least 0")
+
+
+def require_new(path: Path, there: Iterable[str], own: Iterable[str]) -> None:
+    """Refuse to replace another judge's verdicts; `there` and `own` name judges as NAME/VERSION/PROMPT_HASH.
+
+    Raises:
+        StorageError: the file holds verdicts of another judge, or of other prompts.
+    """
+    if others := sorted(set(there) - set(own)):
+        raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")
 
 
 def save_rows(path: Path, rows: Iterable[AnswerRow]) -> None:

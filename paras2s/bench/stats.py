@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
@@ -33,6 +34,15 @@ class Counted:
 
     estimate: Estimate
     n_asked: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Mean, standard error, n scored and n in all, as plain JSON."""
+        return {
+            "mean": self.estimate.mean,
+            "standard_error": self.estimate.standard_error,
+            "n_scored": self.estimate.n,
+            "n_asked": self.n_asked,
+        }
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def bench_styleset(
     as_json: Json = False,
 ) -> None:
     """Follow style instructions, play both roles of a scene, and be judged by models that listen (StyleSet, Tables 1 and 2)."""
-    from paras2s.bench.styleset.items import VERDICT_TASKS, load_following
+    from paras2s.bench.styleset.data import VERDICT_TASKS, load_following
     from paras2s.bench.styleset.report import build_report, load_human, load_rows, markdown
     from paras2s.bench.styleset.run import describe_outputs, fingerprint, judge_outputs, make_outputs, open_judges
     from paras2s.errors import ConfigError
@@ -104,7 +104,7 @@ def _asked(
     settings: tuple[int, int, float],
     cache_dir: Path,
 ) -> Any:
-    from paras2s.bench.styleset.items import TASKS, load_contexts, load_following
+    from paras2s.bench.styleset.data import TASKS, load_contexts, load_following
     from paras2s.bench.styleset.run import StyleSetOptions
     from paras2s.errors import ConfigError
 

@@ -30,7 +30,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Predict seconds a step, memory a device, device hours and the judge's cost; exits 1 where something does not fit."""
-    from paras2s.configs.schema.run import load_config, preset_path
+    from paras2s.configs.schema.base import preset_path
+    from paras2s.configs.schema.run import load_config
     from paras2s.planning.cluster import load_cluster, load_rates, policy_facts
     from paras2s.planning.simulate import make_plan
     from paras2s.utils.progress import open_console

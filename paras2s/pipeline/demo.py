@@ -9,7 +9,6 @@ from typing import Any
 from paras2s import __version__
 from paras2s.bench.paras2s.report import write_report
 from paras2s.bench.results import AnswerRow
-from paras2s.configs.schema.run import RunConfig
 from paras2s.data_gen.dataset import Dataset
 from paras2s.run import STAGES, Run
 from paras2s.utils.io import read_json, write_json
@@ -19,7 +18,7 @@ from paras2s.utils.process_memory import MemoryWatch
 def announce(run: Run) -> str:
     """What the run will do, and how long it took last time."""
     config = run.config
-    answers = config.align.steps * config.align.queries_per_step * config.align.group_size
+    answers = config.align.steps * config.align.sampling.queries_per_step * config.align.sampling.group_size
     plan = (
         f"{config.name}: speak and filter scripts, warm up {config.warmup.steps} steps, distil a reward model, "
         f"GRPO over {config.align.steps} steps ({answers} answers), bench, and write {run.folder / 'report.html'}."
@@ -38,7 +37,8 @@ def _shares(timings: dict[str, float]) -> str:
 
 def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     """All stages; a stage whose output is whole is not run again. Returns the summary."""
-    from paras2s.bench.paras2s.run_checkpoint import describe_bench, run_bench, summary
+    from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
+    from paras2s.bench.paras2s.metrics import summary
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill
@@ -77,7 +77,7 @@ def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> P
         ("preset, seed", f"{run.config.name}, {run.config.seed}"),
         ("queries", f"{len(dataset.of_role('rl'))} RL prompts, {len(dataset.of_role('test'))} held out"),
         ("demonstrations", f"{demonstrations} for {len(shown)} queries"),
-        ("hearing check", f"{dataset.hearing['accuracy']:.3f} (chance 0.5)"),
+        ("styles audible", f"{dataset.audibility['accuracy']:.3f} (chance 0.5)"),
         ("agent's tone classifier", f"{dataset.agent_tone.report['accuracy']:.3f} on held-out speakers"),
         ("reward model", f"Pearson {'-' if pearson is None else format(pearson, '.3f')} with the judge, held out"),
         ("time", f"{sum(timings.values()) / 60:.1f} min: {_shares(timings)}"),
@@ -101,13 +101,3 @@ def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> P
         notes=notes,
     )
     return path
-
-
-def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> RunConfig:
-    """A preset under another seed gets a folder of its own."""
-    values: dict[str, Any] = {}
-    if seed is not None:
-        values = {"seed": seed, "run_dir": config.run_dir.with_name(f"{config.run_dir.name}-seed{seed}")}
-    if run_dir is not None:
-        values["run_dir"] = run_dir
-    return config.model_copy(update=values)

@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, Field, model_validator
 
-from paras2s.configs.schema.run import AlignConfig, PolicyConfig, Section, parse_config
+from paras2s.configs.schema.align import AlignConfig
+from paras2s.configs.schema.base import Section, parse_config
+from paras2s.configs.schema.run import PolicyConfig
 from paras2s.errors import ConfigError, one_line
 
 CLUSTERS = "configs/clusters"
@@ -96,7 +98,7 @@ class Engine(Section):
 
 
 class LearnerPlan(Section):
-    """How the learner trains; what the run's config sets of it counts instead (see `as_the_run_says`)."""
+    """How the learner trains; what the run's config sets of it counts instead (see `override_by_run`)."""
 
     trainable: Literal["full", "lora"] = "full"
     lora_rank: int = Field(16, ge=1)
@@ -108,7 +110,7 @@ class LearnerPlan(Section):
     logits_at_once: int | None = Field(2**25, ge=1, description="more are made in parts; null: all at once")
     shard_over: int = Field(1, ge=1, description="devices that share one copy of weights and optimiser (FSDP)")
     gather: Literal["step", "layer"] = Field(
-        "step", description="step: as policy/sharding.py, whole weights and gradients while learning; layer: one after another"
+        "step", description="step: as train/fsdp.py, full weights and gradients while learning; layer: one after another"
     )
 
 
@@ -323,7 +325,7 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) ->
     raise ConfigError("no policy in the rates has the sizes of policy.hidden_size and the like")
 
 
-def as_the_run_says(cluster: Cluster, align: AlignConfig) -> Cluster:
+def override_by_run(cluster: Cluster, align: AlignConfig) -> Cluster:
     """What the run's config sets itself, it also decides: what learns and how, and how old samples may be.
 
     Not how many workers there are and what each has: devices and roles are the cluster's.
@@ -333,16 +335,17 @@ def as_the_run_says(cluster: Cluster, align: AlignConfig) -> Cluster:
         changed["trainable"] = "full" if align.lora is None else "lora"
         if align.lora is not None:
             changed["lora_rank"] = align.lora.rank
-    if "mixed_precision" in align.model_fields_set:
-        if align.mixed_precision:
+    optimizer = align.optimizer
+    if "mixed_precision" in optimizer.model_fields_set:
+        if optimizer.mixed_precision:
             changed["weight_bytes"] = 2
         elif changed.get("trainable", cluster.learner.trainable) == "full":
             # Weights that are trained are float32; those beneath adapters stay as they are stored.
             changed["weight_bytes"] = 4
-    if "answers_at_once" in align.model_fields_set:
-        changed["rows"] = align.answers_at_once
-    if "checkpoint_layers" in align.model_fields_set:
-        changed["checkpointing"] = align.checkpoint_layers
+    if "micro_batch_size" in optimizer.model_fields_set:
+        changed["rows"] = optimizer.micro_batch_size
+    if "gradient_checkpointing" in optimizer.model_fields_set:
+        changed["checkpointing"] = optimizer.gradient_checkpointing
     driver = cluster.driver
     if "max_staleness" in align.model_fields_set:
         driver = Driver(kind="async", max_staleness=align.max_staleness) if align.max_staleness else Driver()

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from paras2s.clients.endpoint import load_prices
-from paras2s.configs.schema.run import PolicyConfig, RewardSourceConfig, RunConfig, load_judging_config
+from paras2s.configs.schema.judges import load_judging_config
+from paras2s.configs.schema.run import PolicyConfig, RewardSourceConfig, RunConfig
 from paras2s.errors import ConfigError
 from paras2s.planning.cluster import Cluster, Engine, LearnerPlan, MeasuredDevice, PeakDevice, PolicyFacts, Rates, RewardFacts
 
@@ -358,7 +359,7 @@ REMEDIES = {
     "reference": "align.lora: {rank: 16}, or more devices in learner.shard_over",
     "optimiser": "align.lora: {rank: 16}, or more devices in learner.shard_over",
     "gradients": "align.lora: {rank: 16}, or more devices in learner.shard_over",
-    "activations": "align.checkpoint_layers: true, or a lower align.answers_at_once",
+    "activations": "align.optimizer.gradient_checkpointing: true, or a lower align.optimizer.micro_batch_size",
     "logits": "a smaller learner.logits_at_once, or fewer engine.rows",
     "gathered": "align.lora: {rank: 16}, roles apart, or learner.gather: layer where your learner can",
     "keys and values": "fewer engine.rows, or a lower policy.max_answer_steps",
@@ -413,13 +414,13 @@ def reward_load(
         known = rates.rewards[source.kind]
         each_s = known.seconds.value if known.seconds else 0.0
         each_s += known.seconds_per_s.value * answer_s if known.seconds_per_s else 0.0
-        processor_s += answers * each_s / config.align.reward_workers
+        processor_s += answers * each_s / config.align.workers.reward.count
         work += _network(known, heard_s).times(answers)
         resident += 2 * sum(one.value for one in (known.parameters, known.encoder_parameters) if one is not None)
         if known.tokens_in is not None:
             more, concurrency, call_usd = _calls(source, known, group, heard_s)
             calls += more * queries
-            slots = cluster.judging.concurrency or concurrency * config.align.reward_workers
+            slots = cluster.judging.concurrency or concurrency * config.align.workers.reward.count
             latency_s = max(latency_s, known.latency_s.value if known.latency_s else 0.0)
             priced = priced and call_usd is not None
             usd += (call_usd or 0.0) * more * queries

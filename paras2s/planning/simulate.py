@@ -28,7 +28,7 @@ from paras2s.planning.cluster import (
     PeakDevice,
     PolicyFacts,
     Rates,
-    as_the_run_says,
+    override_by_run,
 )
 from paras2s.planning.cost import PolicySizes, RewardLoad, Work
 
@@ -348,8 +348,9 @@ def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None
     # Audio begins behind the delay, and the end has a step of its own.
     audio = Lengths(wanted_s * rate + known.sizes.audio_delay_steps + 1, facts.answer_spread.value, most)
     text = Lengths(wanted_s * facts.text_steps_per_s.value + 1, facts.answer_spread.value, most)
-    learned = min(align.learned_queries, align.queries_per_step)
-    return Load(align.queries_per_step, learned, align.group_size, prompt_steps, audio, text)
+    sampling, groups = align.sampling, align.objective.groups_per_update
+    learned = min(groups, sampling.queries_per_step)
+    return Load(sampling.queries_per_step, learned, sampling.group_size, prompt_steps, audio, text)
 
 
 @dataclass(frozen=True)
@@ -483,7 +484,7 @@ def make_plan(
     answer_s: float | None = None,
 ) -> Plan:
     """Time, memory and cost of a run's GRPO; `prompts` and `epochs` in place of its own number of steps."""
-    facts, cluster = known.facts, as_the_run_says(cluster, config.align)
+    facts, cluster = known.facts, override_by_run(cluster, config.align)
     sizes, load = cost.policy_sizes(known.sizes, facts), load_of(config, known, answer_s)
     reward = cost.reward_load(
         config, rates, facts, load.queries, load.group, load.audio.mean / facts.steps_per_s.value, cluster

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import ParaS2SError, PolicyError, one_line
-from paras2s.policy.base import Policy
+from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Generation, Prompt, Sampling, Turn
-from paras2s.train.batching import flat
 from paras2s.types import Block
 
 # Nats by which two ways to the same log-prob may differ, of one token; half precision rounds by position in a batch.

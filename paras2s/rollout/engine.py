@@ -56,12 +56,12 @@ def decoded(policy: Policy, query_id: str, version: int, generation: Generation,
 
 
 class Engine(Protocol):
-    """What gives rollouts, under the weights it was handed last."""
+    """Samples rollouts with the weights it was given last."""
 
     version: int
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
-        """What was trained, as `Learner.weights` gives it."""
+        """Take the trained weights that `Learner.weights` returns."""
 
     def generate(
         self,
@@ -83,7 +83,7 @@ class NativeEngine:
         self.version = -1
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
-        """Into the policy itself."""
+        """Fill the policy's weights."""
         fill(self.policy.trainable(), weights, "the learner's weights")
         self.version = version
 

@@ -1,7 +1,7 @@
-"""The workers of one role: where they stand, who replaces a lost one, and calls that outlive the worker they were made to.
+"""The workers of one role: where they stand, how a lost one is replaced, and calls that outlive the worker they went to.
 
-Sampling and judging change nothing in a worker, so a call whose worker is lost, with its process or its machine, is made
-again on another one and gives the same. In the lost one's place a new worker starts as soon as there is room for it.
+Sampling and scoring change nothing in a worker, so a call whose worker is lost, with its process or its machine, is made
+again on another one with the same result. A new worker starts in the lost one's place as soon as there is room for it.
 
 Every worker has a placement group of its own. While there is no room for a lost bundle of a group, Ray 2.60 tries to place
 it a hundred thousand times a second and lets no other group in; only giving the whole group back ends that.
@@ -20,50 +20,50 @@ from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, Ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from paras2s.configs.schema.run import RoleConfig
+from paras2s.configs.schema.align import RoleConfig
 from paras2s.errors import ConfigError, PolicyError
 
 # A cluster that does not hold the run says so after this long; so does one that has lost all workers of a role.
 PLACEMENT_TIMEOUT_S = 120.0
 # A call that ends one worker after the other, or a worker that never starts, ends the run.
 TRIES = 5
-# What Ray says of a worker that is gone, or of an answer that only its machine had.
+# Ray's errors for a worker that is gone, or for a result that only its machine had.
 LOST = (RayActorError, ObjectLostError, NodeDiedError, OutOfMemoryError)
 RESUME = "`paras2s align CONFIG --resume` goes on from the newest checkpoint"
 
 
-def what_happened(error: Exception) -> str:
-    """What tells, of Ray's many lines: why an actor could not start, or whose actor it was and the first line."""
+def describe_loss(error: Exception) -> str:
+    """One line from Ray's many: why an actor could not start, or whose actor was lost and the first line of the reason."""
     if isinstance(error, ObjectLostError):
-        return "what only a lost machine held cannot be had again"
+        return "the results that a lost machine held cannot be recovered"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     if isinstance(error, RayActorError) and error.actor_init_failed:
         return lines[-1]
-    of = [line.removeprefix("class_name: ") for line in lines if line.startswith("class_name: ")]
-    return ": ".join([*of[:1], lines[0].rstrip(".")])
+    actor = [line.removeprefix("class_name: ") for line in lines if line.startswith("class_name: ")]
+    return ": ".join([*actor[:1], lines[0].rstrip(".")])
 
 
-def reserved(wanted: RoleConfig, count: int, strategy: str) -> Any:
-    """A placement group; it is there once its `wait` says so."""
-    return placement_group([wanted.bundle for _ in range(count)], strategy=strategy)
+def reserve(role: RoleConfig, count: int, strategy: str) -> Any:
+    """A placement group with a bundle for each worker; its `wait` tells when it is placed."""
+    return placement_group([role.bundle for _ in range(count)], strategy=strategy)
 
 
-def options_of(wanted: RoleConfig, group: Any, place: int) -> dict[str, Any]:
-    """Of an actor in that place."""
-    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
+def actor_options(role: RoleConfig, group: Any, bundle: int) -> dict[str, Any]:
+    """Options of an actor that stands in a bundle of a placement group."""
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
     return {
-        "num_cpus": wanted.cpus,
-        "num_gpus": wanted.gpus,
-        "resources": wanted.resources,
+        "num_cpus": role.cpus,
+        "num_gpus": role.gpus,
+        "resources": role.resources,
         "scheduling_strategy": strategy,
     }
 
 
-def wait_placed(groups: Sequence[Any], role: str, wanted: RoleConfig) -> None:
-    """Until all of a role has its place.
+def wait_placed(groups: Sequence[Any], name: str, role: RoleConfig) -> None:
+    """Wait until all of a role's placement groups are placed.
 
     Raises:
-        ConfigError: the cluster does not hold it.
+        ConfigError: the cluster does not hold them.
     """
     until = time.monotonic() + PLACEMENT_TIMEOUT_S
     # Ray waits whole seconds.
@@ -72,154 +72,154 @@ def wait_placed(groups: Sequence[Any], role: str, wanted: RoleConfig) -> None:
     count = sum(group.bundle_count for group in groups)
     free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}  # type: ignore[no-untyped-call]
     raise ConfigError(
-        f"align.{role}_workers: {count} x {wanted.bundle} do not fit; the cluster has {free or 'nothing'} left. "
-        f"Ask for fewer, or change align.{role}"
+        f"align.workers.{name}: {count} x {role.bundle} do not fit; the cluster has {free or 'nothing'} left. "
+        "Lower its count, or change what each worker reserves"
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """An actor, its place, and what is there once it has started."""
+    """An actor, its placement group, and the reference that is ready once it has started."""
 
     actor: Any
     group: Any
     started: Any
 
     @property
-    def adrift(self) -> bool:
-        """Whether its machine was lost before it could start there: of this Ray never says anything."""
+    def unschedulable(self) -> bool:
+        """Whether its machine was lost before it could start there, which Ray does not report."""
         return bool(placement_group_table(self.group).get("state") == "RESCHEDULING")
 
     def end(self) -> None:
-        """Give the place back; the actor ends with it."""
+        """Give its place back; the actor ends with it."""
         remove_placement_group(self.group)
 
 
 class WorkerGroup:
-    """The workers of one role: some at first, up to `most` as machines join, and new ones for those lost."""
+    """The workers of one role: some at first, up to `max_count` as machines join, and new ones for those lost."""
 
-    def __init__(self, role: str, wanted: RoleConfig, most: int, make: Callable[[dict[str, Any]], Any]) -> None:
-        self.role, self.wanted, self.most, self._make = role, wanted, most, make
+    def __init__(self, name: str, role: RoleConfig, max_count: int, make: Callable[[dict[str, Any]], Any]) -> None:
+        self.name, self.role, self.max_count, self._make = name, role, max_count, make
         self.workers: list[Worker] = []
-        self.coming: list[Worker] = []
+        self.starting: list[Worker] = []
         self._turn = self._failed = 0
 
     def place(self, count: int) -> None:
-        """The first ones.
+        """Request the first workers and wait for their places.
 
         Raises:
             ConfigError: the cluster does not hold them.
         """
-        self._ask(count)
-        wait_placed([one.group for one in self.coming], self.role, self.wanted)
+        self._request(count)
+        wait_placed([worker.group for worker in self.starting], self.name, self.role)
 
     def open(self) -> None:
-        """Wait for them."""
-        ray.get([one.started for one in self.coming])
-        self.workers, self.coming = self.coming, []
+        """Wait until the first workers have started."""
+        ray.get([worker.started for worker in self.starting])
+        self.workers, self.starting = self.starting, []
 
-    def _ask(self, count: int) -> None:
-        """Workers who start when there is room for them, now or on a machine that joins."""
+    def _request(self, count: int) -> None:
+        """Request workers that start when there is room for them, now or on a machine that joins."""
         for _ in range(count):
-            group = reserved(self.wanted, 1, "SPREAD")
-            actor = self._make(options_of(self.wanted, group, 0))
-            self.coming.append(Worker(actor, group, actor.__ray_ready__.remote()))
+            group = reserve(self.role, 1, "SPREAD")
+            actor = self._make(actor_options(self.role, group, 0))
+            self.starting.append(Worker(actor, group, actor.__ray_ready__.remote()))
 
-    def tend(self) -> None:
-        """Take in those who have started, and ask for those who are missing."""
-        for one in list(self.coming):
-            if ray.wait([one.started], timeout=0)[0]:
-                self.coming.remove(one)
-                self._take_in(one)
-            elif one.adrift:
-                self.coming.remove(one)
-                one.end()
-        self._ask(self.most - len(self.workers) - len(self.coming))
+    def replace_lost_workers(self) -> None:
+        """Admit workers that have started, and request those that are missing."""
+        for worker in list(self.starting):
+            if ray.wait([worker.started], timeout=0)[0]:
+                self.starting.remove(worker)
+                self._admit(worker)
+            elif worker.unschedulable:
+                self.starting.remove(worker)
+                worker.end()
+        self._request(self.max_count - len(self.workers) - len(self.starting))
 
-    def _take_in(self, one: Worker) -> None:
+    def _admit(self, worker: Worker) -> None:
         try:
-            ray.get(one.started)
+            ray.get(worker.started)
         except RayActorError as error:
-            one.end()
+            worker.end()
             self._failed += 1
             if error.actor_init_failed or self._failed == TRIES:
                 raise
         else:
-            self.workers.append(one)
+            self.workers.append(worker)
             self._failed = 0
 
     def drop(self, worker: Worker) -> None:
-        """It is lost."""
+        """Remove a lost worker and request another."""
         if worker in self.workers:
             self.workers.remove(worker)
             worker.end()
-            self.tend()
+            self.replace_lost_workers()
 
     def next(self) -> Worker:
-        """Whose turn it is; where nobody is left, the first who comes.
+        """The worker whose turn it is; where none is left, the first that starts.
 
         Raises:
-            PolicyError: nobody comes.
+            PolicyError: none starts in time.
         """
         until = time.monotonic() + PLACEMENT_TIMEOUT_S
         while not self.workers:
-            ray.wait([one.started for one in self.coming], timeout=1.0)
-            self.tend()
-            if time.monotonic() > until and not any(one.group.wait(0) for one in self.coming):
+            ray.wait([worker.started for worker in self.starting], timeout=1.0)
+            self.replace_lost_workers()
+            if time.monotonic() > until and not any(worker.group.wait(0) for worker in self.starting):
                 raise PolicyError(
-                    f"no {self.role} worker is left, and no machine has had room ({self.wanted.bundle}) for "
+                    f"no {self.name} worker is left, and no machine has had room ({self.role.bundle}) for "
                     f"{PLACEMENT_TIMEOUT_S:.0f} s; {RESUME}"
                 )
         self._turn += 1
         return self.workers[self._turn % len(self.workers)]
 
     def close(self) -> None:
-        """All places back."""
-        for one in (*self.workers, *self.coming):
-            one.end()
+        """Give all places back."""
+        for worker in (*self.workers, *self.starting):
+            worker.end()
 
 
 class Call:
-    """A call to whichever worker of a crew has its turn, which can be made again; with it those that read what it gives."""
+    """A call to one worker of a group, which can be made again on another, together with the calls that read its result."""
 
-    def __init__(self, crew: WorkerGroup, ask: Callable[[Any], Any], of: Call | None = None) -> None:
-        self._crew, self._ask, self._tries = crew, ask, 0
+    def __init__(self, group: WorkerGroup, make: Callable[[Any], Any], reads: Call | None = None) -> None:
+        self._group, self._make, self._tries = group, make, 0
         self._readers: list[Call] = []
-        if of is not None:
-            of._readers.append(self)
+        if reads is not None:
+            reads._readers.append(self)
         self.send()
 
     def send(self) -> None:
-        """Once more."""
-        self._worker = self._crew.next()
-        self.ref = self._ask(self._worker.actor)
+        """Make the call on the worker whose turn it is, and then the calls that read its result."""
+        self._worker = self._group.next()
+        self.ref = self._make(self._worker.actor)
         self._tries += 1
         for reader in self._readers:
             reader.send()
 
-    def again(self, error: Exception) -> None:
-        """On another worker, since this one is lost.
+    def retry(self, error: Exception) -> None:
+        """Make the call again on another worker, since this one is lost.
 
         Raises:
             PolicyError: it was lost too often.
         """
-        self._crew.drop(self._worker)
+        self._group.drop(self._worker)
         if self._tries >= TRIES:
-            said = f"{self._tries} {self._crew.role} workers were lost over the same questions ({what_happened(error)})"
-            raise PolicyError(f"{said}; {RESUME}") from error
+            lost = f"{self._tries} {self._group.name} workers were lost over the same prompts ({describe_loss(error)})"
+            raise PolicyError(f"{lost}; {RESUME}") from error
         self.send()
 
 
 def results(calls: Sequence[Call]) -> list[Any]:
-    """Of all of them; what was lost is made again."""
-    found: dict[Call, Any] = {}
-    while missing := [call for call in calls if call not in found]:
+    """The results of all calls; those that were lost are made again."""
+    done: dict[Call, Any] = {}
+    while missing := [call for call in calls if call not in done]:
         for call in missing:
             try:
-                found[call] = ray.get(call.ref)
+                done[call] = ray.get(call.ref)
             except RayTaskError:
-                # Also of the classes below where what the task should have read is lost: the worker is well.
+                # Also raised for the classes below where the input of the task is lost: its worker is well.
                 raise
             except LOST as error:
-                call.again(error)
-    return [found[call] for call in calls]
+                call.retry(error)
+    return [done[call] for call in calls]

@@ -1,7 +1,8 @@
-"""Ray actors: they wire engine, reward model and learner, and decide nothing.
+"""The Ray actors: rollout worker, reward worker, learner rank. They wire engine, rewards and learner, and decide nothing.
 
-Every call carries the weights and their version, so a worker that has just started cannot answer with stale ones, and equal
-seeds give equal answers. Who replaces a lost one is `crew.py`'s business.
+Every call carries the weights and their version, so a worker that has just started cannot sample with stale ones, and equal
+seeds give equal answers. `worker_group.py` replaces lost workers.
+Alphabet: B queries, G answers a query.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 import ray
 import torch
 
-from paras2s.configs.schema.run import AlignConfig, PolicyConfig
+from paras2s.configs.schema.align import AlignConfig
+from paras2s.configs.schema.run import PolicyConfig
 from paras2s.errors import ConfigError
 from paras2s.policy.base import Policy
 from paras2s.policy.embedded.codec2 import Codec2Pairs
@@ -33,7 +35,7 @@ from paras2s.train.single_device import Devices
 from paras2s.types import Reward, Rollout, Unscored
 from paras2s.utils.process_pool import cores
 
-# The namespace of a Ray that was started here.
+# The namespace of a Ray that this program started.
 LOCAL = "paras2s-local"
 
 
@@ -89,48 +91,48 @@ def threads_for(workers: int) -> int:
 
 
 def open_policy(checkpoint: Path, config: PolicyConfig) -> Policy:
-    """A run's policy, on the device and in the precision of its config."""
+    """Load a run's policy, on the device and in the precision of its config."""
     return load_policy(checkpoint, config.kind, config.device, config.torch_dtype, config.decoder)
 
 
 def make_engine(policy: Policy, config: AlignConfig, policy_config: PolicyConfig, threads: int) -> Engine:
-    """What samples: this process, or a vLLM engine in an interpreter of its own."""
-    if config.engine == "native":
+    """The sampling engine: this process, or vLLM in an interpreter of its own."""
+    if config.sampling.engine == "native":
         return NativeEngine(policy)
     from paras2s.rollout.vllm_engine import VllmEngine
 
-    engine: Engine = VllmEngine(policy, config, policy_config.max_answer_steps, threads)
+    engine: Engine = VllmEngine(policy, config.sampling, policy_config.max_answer_steps, threads)
     return engine
 
 
 @ray.remote
 class RolloutWorker:
-    """Samples answers with the weights it is handed."""
+    """Samples answers with the weights that come with each call."""
 
     def __init__(self, checkpoint: Path, policy_config: PolicyConfig, config: AlignConfig, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._made_of = checkpoint, policy_config, config, threads
+        self._arguments = checkpoint, policy_config, config, threads
         self._engine: Engine | None = None
 
     @property
     def engine(self) -> Engine:
-        """Made with the first questions: an error in making it then reaches the driver as itself, not as a dead actor."""
+        """The engine, made at the first call: an error in making it then reaches the driver as itself, not as a dead actor."""
         # No cached_property, whose lock cannot be sent to an actor.
         if self._engine is None:
             self._engine = self._make()
         return self._engine
 
     def _make(self) -> Engine:
-        checkpoint, policy_config, config, threads = self._made_of
-        if config.engine == "vllm":
-            # The device is the engine's; here prompts are read and answers are decoded.
+        checkpoint, policy_config, config, threads = self._arguments
+        if config.sampling.engine == "vllm":
+            # vLLM has the device; here prompts are embedded and answers are decoded.
             policy_config = policy_config.model_copy(update={"device": "cpu"})
         policy = open_policy(checkpoint, policy_config)
         if config.lora is not None:
-            # The learner hands on its adapters alone, so they must be here to be filled.
+            # The learner sends its adapters alone, so they must be here to be filled.
             policy.add_lora(config.lora.rank, config.lora.alpha)
         engine = make_engine(policy, config, policy_config, threads)
-        # The embedded reward model reads the embedded codec's codes; everyone else's answers must be heard.
+        # The embedded reward model reads the embedded codec's codes; other policies' answers must be decoded to sound.
         self.with_waves = policy.spec.code_format != Codec2Pairs.version
         return engine
 
@@ -159,54 +161,54 @@ class RewardWorker:
         torch.set_num_threads(threads)
         self.setup = setup
         self.codec = Codec2Pairs()
-
-        self._panel: CompositeReward | None = None
+        self._rewards: CompositeReward | None = None
 
     @property
-    def panel(self) -> CompositeReward:
-        """Made with the first answers: an error in making it then reaches the driver as itself, not as a dead actor."""
-        if self._panel is None:
-            self._panel = CompositeReward(self.setup)
-        return self._panel
+    def rewards(self) -> CompositeReward:
+        """The reward sources, made at the first call: an error then reaches the driver as itself, not as a dead actor."""
+        if self._rewards is None:
+            self._rewards = CompositeReward(self.setup)
+        return self._rewards
 
     def score(
         self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[RewardQuestion]
     ) -> list[list[Reward | Unscored]]:
-        """Rewards [B][G] of a part of these rollouts, to whose questions alone they are."""
-        groups = [Group(asked, self._answers(one)) for asked, one in zip(questions, rollouts[part], strict=True)]
-        return self.panel.score(groups)
+        """Rewards [B][G] of a part of these rollouts; `questions` are those of that part."""
+        pairs = zip(questions, rollouts[part], strict=True)
+        return self.rewards.score([Group(question, self._answers(rollout)) for question, rollout in pairs])
 
     def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
         codes = embedded_codes(rollout, self.codec)
-        # Most rewards read codes alone.
-        clips = sounds(rollout, self.codec) if self.panel.needs_sound else [None] * rollout.size
+        # Most reward sources read codes alone.
+        clips = sounds(rollout, self.codec) if self.rewards.needs_sound else [None] * rollout.size
         return tuple(
-            GivenAnswer(one, text, clip if len(one) else None)
-            for one, text, clip in zip(codes, rollout.texts, clips, strict=True)
+            GivenAnswer(answer, text, clip if len(answer) else None)
+            for answer, text, clip in zip(codes, rollout.texts, clips, strict=True)
         )
 
 
 @ray.remote
 class LearnerActor:
-    """The learner, or one rank of it. Never restarted: what it knows is in its checkpoints."""
+    """The learner, or one rank of it. Never restarted: its state is in its checkpoints."""
 
     def __init__(self, checkpoint: Path, policy: PolicyConfig, config: AlignConfig, threads: int) -> None:
         torch.set_num_threads(threads)
         self._checkpoint, self._policy, self._config = checkpoint, policy, config
 
-    def meeting(self) -> tuple[str, int]:
-        """Where ranks can meet at this one: its machine's address and a free port."""
+    def rendezvous(self) -> tuple[str, int]:
+        """Address at which the ranks can meet this one: its machine and a free port."""
         with socket.socket() as held:
             held.bind(("", 0))
             return str(ray.util.get_node_ip_address()), int(held.getsockname()[1])  # type: ignore[no-untyped-call]
 
-    def open(self, rank: int, meeting: tuple[str, int], resume_from: Path | None) -> None:
-        """Load the policy and meet the other ranks; all of them at once."""
-        config = self._config
+    def open(self, rank: int, rendezvous: tuple[str, int], resume_from: Path | None) -> None:
+        """Load the policy and meet the other ranks; all ranks are called at once."""
+        config, ranks = self._config, self._config.workers.learner.count
         devices = Devices()
-        if config.learner_workers > 1 or config.mixed_precision:
+        mixed_precision = config.optimizer.mixed_precision
+        if ranks > 1 or mixed_precision:
             device = "cuda" if torch.cuda.is_available() and self._policy.device != "cpu" else "cpu"
-            devices = Sharded(rank, config.learner_workers, *meeting, device, config.mixed_precision)
+            devices = Sharded(rank, ranks, *rendezvous, device, mixed_precision)
 
         def reopen() -> Policy:
             return load_policy(self._checkpoint, self._policy.kind, "cpu", self._policy.torch_dtype)
@@ -219,15 +221,15 @@ class LearnerActor:
             self.learner.restore(resume_from)
 
     def next_step(self) -> int:
-        """The step to do next."""
+        """Number of updates made."""
         return self.learner.next_step
 
-    def step(self, given: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]]]) -> dict[str, Any]:
-        """One update."""
-        return self.learner.step(*given)
+    def step(self, inputs: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]]]) -> dict[str, Any]:
+        """One update; returns its metrics."""
+        return self.learner.step(*inputs)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """What was trained, for the rollout workers."""
+        """The trained weights, for the rollout workers."""
         return self.learner.weights()
 
     def save(self, folder: Path) -> None:
@@ -235,5 +237,5 @@ class LearnerActor:
         self.learner.save(folder)
 
     def export(self, folder: Path) -> None:
-        """Write the policy itself."""
+        """Write the aligned policy."""
         self.learner.export(folder)

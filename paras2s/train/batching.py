@@ -1,6 +1,6 @@
-"""From rollouts to the flat batches of the objective: which answers are learned from, in which parts, under which masks.
+"""Rollouts to flat batches for the loss: which groups are learned from, in which micro-batches, under which masks.
 
-Alphabet: B prompts, G answers a prompt, N answers in all, T steps, S slots, M flat entries a sequence.
+Alphabet: B prompts, G answers a prompt, N answers in all, T steps, S slots, M flat tokens a sequence.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paras2s.configs.schema.align import ObjectiveConfig
 from paras2s.policy.types import Prompt
-from paras2s.train.losses import LogProbBatch, LossNormalizer, Objective, loss_normalizer
+from paras2s.train.losses import LogProbBatch, LossNormalizer, loss_normalizer
 from paras2s.types import AUDIO, TEXT, Block, Rollout
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one forward pass takes: prompts, their answers' blocks, and the advantages of all answers in order [N]."""
+    """The input of one forward pass: prompts, their answers' blocks, and the advantages of all answers in order [N]."""
 
     prompts: tuple[Prompt, ...]
     answers: tuple[tuple[Block, ...], ...]
@@ -28,19 +29,19 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """What is known of a portion before any forward pass, all [N, M]; the mask is what the sampler wrote."""
+    """The sampler's record of a micro-batch, all [N, M]; the mask is the sampler's own."""
 
     mask: Tensor
     behaviour_logp: Tensor
     step_id: Tensor
     stream_id: Tensor
 
-    def whole(self, objective: Objective) -> LossNormalizer:
-        """What it adds to the averages."""
+    def normalizer(self, objective: ObjectiveConfig) -> LossNormalizer:
+        """Its part of the full batch's denominators."""
         return loss_normalizer(self.mask, self.step_id, self.stream_id, objective)
 
     def batch(self, logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> LogProbBatch:
-        """With log-probs [N, M]."""
+        """The input of the loss, from log-probs [N, M]."""
         return LogProbBatch(logp, old_logp, ref_logp, self.mask, self.step_id, self.stream_id)
 
 
@@ -58,7 +59,7 @@ def select_answers(block: Block, rows: Sequence[int]) -> Block:
 
 
 def token_batch(answers: Sequence[Sequence[Block]], dtype: torch.dtype, device: torch.device) -> TokenBatch:
-    """Blocks as flat entries: block after block, each padded to its longest; the clocks of several blocks do not meet."""
+    """Blocks as flat tokens: block after block, each padded to its longest; steps of several blocks have distinct ids."""
     columns: list[list[np.ndarray]] = [[], [], [], []]
     first_step = 0
     for number in range(len(answers[0])):
@@ -80,15 +81,10 @@ def _padded(block: Block, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return np.pad(block.sampled, behind), np.pad(block.behaviour_logp.astype(np.float64), behind), streams
 
 
-def flat(parts: Sequence[Tensor]) -> Tensor:
-    """Log-probs of each block [N, T, S] side by side, [N, M]."""
-    return torch.cat([part.flatten(1) for part in parts], 1)
-
-
 def top_groups_by_reward_std(advantages: Sequence[Sequence[float | None]], count: int) -> list[int]:
     """The `count` groups whose advantages differ most, in their order; the rest would move little (after DAPO, section 3.2).
 
-    A group without two advantages has nothing to say and is never among them.
+    A group with fewer than two advantages is never among them.
     """
     spread = {}
     for number, group in enumerate(advantages):
@@ -103,13 +99,13 @@ def micro_batches(
     rollouts: Sequence[Rollout],
     advantages: Sequence[Sequence[float | None]],
     chosen: Sequence[int],
-    answers_at_once: int | None,
+    micro_batch_size: int | None,
 ) -> list[MicroBatch]:
-    """The chosen groups' answers that have an advantage, in portions of at most `answers_at_once` (None: all at once).
+    """The chosen groups' answers that have an advantage, in batches of at most `micro_batch_size` (None: one batch).
 
-    A group is cut only where it alone is larger; a cut group's prompt is read once a portion.
+    A group is split only where it alone is larger; its prompt is then read once a micro-batch.
     """
-    limit = answers_at_once or sum(rollout.size for rollout in rollouts) + 1
+    limit = micro_batch_size or sum(rollout.size for rollout in rollouts) + 1
     found: list[MicroBatch] = []
     held: list[tuple[Prompt, tuple[Block, ...], tuple[float, ...]]] = []
     size = 0
@@ -135,12 +131,12 @@ def micro_batches(
     return found
 
 
-def parity(entries: TokenBatch, logp: Tensor) -> dict[str, tuple[float, float, float]]:
+def parity(tokens: TokenBatch, logp: Tensor) -> dict[str, tuple[float, float, float]]:
     """Largest and summed difference between sampler's and learner's log-probs, and how many tokens, a stream."""
     found = {}
     for name, stream in (("text", TEXT), ("audio", AUDIO)):
-        chosen = (entries.mask > 0) & (entries.stream_id == stream)
-        difference = (entries.behaviour_logp[chosen] - logp.detach()[chosen]).abs()
+        chosen = (tokens.mask > 0) & (tokens.stream_id == stream)
+        difference = (tokens.behaviour_logp[chosen] - logp.detach()[chosen]).abs()
         if len(difference):
             found[name] = float(difference.max()), float(difference.sum()), float(len(difference))
     return found

@@ -1,4 +1,4 @@
-"""What learns, its optimiser, RNG and data position, so that a killed run continues to the same weights."""
+"""Training checkpoints (weights, optimiser, RNG, data position): a killed run continues to the same weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paras2s.utils.io import read_json, write_bytes, write_json
 
 
 def save_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
-    """Write a checkpoint; `trainer.json` comes last, as the sign that it is whole. With LoRA, adapters are all it holds."""
+    """Write a checkpoint; `trainer.json` comes last, as the sign that it is complete. With LoRA it holds the adapters alone."""
     from safetensors.torch import save
 
     trained = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
@@ -30,7 +30,7 @@ def restore_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimi
     """Fill policy and optimiser from a checkpoint and return the step to do next.
 
     Raises:
-        PolicyError: the files do not fit this policy. DataError: `trainer.json` is missing: not a whole checkpoint.
+        PolicyError: the files do not fit this policy. DataError: `trainer.json` is missing: not a complete checkpoint.
     """
     position = read_json(folder / "trainer.json")
     trained, wanted = _read(folder / "trained.safetensors"), policy.trainable()
@@ -40,15 +40,15 @@ def restore_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimi
     path = folder / "optimiser.safetensors"
     tensors = _read(path)
     rng = tensors.pop("torch_rng")
-    held: dict[int, dict[str, Tensor]] = {}
+    states: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         index, key = name.split(".", 1)
-        held.setdefault(int(index), {})[key] = value
+        states.setdefault(int(index), {})[key] = value
     groups = optimiser.state_dict()["param_groups"]
     counted = sum(len(group["params"]) for group in groups)
-    if len(held) != counted:
-        raise PolicyError(f"{path}: holds {len(held)} tensors, this policy trains {counted}; start anew")
-    optimiser.load_state_dict({"state": held, "param_groups": groups})
+    if len(states) != counted:
+        raise PolicyError(f"{path}: holds {len(states)} tensors, this policy trains {counted}; start anew")
+    optimiser.load_state_dict({"state": states, "param_groups": groups})
     torch.set_rng_state(rng)
     return int(position["next_step"])
 
@@ -65,6 +65,6 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint among `step_NNNNNN` folders, None if there is none."""
-    whole = [path.parent for path in folder.glob("step_*/trainer.json")]
-    return max(whole, key=lambda path: path.name) if whole else None
+    """The newest complete checkpoint among `step_NNNNNN` folders, None if there is none."""
+    complete = [path.parent for path in folder.glob("step_*/trainer.json")]
+    return max(complete, key=lambda path: path.name) if complete else None

@@ -1,9 +1,9 @@
-"""`Sharded`: a learner as one of several ranks that share its weights, by FSDP2 (`torch.distributed.fsdp.fully_shard`).
+"""A learner as one of several ranks that share its weights, by FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
 Between steps every rank holds its part of the float32 weights, of the frozen copy and of the optimiser's states. For a step
 all gather the weights once, do their own passes, and exchange gradients once. So ranks may differ in how many passes they
 make and how long their answers are, which gathering layer by layer does not survive: one rank would wait for another's
-call forever. The price is one copy of the weights, and of their gradients, a device during the passes.
+call forever. The cost is one full copy of the weights, and of their gradients, a device during the passes.
 
 Left out: gathering layer by layer (ZeRO-3), tensor parallelism, offloading to the host.
 """
@@ -56,7 +56,7 @@ class Sharded(Devices):
         self._reference_parts = self._parts
         if policy.frozen is not None:
             self._reference_parts = self._shard(policy.frozen, policy.spec.sharded)
-        _open_a_door(policy.model)
+        _allow_empty_call(policy.model)
 
     def _shard(self, model: nn.Module, layers: str) -> list[Any]:
         from torch.distributed.device_mesh import init_device_mesh
@@ -96,7 +96,7 @@ class Sharded(Devices):
 
     @contextmanager
     def gathered(self, policy: Policy) -> Iterator[None]:
-        """Around a step's passes: inside, the weights are whole; afterwards the gradients are those of all ranks."""
+        """Around a step's passes: inside, the weights are gathered; afterwards the gradients are those of all ranks."""
         model: Any = policy.model
         for part in self._parts:
             part.unshard()
@@ -104,16 +104,16 @@ class Sharded(Devices):
         try:
             yield
             model.set_requires_gradient_sync(True)
-            # A backward pass of nothing: what was accumulated is exchanged in one order, the same on every rank.
+            # A backward pass without inputs: gradients are exchanged in one order, the same on every rank.
             model(None, None, None).backward()
         finally:
-            # Before clipping and stepping, which would otherwise change whole weights that the next gathering overwrites.
+            # Before clipping and stepping, which would otherwise change gathered weights that the next gathering overwrites.
             for part in self._parts:
                 part.reshard()
 
     @contextmanager
     def gathered_reference(self, policy: Policy) -> Iterator[None]:
-        """Around the reference's passes: inside, its weights are whole; with adapters they are the policy's own."""
+        """Around the reference's passes: inside, its weights are gathered; with adapters they are the policy's own."""
         for part in self._reference_parts:
             part.unshard()
         try:
@@ -123,17 +123,17 @@ class Sharded(Devices):
                 part.reshard()
 
     def clip(self, parameters: Iterable[Tensor], norm: float) -> float:
-        """Over all ranks' parts."""
+        """Scale the gradients of all ranks' parts down to `norm`; returns what it was."""
         found: Any = torch.nn.utils.clip_grad_norm_(list(parameters), norm)
         return float(found.full_tensor())
 
-    def whole(self, tensor: Tensor) -> Tensor:
-        """From all ranks, each of which must ask."""
-        found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        return found
+    def full_tensor(self, tensor: Tensor) -> Tensor:
+        """Gather a tensor from all ranks, each of which must call this."""
+        full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        return full
 
     def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
-        """Every rank writes its part; what was trained alone. `trainer.json` comes last, as the sign that all is there."""
+        """Write every rank's part of the trained weights; `trainer.json` comes last, as the sign of completeness."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
         from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -145,13 +145,13 @@ class Sharded(Devices):
         dist.barrier()
 
     def restore(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> int:
-        """From a checkpoint of any number of ranks."""
+        """Fill policy and optimiser from a checkpoint of any number of ranks; returns the step to do next."""
         from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
 
         position = read_json(folder / "trainer.json")
         if not (folder / "parts").is_dir():
-            raise PolicyError(f"{folder}: the checkpoint of a lone learner; set align.learner_workers to 1 to go on with it")
+            raise PolicyError(f"{folder}: a checkpoint of one learner; set align.workers.learner.count to 1 to continue it")
         model, states = get_state_dict(policy.model, optimiser, options=_trained())
         held: dict[str, Any] = {"model": model, "optimiser": states}
         load(held, checkpoint_id=folder / "parts")
@@ -165,19 +165,19 @@ class Sharded(Devices):
         return int(position["next_step"])
 
     def export(self, folder: Path, policy: Policy, reopen: Callable[[], Policy]) -> None:
-        """Rank 0 puts the whole weights into a policy of its own, folds adapters in, and writes it."""
+        """Rank 0 fills a policy of its own with the full weights, merges adapters, and writes it."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-        whole = get_model_state_dict(policy.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        full = get_model_state_dict(policy.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if self.rank == 0:
             plain = reopen()
-            plain.model.load_state_dict(whole)
+            plain.model.load_state_dict(full)
             plain.merge_lora()
             plain.save(folder)
         dist.barrier()
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the process group."""
         dist.destroy_process_group()
 
 
@@ -187,13 +187,13 @@ def _trained() -> Any:
     return StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
-def _open_a_door(model: Any) -> None:
-    """Let the root be called for nothing: its hooks then exchange what the passes before have accumulated."""
-    inside = model.forward
+def _allow_empty_call(model: Any) -> None:
+    """Let the root be called without inputs: its hooks then exchange the gradients accumulated before."""
+    original = model.forward
 
     def forward(prompts: Any, answers: Any, sampling: Any) -> Any:
         if prompts is None:
             return torch.zeros((), requires_grad=True) * 0.0
-        return inside(prompts, answers, sampling)
+        return original(prompts, answers, sampling)
 
     model.forward = forward

@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paras2s.configs.schema.run import AlignConfig
+from paras2s.configs.schema.align import AlignConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.base import Policy
+from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
-from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, flat, parity, token_batch, top_groups_by_reward_std
+from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.losses import (
     SUMS,
     LossNormalizer,
-    Objective,
     ObjectiveResult,
     group_advantages,
     grpo_loss,
@@ -34,30 +33,12 @@ Metrics = dict[str, float | int | None]
 
 
 def schedule(config: AlignConfig, step: int) -> float:
-    """Factor on the learning rates: rises over `warmup_steps`, and falls linearly to a tenth at the end of the run."""
-    return min(1.0, (step + 1) / config.warmup_steps) * (1 - 0.9 * step / config.steps)
-
-
-def objective_of(config: AlignConfig, max_steps: int) -> Objective:
-    """The objective that a config asks for."""
-    return Objective(
-        loss_type=config.loss_type,
-        ratio_level=config.ratio_level,
-        average=config.average,
-        kl_form=config.kl_form,
-        kl_weight=config.kl_weight,
-        kl_bias_correction=config.kl_bias_correction,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        ratio_cap=config.ratio_cap,
-        text_weight=config.text_weight,
-        audio_weight=config.audio_weight,
-        max_steps=max_steps,
-    )
+    """Factor on the learning rates: it rises over `warmup_steps`, and falls linearly to a tenth at the end of the run."""
+    return min(1.0, (step + 1) / config.optimizer.warmup_steps) * (1 - 0.9 * step / config.steps)
 
 
 class Learner:
-    """Holds the policy under training, its frozen reference, and the optimiser; on one device, or as one rank of several."""
+    """The policy under training, its frozen reference and the optimiser; on one device, or as one rank of several."""
 
     def __init__(
         self,
@@ -68,41 +49,41 @@ class Learner:
         reopen: Callable[[], Policy] | None = None,
     ) -> None:
         self.policy, self.config, self.devices, self._reopen = policy, config, devices or Devices(), reopen
-        if config.checkpoint_layers:
-            policy.checkpoint_layers()
+        if config.optimizer.gradient_checkpointing:
+            policy.enable_gradient_checkpointing()
         if config.lora is not None:
             policy.add_lora(config.lora.rank, config.lora.alpha)
         else:
             policy.freeze_reference()
-        # Sharded, they are kept in float32.
+        # Sharded weights are float32; rollout workers get them in the precision they were loaded in.
         self._dtypes = {name: value.dtype for name, value in policy.trainable().items()}
         self.devices.spread(policy)
-        self.objective = objective_of(config, max_steps)
-        self.sampling = Sampling(config.temperature, config.temperature, max_steps)
+        temperature = config.sampling.temperature
+        self.sampling = Sampling(temperature, temperature, max_steps)
         trainable = policy.trainable()
-        hears = re.compile(policy.spec.adaptor_parameters)
-        hearing = [p for name, p in trainable.items() if hears.fullmatch(name)]
-        speaking = [p for name, p in trainable.items() if not hears.fullmatch(name)]
-        groups = [{"params": speaking, "peak": config.learning_rate}]
-        groups += [{"params": hearing, "peak": config.hearing_learning_rate}] if hearing else []
+        in_adaptor = re.compile(policy.spec.adaptor_parameters)
+        adaptor = [p for name, p in trainable.items() if in_adaptor.fullmatch(name)]
+        decoder = [p for name, p in trainable.items() if not in_adaptor.fullmatch(name)]
+        groups = [{"params": decoder, "peak": config.optimizer.lr}]
+        groups += [{"params": adaptor, "peak": config.optimizer.adaptor_lr}] if adaptor else []
         self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
         self.next_step = 0
 
     def step(
         self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]
     ) -> Metrics:
-        """One update on G answers to each of B queries; returns the numbers for the log. Every rank is given all of them.
+        """One update on G answers to each of B queries; returns its metrics. Every rank gets all answers.
 
         Raises:
             PolicyError: too many answers are unscored, sampler and learner have drifted apart, or loss or gradient is not
                 finite; nothing was changed.
         """
         values = [[r.value if isinstance(r, Reward) else None for r in group] for group in rewards]
-        advantages = group_advantages(values, self.config.scale_rewards)
-        asked = sum(map(len, values))
-        if advantages.unscored > self.config.max_unscored_share * asked or advantages.unscored == asked:
+        advantages = group_advantages(values, self.config.objective.scale_rewards)
+        count = sum(map(len, values))
+        if advantages.unscored > self.config.max_unscored_share * count or advantages.unscored == count:
             reason = next((r.reason for group in rewards for r in group if isinstance(r, Unscored)), "a lone answer")
-            raise PolicyError(f"step {self.next_step}: {advantages.unscored} of {asked} answers are unscored ({reason})")
+            raise PolicyError(f"step {self.next_step}: {advantages.unscored} of {count} answers are unscored ({reason})")
         scored = [value for group in values for value in group if value is not None]
         metrics: Metrics = {
             "step": self.next_step,
@@ -116,33 +97,34 @@ class Learner:
         }
         ends = np.cumsum([rollout.size for rollout in rollouts])
         groups = [advantages.values[end - rollout.size : end] for end, rollout in zip(ends, rollouts, strict=True)]
-        if chosen := top_groups_by_reward_std(groups, self.config.learned_queries):
-            held = micro_batches(prompts, rollouts, groups, self.devices.share(chosen), self.config.answers_at_once)
+        if chosen := top_groups_by_reward_std(groups, self.config.objective.groups_per_update):
+            size = self.config.optimizer.micro_batch_size
+            batches = micro_batches(prompts, rollouts, groups, self.devices.share(chosen), size)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
-            metrics |= self._update(held, on_policy)
+            metrics |= self._update(batches, on_policy)
         self.next_step += 1
         return metrics
 
-    def _update(self, held: Sequence[MicroBatch], on_policy: bool) -> Metrics:
-        """Gradient of this rank's portions, added up as if all ranks' were one batch, then one step of the optimiser."""
+    def _update(self, batches: Sequence[MicroBatch], on_policy: bool) -> Metrics:
+        """Add up the gradient of this rank's micro-batches as if all ranks' were one batch, then step the optimiser."""
         model, dtype = self.policy.model, self.compute_dtype
-        entries = [token_batch(portion.answers, dtype, self.policy.device) for portion in held]
-        whole = self._whole(entries)
+        tokens = [token_batch(batch.answers, dtype, self.policy.device) for batch in batches]
+        normalizer = self._normalizer(tokens)
         tally = _Tally()
         self.optimiser.zero_grad()
         model.train()
-        # Before the passes with a gradient, so that the copy's weights are never whole beside the policy's own.
-        references = self._references(held)
+        # Before the passes with a gradient, so that the full weights of copy and policy are never in memory together.
+        references = self._reference_logps(batches)
         with self.devices.gathered(self.policy):
-            for portion, known, ref_logp in zip(held, entries, references, strict=True):
-                result = self._pass(portion, known, ref_logp, whole)
+            for batch, known, ref_logp in zip(batches, tokens, references, strict=True):
+                result = self._forward(batch, known, ref_logp, normalizer)
                 tally.add(result, parity(known, result.logp))
                 # Several devices average their gradients, and the loss is a sum over them.
                 torch.autograd.backward(result.objective.loss * self.devices.world)
         metrics = self._checked(tally, on_policy)
-        norm = self.devices.clip(model.parameters(), self.config.max_grad_norm)
+        norm = self.devices.clip(model.parameters(), self.config.optimizer.max_grad_norm)
         if not np.isfinite(norm):
-            raise PolicyError(f"step {self.next_step}: the gradient's norm is {norm}; lower align.learning_rate")
+            raise PolicyError(f"step {self.next_step}: the gradient's norm is {norm}; lower align.optimizer.lr")
         for group in self.optimiser.param_groups:
             group["lr"] = group["peak"] * schedule(self.config, self.next_step)
         self.optimiser.step()
@@ -150,30 +132,31 @@ class Learner:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Of log-probs: float64 for models in it, else float32."""
+        """Precision of log-probs: float64 for models in it, else float32."""
         return torch.float64 if next(self.policy.model.parameters()).dtype == torch.float64 else torch.float32
 
-    def _references(self, held: Sequence[MicroBatch]) -> list[torch.Tensor]:
-        """The reference's log-probs [N, M] of each portion. Without a leash too: one wants to know how far the policy went."""
+    def _reference_logps(self, batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
+        """The reference's log-probs [N, M] of each micro-batch; also at kl_weight 0, for the log."""
         with torch.no_grad(), self.devices.gathered_reference(self.policy), self.policy.reference():
-            return [self._logp(portion) for portion in held]
+            return [self._logp(batch) for batch in batches]
 
-    def _logp(self, portion: MicroBatch) -> torch.Tensor:
-        return flat(self.policy.logprobs(portion.prompts, portion.answers, self.sampling)).to(self.compute_dtype)
+    def _logp(self, batch: MicroBatch) -> torch.Tensor:
+        return flat(self.policy.logprobs(batch.prompts, batch.answers, self.sampling)).to(self.compute_dtype)
 
-    def _pass(self, portion: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor, whole: LossNormalizer) -> _Passed:
-        logp = self._logp(portion)
-        old_logp, importance = known.behaviour_logp, None
-        if self.config.importance_cap is not None:
+    def _forward(self, batch: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor, normalizer: LossNormalizer) -> _Forward:
+        logp = self._logp(batch)
+        objective, old_logp, importance = self.config.objective, known.behaviour_logp, None
+        if objective.tis_cap is not None:
             old_logp = logp.detach()
-            importance = truncated_importance(logp, known.behaviour_logp, known.mask, self.config.importance_cap)
-        advantages = torch.tensor(portion.advantages, dtype=logp.dtype, device=logp.device)
-        batch = known.batch(logp, ref_logp, old_logp)
-        return _Passed(grpo_loss(batch, advantages, self.objective, importance, whole), logp.detach())
+            importance = truncated_importance(logp, known.behaviour_logp, known.mask, objective.tis_cap)
+        advantages = torch.tensor(batch.advantages, dtype=logp.dtype, device=logp.device)
+        logps = known.batch(logp, ref_logp, old_logp)
+        loss = grpo_loss(logps, advantages, objective, self.sampling.max_steps, importance, normalizer)
+        return _Forward(loss, logp.detach())
 
-    def _whole(self, entries: Sequence[TokenBatch]) -> LossNormalizer:
-        parts = [one.whole(self.objective) for one in entries]
-        streams = 1 if self.objective.average == "joint" else 2
+    def _normalizer(self, tokens: Sequence[TokenBatch]) -> LossNormalizer:
+        parts = [one.normalizer(self.config.objective) for one in tokens]
+        streams = 1 if self.config.objective.average == "joint" else 2
         added = np.zeros(1 + streams)
         for part in parts:
             added += np.array([part.sequences, *part.units])
@@ -181,45 +164,46 @@ class Learner:
         return LossNormalizer(total[0], tuple(total[1:]))
 
     def _checked(self, tally: _Tally, on_policy: bool) -> Metrics:
-        """The step's numbers over all portions and devices.
+        """The step's metrics over all micro-batches and devices.
 
         Raises:
-            PolicyError: the loss is not finite, or sampler and learner disagree about what the same policy thinks.
+            PolicyError: the loss is not finite, or sampler and learner give other log-probs under the same weights.
         """
         sums, largest = self.devices.total(tally.sums), self.devices.largest(tally.largest)
         loss, differences = float(sums[0]), sums[1 + len(SUMS) :]
         if not np.isfinite(loss):
-            raise PolicyError(f"step {self.next_step}: the loss is {loss}; lower align.learning_rate")
+            raise PolicyError(f"step {self.next_step}: the loss is {loss}; lower align.optimizer.lr")
         metrics: Metrics = {"loss": loss, **ObjectiveResult(torch.tensor(loss), tuple(sums[1 : 1 + len(SUMS)])).metrics}
         for number, stream in enumerate(STREAMS):
             apart, tokens = differences[2 * number : 2 * number + 2]
             if not tokens:
                 continue
             metrics[f"parity_{stream}_max"], metrics[f"parity_{stream}_mean"] = float(largest[number]), float(apart / tokens)
-            if on_policy and apart / tokens > self.config.max_drift:
+            if on_policy and apart / tokens > self.config.objective.max_logprob_gap:
                 raise PolicyError(
                     f"step {self.next_step}: in the {stream} stream the sampler's log-probs are {apart / tokens:.3f} nats a "
-                    f"token from the learner's, more than align.max_drift = {self.config.max_drift}: they are not the same "
-                    "policy; sample with the learner's precision, or raise the bound and set align.importance_cap"
+                    f"token from the learner's, more than align.objective.max_logprob_gap = "
+                    f"{self.config.objective.max_logprob_gap}: they are not the same policy; sample with the learner's "
+                    "precision, or raise the bound and set align.objective.tis_cap"
                 )
         return metrics
 
     # -- weights and files --------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, np.ndarray]:
-        """What was trained, for the rollout workers: all weights, or the adapters alone, in the precision they came in.
+        """The trained weights for the rollout workers: all, or the adapters alone, in the precision they were loaded in.
 
-        Every rank must ask; rank 0 has the answer. One tensor is whole at a time.
+        Every rank must call it; rank 0 returns them. One tensor is gathered at a time.
         """
-        found: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = {}
         for name, value in self.policy.trainable().items():
-            whole = self.devices.whole(value.detach())
+            full = self.devices.full_tensor(value.detach())
             if self.devices.rank == 0:
-                found |= to_arrays({name: whole.to(self._dtypes[name])})
-        return found
+                arrays |= to_arrays({name: full.to(self._dtypes[name])})
+        return arrays
 
-    def _first(self) -> Policy:
-        """The policy that training began with, with adapters where it learns them."""
+    def _initial_policy(self) -> Policy:
+        """The policy that training began with, with adapters where they are trained."""
         assert self._reopen is not None
         policy = self._reopen()
         if self.config.lora is not None:
@@ -235,32 +219,32 @@ class Learner:
         self.next_step = self.devices.restore(folder, self.policy, self.optimiser)
 
     def export(self, folder: Path) -> None:
-        """Write the policy itself, adapters folded in, under the released names. The last thing a learner does."""
-        self.devices.export(folder, self.policy, self._first)
+        """Write the policy, adapters merged, under the released names. The last thing a learner does."""
+        self.devices.export(folder, self.policy, self._initial_policy)
         if self.devices.rank == 0:
             write_json(folder / "trainer.json", {"next_step": self.next_step})
 
 
 @dataclass(frozen=True)
-class _Passed:
-    """What a forward pass gives: the loss, and the log-probs [N, M] it is of."""
+class _Forward:
+    """Result of a forward pass: the loss, and the log-probs [N, M] it was computed from."""
 
     objective: ObjectiveResult
     logp: torch.Tensor
 
 
 class _Tally:
-    """Sums over a step's portions: the loss, the objective's `SUMS`, and sampler against learner by stream."""
+    """Sums over a step's micro-batches: the loss, the objective's `SUMS`, and sampler against learner by stream."""
 
     def __init__(self) -> None:
         self.sums = np.zeros(1 + len(SUMS) + 2 * len(STREAMS))
         self.largest = np.zeros(len(STREAMS))
 
-    def add(self, passed: _Passed, apart: dict[str, tuple[float, float, float]]) -> None:
-        self.sums[: 1 + len(SUMS)] += [passed.objective.loss.item(), *passed.objective.sums]
+    def add(self, result: _Forward, gaps: dict[str, tuple[float, float, float]]) -> None:
+        self.sums[: 1 + len(SUMS)] += [result.objective.loss.item(), *result.objective.sums]
         for number, stream in enumerate(STREAMS):
-            if stream in apart:
-                largest, summed, tokens = apart[stream]
+            if stream in gaps:
+                largest, summed, tokens = gaps[stream]
                 self.largest[number] = max(self.largest[number], largest)
                 start = 1 + len(SUMS) + 2 * number
                 self.sums[start : start + 2] += [summed, tokens]

@@ -1,6 +1,10 @@
-"""The GRPO objective as a pure function on flat log-probs; no model is named here (ParaS2S, equation 3; reference 5).
+"""The GRPO loss as a pure function of flat log-probs; no model is named here (ParaS2S, equation 3).
 
-Alphabet: N sequences, M flat entries a sequence (every slot of every step), U units (entries that share one ratio).
+Its options are `ObjectiveConfig`. `ratio_level`: "token" has one ratio a token, "step" one for all tokens of a step (ParaS2S's
+joint ratio), "sequence" one for the masked mean of a sequence (GSPO). `average`: "joint" averages over units of both streams
+at once, "per_stream" averages text and audio apart and adds them with their weights. `kl_form`: "sum" adds up k3 of each
+token, "joint" is k3 of the unit's summed log-prob; they differ, and both estimate the same divergence.
+Alphabet: N sequences, M flat tokens a sequence (every slot of every step), U units (tokens that share one ratio).
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from paras2s.configs.schema.align import ObjectiveConfig
 from paras2s.types import AUDIO, TEXT
 
 
@@ -28,38 +33,14 @@ class LogProbBatch:
 
 
 @dataclass(frozen=True)
-class Objective:
-    """What to maximise.
-
-    `ratio_level`: "token" one ratio an entry, "step" one for all entries of a step (ParaS2S's joint), "sequence" one for
-    the masked mean of a sequence (GSPO). `average`: "joint" averages over units of both streams at once, "per_stream"
-    averages text and audio apart and adds them with their weights. `kl_form`: "sum" adds up k3 of each entry, "joint" is
-    k3 of the unit's summed log-prob; they differ, and both estimate the same divergence. `max_steps` divides in dr_grpo.
-    """
-
-    loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo"] = "grpo"
-    ratio_level: Literal["token", "step", "sequence"] = "step"
-    average: Literal["joint", "per_stream"] = "joint"
-    kl_form: Literal["sum", "joint"] = "sum"
-    kl_weight: float = 0.04
-    kl_bias_correction: bool = False
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    ratio_cap: float | None = None
-    text_weight: float = 1.0
-    audio_weight: float = 1.0
-    max_steps: int = 52
-
-
-@dataclass(frozen=True)
 class LossNormalizer:
-    """Over what a loss is averaged, where its batch comes in parts: all sequences, and all units of each stream's mask."""
+    """Denominators of a full batch's averages, for its micro-batches: all sequences, and all units of each stream's mask."""
 
     sequences: float
     units: tuple[float, ...]
 
 
-# What is added up for the log, in this order: a batch in parts, or on several devices, has the sums of its parts.
+# Sums for the log, in this order: those of a batch in parts, or on several devices, are the sums of its parts.
 SUMS = ("kl", "clipped", "units", "kl_text", "text", "kl_audio", "audio")
 
 
@@ -73,18 +54,18 @@ class ObjectiveResult:
     @property
     def metrics(self) -> dict[str, float]:
         """Mean k3 a unit and a token of each stream, in nats, and the share of units outside the clip range."""
-        held = dict(zip(SUMS, self.sums, strict=True))
+        sums = dict(zip(SUMS, self.sums, strict=True))
         return {
-            "kl": held["kl"] / max(held["units"], 1.0),
-            "kl_text": held["kl_text"] / max(held["text"], 1.0),
-            "kl_audio": held["kl_audio"] / max(held["audio"], 1.0),
-            "clipped_share": held["clipped"] / max(held["units"], 1.0),
+            "kl": sums["kl"] / max(sums["units"], 1.0),
+            "kl_text": sums["kl_text"] / max(sums["text"], 1.0),
+            "kl_audio": sums["kl_audio"] / max(sums["audio"], 1.0),
+            "clipped_share": sums["clipped"] / max(sums["units"], 1.0),
         }
 
 
 @dataclass(frozen=True)
 class _Units:
-    """Entries summed to units, all [N, U]."""
+    """Tokens summed to units, all [N, U]."""
 
     log_ratio: Tensor
     logp: Tensor
@@ -118,23 +99,23 @@ def _units(batch: LogProbBatch, mask: Tensor, level: str, kl_form: str) -> _Unit
     return _Units(log_ratio, logp, kl, mask)
 
 
-def _clipped(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: Objective) -> Tensor:
-    free = ratio if objective.ratio_cap is None else ratio.clamp(max=objective.ratio_cap)
-    held = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
-    return -torch.minimum(free * advantages, held * advantages)
+def _clipped(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveConfig) -> Tensor:
+    unclipped = ratio if objective.ratio_cap is None else ratio.clamp(max=objective.ratio_cap)
+    clipped = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+    return -torch.minimum(unclipped * advantages, clipped * advantages)
 
 
-def _cispo(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: Objective) -> Tensor:
+def _cispo(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveConfig) -> Tensor:
     return -ratio.clamp(max=objective.clip_high).detach() * advantages * logp
 
 
-def _sapo(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: Objective) -> Tensor:
+def _sapo(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveConfig) -> Tensor:
     softness = torch.where(advantages > 0, torch.ones_like(ratio), 1.05)
     return -(4 / softness) * torch.sigmoid(softness * (ratio - 1)) * advantages
 
 
-Term = Callable[[Tensor, Tensor, Tensor, Objective], Tensor]
-# How a unit enters the loss, and over what it is averaged.
+Term = Callable[[Tensor, Tensor, Tensor, ObjectiveConfig], Tensor]
+# By `loss_type`: the term of a unit, and over what the terms are averaged.
 LOSSES: dict[str, tuple[Term, Literal["sequence", "batch", "length"]]] = {
     "grpo": (_clipped, "sequence"),
     "bnpo": (_clipped, "batch"),
@@ -152,14 +133,14 @@ def _average(values: Tensor, mask: Tensor, over: str, max_steps: int, sequences:
     return (values * mask).sum() / (sequences * max_steps)
 
 
-def _stream_masks(mask: Tensor, stream_id: Tensor, objective: Objective) -> list[tuple[Tensor, float]]:
+def _stream_masks(mask: Tensor, stream_id: Tensor, objective: ObjectiveConfig) -> list[tuple[Tensor, float]]:
     if objective.average == "joint":
         return [(mask, 1.0)]
     return [(mask * (stream_id == TEXT), objective.text_weight), (mask * (stream_id == AUDIO), objective.audio_weight)]
 
 
-def loss_normalizer(mask: Tensor, step_id: Tensor, stream_id: Tensor, objective: Objective) -> LossNormalizer:
-    """What a batch, all [N, M], adds to the averages; those of its parts add up to it."""
+def loss_normalizer(mask: Tensor, step_id: Tensor, stream_id: Tensor, objective: ObjectiveConfig) -> LossNormalizer:
+    """The denominators of a batch, all [N, M]; those of its parts add up to it."""
     units = []
     for part, _ in _stream_masks(mask, stream_id, objective):
         if objective.ratio_level == "step":
@@ -172,21 +153,23 @@ def loss_normalizer(mask: Tensor, step_id: Tensor, stream_id: Tensor, objective:
 def grpo_loss(
     batch: LogProbBatch,
     advantages: Tensor,
-    objective: Objective,
+    objective: ObjectiveConfig,
+    max_steps: int,
     importance: Tensor | None = None,
-    whole: LossNormalizer | None = None,
+    normalizer: LossNormalizer | None = None,
 ) -> ObjectiveResult:
-    """Loss of a batch; advantages [N]; `importance` weighs the policy term where another engine, or an older policy, sampled.
+    """Loss of a batch with advantages [N]; dr_grpo divides by `max_steps`.
 
-    `importance` is [N], one weight a sequence, or [N, M], one an entry; a unit of several entries has their product.
-    `whole`: the batch is a part of one; losses of the parts add up to the loss of the whole.
+    `importance` weighs the policy term where another engine or an older policy sampled: [N], one weight a sequence, or
+    [N, M], one a token; a unit of several tokens has their product.
+    `normalizer`: the batch is a part of a larger one; the losses of its parts add up to its loss.
     """
     term, over = LOSSES[objective.loss_type]
-    whole = whole or loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
+    normalizer = normalizer or loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
     loss = torch.zeros((), dtype=batch.logp.dtype, device=batch.logp.device)
     kl_sum, clipped, units_seen = 0.0, 0.0, 0.0
     streams = _stream_masks(batch.mask, batch.stream_id, objective)
-    for (mask, weight), units_in_all in zip(streams, whole.units, strict=True):
+    for (mask, weight), total_units in zip(streams, normalizer.units, strict=True):
         units = _units(batch, mask, objective.ratio_level, objective.kl_form)
         ratio = units.log_ratio.exp()
         spread = advantages[:, None].expand_as(ratio)
@@ -196,7 +179,7 @@ def grpo_loss(
         if objective.kl_weight:
             correction = ratio if objective.kl_bias_correction else 1.0
             values = values + objective.kl_weight * units.kl * correction
-        loss = loss + weight * _average(values, units.mask, over, objective.max_steps, whole.sequences, units_in_all)
+        loss = loss + weight * _average(values, units.mask, over, max_steps, normalizer.sequences, total_units)
         kl_sum += (units.kl * units.mask).sum().item()
         outside = ((ratio < 1 - objective.clip_low) & (spread < 0)) | ((ratio > 1 + objective.clip_high) & (spread > 0))
         clipped += (outside * units.mask).sum().item()
@@ -215,9 +198,9 @@ def _unit_weights(importance: Tensor, batch: LogProbBatch, mask: Tensor, level: 
 
 
 def truncated_importance(logp: Tensor, behaviour_logp: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """How much likelier each token [N, M] is to the learner than to who sampled it, at most `cap`; 1 where nothing was sampled.
+    """Ratio of learner to sampler probability of each token [N, M], at most `cap`; 1 where nothing was sampled.
 
-    For answers of an older policy or of another engine. Weights of whole sequences would be products of hundreds of ratios.
+    For answers of an older policy or of another engine. A weight for a full sequence would be a product of hundreds of ratios.
     """
     return ((logp.detach() - behaviour_logp) * mask).exp().clamp(max=cap)
 

@@ -1,4 +1,4 @@
-"""Supervised warm-up on both streams (ParaS2S, section 4.1; masks of reference 1.9)."""
+"""Supervised warm-up on both streams (ParaS2S, section 4.1)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from paras2s.configs.schema.run import WarmupConfig
-from paras2s.policy.base import Policy
+from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.train.batching import flat, token_batch
+from paras2s.train.batching import token_batch
 from paras2s.train.checkpoint import restore_training, save_training
 from paras2s.types import AUDIO, TEXT, Block
 
@@ -34,7 +34,7 @@ def schedule(step: int, steps: int, warm: int = 20) -> float:
 
 
 def stream_masks(batch: Sequence[Example], first_token_weight: float) -> list[torch.Tensor]:
-    """What each entry counts, [n, M] of (text, audio); the first text token counts `first_token_weight` times."""
+    """Weight of each token in the loss, [n, M] of (text, audio); the first text token counts `first_token_weight` times."""
     known = token_batch([example.target for example in batch], torch.float64, torch.device("cpu"))
     mask = known.mask.clone()
     mask[:, 0] *= first_token_weight
@@ -46,7 +46,7 @@ def stream_losses(
 ) -> torch.Tensor:
     """Mean negative log-likelihood a token of (text, audio), [2].
 
-    `counts`: the batch is a part of one whose entries count so much in all; losses of the parts add up to its loss.
+    `counts`: total weights of the larger batch that this one is a part of; the losses of the parts add up to its loss.
     """
     answers = [example.target for example in batch]
     logp = flat(policy.logprobs([example.prompt for example in batch], answers, Sampling()))
@@ -60,13 +60,13 @@ class Warmup:
 
     def __init__(self, policy: Policy, examples: Sequence[Example], config: WarmupConfig, seed: int) -> None:
         self.policy, self.examples, self.config, self.seed = policy, examples, config, seed
-        if config.checkpoint_layers:
-            policy.checkpoint_layers()
-        # Adapters alone, where there are any: what is frozen has no state to keep.
+        if config.gradient_checkpointing:
+            policy.enable_gradient_checkpointing()
+        # Adapters alone, where there are any: frozen weights have no optimiser state.
         learning = policy.trainable().values()
         decayed, plain = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self.optimiser = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+        self.optimiser = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
 
     def batch(self, step: int) -> list[Example]:
         """Demonstrations of a step, each augmented anew."""
@@ -77,21 +77,21 @@ class Warmup:
         place = step * size % count
         rows = np.concatenate(orders)[place : place + size]
         rng = np.random.default_rng([self.seed, 2, step])
-        picked = [self.examples[int(row)] for row in rows]
-        return [replace(one, prompt=self.policy.augment_prompt(one.prompt, self.config.augment, rng)) for one in picked]
+        chosen = [self.examples[int(row)] for row in rows]
+        return [replace(one, prompt=self.policy.augment_prompt(one.prompt, self.config.augment, rng)) for one in chosen]
 
     def step(self, number: int) -> dict[str, float]:
         """One update; returns the losses in nats a token."""
         for group in self.optimiser.param_groups:
-            group["lr"] = self.config.learning_rate * schedule(number, self.config.steps)
+            group["lr"] = self.config.lr * schedule(number, self.config.steps)
         self.policy.model.train()
         self.optimiser.zero_grad()
         batch, first = self.batch(number), self.config.first_token_weight
         counts = [max(1.0, mask.sum().item()) for mask in stream_masks(batch, first)]
-        at_once = self.config.examples_at_once or len(batch)
+        size = self.config.micro_batch_size or len(batch)
         total = torch.zeros(2)
-        for start in range(0, len(batch), at_once):
-            losses = stream_losses(self.policy, batch[start : start + at_once], first, counts)
+        for start in range(0, len(batch), size):
+            losses = stream_losses(self.policy, batch[start : start + size], first, counts)
             torch.autograd.backward(self.config.text_weight * losses[0] + losses[1])
             total += losses.detach().cpu()
         torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), 1.0)

@@ -1,7 +1,4 @@
-"""The devices that a learner runs on: one, or several that share its weights (FSDP2).
-
-Everything a rank does differently from a lone process is here; the learner calls the same methods on both.
-"""
+"""A learner on one device; `fsdp.py` has the same methods for several ranks that share its weights."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from paras2s.train.checkpoint import restore_training, save_training
 
 
 class Devices:
-    """One device: nothing is shared."""
+    """One device, nothing shared; the interface of `Sharded`."""
 
     rank, world = 0, 1
 
@@ -39,20 +36,20 @@ class Devices:
 
     @contextmanager
     def gathered(self, policy: Policy) -> Iterator[None]:
-        """Around a step's passes: inside, the weights are whole; afterwards the gradients are those of all devices."""
+        """Around a step's passes: inside, the weights are gathered; afterwards the gradients are those of all devices."""
         yield
 
     @contextmanager
     def gathered_reference(self, policy: Policy) -> Iterator[None]:
-        """Around the reference's passes: inside, its weights are whole."""
+        """Around the reference's passes: inside, its weights are gathered."""
         yield
 
     def clip(self, parameters: Iterable[Tensor], norm: float) -> float:
         """Scale gradients down to `norm`; returns what it was."""
         return float(torch.nn.utils.clip_grad_norm_(list(parameters), norm))
 
-    def whole(self, tensor: Tensor) -> Tensor:
-        """The whole of what may be sharded."""
+    def full_tensor(self, tensor: Tensor) -> Tensor:
+        """The full tensor of one that may be sharded."""
         return tensor
 
     def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
@@ -64,9 +61,9 @@ class Devices:
         return restore_training(folder, policy, optimiser)
 
     def export(self, folder: Path, policy: Policy, reopen: Callable[[], Policy]) -> None:
-        """Write the policy itself, adapters folded in; `reopen` makes the one that training began with."""
+        """Write the policy itself, adapters merged; `reopen` loads the one that training began with."""
         policy.merge_lora()
         policy.save(folder)
 
     def close(self) -> None:
-        """Leave the others."""
+        """Leave the process group."""

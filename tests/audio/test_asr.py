@@ -4,14 +4,13 @@ Not covered: accents, noise, languages other than English, and clips longer than
 """
 
 import itertools
-from pathlib import Path
 
 import pytest
+from outside import LIBRISPEECH
 
 from paras2s.audio.asr import GAP_S, Transcript, normalise_words, pack, transcribe, word_error_rate
 from paras2s.audio.clip import Clip, read_clip
 
-LIBRISPEECH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "librispeech"
 FIRST_5_S = {
     "0001": "they are nearly as large as we and relatively much lighter in weight",
     "0002": "and are capable of receiving regular instruction at the age of five months",
@@ -75,7 +74,6 @@ def test_nothing_to_transcribe() -> None:
     assert Transcript(()).text == ""
 
 
-@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"real speech is kept outside the repository, in {LIBRISPEECH}")
 def test_packed_recognition_is_that_of_each_clip_alone() -> None:
     whole = [read_clip(LIBRISPEECH / f"librispeech_1263-139804-{number}.flac") for number in FIRST_5_S]
     clips = [Clip(clip.samples[: 5 * clip.sample_rate_hz], clip.sample_rate_hz) for clip in whole]

@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from outside import STYLETALK
 
 from paras2s.data_gen.corpora import CORPORA, MELD_COLUMNS, CorpusTurn, LeftOut, load_iemocap, load_meld, load_styletalk
 from paras2s.errors import DataError
-
-STYLETALK = Path(__file__).resolve().parents[3] / "shared/data/styletalk"
 
 
 def clip(path: Path, duration_s: float = 0.1, level: float = 0.1) -> Path:
@@ -475,7 +474,6 @@ def test_a_table_or_label_file_that_cannot_be_read_is_named(load: Callable, tmp_
         load(tmp_path)
 
 
-@pytest.mark.skipif(not STYLETALK.is_dir(), reason="StyleTalk's tables are not on this machine")
 def test_styletalk_as_published() -> None:
     """The figures in the module's header."""
     turns, left = load_styletalk(STYLETALK)

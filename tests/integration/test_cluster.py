@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from tiny.alignment import assert_same_policy, logged, tiny_alignment
+from tiny.job import assert_same_policy, logged, tiny_job
 
-from paras2s.configs.schema.run import RoleConfig
+from paras2s.configs.schema.align import RoleConfig
 from paras2s.errors import PolicyError
-from paras2s.grpo import align
-from paras2s.grpo_run import Alignment
+from paras2s.grpo import GRPOJob, train_grpo
 from paras2s.policy.types import Sampling
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
 from paras2s.rollout.worker_group import Worker, WorkerGroup
@@ -83,24 +82,24 @@ def machines() -> Iterator[Machines]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def spread_alignment(folder: Path, machines: Machines, **align: Any) -> Alignment:
-    """Two rollout and two reward workers."""
-    roles = {
-        "learner": RoleConfig(cpus=3, threads=1),
-        "rollout": RoleConfig(cpus=2, threads=1),
-        "reward": RoleConfig(cpus=1, threads=1),
+def spread_job(folder: Path, machines: Machines, reward: int = 2, max_rollout: int | None = None) -> GRPOJob:
+    """Two rollout workers, and so many reward workers."""
+    workers = {
+        "learner": {"cpus": 3, "threads": 1},
+        "rollout": {"count": 2, "max_count": max_rollout, "cpus": 2, "threads": 1},
+        "reward": {"count": reward, "cpus": 1, "threads": 1},
+        "ray_address": machines.cluster.address,
     }
-    counts = {"rollout_workers": 2, "reward_workers": 2}
-    return tiny_alignment(folder, ray_address=machines.cluster.address, **(roles | counts | align))
+    return tiny_job(folder, workers)
 
 
 @pytest.fixture(scope="module")
-def expected(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Alignment:
+def expected(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> GRPOJob:
     """A run in which nothing happens."""
     machines.have(learner=1, rollout=2, reward=1)
-    alignment = spread_alignment(tmp_path_factory.mktemp("undisturbed"), machines)
-    align(alignment, resume=False)
-    return alignment
+    job = spread_job(tmp_path_factory.mktemp("undisturbed"), machines)
+    train_grpo(job, resume=False)
+    return job
 
 
 def node_of(actor: Any) -> str:
@@ -116,7 +115,7 @@ def wait_for(what: Callable[[], Any]) -> None:
 
 
 def hold(worker: Worker, mark: Path) -> None:
-    """Its next call does not end; `mark` is there once it has begun."""
+    """Its next call does not end; `mark` is there once it has started."""
     path = str(mark)
 
     def block(actor: Any) -> None:
@@ -127,42 +126,42 @@ def hold(worker: Worker, mark: Path) -> None:
         if hasattr(actor, "engine"):
             actor.engine.generate = never
         else:
-            actor._panel = type("Held", (), {"score": never, "needs_sound": False})()
+            actor._rewards = type("Held", (), {"score": never, "needs_sound": False})()
 
     ray.get(worker.actor.__ray_call__.remote(block))
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, before: Callable[[Orchestrator], Any], after: Any = None) -> None:
-    """Do something before this step's questions are asked, or once they are under way."""
-    begin = Orchestrator.begin
+    """Do something before this step's questions are batch, or once they are under way."""
+    start = Orchestrator.start
 
-    def watched(fleet: Orchestrator, asked: PromptBatch, group: int, sampling: Sampling) -> PendingBatch:
-        if asked.step != step:
-            return begin(fleet, asked, group, sampling)
-        before(fleet)
-        underway = begin(fleet, asked, group, sampling)
+    def watched(orchestrator: Orchestrator, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
+        if batch.step != step:
+            return start(orchestrator, batch, sampling)
+        before(orchestrator)
+        pending = start(orchestrator, batch, sampling)
         if after is not None:
-            after(fleet)
-        return underway
+            after(orchestrator)
+        return pending
 
-    monkeypatch.setattr(Orchestrator, "begin", watched)
+    monkeypatch.setattr(Orchestrator, "start", watched)
 
 
-def take_in(fleet: Orchestrator, machines: Machines, node_id: str) -> None:
+def wait_admitted(orchestrator: Orchestrator, machines: Machines, node_id: str) -> None:
     """Wait until a rollout worker runs on this machine, and is used from the next questions on."""
-    wait_for(lambda: ray.wait([one.started for one in fleet.rollout.coming], timeout=1.0)[0])
-    fleet.rollout.tend()
-    assert node_id in {node_of(one.actor) for one in fleet.rollout.workers}
+    wait_for(lambda: ray.wait([one.started for one in orchestrator.rollout.starting], timeout=1.0)[0])
+    orchestrator.rollout.replace_lost_workers()
+    assert node_id in {node_of(one.actor) for one in orchestrator.rollout.workers}
 
 
 def test_judges_whose_machine_is_lost_are_replaced_by_the_others(
-    machines: Machines, expected: Alignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machines: Machines, expected: GRPOJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = tmp_path / "judging"
     lost: list[Worker] = []
 
-    def before(fleet: Orchestrator) -> None:
-        lost.extend(one for one in fleet.reward.workers if node_of(one.actor) in machines.of("reward"))
+    def before(orchestrator: Orchestrator) -> None:
+        lost.extend(one for one in orchestrator.reward.workers if node_of(one.actor) in machines.of("reward"))
         hold(lost[0], mark)
 
     def after(_: Orchestrator) -> None:
@@ -171,59 +170,59 @@ def test_judges_whose_machine_is_lost_are_replaced_by_the_others(
 
     machines.have(learner=1, rollout=2, reward=1)
     at_step(monkeypatch, 1, before, after)
-    found = spread_alignment(tmp_path, machines)
-    align(found, resume=False)
+    found = spread_job(tmp_path, machines)
+    train_grpo(found, resume=False)
     assert len(lost) == 1
     assert_same_policy(found, expected)
     assert logged(found) == logged(expected)
 
 
 def test_questions_whose_machine_is_lost_are_asked_again_and_a_machine_that_joins_takes_its_place(
-    machines: Machines, expected: Alignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machines: Machines, expected: GRPOJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the two there is one worker for both shares."""
     mark = tmp_path / "sampling"
     lost: list[str] = []
     joined: list[str] = []
 
-    def before(fleet: Orchestrator) -> None:
-        lost.append(node_of(fleet.rollout.workers[1].actor))
-        hold(fleet.rollout.workers[1], mark)
+    def before(orchestrator: Orchestrator) -> None:
+        lost.append(node_of(orchestrator.rollout.workers[1].actor))
+        hold(orchestrator.rollout.workers[1], mark)
 
     def after(_: Orchestrator) -> None:
         wait_for(mark.exists)
         machines.lose(lost[0])
 
-    def join(fleet: Orchestrator) -> None:
-        assert len(fleet.rollout.workers) == 1
+    def join(orchestrator: Orchestrator) -> None:
+        assert len(orchestrator.rollout.workers) == 1
         joined.append(machines.join("rollout"))
-        take_in(fleet, machines, joined[0])
+        wait_admitted(orchestrator, machines, joined[0])
 
     machines.have(learner=1, rollout=2)
     at_step(monkeypatch, 1, before, after)
     at_step(monkeypatch, 2, join)
-    found = spread_alignment(tmp_path, machines, reward_workers=1)
-    align(found, resume=False)
+    found = spread_job(tmp_path, machines, reward=1)
+    train_grpo(found, resume=False)
     assert joined
     assert_same_policy(found, expected)
     assert logged(found) == logged(expected)
 
 
 def test_a_machine_that_joins_is_used(
-    machines: Machines, expected: Alignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machines: Machines, expected: GRPOJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By one worker more than there were, so batches are of other shapes, and sums round otherwise."""
     counts: list[int] = []
 
-    def join(fleet: Orchestrator) -> None:
-        counts.append(len(fleet.rollout.workers))
-        take_in(fleet, machines, machines.join("rollout"))
-        counts.append(len(fleet.rollout.workers))
+    def join(orchestrator: Orchestrator) -> None:
+        counts.append(len(orchestrator.rollout.workers))
+        wait_admitted(orchestrator, machines, machines.join("rollout"))
+        counts.append(len(orchestrator.rollout.workers))
 
     machines.have(learner=1, rollout=2)
     at_step(monkeypatch, 2, join)
-    found = spread_alignment(tmp_path, machines, reward_workers=1, rollout_workers_max=3)
-    align(found, resume=False)
+    found = spread_job(tmp_path, machines, reward=1, max_rollout=3)
+    train_grpo(found, resume=False)
     assert counts == [2, 3]
     assert_same_policy(found, expected, atol=1e-4)
 
@@ -247,44 +246,44 @@ def test_a_worker_whose_machine_is_lost_before_it_starts_is_asked_for_again(
     machines.have(rollout=1)
     # Of the run before.
     wait_for(lambda: ray.available_resources().get("CPU") == CORES["rollout"])
-    crew = WorkerGroup("rollout", RoleConfig(cpus=2), 1, make)
-    wait_for(lambda: crew.tend() or len(places) == 2)
+    group = WorkerGroup("rollout", RoleConfig(cpus=2), 1, make)
+    wait_for(lambda: group.replace_lost_workers() or len(places) == 2)
     with monkeypatch.context() as patch:
         patch.setattr("paras2s.rollout.worker_group.PLACEMENT_TIMEOUT_S", 1.0)
         with pytest.raises(PolicyError, match=r"^no rollout worker is left, and no machine has had room .* --resume"):
-            crew.next()
+            group.next()
     machines.join("rollout")
-    assert crew.next().group is places[1]
-    crew.close()
+    assert group.next().group is places[1]
+    group.close()
 
 
-def test_without_the_learner_the_run_ends_and_can_be_resumed(machines: Machines, expected: Alignment, tmp_path: Path) -> None:
+def test_without_the_learner_the_run_ends_and_can_be_resumed(machines: Machines, expected: GRPOJob, tmp_path: Path) -> None:
     """Its machine is lost once with weights that nobody has fetched, and once with a step to be learned."""
-    learn = Orchestrator.learn
+    update = Orchestrator.update
 
     def lose_learner(*_: object) -> None:
         machines.lose(*machines.of("learner"))
 
-    def lost_before_learning(fleet: Orchestrator, asked: PromptBatch, *more: Any) -> dict[str, Any]:
-        if asked.step == 2:
+    def lost_before_learning(orchestrator: Orchestrator, batch: PromptBatch, *more: Any) -> dict[str, Any]:
+        if batch.step == 2:
             lose_learner()
-        return learn(fleet, asked, *more)
+        return update(orchestrator, batch, *more)
 
     machines.have(learner=1, rollout=3)
-    found = spread_alignment(tmp_path, machines, reward_workers=1)
+    found = spread_job(tmp_path, machines, reward=1)
     with pytest.MonkeyPatch.context() as patch:
         at_step(patch, 2, lose_learner)
         with pytest.raises(PolicyError, match=r"^the run cannot go on: .*; `paras2s align CONFIG --resume` goes on"):
-            align(found, resume=False)
+            train_grpo(found, resume=False)
     machines.have(learner=1, rollout=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Orchestrator, "learn", lost_before_learning)
+        patch.setattr(Orchestrator, "update", lost_before_learning)
         with pytest.raises(
             PolicyError, match=r"^the run cannot go on: LearnerActor.*; `paras2s align CONFIG --resume` goes on"
         ):
-            align(found, resume=True)
+            train_grpo(found, resume=True)
     assert [row["step"] for row in logged(found)] == [0, 1]
     machines.have(learner=1, rollout=3)
-    align(found, resume=True)
+    train_grpo(found, resume=True)
     assert_same_policy(found, expected)
     assert logged(found) == logged(expected)

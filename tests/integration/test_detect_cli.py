@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 import typer
+from outside import LIBRISPEECH
 from tiny.endpoint import Fail, Say, ScriptedEndpoint
 from typer.testing import CliRunner
 
@@ -23,8 +24,6 @@ from paras2s.cli.bench_detection import DetectName, bench_detect
 from paras2s.errors import BudgetError, ConfigError, DataError, ParaS2SError, StorageError
 from paras2s.types import Preference
 
-LIBRISPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
-pytestmark = pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason="no LibriSpeech clips in ../shared/data")
 RATE_HZ = 16_000
 # Ratings of a clip by its signal-to-noise ratio.
 MOS_OF = {None: 5.0, 10: 3.0, 0: 1.0}

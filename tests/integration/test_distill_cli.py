@@ -141,7 +141,7 @@ def test_the_thinker_learns_from_the_same_scores_and_rewards_with_its_adapter(ti
         "steps": 3,
         "batch_size": 4,
         "lora_rank": 2,
-        "learning_rate": 0.001,
+        "lr": 0.001,
     }
     with ScriptedEndpoint(teacher) as server:
         config = pupil(tiny_run, tmp_path, server, omni=omni)

@@ -13,12 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from outside import HCOT, LIBRISPEECH, needs_hcot
 from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 
 PROGRAM = Path(sys.executable).parent / "paras2s"
-SHARED = Path(__file__).resolve().parents[3] / "shared/data"
-HCOT = SHARED / "hcot/speakbench.json"
-LIBRISPEECH = SHARED / "librispeech"
 WORDS = re.compile(r'"words": "(\d+)"')
 
 
@@ -158,7 +156,7 @@ def test_failing_calls_are_unscored_with_their_reason(suite):
     assert any("too loud" in reason for reason in report["unscored"])
 
 
-@pytest.mark.skipif(not HCOT.is_file(), reason=f"{HCOT} is not here")
+@needs_hcot
 def test_the_oracle_prints_counts_majorities_and_each_rule(tmp_path):
     words = ("bench", "speakbench", "--labels", HCOT, "--oracle")
     found = json.loads(paras2s(*words, "--json", cwd=tmp_path).stdout)
@@ -177,7 +175,6 @@ def test_the_oracle_prints_counts_majorities_and_each_rule(tmp_path):
     assert "both_bad 77.1 %" in text
 
 
-@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"{LIBRISPEECH} is not here")
 def test_a_verdict_for_people_and_as_json(tmp_path):
     first, second = sorted(LIBRISPEECH.glob("*.flac"))[:2]
     labels = {"content": "both_good", "voice_quality": "1", "paralinguistics": "both_good"}
@@ -203,7 +200,6 @@ def test_a_verdict_for_people_and_as_json(tmp_path):
     assert "nearly as large" in spoken["words"].lower()
 
 
-@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"{LIBRISPEECH} is not here")
 def test_blueprints_over_ray_are_those_of_one_process(tmp_path):
     clips = sorted(LIBRISPEECH.glob("*.flac"))
     (tmp_path / "broken.wav").write_text("no sound")

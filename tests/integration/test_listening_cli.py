@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from outside import LIBRISPEECH
 from tiny.endpoint import Fail, Say, ScriptedEndpoint
 
 from paras2s.audio.asr import normalise_words, transcribe
 from paras2s.audio.clip import read_clip
 
 PROGRAM = Path(sys.executable).parent / "paras2s"
-SPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
-pytestmark = pytest.mark.skipif(not SPEECH.is_dir(), reason="shared/data/librispeech is not here")
 
 
 def paras2s(*words, cwd, status=0):
@@ -45,7 +44,7 @@ def prefers_longer(asked, number):
 @pytest.fixture
 def speech(tmp_path):
     """Four clips of growing length, cut from real speech."""
-    samples, rate_hz = soundfile.read(sorted(SPEECH.glob("*.flac"))[0])
+    samples, rate_hz = soundfile.read(sorted(LIBRISPEECH.glob("*.flac"))[0])
     for number in range(4):
         soundfile.write(tmp_path / f"{number}.wav", samples[: rate_hz * (number + 1)], rate_hz)
     return tmp_path

@@ -13,14 +13,13 @@ from xml.etree import ElementTree
 
 import pytest
 import typer
+from outside import HCOT, VERDICTS, needs_hcot
 from typer.testing import CliRunner
 
 from paras2s.cli import bench_ranking
 from paras2s.errors import ParaS2SError
 
 PROGRAM = Path(sys.executable).parent / "paras2s"
-SHARED = Path(__file__).resolve().parents[3] / "shared/data"
-VERDICTS, HCOT = SHARED / "audiojudge/speakbench_gpt4o_0shot.csv", SHARED / "hcot/speakbench.json"
 HEAD = "aspect,instruction_id,system,reference,system_first,system_second\n"
 ASPECTS = ("lexical", "paralinguistic", "speech_quality")
 LABELS = {"good": ("1", "2"), "even": ("1", "1"), "bad": ("2", "1"), "ref": ("tie", "tie")}
@@ -146,7 +145,7 @@ def test_an_error_is_one_line(folder):
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
 
 
-@pytest.mark.skipif(not (VERDICTS.is_file() and HCOT.is_file()), reason="needs ../shared/data/audiojudge and hcot")
+@needs_hcot
 def test_the_papers_verdicts_against_labelled_pairs(tmp_path):
     found = json.loads(rank(VERDICTS, "--human", HCOT, "--json", "--out", "out", cwd=tmp_path).stdout)
     assert (found["n_rows"], found["n_instructions"]) == (4210, 81)

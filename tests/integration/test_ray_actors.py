@@ -15,13 +15,14 @@ import pytest
 import ray
 import torch
 from tiny.dual_stream import small_prompt
+from tiny.settings import align_config
 
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import WordPieces
-from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig
+from paras2s.configs.schema.run import PolicyConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
@@ -85,7 +86,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def worker(folder: Path) -> Any:
-    return RolloutWorker.remote(folder / "sft", PolicyConfig(device="cpu"), AlignConfig(), 1)
+    return RolloutWorker.remote(folder / "sft", PolicyConfig(device="cpu"), align_config(), 1)
 
 
 def load(folder: Path) -> EmbeddedPolicy:
@@ -184,7 +185,7 @@ def test_the_reward_worker_decodes_answers_for_sources_that_listen(folder: Path)
 
 def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: Path, tmp_path: Path) -> None:
     # The answers are all of the first policy.
-    config = AlignConfig(learning_rate=0.01, max_drift=9.0)
+    config = align_config(lr=0.01, max_logprob_gap=9.0)
     rollouts = [in_process(load(folder), step) for step in range(3)]
     rewards = [[[Reward(float((7 * g + 3 * b + step) % 5), {}) for g in range(GROUP)] for b in range(3)] for step in range(3)]
 

@@ -30,8 +30,8 @@ from paras2s.utils.io import read_jsonl
 
 LORA = {"rank": 2, "alpha": 4}
 ALIGN = {
-    "steps": 2, "queries_per_step": 2, "learned_queries": 2, "group_size": 3, "warmup_steps": 1, "checkpoint_every": 1,
-    "learning_rate": 0.01, "lora": LORA, "answers_at_once": 4, "max_drift": 0.01,
+    "steps": 2, "queries_per_step": 2, "groups_per_update": 2, "group_size": 3, "warmup_steps": 1, "checkpoint_every": 1,
+    "lr": 0.01, "lora": LORA, "micro_batch_size": 4, "max_logprob_gap": 0.01,
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def kimi(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kimi_run")
     texts = [one.text for one in load_dataset(tiny_run / "run/data").demonstrations]
     weights = write_kimi(folder / "released", dtype=torch.float32, text=700, texts=texts)
-    warmup = {"steps": 2, "batch_size": 2, "demonstration_contrasts": 1, "lora": LORA, "learning_rate": 0.01}
+    warmup = {"steps": 2, "batch_size": 2, "demonstration_contrasts": 1, "lora": LORA, "lr": 0.01}
     config = config_of(folder, tiny_run / "run/data", weights, warmup=warmup)
     invoke("warmup", config)
     invoke("align", config)
@@ -114,7 +114,7 @@ def test_a_policy_without_demonstrations_is_aligned_as_it_is(tiny_run: Path, tmp
     moshi = tiny_moshi()
     moshi.model.float()
     moshi.save(tmp_path / "released")
-    asynchronous = ALIGN | {"lora": None, "max_staleness": 1, "importance_cap": 2.0, "max_drift": 0.5, "steps": 3}
+    asynchronous = ALIGN | {"lora": None, "max_staleness": 1, "tis_cap": 2.0, "max_logprob_gap": 0.5, "steps": 3}
     config = config_of(tmp_path, tiny_run / "run/data", tmp_path / "released", warmup={"steps": 0}, align=asynchronous)
     invoke("warmup", config)
     invoke("align", config)

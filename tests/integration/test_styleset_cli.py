@@ -19,8 +19,8 @@ from tiny.endpoint import Fail, Raw, Say, ScriptedEndpoint, said
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
+from paras2s.bench.styleset.data import FollowingItem, RoleContext
 from paras2s.bench.styleset.dialogue import Output
-from paras2s.bench.styleset.items import FollowingItem, RoleContext
 from paras2s.bench.styleset.report import load_rows
 from paras2s.bench.styleset.run import speak_prompts
 from paras2s.cli.bench_styleset import bench_styleset

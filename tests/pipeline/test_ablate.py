@@ -26,10 +26,10 @@ def ablation(tmp_path: Path, *rows: AblationRow, **changes: Any) -> AblationConf
 
 
 def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) -> None:
-    rows = [AblationRow(name="G = 2", set={"align.group_size": 2}), AblationRow(name="more", set={"align.steps": 9})]
+    rows = [AblationRow(name="G = 2", set={"align.sampling.group_size": 2}), AblationRow(name="more", set={"align.steps": 9})]
     grid = ablation(tmp_path, *rows, set={"align.steps": 7})
     first, second = (row_config(grid, row, 3) for row in rows)
-    assert (first.align.group_size, first.align.steps, first.seed) == (2, 7, 3)
+    assert (first.align.sampling.group_size, first.align.steps, first.seed) == (2, 7, 3)
     assert (second.align.steps, second.warmup.steps) == (9, 110)
     assert first.run_dir == tmp_path / "grid/seed3/G_=_2"
     with pytest.raises(ConfigError, match=r"row 'bad': align\.stepps: unknown key|row 'bad': .*align\.stepps"):
@@ -39,7 +39,7 @@ def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("key", "value", "shared"),
     [
-        ("align.group_size", 4, {"data", "sft", "reward"}),
+        ("align.sampling.group_size", 4, {"data", "sft", "reward"}),
         ("reward.sources", [{"kind": "rubric"}], {"data", "sft", "reward"}),
         ("distill.steps", 5, {"data", "sft"}),
         ("warmup.steps", 5, {"data"}),
@@ -57,9 +57,9 @@ def test_rows_share_what_they_would_make_alike(tmp_path: Path, key: str, value: 
 
 
 def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> None:
-    grid = ablation(tmp_path, AblationRow(name="a", set={"align": {"steps": 3}}), set={"align.group_size": 2})
+    grid = ablation(tmp_path, AblationRow(name="a", set={"align": {"steps": 3}}), set={"align.sampling.group_size": 2})
     found = row_config(grid, grid.rows[0], 0).align
-    assert (found.steps, found.group_size, found.queries_per_step) == (3, 2, 4)
+    assert (found.steps, found.sampling.group_size, found.sampling.queries_per_step) == (3, 2, 4)
     with pytest.raises(ConfigError, match="seed is the ablation's own"):
         row_config(grid, AblationRow(name="b", set={"seed": 4}), 0)
 

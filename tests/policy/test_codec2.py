@@ -5,16 +5,14 @@ Not covered: how good it sounds, and other builds of the C library than the whee
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from outside import LIBRISPEECH
 
 from paras2s.audio.asr import transcribe, word_error_rate
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs, pitch_index
 
-LIBRISPEECH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "librispeech"
 SENTENCE = (
     "they are nearly as large as we and relatively much lighter in weight all the periods of physical growth are "
     "correspondingly decreased children walk four or five weeks after birth"
@@ -83,7 +81,6 @@ def test_packing_is_undone_by_unpacking() -> None:
         assert codec._unpack(codec._pack(np.array(frame))) == frame
 
 
-@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"real speech is kept outside the repository, in {LIBRISPEECH}")
 def test_real_speech_keeps_its_words() -> None:
     codec = Codec2Pairs()
     clip = read_clip(LIBRISPEECH / "librispeech_1263-139804-0001.flac")

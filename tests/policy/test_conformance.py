@@ -19,7 +19,7 @@ from torch import Tensor
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.policy import EmbeddedPolicy
@@ -536,7 +536,7 @@ def test_8_an_answer_decodes_to_its_codes_and_words() -> None:
 def test_8_a_codec_of_other_sizes_is_refused() -> None:
     policy = small_policy(small_model(small_config()))
     with pytest.raises(PolicyError, match="do not fit the codec"):
-        EmbeddedPolicy(small_model(small_config((3,))), policy.pieces, policy.codec, policy.listener)
+        EmbeddedPolicy(small_model(small_config((3,))), policy.pieces, policy.codec, policy.normalizer)
 
 
 # -- What the model reads -------------------------------------------------------------------------------------------

@@ -44,18 +44,11 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import AudioError, DataError, PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample
+from paras2s.policy.interleaved.base import OWN_OUTER, InterleavedPolicy, layered, load_joined
 from paras2s.policy.interleaved.cosyvoice import S3Tokenizer
-from paras2s.policy.interleaved.glm4_voice import (
-    OWN_OUTER,
-    SPEECH_INSTRUCTION,
-    TEXT_INSTRUCTION,
-    Glm4VoicePolicy,
-    InterleavedPolicy,
-    layered,
-    load_joined,
-)
+from paras2s.policy.interleaved.glm4_voice import SPEECH_INSTRUCTION, TEXT_INSTRUCTION, Glm4VoicePolicy
 from paras2s.policy.interleaved.step_audio2 import QWEN_LAYER, StepAudio2Policy
 from paras2s.policy.interleaved.step_encoder import StepEncoderConfig
 from paras2s.policy.types import Prompt, Sampling, Turn

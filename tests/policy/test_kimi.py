@@ -22,7 +22,7 @@ from tiny.kimi import CODES, IDS, SIZES, TEXT, write_golden, write_kimi
 from paras2s.errors import ParaS2SError, PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.kimi.policy import SPECIALS, KimiPolicy, Message, lay_out, stream_config
 from paras2s.policy.registry import kind_of, load_policy
 from paras2s.policy.types import Prompt, Sampling, Turn

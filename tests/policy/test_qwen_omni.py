@@ -346,7 +346,7 @@ def test_5_with_the_talker_s_gradient_the_thinker_s_is_the_slope() -> None:
 def test_5_layers_may_be_checkpointed() -> None:
     policy, prompts, answers, _ = with_lora(talker_gradient=True)
     plain = [gradients(policy, prompts, answers, stream) for stream in (0, 1)]
-    policy.checkpoint_layers()
+    policy.enable_gradient_checkpointing()
     runs: list[int] = []
     policy.model.talker.model.layers[0].mlp.gate_proj.register_forward_hook(lambda *_: runs.append(1))
     again = [gradients(policy, prompts, answers, stream) for stream in (0, 1)]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import LIBRISPEECH
 
 from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word, word_error_rate
@@ -30,12 +31,8 @@ from paras2s.reward.blueprint.schema import FIELDS, Fields, contour, trace_json
 from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
-LIBRISPEECH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "librispeech"
-needs_speech = pytest.mark.skipif(
-    not LIBRISPEECH.is_dir(), reason=f"real speech is kept outside the repository, in {LIBRISPEECH}"
-)
 PROPERTIES = "agent_audio_properties"
 QUALITY_KEYS = QualityExtractor.keys
 SILENCE = Clip(np.zeros(32_000, dtype=np.float32), 16_000)
@@ -194,7 +191,7 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_was_measured_once_is_kept_by_samples_and_version(tmp_path: Path) -> None:
     clips = [Clip(np.full(100, level, dtype=np.float32), 16_000) for level in (1, 0, 3)]
-    kept, first = Kept(tmp_path / "kept.sqlite"), Fussy()
+    kept, first = JsonCache(tmp_path / "kept.sqlite"), Fussy()
     found = build_blueprints(clips, [first], kept)
     again = Fussy()
     assert build_blueprints([clips[2], clips[1], Clip(clips[0].samples + 4, 16_000)], [again], kept) == [
@@ -210,7 +207,7 @@ def test_what_was_measured_once_is_kept_by_samples_and_version(tmp_path: Path) -
 
 
 def test_what_a_missing_package_left_out_is_not_kept(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "kept.sqlite")
+    kept = JsonCache(tmp_path / "kept.sqlite")
     build_blueprints([sine()], [WordsExtractor("/nowhere/whisper")], kept)
     monkey = WordsExtractor("/nowhere/whisper")
     assert "cannot be loaded" in build_blueprints([sine()], [monkey], kept)[0].why_absent("agent_response")
@@ -352,7 +349,6 @@ def test_tone_scores_are_the_classifiers() -> None:
 # Real speech.
 
 
-@needs_speech
 def test_a_voice_is_told_from_clicks_and_noise() -> None:
     """Whisper hears "thank you" in a train of clicks, so a judge must be able to ask whether anybody speaks."""
     key = f"{PROPERTIES}.voiced_share"
@@ -373,7 +369,6 @@ def test_half_the_amplitude_is_6_lu_less_and_the_same_pitch() -> None:
     assert loud.value(mean) == pytest.approx(quiet.value(mean), rel=0.02)
 
 
-@needs_speech
 def test_blueprint_of_a_real_clip() -> None:
     blueprint = build_one(speech("0001"), *LOCAL)
     assert all(isinstance(found, Measured) for found in blueprint.fields.values())
@@ -391,7 +386,6 @@ def test_blueprint_of_a_real_clip() -> None:
     assert all(2 < blueprint.value(key) <= 5 for key in QUALITY_KEYS)
 
 
-@needs_speech
 def test_a_batch_is_measured_like_each_clip_alone() -> None:
     clips = [speech("0001", 0, 20), SILENCE, speech("0002", 0, 20), sine(duration_s=0.3)]
     extractors = make_extractors(["words", "pitch", "loudness", "tone"], tone_classifier())
@@ -409,7 +403,6 @@ def test_a_batch_is_measured_like_each_clip_alone() -> None:
         assert word_error_rate(said, together[index].value("agent_response")) <= 0.15
 
 
-@needs_speech
 def test_quality_is_speechmoss_however_it_is_batched() -> None:
     pytest.importorskip("librosa", reason="speechmos computes its features with librosa, a development dependency")
     dnsmos = pytest.importorskip("speechmos.dnsmos")

@@ -5,10 +5,10 @@ Not covered: how well a real model judges, which needs a key.
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import LIBRISPEECH
 from tiny.endpoint import Cut, Fail, Say, ScriptedEndpoint, said
 
 from paras2s.audio import asr
@@ -21,9 +21,8 @@ from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Pair, Utterance
 from paras2s.reward.judges.parsing import json_objects, read_pair, read_score
 from paras2s.reward.judges.prompts import as_data, load_prompt
 from paras2s.types import PairVerdict, Unscored, Verdict
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
-LIBRISPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
 VERDICT = {"reasoning": "because", "content": "1", "voice_quality": "both_good", "paralinguistics": "2"}
 DATA = re.compile(r"<data (\w+)>\n(.*)\n</data>")
 ATTACKS = [
@@ -362,13 +361,12 @@ def test_a_prompt_can_be_replaced_and_its_hash_is_in_the_verdict(tmp_path, spoke
         load_prompt("pair", "pair_transcript", tmp_path).messages({"instruction": 1, "first": 1, "second": 1}, {"fields": ""})
 
 
-@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"{LIBRISPEECH} is not here")
 def test_real_speech_through_the_whole_judge_and_again_from_the_cache(tmp_path):
     clips = [read_clip(path) for path in sorted(LIBRISPEECH.glob("*.flac"))[:3]]
     short = [Clip(clip.samples[: 4 * clip.sample_rate_hz], clip.sample_rate_hz) for clip in clips]
     pair = Pair(Utterance(clip=short[0]), short[1], short[2])
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
-        kept = Kept(tmp_path / "kept.sqlite")
+        kept = JsonCache(tmp_path / "kept.sqlite")
         extractors = ("words", "quality", "pitch", "loudness")
         first = judge_for(server, "blueprint", kept, extractors).pairs([pair])[0]
         again = judge_for(server, "blueprint", kept, extractors).pairs([pair])[0]

@@ -156,7 +156,7 @@ def test_lora_is_on_the_language_model_alone(tokenizer):
 
 
 def test_it_overfits_eight_pairs_and_an_adapter_is_the_same_after_loading(tokenizer, tmp_path: Path):
-    settings = {"learning_rate": 0.005, "batch_size": 8, "steps": 120, "lora_rank": 8, "lora_alpha": 16}
+    settings = {"lr": 0.005, "batch_size": 8, "steps": 120, "lora_rank": 8, "lora_alpha": 16}
     pairs = [SpokenPair(tone(150 * 1.4**n, 0.4), tone(400, 0.3 + 0.05 * n)) for n in range(8)]
 
     def untrained():
@@ -187,7 +187,7 @@ def test_it_overfits_eight_pairs_and_an_adapter_is_the_same_after_loading(tokeni
 def test_what_is_exported_for_a_server_is_a_whole_model_that_scores_the_same(tokenizer, tmp_path: Path):
     from safetensors import safe_open
 
-    model = model_for(tokenizer, learning_rate=0.01, batch_size=8, steps=3)
+    model = model_for(tokenizer, lr=0.01, batch_size=8, steps=3)
     model.add_lora()
     model.train(PAIRS, SCORES, 0)
     before = model.score(PAIRS)

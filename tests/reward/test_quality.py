@@ -3,10 +3,9 @@
 Not covered: whether the numbers agree with listeners.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from outside import LIBRISPEECH
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.reward.blueprint.quality import (
@@ -21,7 +20,6 @@ from paras2s.reward.blueprint.quality import (
     _windows,
 )
 
-LIBRISPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
 THEIR_KEYS = {SIGNAL: "sig_mos", BACKGROUND: "bak_mos", OVERALL: "ovrl_mos", P808: "p808_mos"}
 
 
@@ -30,7 +28,6 @@ def speech(duration_s: float) -> Clip:
     return Clip(np.concatenate(clips)[: int(duration_s * RATE_HZ)], RATE_HZ)
 
 
-@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"{LIBRISPEECH} is not here")
 @pytest.mark.parametrize("duration_s", [1.7, 9.01, 10.3, 26.0, 35.4])
 def test_every_mos_is_that_of_speechmos(duration_s: float) -> None:
     """From one window, over several that share their frames, to lengths at which speechmos leaves windows out."""

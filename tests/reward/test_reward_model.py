@@ -152,7 +152,7 @@ def toy_preferences(per_style: int, seed: int) -> PreferenceSet:
 
 @pytest.fixture(scope="module")
 def taught() -> RewardModel:
-    config = DistillConfig(steps=130, batch_size=48, learning_rate=3e-3, hidden_size=32, layers=2)
+    config = DistillConfig(steps=130, batch_size=48, lr=3e-3, hidden_size=32, layers=2)
     losses: list[float] = []
     model = train_reward_model(toy_preferences(12, seed=0), SIZES, config, 0, lambda _, loss: losses.append(loss))
     assert len(losses) == 130

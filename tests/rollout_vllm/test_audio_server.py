@@ -21,8 +21,8 @@ import torch
 
 from paras2s.audio.clip import Clip
 from paras2s.clients.chat import LLMClient
+from paras2s.configs.schema.align import SamplingConfig
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
-from paras2s.configs.schema.run import AlignConfig
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.audio_judge.concatenation import ToneSignals
 from paras2s.reward.judges.audio_judge.few_shot import Example
@@ -45,7 +45,7 @@ VECTORS_PER_S = 25
 
 def _python() -> str | None:
     try:
-        return engine_python(AlignConfig(engine="vllm"))
+        return engine_python(SamplingConfig(engine="vllm"))
     except ConfigError:
         return None
 

@@ -16,10 +16,10 @@ import torch
 from tiny.dual_stream import small_config, small_model, small_policy
 from tiny.interleaved import TinyGlm, TinyStep, tiny_glm, tiny_step, tiny_turns
 
-from paras2s.configs.schema.run import AlignConfig
+from paras2s.configs.schema.align import SamplingConfig
 from paras2s.errors import ConfigError, PolicyError
-from paras2s.policy.dual_stream.network import DualStreamLM
-from paras2s.policy.interleaved.glm4_voice import InterleavedPolicy
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.interleaved.base import InterleavedPolicy
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
 from paras2s.rollout import vllm_engine
@@ -28,7 +28,7 @@ from paras2s.rollout.vllm_engine import VllmEngine, engine_python
 from paras2s.rollout.workers import start_ray
 from paras2s.types import Rollout
 
-CONFIG = AlignConfig(engine="vllm")
+CONFIG = SamplingConfig(engine="vllm")
 STEPS, GROUP = 20, 6
 SAMPLING = Sampling(0.9, 0.9, STEPS)
 
@@ -169,7 +169,7 @@ def test_what_vllm_cannot_do_is_refused(engine: VllmEngine, tmp_path: Path) -> N
     with pytest.raises(PolicyError, match="single-stream"):
         VllmEngine(dual, CONFIG, STEPS, 1)
     with pytest.raises(ConfigError, match="make vllm-env"):
-        engine_python(AlignConfig(engine="vllm", engine_python=tmp_path / "python"))
+        engine_python(SamplingConfig(engine="vllm", engine_python=tmp_path / "python"))
 
 
 def test_the_families_are_both_here(engine: VllmEngine) -> None:

@@ -45,7 +45,7 @@ def write_tokenizer(folder: Path, ids: dict[str, int], texts: Sequence[str] = ()
 
 def write_weights(folder: Path, seed: int, dtype: torch.dtype, sizes: dict[str, Any]) -> None:
     """Two shards and an index, with what the released checkpoint has beside them."""
-    from paras2s.policy.dual_stream.network import DualStreamLM
+    from paras2s.policy.dual_stream.model import DualStreamLM
     from paras2s.policy.kimi.policy import special_ids, stream_config
 
     ids = special_ids(folder)

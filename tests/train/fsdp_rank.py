@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from test_learner import GROUP, STEPS, make_prompts, rewards_of
 from tiny.dual_stream import small_config, small_model, small_policy, small_rollouts
+from tiny.settings import align_config
 
-from paras2s.configs.schema.run import AlignConfig
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
@@ -26,8 +26,8 @@ def first_policy() -> EmbeddedPolicy:
 
 def make_learner(devices: Devices, settings: dict[str, Any]) -> Learner:
     torch.manual_seed(0)
-    config = AlignConfig(
-        **{"learning_rate": 0.01, "kl_weight": 0.05, "warmup_steps": 2, "steps": 10, "max_drift": 99.0, **settings}
+    config = align_config(
+        **{"lr": 0.01, "kl_weight": 0.05, "warmup_steps": 2, "steps": 10, "max_logprob_gap": 99.0, **settings}
     )
     policy = first_policy()
     if settings.get("lora"):

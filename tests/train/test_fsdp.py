@@ -29,9 +29,9 @@ HERE = Path(__file__).parent
 LORA = {"lora": {"rank": 2, "alpha": 4}}
 CASES: dict[str, dict[str, Any]] = {
     "full": {},
-    "portions": {"answers_at_once": 3, "loss_type": "bnpo", "average": "per_stream"},
+    "portions": {"micro_batch_size": 3, "loss_type": "bnpo", "average": "per_stream"},
     "lora": LORA,
-    "checkpointed": {"checkpoint_layers": True},
+    "checkpointed": {"gradient_checkpointing": True},
 }
 
 
@@ -84,14 +84,14 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     on_ranks(2, jobs, folder)
     # Three ranks have fewer groups than one each to share in some steps; they go on from what two have written.
     on_ranks(3, [job(folder / "3", "full", {}), job(folder / "3", "on-full", {}, 2, resume=folder / "2" / "at3-full"),
-                 job(folder / "3", "few", {"learned_queries": 2})], folder)  # fmt: skip
+                 job(folder / "3", "few", {"groups_per_update": 2})], folder)  # fmt: skip
     return folder
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
-    for name, settings in (CASES | {"few": {"learned_queries": 2}}).items():
+    for name, settings in (CASES | {"few": {"groups_per_update": 2}}).items():
         steps = 3 if name == "few" else 5
         run(Devices(), job(folder, name, settings, steps), folder / name)
         run(Devices(), job(folder, f"{name}3", settings, 3), folder / f"{name}3")
@@ -151,7 +151,7 @@ def test_the_exported_policy_is_the_lone_learners(name: str, done: Path, tmp_pat
 
 
 def test_activations_made_anew_change_nothing() -> None:
-    plain, anew = make_learner(Devices(), {}), make_learner(Devices(), {"checkpoint_layers": True})
+    plain, anew = make_learner(Devices(), {}), make_learner(Devices(), {"gradient_checkpointing": True})
     assert_close_logs(advance(anew, 3), advance(plain, 3))
     for left, right in zip(plain.weights().values(), anew.weights().values(), strict=True):
         np.testing.assert_allclose(left, right, atol=1e-10)
@@ -163,11 +163,11 @@ def test_a_lone_learners_checkpoint_is_refused_by_ranks(tmp_path: Path) -> None:
     make_learner(Devices(), {}).save(tmp_path)
     devices = Sharded(0, 1, "127.0.0.1", free_port(), "cpu", mixed_precision=False)
     try:
-        with pytest.raises(PolicyError, match="lone learner"):
+        with pytest.raises(PolicyError, match="one learner"):
             make_learner(devices, {}).restore(tmp_path)
         # A group of one, in mixed precision: weights stay whole and in float32, passes are in half of it.
         devices.mixed_precision = True
-        learner = make_learner(devices, {"max_drift": 5.0})
+        learner = make_learner(devices, {"max_logprob_gap": 5.0})
         log = advance(learner, 2)
         assert all(np.isfinite(row["loss"]) for row in log)
         assert 1e-4 < log[0]["parity_text_mean"] < 0.2

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt, small_rollouts
+from tiny.settings import align_config
 
-from paras2s.configs.schema.run import AlignConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Prompt
@@ -29,8 +29,8 @@ SILENT = Unscored("rubric", "no transcript")
 
 def make_learner(dtype: torch.dtype = torch.float64, **values: Any) -> Learner:
     policy = small_policy(small_model(small_config()).to(dtype))
-    settings = {"learning_rate": 0.01, "loss_type": "grpo", "kl_weight": 0.05, **values}
-    return Learner(policy, AlignConfig(**settings), max_steps=STEPS)
+    settings = {"lr": 0.01, "loss_type": "grpo", "kl_weight": 0.05, **values}
+    return Learner(policy, align_config(**settings), max_steps=STEPS)
 
 
 def make_prompts(count: int = 2) -> list[Prompt]:
@@ -118,13 +118,13 @@ def test_the_groups_that_differ_most_are_learned_from(
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 0.1), (4, 0.5 * 0.964), (9, 0.919), (50, 0.55), (99, 0.109)])
 def test_learning_rate_by_hand(step: int, expected: float) -> None:
-    config = AlignConfig(warmup_steps=10, steps=100)
+    config = align_config(warmup_steps=10, steps=100)
     assert schedule(config, step) == pytest.approx(expected)
 
 
 def test_what_hears_has_a_learning_rate_of_its_own() -> None:
     """One step of Adam moves every number by about its learning rate."""
-    learner = make_learner(learning_rate=1e-3, hearing_learning_rate=1e-1, warmup_steps=1)
+    learner = make_learner(lr=1e-3, adaptor_lr=1e-1, warmup_steps=1)
     before = learner.weights()
     advance(learner, make_prompts(), 1)
     moved = {name: float(np.abs(value - before[name]).max()) for name, value in learner.weights().items()}
@@ -137,7 +137,7 @@ def test_what_hears_has_a_learning_rate_of_its_own() -> None:
 def test_groups_that_are_left_out_move_nothing() -> None:
     """Two queries asked and one learned from: the same weights as from that one alone, but both rewards in the log."""
     prompts = make_prompts(2)
-    both, alone = make_learner(learned_queries=1), make_learner()
+    both, alone = make_learner(groups_per_update=1), make_learner()
     rollouts = small_rollouts(both.policy, prompts, GROUP, STEPS, 0)
     rewards = [[reward(3.0), reward(3.1), reward(3.0), reward(3.0)], [reward(1.0), reward(2.0), reward(5.0), reward(1.0)]]
     metrics = both.step(prompts, rollouts, rewards)
@@ -191,7 +191,7 @@ def probability_first(learner: Learner, prompts: Sequence[Prompt], token: int) -
 
 @pytest.mark.parametrize("token", [1, 4])
 def test_a_rewarded_text_token_becomes_likelier(token: int) -> None:
-    learner, prompts = make_learner(learning_rate=0.02, kl_weight=0.0), make_prompts(1)
+    learner, prompts = make_learner(lr=0.02, kl_weight=0.0), make_prompts(1)
     before = probability_first(learner, prompts, token)
     for step in range(12):
         rollouts = small_rollouts(learner.policy, prompts, 24, STEPS, step)
@@ -216,7 +216,7 @@ def with_other_tokens(rollout: Rollout, answer: int) -> Rollout:
 
 @pytest.mark.parametrize("scored", [False, True], ids=["unscored", "scored"])
 def test_only_scored_answers_have_a_gradient(scored: bool) -> None:
-    one, other, prompts = make_learner(), make_learner(max_drift=9.0), make_prompts(2)
+    one, other, prompts = make_learner(), make_learner(max_logprob_gap=9.0), make_prompts(2)
     rollouts = small_rollouts(one.policy, prompts, GROUP, STEPS, 0)
     rewards = rewards_of(rollouts)
     if not scored:
@@ -360,7 +360,7 @@ def test_parity_by_hand() -> None:
 @pytest.mark.parametrize("average", ["joint", "per_stream"])
 def test_a_batch_in_portions_is_the_whole_batch(size: int, loss: str, average: str) -> None:
     settings = {"loss_type": loss, "average": average, "scale_rewards": "group"}
-    whole, parts = make_learner(**settings), make_learner(answers_at_once=size, **settings)
+    whole, parts = make_learner(**settings), make_learner(micro_batch_size=size, **settings)
     prompts = make_prompts(3)
     for step in range(2):
         rollouts = small_rollouts(whole.policy, prompts, GROUP, STEPS, step)
@@ -374,7 +374,7 @@ def test_a_batch_in_portions_is_the_whole_batch(size: int, loss: str, average: s
 
 def test_with_adapters_they_alone_learn_travel_and_are_kept(tmp_path: Path) -> None:
     prompts = make_prompts(2)
-    settings = {"lora": {"rank": 2, "alpha": 4}, "learning_rate": 0.05, "warmup_steps": 1}
+    settings = {"lora": {"rank": 2, "alpha": 4}, "lr": 0.05, "warmup_steps": 1}
     learner, other = make_learner(**settings), make_learner(**settings)
     base = {name: value.clone() for name, value in learner.policy.model.state_dict().items() if "lora_" not in name}
     first = advance(learner, prompts, 2)
@@ -403,7 +403,7 @@ def test_sampler_and_learner_that_drift_apart_stop_the_run() -> None:
     shifted = block.behaviour_logp.copy()
     shifted[..., 1:] -= 0.5 * block.sampled[..., 1:]
     drifted = [rollouts[0], replace(rollouts[1], blocks=(replace(block, behaviour_logp=shifted),))]
-    with pytest.raises(PolicyError, match=r"step 0: in the audio stream .*max_drift"):
+    with pytest.raises(PolicyError, match=r"step 0: in the audio stream .*max_logprob_gap"):
         learner.step(prompts, drifted, rewards)
     assert all(np.array_equal(before[name], value) for name, value in learner.weights().items())
     # Of an older policy it is expected, and weighed.
@@ -413,7 +413,7 @@ def test_sampler_and_learner_that_drift_apart_stop_the_run() -> None:
 
 def test_with_an_importance_cap_stale_answers_weigh_what_the_learner_thinks_of_them() -> None:
     """Under the cap the weight is exp(learner - sampler) of each token, here 2 on half of them, and 1.5 above it."""
-    learner, prompts = make_learner(importance_cap=1.5, kl_weight=0.0, ratio_level="token"), make_prompts(1)
+    learner, prompts = make_learner(tis_cap=1.5, kl_weight=0.0, ratio_level="token"), make_prompts(1)
     rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
     block = rollouts[0].blocks[0]
     unlikelier = replace(block, behaviour_logp=block.behaviour_logp - np.log(2) * block.sampled)

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from paras2s.configs.schema.align import ObjectiveConfig
 from paras2s.train.losses import (
     AUDIO,
     LOSSES,
     TEXT,
     LogProbBatch,
-    Objective,
     ObjectiveResult,
     group_advantages,
     grpo_loss,
@@ -35,6 +35,12 @@ REF = [[-0.7, -1.1, -0.5, -1.8, -0.7], [-1.1, -0.5, -0.9, -0.4, -1.5], [-0.9, -0
 MASK = [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]]
 # Half of the last of ten printed digits.
 PRINTED = 5.1e-11
+TRL_STEPS = 20
+
+
+def objective_of(**settings: Any) -> ObjectiveConfig:
+    """The paper's averages (joint, streams of one weight), where the config's defaults differ."""
+    return ObjectiveConfig(**{"average": "joint", "audio_weight": 1.0, "kl_weight": 0.04, **settings})
 
 
 def wide(values: Any) -> Tensor:
@@ -65,8 +71,8 @@ def two_streams(audio_mask: list[list[int]] | None = None) -> LogProbBatch:
 
 
 def golden(batch: LogProbBatch, importance: Tensor | None = None, **settings: Any) -> tuple[ObjectiveResult, Tensor]:
-    objective = Objective(**{"ratio_level": "token", "max_steps": 8, "kl_weight": 0.0, **settings})
-    result = grpo_loss(batch, golden_advantages(), objective, importance)
+    objective = objective_of(**{"ratio_level": "token", "kl_weight": 0.0, **settings})
+    result = grpo_loss(batch, golden_advantages(), objective, 8, importance)
     (gradient,) = torch.autograd.grad(result.loss, batch.logp)
     return result, gradient
 
@@ -180,8 +186,8 @@ def test_streams_averaged_apart_add_up_with_their_weights() -> None:
     parts = []
     for stream in (slice(0, 5), slice(5, 10)):
         alone = LogProbBatch(*(part[:, stream] for part in vars(batch).values()))
-        objective = Objective(ratio_level="token", kl_weight=0.04)
-        parts.append(grpo_loss(alone, golden_advantages(), objective).loss.item())
+        objective = objective_of(ratio_level="token", kl_weight=0.04)
+        parts.append(grpo_loss(alone, golden_advantages(), objective, 52).loss.item())
     assert apart.loss.item() == pytest.approx(0.25 * parts[0] + 2.0 * parts[1], abs=1e-14)
 
 
@@ -232,7 +238,7 @@ def test_equal_rewards_are_flat_whatever_their_rounding(reward: float, size: int
     assert found.values == (0.0,) * size
 
 
-def trl_loss(batch: LogProbBatch, advantages: Tensor, objective: Objective, importance: Tensor | None) -> Any:
+def trl_loss(batch: LogProbBatch, advantages: Tensor, objective: ObjectiveConfig, importance: Tensor | None) -> Any:
     """TRL's `_compute_loss` on a stand-in trainer whose model gives our log-probs."""
     trl = pytest.importorskip("trl", reason="the agreement is with trl==1.16.0")
     entropies = torch.zeros_like(batch.logp)
@@ -246,7 +252,7 @@ def trl_loss(batch: LogProbBatch, advantages: Tensor, objective: Objective, impo
         loss_type=objective.loss_type,
         epsilon_low=objective.clip_low,
         epsilon_high=objective.clip_high,
-        max_completion_length=objective.max_steps,
+        max_completion_length=TRL_STEPS,
         use_vllm=importance is not None,
         vllm_importance_sampling_correction=importance is not None,
         model=SimpleNamespace(training=True),
@@ -303,8 +309,8 @@ def test_agrees_with_trl(settings: dict[str, Any], kl_weight: float) -> None:
         batch = LogProbBatch(logp.requires_grad_(), old, ref, mask, steps, streams)
         advantages = torch.randn(6, generator=draw, dtype=torch.float64)
         importance = torch.rand(6, generator=draw, dtype=torch.float64) * 2 if weighed else None
-        objective = Objective(**{"ratio_level": "token", "kl_weight": kl_weight, "max_steps": 20, **settings})
-        ours = grpo_loss(batch, advantages, objective, importance)
+        objective = objective_of(**{"ratio_level": "token", "kl_weight": kl_weight, **settings})
+        ours = grpo_loss(batch, advantages, objective, TRL_STEPS, importance)
         (gradient,) = torch.autograd.grad(ours.loss, batch.logp)
         loss, expected, logged = trl_loss(batch, advantages, objective, importance)
         assert ours.loss.item() == pytest.approx(loss.item(), abs=1e-9)

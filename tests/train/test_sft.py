@@ -12,7 +12,8 @@ import pytest
 import torch
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
 
-from paras2s.configs.schema.run import AugmentConfig, WarmupConfig
+from paras2s.configs.schema.align import AugmentConfig
+from paras2s.configs.schema.run import WarmupConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.train.sft import Example, Warmup, schedule, stream_losses
@@ -110,7 +111,7 @@ def test_a_batch_in_parts_is_the_whole_batch(at_once: int) -> None:
     settings = {"steps": 4, "batch_size": 5, "augment": AugmentConfig(**STILL)}
     one = Warmup(whole, examples(whole, 5), WarmupConfig(**settings), seed=0)
     other = Warmup(
-        parts, examples(parts, 5), WarmupConfig(examples_at_once=at_once, checkpoint_layers=True, **settings), seed=0
+        parts, examples(parts, 5), WarmupConfig(micro_batch_size=at_once, gradient_checkpointing=True, **settings), seed=0
     )
     for step in range(3):
         assert other.step(step) == pytest.approx(one.step(step), abs=1e-6)
@@ -169,7 +170,7 @@ def test_every_example_is_seen_once_an_epoch(batch_size: int) -> None:
 def test_four_examples_are_learnt() -> None:
     policy = small_policy(small_model(small_config(), seed=1))
     policy.model.initialise(seed=1)
-    config = WarmupConfig(steps=60, batch_size=4, learning_rate=2e-2, weight_decay=0.0, augment=AugmentConfig(**STILL))
+    config = WarmupConfig(steps=60, batch_size=4, lr=2e-2, weight_decay=0.0, augment=AugmentConfig(**STILL))
     warmup = Warmup(policy, examples(policy, 4), config, seed=0)
     losses = [warmup.step(number) for number in range(60)]
     for stream in ("loss_text", "loss_audio"):

@@ -30,7 +30,7 @@ from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
 from paras2s.reward.judges.votes import POINTS, prefer
 from paras2s.types import MatchLabel, Measured, PairLabel, Preference, Unscored, Verdict
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 RATE_HZ = 16_000
 # Of the loudest frame of a clip: quieter than this, at its ends, is silence.
@@ -64,9 +64,9 @@ class MeasuringOptions(Section):
 
     cache_dir: Path = Field(Path("runs/cache"), description="where what was measured is kept")
 
-    def kept(self) -> Kept:
+    def kept(self) -> JsonCache:
         """The cache, the one that judges have."""
-        return Kept(self.cache_dir / "judging.sqlite")
+        return JsonCache(self.cache_dir / "judging.sqlite")
 
 
 class DnsmosBaseline:
@@ -141,12 +141,12 @@ class RateBaseline:
 
     def _words(self, pairs: Sequence[Pair]) -> list[tuple[str | Unscored, str | Unscored]]:
         """What is said in both clips of each pair; why not, where it is neither given nor heard."""
-        unknown = {clip.samples.tobytes(): clip for pair in pairs if pair.words is None for clip in (pair.first, pair.second)}
+        unknown = {clip.digest: clip for pair in pairs if pair.words is None for clip in (pair.first, pair.second)}
         made = build_blueprints(list(unknown.values()), [self._recogniser], self._kept)
         heard = dict(zip(unknown, made, strict=True))
 
         def hear(clip: Clip) -> str | Unscored:
-            found = heard[clip.samples.tobytes()]
+            found = heard[clip.digest]
             said = found.value(RESPONSE)
             return Unscored(self.name, f"no transcript: {found.why_absent(RESPONSE)}") if said is None else str(said)
 

@@ -29,11 +29,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.errors import AudioError, DataError, one_line
+from paras2s.errors import AudioError, DataError
 from paras2s.reward.judges.llm_judge import Pair, Utterance
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
-from paras2s.utils.io import read_json, read_jsonl
+from paras2s.utils.io import read_json, read_jsonl, read_text
 
 TruthLabel = PairLabel | MatchLabel
 MAX_CLIP_S = 120.0
@@ -247,12 +247,7 @@ def read_table(path: Path) -> tuple[list[str], Iterator[tuple[str, dict[str, Any
     Raises:
         DataError: it cannot be read, is empty, or a row is longer or shorter than the head.
     """
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
-    reader = csv.DictReader(io.StringIO(text), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    reader = csv.DictReader(io.StringIO(read_text(path)), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
     columns = list(reader.fieldnames or [])
     if not columns:
         raise DataError(f"{path}: is empty")

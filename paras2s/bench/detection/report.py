@@ -18,7 +18,7 @@ from rich.table import Table
 
 from paras2s.bench.bias.metrics import p_equal
 from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, Loaded, matched, why_missing
-from paras2s.bench.speakbench.agreement import Share, mcnemar, resample
+from paras2s.bench.speakbench.metrics import Share, mcnemar, resample
 
 RIGHT, TIED, WRONG = 1.0, 0.5, 0.0
 # The paper's stars: a judge that is better than the baseline, by chance with less than this probability.

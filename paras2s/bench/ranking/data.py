@@ -19,9 +19,10 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from paras2s.bench.speakbench.data import load_pairs
-from paras2s.errors import ConfigError, DataError, one_line
+from paras2s.errors import ConfigError, DataError
 from paras2s.reward.judges.votes import ENSEMBLE, POINTS
 from paras2s.types import PAIR_LABELS, PairLabel
+from paras2s.utils.io import read_text
 
 COLUMNS = ("aspect", "instruction_id", "system", "reference", "system_first", "system_second")
 ORDERS = ("system_first", "system_second")
@@ -107,11 +108,7 @@ def load_recorded(path: Path) -> Recorded:
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Rows with their line, cells stripped; of a column or a row that cannot be read its line and why."""
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
+    reader = csv.reader(io.StringIO(read_text(path)), strict=True)
     try:
         head = [name.strip() for name in next(reader, [])]
         if missing := [name for name in columns if head.count(name) != 1]:

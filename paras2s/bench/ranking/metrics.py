@@ -20,7 +20,7 @@ import numpy as np
 from paras2s.bench.bias.metrics import PLACES, p_equal, place_of
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking.data import Game, People, Problem, Recorded, points_table
-from paras2s.bench.speakbench.agreement import RESAMPLES, Share, resample
+from paras2s.bench.speakbench.metrics import RESAMPLES, Share, resample
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.votes import ENSEMBLE, POINTS, EnsembleRule, turned
 from paras2s.reward.sources.pairwise import Result, bradley_terry

@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from paras2s.bench.charts import round_ticks
 from paras2s.bench.human_correlation import Correlation
-from paras2s.bench.paras2s.report import round_ticks
 from paras2s.bench.ranking.data import Problem
 from paras2s.bench.ranking.metrics import AspectRanking, PeopleRanking, Position, Ranking, SelfComparison, Standing
-from paras2s.bench.speakbench.agreement import Share
+from paras2s.bench.speakbench.metrics import Share
 
 SHOWN_PROBLEMS = 5
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 520, 400, 2

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from paras2s.bench.speakbench.agreement import (
+from paras2s.bench.speakbench.data import Suite, SuitePair, label_counts
+from paras2s.bench.speakbench.metrics import (
     Labels,
     accuracy,
     cohen_kappa,
@@ -23,7 +24,6 @@ from paras2s.bench.speakbench.agreement import (
     winner_on_bad,
     winner_slice,
 )
-from paras2s.bench.speakbench.data import Suite, SuitePair, label_counts
 from paras2s.bench.speakbench.verdicts import VerdictRow
 from paras2s.reward.fusion import FusionRule
 from paras2s.types import DIMENSIONS, Label

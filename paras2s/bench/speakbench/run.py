@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paras2s.bench.results import require_new
 from paras2s.bench.speakbench.data import SuitePair, read_pair_audio
-from paras2s.bench.speakbench.verdicts import as_verdict_row, save_verdicts
+from paras2s.bench.speakbench.verdicts import as_verdict_row, load_verdicts, save_verdicts
 from paras2s.clients.chat import Bill
-from paras2s.errors import BudgetError, StorageError
+from paras2s.errors import BudgetError
 from paras2s.reward.judges.llm_judge import LLMJudge, Pair, Progress
 from paras2s.types import PairVerdict, Unscored
 
@@ -35,8 +36,12 @@ def judge_suite(
 ) -> tuple[float, BudgetError | None]:
     """Judge all pairs and write their verdicts; seconds taken, and the error if the budget ended before the pairs did.
 
-    The file is written after every chunk. Replies are kept as they come, so a killed or stopped run repeats no call.
+    The file is written after every chunk. Replies are cached as they come, so a killed or stopped run repeats no call.
+
+    Raises:
+        StorageError: the file holds verdicts of another judge, or of another prompt.
     """
+    _require_new(path, judge)
     rows: list[dict[str, Any]] = []
     stopped: BudgetError | None = None
     started = time.perf_counter()
@@ -63,17 +68,7 @@ def judge_suite(
     return time.perf_counter() - started, stopped
 
 
-def require_new(path: Path, judge: LLMJudge) -> None:
-    """Refuse to replace another judge's verdicts.
-
-    Raises:
-        StorageError: the file is of another judge or prompt.
-    """
-    from paras2s.bench.speakbench.verdicts import load_verdicts
-
-    if not path.is_file():
-        return
-    own = f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"
-    there = {f"{row.judge}/{row.version}/{row.prompt_hash}" for row in load_verdicts(path).values() if row.labels}
-    if others := sorted(there - {own}):
-        raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")
+def _require_new(path: Path, judge: LLMJudge) -> None:
+    rows = load_verdicts(path).values() if path.is_file() else ()
+    there = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows if row.labels]
+    require_new(path, there, [f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"])

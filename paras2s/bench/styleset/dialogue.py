@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.styleset.items import FollowingItem, RoleContext, Task
+from paras2s.bench.styleset.data import FollowingItem, RoleContext, Task
 from paras2s.bench.systems import Response
 from paras2s.data_gen.tts.base import SILENT_PEAK
 from paras2s.policy.types import Turn

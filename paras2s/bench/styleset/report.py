@@ -6,8 +6,6 @@ A score of an item is a judge's mean over its votes, or the mean over people. Sp
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +17,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from paras2s.bench.styleset.items import ELEMENTS, FollowingItem
-from paras2s.errors import DataError, one_line
+from paras2s.bench.styleset.data import ELEMENTS, FollowingItem
+from paras2s.errors import DataError
 from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
 from paras2s.types import Unscored, Verdict
-from paras2s.utils.io import read_jsonl, write_jsonl
+from paras2s.utils.io import read_csv, read_jsonl, write_jsonl
 
 FEWEST_COMMON = 3  # Two always lie on a line.
 FLAT = 1e-9
@@ -156,23 +154,13 @@ def load_human(path: Path) -> list[HumanRow]:
     Raises:
         DataError: missing, empty, a missing or unknown column, a wrong value, or a rater twice on one output; names file:line.
     """
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
     found: list[HumanRow] = []
     seen: set[tuple[str, ...]] = set()
-    # Too few values become None, too many a column of their own; neither is allowed.
-    reader = csv.DictReader(io.StringIO(text), restkey="more values than columns")
-    try:
-        for values in reader:
-            where = f"{path}:{reader.line_num}"
-            row = _checked(where, HumanRow, values)
-            _once(seen, (row.rater, row.task, row.system, row.item), where)
-            found.append(row)
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
+    for number, values in read_csv(path):
+        where = f"{path}:{number}"
+        row = _checked(where, HumanRow, values)
+        _once(seen, (row.rater, row.task, row.system, row.item), where)
+        found.append(row)
     if not found:
         raise DataError(f"{path}: holds no scores; expected the columns item, system, task, rater, score")
     return found

@@ -7,7 +7,6 @@ from all they consider possible, as they are trained.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +21,7 @@ from rich.markup import escape
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
 from paras2s.bench.bias.run import NOT_REACHED
+from paras2s.bench.styleset.data import VERDICT_TASKS, FollowingItem, RoleContext, Task
 from paras2s.bench.styleset.dialogue import (
     FEWEST_TURNS,
     LONGEST_S,
@@ -34,10 +34,9 @@ from paras2s.bench.styleset.dialogue import (
     output_of,
     role_play,
 )
-from paras2s.bench.styleset.items import VERDICT_TASKS, FollowingItem, RoleContext, Task
 from paras2s.bench.styleset.report import StyleRow, label_of, row_of, save_rows
 from paras2s.bench.systems import SUFFIXES
-from paras2s.clients.audio_chat import RATE_HZ, AudioChat, AudioChatRequest, SpokenTurn
+from paras2s.clients.audio_chat import RATE_HZ, AudioChat, AudioChatRequest, SpokenReply
 from paras2s.clients.chat import Bill
 from paras2s.configs.schema.run import AudioChatConfig, load_audio_chat
 from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
@@ -133,7 +132,7 @@ class PolicyDialogue:
         from paras2s.audio.asr import transcribe
 
         rate_hz = self._policy.spec.input_rate_hz
-        keys = {id(turn): _digest(turn.clip) for one in dialogues for turn in one if turn.role == "user" and turn.clip}
+        keys = {id(turn): turn.clip.digest for one in dialogues for turn in one if turn.role == "user" and turn.clip}
         clips = {keys[id(turn)]: turn.clip for one in dialogues for turn in one if id(turn) in keys and turn.clip}
         # Each alone: clips that share a window change what is heard in one another.
         self._heard |= {key: transcribe([clip])[0].text for key, clip in clips.items() if key not in self._heard}
@@ -146,10 +145,6 @@ class PolicyDialogue:
             ]
             for one in dialogues
         ]
-
-
-def _digest(clip: Clip) -> str:
-    return hashlib.sha256(clip.samples.tobytes()).hexdigest()
 
 
 def shortened(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
@@ -173,7 +168,7 @@ class EndpointDialogue:
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
         """All at once; a call that fails for good is a reason, and so is an earlier answer that has no text."""
         asked = [_sayable(turns, seed) for turns, seed in zip(dialogues, seeds, strict=True)]
-        said = iter(self._chat.say_all([one for one in asked if one is not None]))
+        said = iter(self._chat.complete_all([one for one in asked if one is not None]))
         silent = Reply(failed="an earlier answer came without a transcript, and an endpoint reads its answers as text")
         return [silent if one is None else _reply(next(said)) for one in asked]
 
@@ -185,7 +180,7 @@ def _sayable(turns: Sequence[Turn], seed: int) -> AudioChatRequest | None:
     return AudioChatRequest(tuple(one for one in heard if one is not None), seed=seed)
 
 
-def _reply(said: SpokenTurn) -> Reply:
+def _reply(said: SpokenReply) -> Reply:
     return Reply(said.text, said.clip, said.failed, cut=said.cut)
 
 

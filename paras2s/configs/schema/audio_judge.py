@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from paras2s.configs.schema.run import JudgingConfig, LLMConfig, Section, load_section, read_values
+from paras2s.configs.schema.base import Section, load_section, read_values
+from paras2s.configs.schema.endpoints import LLMConfig
+from paras2s.configs.schema.judges import JudgingConfig
 
 MP3_RATES_HZ = (8000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 Strategy = Literal["none", "pair_example", "examples", "test", "examples_and_test"]

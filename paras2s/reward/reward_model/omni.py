@@ -220,7 +220,7 @@ class OmniRewardModel:
         if not pairs or len(pairs) != len(scores) or not set(scores) <= {1, 2, 3, 4, 5}:
             raise JudgeError(f"{len(pairs)} pairs and {len(scores)} scores from 1 to 5 do not make a preference set")
         trainable = [parameter for parameter in self.thinker.parameters() if parameter.requires_grad]
-        optimiser = torch.optim.AdamW(trainable, lr=self.config.learning_rate, weight_decay=0.0)
+        optimiser = torch.optim.AdamW(trainable, lr=self.config.lr, weight_decay=0.0)
         rng = np.random.default_rng([seed, 11])
         order: list[int] = []
         self.thinker.train()

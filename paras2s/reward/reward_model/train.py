@@ -144,8 +144,8 @@ def train_reward_model(
         layers=config.layers,
     )
     model = RewardModel(sizes)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.learning_rate, total_steps=config.steps, pct_start=0.1)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.lr, total_steps=config.steps, pct_start=0.1)
     rng = np.random.default_rng([seed, 7])
     model.train()
     for step in range(config.steps):

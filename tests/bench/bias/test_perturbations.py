@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import LIBRISPEECH
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
 from paras2s.bench.bias import perturbations
@@ -22,7 +23,6 @@ from paras2s.bench.bias.perturbations import (
 )
 from paras2s.errors import AudioError, DataError
 
-LIBRISPEECH = Path(__file__).resolve().parents[3] / "shared/data/librispeech"
 RATE_HZ = 16_000
 
 
@@ -31,10 +31,7 @@ def tone(hz=220.0, peak=0.3, duration_s=0.5):
 
 
 def real_clip():
-    path = LIBRISPEECH / "librispeech_1263-139804-0001.flac"
-    if not path.is_file():
-        pytest.skip("needs shared/data/librispeech, which is not in the repository")
-    return read_clip(path)
+    return read_clip(LIBRISPEECH / "librispeech_1263-139804-0001.flac")
 
 
 def level_db(clip):

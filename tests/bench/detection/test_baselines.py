@@ -4,10 +4,10 @@ Not covered: the weights of a speaker-verification model, which come from a hub;
 """
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import LIBRISPEECH
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.bench.detection.baselines import BASELINES, count_phonemes, open_baseline, same_speaker, speech_s
@@ -16,8 +16,6 @@ from paras2s.errors import AssetError, ConfigError
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Utterance
 from paras2s.types import Preference, Unscored, Verdict
 
-LIBRISPEECH = Path(__file__).parents[3] / "shared/data/librispeech"
-NEEDS_CLIPS = pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason="no LibriSpeech clips in ../shared/data")
 NEEDS_ESPEAK = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="the program espeak-ng is not installed")
 SILENCE = Clip(np.zeros(16_000, np.float32), 16_000)
 
@@ -53,7 +51,6 @@ def labels(found):
 # Quality.
 
 
-@NEEDS_CLIPS
 def test_dnsmos_prefers_the_clean_clip_in_either_place(clips, kept):
     judge, bad = open_baseline("dnsmos", SUITES["tmhintq"], kept), noisy(clips[0], 0)
     told = []
@@ -64,7 +61,6 @@ def test_dnsmos_prefers_the_clean_clip_in_either_place(clips, kept):
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
-@NEEDS_CLIPS
 def test_dnsmos_scores_a_clip_from_one_to_five_and_silence_not_at_all(clips, kept):
     judge = open_baseline("dnsmos", SUITES["somos"], kept)
     good, none = judge.rate([Exchange(Utterance(), clips[0]), Exchange(Utterance(), SILENCE)])
@@ -101,7 +97,6 @@ def test_without_espeak_it_says_what_to_do(monkeypatch):
         count_phonemes("cat", "en-us")
 
 
-@NEEDS_CLIPS
 @pytest.mark.parametrize("name", [pytest.param("phonemes", marks=NEEDS_ESPEAK), "syllables"])
 def test_the_clip_that_was_made_faster_is_faster(clips, kept, name):
     judge, words = open_baseline(name, SUITES["speaking_rate"], kept), "The same words are said in both of them."
@@ -118,7 +113,6 @@ def test_the_clip_that_was_made_faster_is_faster(clips, kept, name):
     assert fast / slow == pytest.approx(1.25, rel=0.01)
 
 
-@NEEDS_CLIPS
 def test_words_that_are_not_given_are_heard(clips, kept):
     judge = open_baseline("syllables", SUITES["speaking_rate"], kept)
     found = judge.compare([pair_of(clips[0], faster(clips[0], 1.25)), pair_of(SILENCE, clips[0])])
@@ -164,7 +158,6 @@ def speaker_model(tmp_path_factory):
     return folder
 
 
-@NEEDS_CLIPS
 def test_the_speaker_model_runs_and_the_threshold_decides(clips, speaker_model):
     def judge(threshold):
         return open_baseline("speaker", SUITES["speaker_identity"], {"model": str(speaker_model), "threshold": threshold})
@@ -180,7 +173,6 @@ def test_the_speaker_model_runs_and_the_threshold_decides(clips, speaker_model):
     assert judge(-1.0).compare(pairs[1:2])[0].label == "same"
 
 
-@NEEDS_CLIPS
 @pytest.mark.filterwarnings("ignore:std")
 @pytest.mark.parametrize(
     ("samples", "reason"),
@@ -203,7 +195,6 @@ def test_a_clip_too_short_for_the_speaker_model_has_no_verdict(clips, speaker_mo
         assert found.reason.startswith(reason)
 
 
-@NEEDS_CLIPS
 def test_missing_weights_say_what_to_do(clips, tmp_path):
     pytest.importorskip("transformers", reason="the extra 'offline' is not installed")
     judge = open_baseline("speaker", SUITES["speaker_identity"], {"model": str(tmp_path)})

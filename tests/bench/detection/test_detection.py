@@ -7,9 +7,9 @@ import csv
 import io
 import json
 import random
-from pathlib import Path
 
 import pytest
+from outside import LIBRISPEECH
 from rich.console import Console
 
 from paras2s.bench.detection.data import (
@@ -33,8 +33,6 @@ from paras2s.reward.judges.audio_judge.tasks import TASKS
 from paras2s.reward.judges.llm_judge import Pair
 from paras2s.types import Preference, Unscored, Verdict
 from paras2s.utils.io import write_jsonl
-
-LIBRISPEECH = Path(__file__).parents[3] / "shared/data/librispeech"
 
 
 def write_table(path, rows, separator=","):
@@ -180,7 +178,6 @@ def test_a_file_that_is_no_text_and_a_seed_for_nothing(tmp_path):
 # Clips.
 
 
-@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason="no LibriSpeech clips in ../shared/data")
 def test_clips_are_read_and_what_is_missing_has_a_reason(tmp_path):
     first, second = (path.name for path in sorted(LIBRISPEECH.glob("*.flac"))[:2])
     named = DetectPair(audio1_path=first, audio2_path=second, label="1", transcript1="one", transcript2="two")

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from paras2s.audio.clip import make_clip, read_clip, write_clip
-from paras2s.bench.paras2s.report import draw_curves, write_report
+from paras2s.bench.charts import draw_curves
+from paras2s.bench.paras2s.report import write_report
 from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
 

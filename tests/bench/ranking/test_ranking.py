@@ -6,11 +6,11 @@ Not covered: whether intervals hold their level on few instructions, which is th
 import json
 import random
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from outside import HCOT, VERDICTS, needs_hcot
 from scipy import optimize, stats
 
 from paras2s.bench.bias.metrics import PLACES, place_of
@@ -35,11 +35,6 @@ from paras2s.errors import ConfigError, DataError
 from paras2s.reward.judges.votes import ENSEMBLE, EnsembleRule
 from paras2s.reward.sources.pairwise import PRIOR_GAMES
 
-SHARED = Path(__file__).parents[3] / "shared/data"
-VERDICTS, HCOT = SHARED / "audiojudge/speakbench_gpt4o_0shot.csv", SHARED / "hcot/speakbench.json"
-needs_data = pytest.mark.skipif(
-    not (VERDICTS.is_file() and HCOT.is_file()), reason="needs ../shared/data/audiojudge and hcot, which are not committed"
-)
 # AudioJudge, Table 8: people's win rates in per cent.
 TABLE_8 = {
     "gpt4o-audio": 80.25, "gemini2-flash-exp": 75.66, "gpt4o-audio+asr+tts": 67.31, "gemini2-flash-text+tts": 59.48,
@@ -506,7 +501,6 @@ def test_labels_keep_off_each_other() -> None:
     assert all(apart), heights
 
 
-@needs_data
 def test_recorded_verdicts_of_gpt4o_against_table_8() -> None:
     recorded = load_recorded(VERDICTS)
     assert (recorded.n_rows, len(recorded.games), kinds(recorded)) == (4210, 4210, {"no row": 2})
@@ -531,7 +525,7 @@ def test_recorded_verdicts_of_gpt4o_against_table_8() -> None:
     assert all(one.low < one.value < one.high for one in against.values())
 
 
-@needs_data
+@needs_hcot
 def test_recorded_verdicts_against_the_release_of_labelled_pairs() -> None:
     people = load_people(HCOT, {})
     assert people.scores["gpt4o-audio"] == pytest.approx(70.5 / 81)

@@ -5,12 +5,12 @@ Not covered: whether intervals hold their level on few clusters, which is the pe
 
 import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import HCOT, needs_hcot
 
-from paras2s.bench.speakbench.agreement import (
+from paras2s.bench.speakbench.metrics import (
     accuracy,
     cluster_counts,
     cohen_kappa,
@@ -29,7 +29,6 @@ from paras2s.errors import DataError
 from paras2s.reward.fusion import find_rule
 from paras2s.types import LABELS
 
-HCOT = Path(__file__).parents[3] / "shared/data/hcot/speakbench.json"
 TRUTH = ["1", "2", "both_good", "both_bad", "1", "2"]
 GUESS = ["1", "1", "both_bad", "both_bad", None, "2"]
 
@@ -214,7 +213,7 @@ def test_lists_of_different_lengths_are_refused():
         majority_class([])
 
 
-@pytest.mark.skipif(not HCOT.is_file(), reason=f"{HCOT} is not here")
+@needs_hcot
 def test_the_authors_labels_are_rebuilt_by_a_multinomial_model_and_their_majority_is_known():
     pairs = json.loads(HCOT.read_text())
     rows = [{name: pair["label"][name] for name in ("content", "voice_quality", "paralinguistics")} for pair in pairs]

@@ -18,8 +18,8 @@ from scipy import stats
 from tiny.interleaved import tiny_glm
 
 from paras2s.audio.clip import Clip
+from paras2s.bench.styleset.data import ELEMENTS, FollowingItem, RoleContext, load_contexts, load_following
 from paras2s.bench.styleset.dialogue import Dialogue, Reply, Said, follow, join, output_of, role_play, turn_seed
-from paras2s.bench.styleset.items import ELEMENTS, FollowingItem, RoleContext, load_contexts, load_following
 from paras2s.bench.styleset.report import (
     Cell,
     HumanRow,

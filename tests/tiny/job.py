@@ -1,4 +1,4 @@
-"""An alignment in miniature, made without data or warm-up: a tiny random policy, rewarded for the length of its answers."""
+"""A GRPO job in miniature, made without data or warm-up: a tiny random policy, rewarded for the length of its answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from safetensors.numpy import load_file
 
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import WordPieces
-from paras2s.configs.schema.run import AlignConfig, PolicyConfig, RewardConfig, RewardSourceConfig, RoleConfig, RunConfig
-from paras2s.grpo_run import Alignment
+from paras2s.configs.schema.align import WorkersConfig
+from paras2s.configs.schema.run import PolicyConfig, RewardConfig, RewardSourceConfig, RunConfig
+from paras2s.grpo import GRPOJob
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
@@ -25,6 +26,7 @@ from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.run import Run
 from tiny.dual_stream import small_prompt
+from tiny.settings import align_config
 
 LETTERS = "abcdefgh"
 ANSWER_STEPS, TARGET_STEPS, QUERIES, HELD = 8, 3, 7, 2
@@ -33,8 +35,11 @@ SIZES = DualStreamConfig(
     text_vocab=len(LETTERS) + 9, codebook_sizes=Codec2Pairs.cardinality, audio_delay_steps=1, continuous_dim=3,
     mask_invalid_ids=True, **special_ids(len(LETTERS)),
 )  # fmt: skip
-# One thread each: sums of other threads round otherwise, and a draw may fall on the other side of an edge.
-ONE = RoleConfig(threads=1)
+
+
+def counts(**roles: int) -> dict[str, Any]:
+    """So many workers of each role, of one thread each: other threads round sums otherwise, which may flip a draw."""
+    return {role: {"threads": 1, "count": count} for role, count in roles.items()}
 
 
 def save_tiny_policy(folder: Path) -> None:
@@ -48,23 +53,24 @@ def save_tiny_policy(folder: Path) -> None:
     EmbeddedPolicy(model, WordPieces(LETTERS), Codec2Pairs(), listener).save(folder)
 
 
-def blur(prompt: Prompt, rng: np.random.Generator) -> Prompt:
+def augment(prompt: Prompt, rng: np.random.Generator) -> Prompt:
     return replace(prompt, features=prompt.features + 0.1 * rng.normal(size=prompt.features.shape) * prompt.continuous[:, None])
 
 
-def tiny_alignment(folder: Path, **align: Any) -> Alignment:
+def tiny_job(folder: Path, workers: dict[str, Any] | None = None, **align: Any) -> GRPOJob:
     """A run in this folder; `align` is laid over settings of four steps with a checkpoint after every second."""
     settings: dict[str, Any] = {
-        "steps": 4, "queries_per_step": 4, "learned_queries": 3, "group_size": 3, "learning_rate": 0.01, "warmup_steps": 1,
-        "evaluate_every": 2, "checkpoint_every": 2, "rollout": ONE, "reward": ONE, "learner": ONE,
+        "steps": 4, "queries_per_step": 4, "groups_per_update": 3, "group_size": 3, "lr": 0.01, "warmup_steps": 1,
+        "evaluate_every": 2, "checkpoint_every": 2,
     }  # fmt: skip
+    roles = counts(rollout=1, reward=1, learner=1) | dict(workers or {})
     source = RewardSourceConfig(kind="length", options={"target_steps": TARGET_STEPS})
     config = RunConfig(
         run_dir=folder / "run",
         cache_dir=folder / "cache",
         policy=PolicyConfig(device="cpu", max_answer_steps=ANSWER_STEPS),
         reward=RewardConfig(sources=(source,)),
-        align=AlignConfig(**(settings | align)),
+        align=align_config(**(settings | align), workers=WorkersConfig.model_validate(roles)),
     )
     run = Run(config, Console(quiet=True), quiet=True)
     if not (run.sft_dir / "policy.json").is_file():
@@ -73,26 +79,26 @@ def tiny_alignment(folder: Path, **align: Any) -> Alignment:
         replace(small_prompt(SIZES, 1, 3 + number % 3, seed=number), code_offsets=SIZES.codebook_offsets)
         for number in range(QUERIES + HELD)
     ]
-    questions = [RewardQuestion(f"q{number}", _heard(prompt), "hello") for number, prompt in enumerate(prompts)]
-    return Alignment(run, prompts[:QUERIES], questions[:QUERIES], prompts[QUERIES:], questions[QUERIES:], blur)
+    questions = [RewardQuestion(f"q{number}", _encoded(prompt), "hello") for number, prompt in enumerate(prompts)]
+    return GRPOJob(run, prompts[:QUERIES], questions[:QUERIES], prompts[QUERIES:], questions[QUERIES:], augment)
 
 
-def _heard(prompt: Prompt) -> EncodedQuestion:
+def _encoded(prompt: Prompt) -> EncodedQuestion:
     speech = prompt.continuous
     return EncodedQuestion(prompt.audio_ids[speech] - prompt.code_offsets, prompt.features[speech], prompt.words_dim)
 
 
-def policy_of(alignment: Alignment) -> dict[str, np.ndarray]:
+def policy_of(job: GRPOJob) -> dict[str, np.ndarray]:
     """The aligned weights."""
-    return dict(load_file(alignment.folder / "model.safetensors"))
+    return dict(load_file(job.output / "model.safetensors"))
 
 
-def logged(alignment: Alignment) -> list[dict[str, Any]]:
+def logged(job: GRPOJob) -> list[dict[str, Any]]:
     """Its steps, without how long they took."""
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in alignment.run.metrics()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in job.run.metrics()]
 
 
-def assert_same_policy(found: Alignment, expected: Alignment, atol: float = 0.0) -> None:
+def assert_same_policy(found: GRPOJob, expected: GRPOJob, atol: float = 0.0) -> None:
     """`atol` above 0 where questions were sampled in other company: sums of other shapes round otherwise."""
     one, other = policy_of(found), policy_of(expected)
     assert one.keys() == other.keys()

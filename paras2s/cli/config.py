@@ -1,0 +1,17 @@
+"""`paras2s config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from paras2s.cli.run_options import Config
+
+
+def config(config: Config = Path("demo")) -> None:
+    """Print a config with every key there is, resolved."""
+    from paras2s.configs.schema.base import dump_config
+    from paras2s.run import open_run
+
+    typer.echo(dump_config(open_run(config).config))

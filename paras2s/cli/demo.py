@@ -1,0 +1,35 @@
+"""`paras2s demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paras2s.cli.options import Json, parse_overrides, print_json
+from paras2s.cli.run_options import RunDir, Seed, Set
+
+
+def demo(
+    preset: Annotated[str, typer.Option(help="demo (a quarter of an hour), ci (minutes), full (longer).")] = "demo",
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    set_: Set = None,
+    resume: Annotated[bool, typer.Option(help="Continue a killed run; finished stages are kept either way.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a small speech-to-speech model by reinforcement on this machine, offline, and write report.html."""
+    from paras2s.configs.schema.base import dump_config
+    from paras2s.pipeline.demo import announce, run_demo
+    from paras2s.run import open_run
+
+    run = open_run(Path(preset), parse_overrides(set_), seed, run_dir, as_json)
+    if dry_run:
+        typer.echo(announce(run))
+        typer.echo(dump_config(run.config))
+        return
+    summary = run_demo(run, resume)
+    if as_json:
+        print_json(summary)

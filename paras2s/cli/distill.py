@@ -1,0 +1,35 @@
+"""`paras2s distill`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paras2s.cli.options import Json, parse_overrides, print_json
+from paras2s.cli.run_options import Config, RunDir, Seed, Set
+
+
+def distill(
+    config: Config,
+    set_: Set = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    export: Annotated[Path | None, typer.Option(help="Write the distilled Omni model there, merged, for vLLM.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Score the SFT policy's own answers by a judge, and train the reward model on the scores."""
+    from paras2s.data_gen.dataset import load_dataset
+    from paras2s.pipeline.distill import run_distill
+    from paras2s.pipeline.distill_omni import export_omni
+    from paras2s.run import open_run
+    from paras2s.utils.io import read_json
+
+    run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
+    run.open()
+    run_distill(run, load_dataset(run.data_dir), run.load_policy(run.sft_dir))
+    if export is not None:
+        export_omni(run, export)
+    if as_json:
+        print_json(read_json(run.reward_dir / "agreement.json"))

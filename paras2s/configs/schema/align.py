@@ -1,0 +1,127 @@
+"""Settings of GRPO (ParaS2S, section 4.3 and appendix D), in groups: sampling, objective, optimizer, workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from paras2s.configs.schema.base import Section
+
+
+class LoraConfig(Section):
+    """Low-rank adapters on every projection of the policy's decoder layers, both branches; the rest is frozen."""
+
+    rank: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+
+
+class AugmentConfig(Section):
+    """Random masking and noise on questions while the policy learns, so that it does not learn clips by heart."""
+
+    words_dropped: float = Field(0.4, ge=0, le=1, description="share of prompts whose words are hidden")
+    text_dropped: float = Field(0.0, ge=0, le=1, description="of the rest, share that keep the sentence's meaning alone")
+    codes_dropped: float = Field(0.5, ge=0, le=1, description="share of prompts whose codes are hidden")
+    prosody_noise: float = Field(0.3, ge=0, description="noise on the prosody features, in standard deviations")
+    words_noise: float = Field(0.8, ge=0, description="noise on the sentence embedding, in its own standard deviations")
+
+
+class SamplingConfig(Section):
+    """How a step samples groups of answers (ParaS2S: B queries, G answers each)."""
+
+    queries_per_step: int = Field(32, ge=1, description="B: queries sampled and rewarded in a step")
+    group_size: int = Field(8, ge=2, description="G: answers to each query")
+    temperature: float = Field(1.0, gt=0)
+    engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies; see `make vllm-env`")
+    engine_python: Path | None = Field(None, description="vLLM's own interpreter; None: .venv-vllm/bin/python")
+
+
+class ObjectiveConfig(Section):
+    """The GRPO loss; each key is described beside its formula in train/losses.py."""
+
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo"] = "grpo"
+    scale_rewards: Literal["group", "none"] = Field("none", description="group: divide advantages by their std (the paper)")
+    groups_per_update: int = Field(16, ge=1, description="of a step's groups, learned from: those whose rewards differ most")
+    ratio_level: Literal["token", "step", "sequence"] = Field("step", description="step: ParaS2S's joint ratio")
+    average: Literal["joint", "per_stream"] = Field("per_stream", description="joint: the paper; per_stream: each stream apart")
+    text_weight: float = Field(1.0, ge=0, description="of the text stream where averages are per stream")
+    audio_weight: float = Field(0.3, ge=0, description="of the audio stream where averages are per stream")
+    clip_low: float = Field(0.2, ge=0)
+    clip_high: float = Field(0.2, ge=0)
+    ratio_cap: float | None = Field(None, description="two-sided clipping: upper bound of the unclipped ratio")
+    tis_cap: float | None = Field(
+        None, description="truncated importance sampling: cap of exp(learner - sampler log-prob) by token; None: no correction"
+    )
+    max_logprob_gap: float = Field(
+        0.1, gt=0, description="nats a token between sampler and learner, on policy; more stops the run"
+    )
+    kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
+    kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each token added up, or k3 of the step's joint log-prob")
+    kl_bias_correction: bool = False
+
+
+class OptimizerConfig(Section):
+    """AdamW, its schedule, and how much of a batch goes through in one pass."""
+
+    lr: float = Field(1e-4, gt=0, description="after its warm-up; it falls to a tenth over the run")
+    adaptor_lr: float = Field(1e-3, gt=0, description="of the adaptor of input features; the decoder must not change as fast")
+    warmup_steps: int = Field(10, ge=1, description="over which the learning rate rises: Adam's first steps are its wildest")
+    max_grad_norm: float = Field(1.0, gt=0)
+    micro_batch_size: int | None = Field(None, ge=1, description="answers in one pass of the learner; None: all of a step's")
+    gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, a third more time")
+    mixed_precision: bool = Field(False, description="learn in bfloat16, with float32 master weights")
+
+
+class RoleConfig(Section):
+    """How many workers a role has, and what Ray reserves for each of them."""
+
+    count: int = Field(1, ge=1)
+    cpus: float = Field(1.0, ge=0)
+    gpus: float = Field(0.0, ge=0, description="0.5: two workers share one")
+    resources: dict[str, float] = Field({}, description="of the names given to `ray start --resources`")
+    threads: int | None = Field(None, ge=1, description="of a worker; None: this machine's cores by the number of workers")
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """The reservation as Ray names it."""
+        named = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
+        return {name: amount for name, amount in named.items() if amount}
+
+    @model_validator(mode="after")
+    def _reserves_something(self) -> RoleConfig:
+        if not self.bundle:
+            raise ValueError("a worker that reserves nothing has no place; give it cpus or gpus")
+        return self
+
+
+class RolloutRoleConfig(RoleConfig):
+    """The rollout workers, of which there may be more as machines join."""
+
+    max_count: int | None = Field(None, ge=1, description="workers as machines join; None: no more than `count`")
+
+
+class WorkersConfig(Section):
+    """The Ray actors of a run, by role."""
+
+    rollout: RolloutRoleConfig = RolloutRoleConfig()
+    reward: RoleConfig = RoleConfig()
+    learner: RoleConfig = Field(RoleConfig(), description="its ranks share the weights (FSDP2)")
+    ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
+
+
+class AlignConfig(Section):
+    """GRPO on both streams (ParaS2S, section 4.3 and appendix D)."""
+
+    steps: int = Field(90, ge=1)
+    only_categories: tuple[str, ...] = Field((), description="RL prompts of these alone, by the ledger (Table 7); (): all")
+    augment: AugmentConfig = AugmentConfig(words_dropped=0.1, text_dropped=0.7, codes_dropped=0.75, words_noise=2.5)
+    lora: LoraConfig | None = Field(None, description="train adapters alone; None: all weights, beside a frozen copy")
+    max_staleness: int = Field(0, ge=0, description="updates by which the weights that sampled may be behind; 0: synchronous")
+    max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")
+    evaluate_every: int = Field(10, ge=1, description="steps between evaluations on validation queries, by the run's reward")
+    checkpoint_every: int = Field(10, ge=1)
+    sampling: SamplingConfig = SamplingConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    workers: WorkersConfig = WorkersConfig()

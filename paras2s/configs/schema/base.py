@@ -1,0 +1,102 @@
+"""Base of all settings, and how a YAML file becomes one. Imports no torch; unknown keys fail."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paras2s.configs.schema.renamed import RENAMED_KEYS
+from paras2s.errors import ConfigError, one_line
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and a key that nothing reads is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Config = TypeVar("Config", bound=Section)
+
+
+def parse_config(values: Any, name: str, kind: type[Config]) -> Config:
+    """Validate a mapping as a config of this kind.
+
+    Raises:
+        ConfigError: names every wrong key, in one line.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f"{name}: expected a mapping of sections, got {type(values).__name__}")
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(f"{name}: {_describe(item)}" for item in error.errors())) from error
+
+
+def _describe(item: Any) -> str:
+    key = ".".join(map(str, item["loc"]))
+    return f"{key}: {_complaint(item, key)}"
+
+
+def _complaint(item: Any, key: str) -> str:
+    if item["type"] == "extra_forbidden":
+        if key in RENAMED_KEYS:
+            return f"is called {RENAMED_KEYS[key]} now"
+        return "unknown key; `paras2s config` prints the keys there are"
+    return f"{item['msg'][0].lower()}{item['msg'][1:]} (got {item['input']!r})"
+
+
+def read_values(path: Path) -> Any:
+    """What a YAML config holds, not validated.
+
+    Raises:
+        ConfigError: missing file, bad YAML.
+    """
+    try:
+        return yaml.safe_load(path.read_text()) or {}
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped one") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not valid YAML ({one_line(error)})") from error
+
+
+def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config]) -> Config:
+    """Read a YAML config and lay dotted overrides over it.
+
+    Raises:
+        ConfigError: missing file, bad YAML, unknown key, bad value.
+    """
+    values = read_values(path)
+    if not isinstance(values, dict):
+        return parse_config(values, str(path), kind)
+    for dotted, value in (overrides or {}).items():
+        *parents, key = dotted.split(".")
+        place = values
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"{dotted}: '{parent}' is a value, not a section")
+        place[key] = value
+    return parse_config(values, str(path), kind)
+
+
+def preset_path(name: str, kind: str = "") -> Path:
+    """A config shipped with the package; `kind` is "" for runs and "judges" for judges.
+
+    Raises:
+        ConfigError: no such preset.
+    """
+    folder = Path(str(resources.files("paras2s"))) / "configs" / kind
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(one.stem for one in folder.glob("*.yaml")))
+        raise ConfigError(f"no preset {name!r}; there are {known}")
+    return path
+
+
+def dump_config(config: Section) -> str:
+    """The resolved config as YAML."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

@@ -1,0 +1,87 @@
+"""Settings of the curation pipeline: queries and demonstrations at scale (ParaS2S, section 3.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from paras2s.configs.schema.base import Section, load_section
+from paras2s.configs.schema.endpoints import EndpointConfig, ExtractorConfig, LLMConfig
+
+
+class VoiceConfig(Section):
+    """A voice that the curation pipeline speaks with. Its options are its engine's: see `data_gen/tts`."""
+
+    name: str = Field(pattern=r"^[\w.-]{1,40}$")
+    engine: Literal["openai", "cosyvoice", "piper", "espeak"]
+    kind: Literal["male", "female", "child"]
+    split: Literal["train", "validation", "test"] = "train"
+    options: dict[str, str | int | float] = Field({}, description="openai: voice; cosyvoice: clip and text; espeak: voice ...")
+
+
+class HumanCheckConfig(Section):
+    """People who listen to what the filters kept (ParaS2S, section 3.1, step 5)."""
+
+    roles: tuple[Literal["demonstration", "preference", "validation", "test"], ...] = Field(
+        ("test",), description="whose queries are checked; demonstration: its answers as well"
+    )
+    annotators: int = Field(3, ge=1, description="whose decisions an item needs; the majority decides")
+    required: bool = Field(False, description="true: what has not been checked by enough people is left out")
+
+
+class CurationConfig(Section):
+    """Queries and demonstrations at scale: an LLM writes and tests, a TTS speaks, filters choose (ParaS2S, section 3.1)."""
+
+    kind: Literal["curation"]
+    name: str
+    folder: Path = Path("runs/curated")
+    cache_dir: Path = Path("runs/cache")
+    seed: int = 0
+    categories: tuple[str, ...] = ("emotion", "sarcasm", "age", "gender")
+    category_file: Path | None = Field(None, description="YAML with categories of your own, or others in place of the shipped")
+    prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
+    contrasts: dict[Literal["demonstration", "preference", "rl", "validation", "test"], int] = Field(
+        {"demonstration": 1250, "preference": 1250, "rl": 12_500, "validation": 50, "test": 300},
+        description="wanted a category; two queries each held out, one or two in training (ParaS2S: 10k, 10k, 100k, 300 x 4)",
+    )
+    writer: LLMConfig = Field(
+        LLMConfig(model="gpt-4.1", temperature=1.0, max_output_tokens=8192, concurrency=64), description="of the lists"
+    )
+    tester: LLMConfig = Field(
+        LLMConfig(model="gpt-4.1", concurrency=64, max_output_tokens=1024), description="of the tests, and of answers"
+    )
+    list_size: int = Field(100, ge=1, le=200, description="sentences asked for in one list")
+    max_lists: int = Field(40, ge=1, description="asked for of one topic and pair of styles, at most")
+    texts_at_once: int = Field(2048, ge=1, description="sentences in memory; their tests run together")
+    max_failed_share: float = Field(0.5, gt=0, le=1, description="of a stage's calls in one round; more stop the run")
+    near_duplicate: float = Field(90.0, gt=0, le=100, description="rapidfuzz's token sort ratio from which two are one")
+    speak_with: Literal["openai", "cosyvoice", "piper", "espeak"] | None = Field(
+        None, description="one engine for everything, in place of each category's own"
+    )
+    voices: tuple[VoiceConfig, ...] = ()
+    agent: VoiceConfig = VoiceConfig(name="agent", engine="openai", kind="female", options={"voice": "coral"})
+    agent_tones: tuple[str, ...] = Field((), description="of which an answer's must be one; (): described freely")
+    openai: EndpointConfig = EndpointConfig(model="gpt-4o-mini-tts", concurrency=64)
+    cosyvoice: EndpointConfig = EndpointConfig(base_url="http://127.0.0.1:50000", model="CosyVoice2-0.5B", concurrency=4)
+    answer_takes: int = Field(10, ge=1, description="renderings of an answer; the one with the fewest word errors is kept")
+    words: ExtractorConfig = ExtractorConfig(name="words")
+    max_word_error_rate: float = Field(0.1, ge=0, le=1)
+    style_check: Literal["none", "tone", "emotion"] = Field(
+        "none", description="tone: a classifier fitted by `paras2s data demo`; emotion: emotion2vec (extra trace)"
+    )
+    tone: Path | None = Field(None, description="its file, for style_check: tone")
+    min_style_probability: float = Field(0.5, ge=0, le=1, description="of the right one among a contrast's two")
+    corpora: dict[Literal["iemocap", "meld", "styletalk"], Path] = Field({}, description="real speech: where each one lies")
+    min_corpus_words: int = Field(5, ge=1)
+    human_check: HumanCheckConfig = HumanCheckConfig()
+
+
+def load_curation(path: Path, overrides: dict[str, Any] | None = None) -> CurationConfig:
+    """A curation's settings, likewise.
+
+    Raises:
+        ConfigError: missing file, bad YAML, unknown key, bad value.
+    """
+    return load_section(path, overrides, CurationConfig)

@@ -1,0 +1,55 @@
+"""Settings of LLM judges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from paras2s.configs.schema.base import Section, load_section
+from paras2s.configs.schema.endpoints import ExtractorConfig, LLMConfig
+
+
+class JudgeConfig(Section):
+    """An LLM as judge: what it reads of the answers, and how it is asked (TRACE, 3.3 and appendix D)."""
+
+    reads: Literal["blueprint", "transcript", "audio"] = Field("blueprint", description="TRACE, or one of its two baselines")
+    left_out: tuple[str, ...] = Field((), description="blueprint groups not shown: agent_emotion and so on (Table 12)")
+    describe_user: bool = Field(False, description="show a blueprint of the user's clip as well")
+    both_orders: bool = Field(False, description="ask each pair twice, the answers exchanged")
+    prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
+    fusion: str = Field("speakbench", description="rule that makes the overall label")
+    fusion_rules: Path | None = Field(None, description="YAML with rules of your own")
+
+
+class JudgingConfig(Section):
+    """A judge and what it needs: extractors, prompts, endpoint."""
+
+    name: str = "trace"
+    cache_dir: Path = Path("runs/cache")
+    extractors: tuple[ExtractorConfig, ...] = tuple(
+        ExtractorConfig(name=name) for name in ("words", "quality", "pitch", "loudness")
+    )
+    judge: JudgeConfig = JudgeConfig()
+    llm: LLMConfig = LLMConfig()
+
+
+class OmniServedConfig(Section):
+    """The Omni reward model behind a vLLM server."""
+
+    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-Omni-7B")
+    digit_ids: tuple[int, ...] = Field(
+        (16, 17, 18, 19, 20), min_length=5, max_length=5, description="of 1 to 5 in its tokenizer"
+    )
+    max_audio_s: float = Field(60.0, gt=0, description="of a clip")
+    prompts: Path | None = Field(None, description="folder with your own omni.md")
+
+
+def load_judging_config(path: Path, overrides: dict[str, Any] | None = None) -> JudgingConfig:
+    """A judge's settings, likewise.
+
+    Raises:
+        ConfigError: missing file, bad YAML, unknown key, bad value.
+    """
+    return load_section(path, overrides, JudgingConfig)
