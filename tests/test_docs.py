@@ -314,6 +314,16 @@ def test_the_site_has_every_page() -> None:
     assert in_nav == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
+def test_the_files_named_beside_a_paper_exist() -> None:
+    missing, folder = [], ROOT
+    for name in re.findall(r"`([\w./]+(?:/|\.py|\.yaml))`", (DOCS / "papers.md").read_text()):
+        # A bare name stands behind one of the same folder.
+        found = [place / name for place in (ROOT / "paras2s", folder) if (place / name).exists()]
+        missing += [] if found else [name]
+        folder = found[0].parent if found and found[0].is_file() else folder
+    assert missing == []
+
+
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
