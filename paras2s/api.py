@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def blueprint(
     clip: Clip | str | Path,
-    extractors: Sequence[str] = ("words", "quality", "pitch", "loudness", "prosody"),
+    extractors: Sequence[str] = ("words", "quality", "pitch", "loudness", "voicing"),
     tone: ToneClassifier | None = None,
 ) -> Blueprint:
     """Measure a clip (TRACE, section 3.1): each field has a value with its unit, or the reason why it is absent.
