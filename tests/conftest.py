@@ -20,10 +20,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints how many tests each reason skipped, and in which files."""
     files = defaultdict(list)
     for report in terminalreporter.stats.get("skipped", []):
-        # A test that is expected to fail is counted here too, without the reason as a place.
-        if isinstance(report.longrepr, tuple):
-            reason = report.longrepr[2].removeprefix("Skipped: ")
-            files[reason].append(report.nodeid.partition("::")[0])
+        # Of a skip, pytest gives file, line and reason.
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        files[reason.removeprefix("Skipped: ")].append(report.nodeid.partition("::")[0])
     if files:
         terminalreporter.section("skipped, by reason")
     for reason, where in sorted(files.items()):
