@@ -1,4 +1,4 @@
-"""The GRPO objective as a pure function on flat log-probs; no model is named here (ParaS2S, equation 3; reference 5).
+"""The GRPO objective as a pure function on flat log-probs; no model is named here (ParaS2S, equation 3; TRL 1.16).
 
 Alphabet: N sequences, M flat entries a sequence (every slot of every step), U units (entries that share one ratio).
 """

@@ -1,4 +1,4 @@
-"""The eight tests of reference 3.3 on tiny random Moshis in float64, and parity with transformers' own generation.
+"""The contract of docs/policies.md on tiny random Moshis in float64, and parity with transformers' own generation.
 
 Not covered: the released weights and tokenizer, half precision, GPUs, flash attention.
 """
@@ -221,7 +221,7 @@ def _undelayed(laid: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 
 def test_a_depth_decoder_with_eager_attention_does_not_look_ahead(prompts: list[Prompt]) -> None:
-    """Left to itself it does: reference 2.6."""
+    """Without a mask, transformers' own does (docs/policies.md, "Moshi")."""
     policy = tiny_moshi()
     depth = policy.model.depth_decoder
     (found,) = policy.generate(prompts[:1], 3, WARM, SEEDS[:1])

@@ -17,7 +17,7 @@ from tiny.detokenizer import save_detokenizer, tiny_models, with_filters
 from tiny.dual_stream import golden_config, golden_model
 from tiny.whisper_vq import SMALL, encoder_of, save_tokenizer, whisper_folder
 
-# As in the golden vector of reference 1.12, with room for the bytes; 64 codes.
+# As the golden instance of docs/policies.md, with room for the bytes; 64 codes.
 TEXT, CODES = 300, 64
 IDS = {name: 270 + number for number, name in enumerate(SPECIALS)}
 SIZES = {
@@ -81,7 +81,7 @@ def write_kimi(
 
 
 def write_golden(folder: Path) -> Path:
-    """The golden network of reference 1.12 as a released checkpoint, without its ears and its voice."""
+    """The golden network (docs/policies.md) as a released checkpoint, without audio encoder and vocoder."""
     config = golden_config()
     folder.mkdir(parents=True)
     sizes = SIZES | {
