@@ -1,4 +1,4 @@
-"""The contract: what every policy must keep for its samples to be worth learning from (reference 3.3, tests 1 to 8).
+"""The contract that every policy must keep, so that its samples can be learned from (docs/policies.md, "The contract").
 
 Run on a policy with real weights by `paras2s check-policy`, on tiny random ones by the tests, and by whoever adds one.
 A check gives what it measured; it raises nothing, whatever the policy does. The policy is left with the weights it came with.

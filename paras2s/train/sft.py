@@ -1,4 +1,4 @@
-"""Supervised warm-up on both streams (ParaS2S, section 4.1)."""
+"""Supervised warm-up on both streams (ParaS2S, section 4.1; masks: docs/policies.md, "Kimi-Audio: targets")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The eight tests of reference 3.3 that every policy must pass, on tiny dual-stream models in float64.
+"""The contract of docs/policies.md on tiny dual-stream models in float64.
 
 Not covered: half precision, GPUs, and whether the released checkpoint samples as these tiny models do.
 """
@@ -430,7 +430,7 @@ def test_6_merged_saved_and_loaded_is_the_same_policy(tmp_path: Path) -> None:
 
 
 def all_answers(config: DualStreamConfig, max_steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Every (tokens [T, S], sampled [T, S]) that the rules of reference 1.7 allow, written without the sampler."""
+    """Every (tokens [T, S], sampled [T, S]) that the sampling rules of docs/policies.md allow, written without the sampler."""
     slots = 1 + config.num_codebooks
     words = [*range(config.text_eos_id), config.text_eos_id]
     starts = config.codebook_offsets

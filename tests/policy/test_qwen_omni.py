@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni as a policy: the eight tests of reference 3.3 on a tiny random instance of the true classes, and its own rules.
+"""Qwen2.5-Omni as a policy: the contract of docs/policies.md on a tiny random instance of the true classes, and its own rules.
 
 Weights are float64, but transformers' norms and rotary angles are float32 in any case, so log-probs agree to about 1e-7 and
 not to 1e-10. Not covered: released weights (parity with them was never run), half precision on a GPU, sharding.

@@ -50,7 +50,7 @@ class StreamPolicy(Policy):
         return sample(self.model, prompts, group_size, sampling, seeds)
 
     def target_block(self, codes: np.ndarray, words: Sequence[int]) -> Block:
-        """Layout of reference 1.9 from codes [T, K] and word ids, G = 1.
+        """A demonstration from codes [T, K] and word ids, G = 1 (docs/policies.md, "Kimi-Audio: targets").
 
         Forced blanks are marked as not sampled, terminators as sampled.
 

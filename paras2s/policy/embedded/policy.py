@@ -99,7 +99,7 @@ class EmbeddedPolicy(StreamPolicy):
         return self.prompt_of(extract_features(turns[0].clip, self.codec), turns[0].text)
 
     def prompt_of(self, percept: ClipFeatures, heard: str) -> Prompt:
-        """Layout of reference 1.5 with the transcript in the text stream (ParaS2S, section 4).
+        """Kimi-Audio's prompt layout (docs/policies.md) with the transcript in the text stream (ParaS2S, section 4).
 
         user, media_begin, codes (continuous), media_end, "answer with both", msg_end, assistant.
         """

@@ -77,7 +77,7 @@ class Layout:
 
 
 def lay_out(messages: Sequence[Message], config: DualStreamConfig, output_id: int) -> Layout:
-    """The released prompt layout (reference 1.5), up to where the assistant begins.
+    """The released prompt layout, up to where the assistant begins (docs/policies.md, "Kimi-Audio: prompt layout").
 
     `output_id`, behind a user's audio, says whether the answer is to have sound.
 
@@ -172,7 +172,7 @@ class KimiPolicy(StreamPolicy):
         return Prompt(found.audio[:, None], found.text, features, found.continuous, code_offsets=config.codebook_offsets)
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration in the layout that the warm-up of ParaS2S uses (reference 1.9)."""
+        """A demonstration in the layout of ParaS2S's warm-up (docs/policies.md, "Kimi-Audio: targets")."""
         return (self.target_block(self.tokenizer.encode(clip)[:, None], self.words.encode(text)),)
 
     # -- answers ------------------------------------------------------------------------------------------------------
