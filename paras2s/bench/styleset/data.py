@@ -123,17 +123,17 @@ def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKin
         raise DataError(f"{source}: cannot be read ({one_line(error)}); give a YAML list of items") from error
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{source}: expected a list of items, each with {', '.join(kind.model_fields)}")
-    found: list[ItemKind] = []
+    items: list[ItemKind] = []
     for number, row in enumerate(rows, 1):
         try:
-            found.append(kind.model_validate(row))
+            items.append(kind.model_validate(row))
         except ValidationError as error:
             wrong = error.errors()[0]
             key = ".".join(map(str, wrong["loc"])) or "item"
             raise DataError(f"{source}: item {number}: {key}: {wrong['msg']}") from error
-    if twice := _first_twice([one.id for one in found]):
+    if twice := _first_twice([one.id for one in items]):
         raise DataError(f"{source}: the id {twice!r} stands twice")
-    return found
+    return items
 
 
 def _first_twice(names: Sequence[str]) -> str | None:

@@ -112,15 +112,21 @@ def label_of(judge: str, temperature: float | None) -> str:
     return judge if temperature is None else f"{judge} T={temperature:g}"
 
 
-def row_of(item: str, system: str, task: str, judge: str, temperature: float | None, found: Verdict | Unscored) -> StyleRow:
+def row_of(item: str, system: str, task: str, judge: str, temperature: float | None, verdict: Verdict | Unscored) -> StyleRow:
     """A verdict as a row."""
-    if isinstance(found, Unscored):
+    if isinstance(verdict, Unscored):
         return StyleRow(
-            item=item, system=system, task=task, judge=judge, temperature=temperature, unscored=found.reason, reply=found.reply
+            item=item,
+            system=system,
+            task=task,
+            judge=judge,
+            temperature=temperature,
+            unscored=verdict.reason,
+            reply=verdict.reply,
         )
     return StyleRow(
-        item=item, system=system, task=task, judge=judge, version=found.version, temperature=temperature, score=found.score,
-        votes=found.votes, spread=found.spread, reason=found.reason, reply=found.reply, cost_usd=found.cost_usd,
+        item=item, system=system, task=task, judge=judge, version=verdict.version, temperature=temperature, score=verdict.score,
+        votes=verdict.votes, spread=verdict.spread, reason=verdict.reason, reply=verdict.reply, cost_usd=verdict.cost_usd,
     )  # fmt: skip
 
 
@@ -139,15 +145,15 @@ def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
     Raises:
         DataError: no file, a wrong row, or an output that a judge has two verdicts of; names file:line and key.
     """
-    found: list[StyleRow] = []
+    rows: list[StyleRow] = []
     seen: set[tuple[str, ...]] = set()
     for path in paths:
         lines = ((f"{path}:{number}", json.dumps(values)) for number, values in enumerate(read_jsonl(path), 1))
         for where, line in lines:
             row = _checked(where, StyleRow, line)
             _once(seen, (row.label, row.task, row.system, row.item), where)
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def load_human(path: Path) -> list[HumanRow]:
@@ -161,7 +167,7 @@ def load_human(path: Path) -> list[HumanRow]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
-    found: list[HumanRow] = []
+    rows: list[HumanRow] = []
     seen: set[tuple[str, ...]] = set()
     # Too few values become None, too many a column of their own; neither is allowed.
     reader = csv.DictReader(io.StringIO(text), restkey="more values than columns")
@@ -170,12 +176,12 @@ def load_human(path: Path) -> list[HumanRow]:
             where = f"{path}:{reader.line_num}"
             row = _checked(where, HumanRow, values)
             _once(seen, (row.rater, row.task, row.system, row.item), where)
-            found.append(row)
+            rows.append(row)
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
-    if not found:
+    if not rows:
         raise DataError(f"{path}: holds no scores; expected the columns item, system, task, rater, score")
-    return found
+    return rows
 
 
 def _checked(where: str, kind: type[RowKind], values: Any) -> RowKind:
@@ -286,7 +292,7 @@ def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Seq
         if one.system not in left_out:
             people[one.task][one.rater][one.system, one.item] = one.score
     of_label = {row.label: row.judge for row in rows}
-    found = {}
+    tables = {}
     for task in TITLES:
         if task in judges or task in people:
             humans = [pearson(*two) for two in combinations(people[task].items(), 2)]
@@ -296,13 +302,13 @@ def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Seq
             machines = [pearson(*two) for two in combinations(judges[task].items(), 2)]
             # One judge at two temperatures is no two judges.
             two_judges = [pair for pair in machines if of_label[pair.first] != of_label[pair.second]]
-            found[task] = {
+            tables[task] = {
                 "human_human": asdict(mean_r(humans)),
                 "judge_judge": asdict(mean_r(two_judges)),
                 "judge_human": {name: asdict(mean_r(pairs)) for name, pairs in mixed.items()},
                 "pairs": [asdict(pair) for pair in (*humans, *(one for pairs in mixed.values() for one in pairs), *machines)],
             }
-    return found
+    return tables
 
 
 def element_means(
@@ -316,29 +322,29 @@ def element_means(
     for (task, system, item), score in _mean_ratings(ratings).items():
         if task == "style_following":
             scores[system, PEOPLE][item] = score
-    found: dict[str, dict[str, dict[str, Cell]]] = {}
+    means: dict[str, dict[str, dict[str, Cell]]] = {}
     for (system, judge), given in scores.items():
         cells = {}
         for element in (*ELEMENTS, CHANGES):
             having = [item.id for item in items if (item.changes_within if element == CHANGES else element in item.elements)]
             cells[element] = cell_of([given[name] for name in having if name in given])
-        found.setdefault(system, {})[judge] = cells
-    return found
+        means.setdefault(system, {})[judge] = cells
+    return means
 
 
 def sweep(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By judge and temperature, the same outputs judged at each: r with people and mean, SD of every system."""
-    found: dict[str, dict[str, Any]] = {}
+    by_judge: dict[str, dict[str, Any]] = {}
     for judge, temperature in dict.fromkeys((row.judge, row.temperature) for row in rows):
         if temperature is not None:
             mine = [row for row in rows if (row.judge, row.temperature) == (judge, temperature)]
             label = label_of(judge, temperature)
             agreement = table_2(mine, ratings, left_out)
-            found.setdefault(judge, {})[f"{temperature:g}"] = {
+            by_judge.setdefault(judge, {})[f"{temperature:g}"] = {
                 task: {
                     "r_with_people": agreement[task]["judge_human"].get(label),
                     "systems": {name: asdict(cells[label]) for name, cells in systems.items() if label in cells},
                 }
                 for task, systems in table_1(mine, []).items()
             }
-    return found
+    return by_judge
