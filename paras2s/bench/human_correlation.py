@@ -1,4 +1,4 @@
-"""How far automatic scores of answers agree with people's (ParaS2S, section 5.1, appendix E; Tables 1 and 6).
+"""Agreement of automatic scores of answers with people's (ParaS2S, section 5.1, appendix E; Tables 1 and 6).
 
 The paper gives correlations with p-values that take answers as independent. Answers to one query are not: the interval beside
 them draws queries. Added as well: how far the raters agree with each other, over all ratings, also those that are discarded.
@@ -315,7 +315,7 @@ def _table(
 
 
 def _means(pairs: Sequence[Means]) -> Means:
-    """Of both sides; None where one is missing, since a mean over fewer would not compare."""
+    """Means of both sides; None where one is missing, since a mean over fewer would not compare."""
     known = [(first, second) for first, second in pairs if first is not None and second is not None]
     if not known or len(known) < len(pairs):
         return None, None

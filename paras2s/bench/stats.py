@@ -130,7 +130,7 @@ def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:
 
 
 def paired_difference(rows_a: Sequence[AnswerRow], rows_b: Sequence[AnswerRow]) -> Difference:
-    """How much higher system a scores than b on the same questions, each question's answers averaged first.
+    """The difference of system a over b on the same questions, each question's answers averaged first.
 
     Questions not scored in both are left out and counted; every question weighs the same, whatever its category.
     """

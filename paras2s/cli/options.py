@@ -11,7 +11,7 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the config: llm.model=gpt-4o. Repeatable.")]
 Tone = Annotated[Path | None, typer.Option(help="A fitted tone classifier (RUN/data/tone_agent.json).")]
-Estimate = Annotated[bool, typer.Option("--estimate", help="Say what the calls would cost at most, and make none.")]
+Estimate = Annotated[bool, typer.Option("--estimate", help="Print the most that the calls can cost, and make none.")]
 Task = Annotated[
     str | None, typer.Option(help="Of a listening judge: pronunciation, speaker_identity, lexical ...; else its own.")
 ]
@@ -27,7 +27,7 @@ Systems = Annotated[
     ),
 ]
 Curation = Annotated[Path | None, typer.Option(help="A curation's YAML: for cascade and topline, its LLM and its voice.")]
-Cache = Annotated[Path, typer.Option(help="Where answers that were paid for are kept.")]
+Cache = Annotated[Path, typer.Option(help="Cache of answers that were paid for.")]
 
 
 def print_json(value: Any) -> None:

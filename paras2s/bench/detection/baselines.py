@@ -45,7 +45,7 @@ class Baseline(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the method and the model behind it."""
+        """Name of the method and the model behind it."""
 
     @property
     def version(self) -> str:
@@ -60,7 +60,7 @@ class Baseline(Protocol):
 
 
 class MeasuringOptions(Section):
-    """Of a baseline that measures clips; a clip of several pairs, or of an earlier run, is measured once."""
+    """Options of a baseline that measures clips; a clip of several pairs, or of an earlier run, is measured once."""
 
     cache_dir: Path = Field(Path("runs/cache"), description="where measured blueprints are cached")
 

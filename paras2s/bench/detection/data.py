@@ -384,7 +384,7 @@ def _wrong(where: str, error: ValidationError) -> DataError:
 
 
 def pair_up(clips: Sequence[RatedClip], min_difference: float) -> list[tuple[RatedClip, RatedClip]]:
-    """All pairs of clips of one sentence whose mean ratings differ by more than `min_difference`, whatever the file's order."""
+    """Pairs all clips of one sentence whose mean ratings differ by more than `min_difference`, whatever the file's order."""
     by_sentence: dict[str, list[RatedClip]] = defaultdict(list)
     for clip in sorted(clips, key=lambda one: one.path):
         by_sentence[clip.sentence].append(clip)
@@ -518,7 +518,7 @@ def _own_rows(path: Path) -> Iterator[tuple[str, DetectRow]]:
 
 
 def _authors_rows(path: Path, suite: DetectSuite) -> Iterator[tuple[str, DetectRow]]:
-    """Their results are known by file alone: no row names its model."""
+    """Rows of the authors' results; the file alone tells the model, no row does."""
     columns, rows = read_table(path)
     if missing := [name for name in ("audio1_path", "audio2_path", "ground_truth", "prediction") if name not in columns]:
         raise DataError(f"{path}:1: no column {missing[0]}: these are no results of the authors' form")

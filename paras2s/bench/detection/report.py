@@ -1,4 +1,4 @@
-"""How often a judge is right on a suite of one characteristic, against people and a baseline, as JSON and as a table.
+"""The share of right verdicts on a suite of one characteristic, against people and a baseline, as JSON and as a table.
 
 A tie counts as half a right answer (AudioJudge, appendix E). A pair without a verdict is left out of every figure, and counted.
 Added to the paper: intervals, and the difference from the baseline with its own.

@@ -1,4 +1,4 @@
-"""What is ranked: a judge's recorded verdicts, and people's scores or comparisons, from files (AudioJudge, 5 and appendix D).
+"""Inputs of a ranking: recorded verdicts, and people's scores or comparisons, from files (AudioJudge, 5 and appendix D).
 
 A row of verdicts holds both orders of one meeting with the reference. What cannot be used is counted and named, never guessed.
 Alphabet: I instructions, S systems.

@@ -78,7 +78,7 @@ class Rates:
 
 
 def draws(instructions: int, resamples: int = RESAMPLES, seed: int = JUDGE_SEED) -> np.ndarray:
-    """How often each resample draws each instruction [R, I]."""
+    """Counts of how often each resample draws each instruction [R, I]."""
     return resample(np.eye(instructions), resamples, seed)
 
 
@@ -104,7 +104,7 @@ def _percentiles(drawn: np.ndarray | None) -> tuple[float | None, float | None]:
 
 @dataclass(frozen=True)
 class Position:
-    """How far the order decides, over `n` games with both orders; all but `p_value` are shares with their 95 % intervals.
+    """The influence of the order, over `n` games with both orders; all but `p_value` are shares with their 95 % intervals.
 
     `stable`: both orders mean the same, a tie twice as well. `first`, `second`: both prefer the clip in that place. `other`:
     one order is a tie. `bias` is `first` less `second`; `p_value` is of none, two-sided, by random signs of the instructions'
@@ -220,7 +220,7 @@ def _row_pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """How far people's win rates of two random halves of the instructions correlate: the mean over `n_halves` splits.
+    """Correlation of people's win rates on two random halves of the instructions: the mean over `n_halves` splits.
 
     The corrected value is what Spearman and Brown expect of two full sets as large as this. None where no split is defined.
     """

@@ -61,7 +61,7 @@ def sheets_of(ranking: Ranking) -> list[Sheet]:
 
 
 def notes_of(ranking: Ranking) -> list[str]:
-    """What was read, and every problem."""
+    """Notes on the rows that were read, and on every problem."""
     lines = [f"{ranking.n_rows} rows on {ranking.n_instructions} instructions against {ranking.reference}."]
     for kind, one in gathered(ranking.problems).items():
         more = f"; and {one['count'] - SHOWN_PROBLEMS} more" if one["count"] > SHOWN_PROBLEMS else ""
@@ -306,7 +306,7 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
 
 
 def place_labels(names: Sequence[str], centres: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Where each label starts: beside its dot, where it covers no dot and no label before it if there is such a place."""
+    """The start of each label: beside its dot, where it covers no dot and no label before it if there is such a place."""
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in centres]
     starts = []
     for name, (x, y) in zip(names, centres, strict=True):

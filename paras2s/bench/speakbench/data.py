@@ -122,7 +122,7 @@ def _read(root: Path, name: str) -> Clip:
 
 
 def label_counts(pairs: Sequence[SuitePair]) -> dict[str, dict[str, int]]:
-    """How many pairs are both bad, have a winner, are both good, per dimension and overall (TRACE, Table 6)."""
+    """Counts of pairs that are both bad, have a winner, are both good, per dimension and overall (TRACE, Table 6)."""
     names = {"both_bad": "both_bad", "both_good": "both_good", "1": "winner", "2": "winner"}
     return {
         dimension: {

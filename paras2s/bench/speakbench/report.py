@@ -32,7 +32,7 @@ Report = dict[str, Any]
 
 
 def oracle_report(suite: Suite, pairs: Sequence[SuitePair], rules: Mapping[str, FusionRule]) -> Report:
-    """How far each fusion rule, given people's own dimension labels, rebuilds their overall label, without a judge."""
+    """Scores fusion rules on people's own dimension labels: how often each gives their overall label, without a judge."""
     overall: list[Label] = [pair.label.overall for pair in pairs]
     clusters = [pair.instruction_id for pair in pairs]
     rows: list[Labels] = [pair.label.dimensions() for pair in pairs]

@@ -40,7 +40,7 @@ class DialogueModel(Protocol):
 
     @property
     def at_once(self) -> int:
-        """As many as share a batch, or an endpoint's slots."""
+        """The size of a batch, or the number of an endpoint's slots."""
 
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
         """One turn each, from its own dialogue and seed alone. A user's turn is sound without words.

@@ -254,7 +254,7 @@ def mean_r(pairs: Sequence[PairR]) -> MeanR:
 
 
 def table_1(rows: Sequence[StyleRow], ratings: Sequence[HumanRow]) -> dict[str, dict[str, dict[str, Cell]]]:
-    """By task, system and judge; people together are the last judge."""
+    """Table 1 by task, system and judge; people together are the last judge."""
     given: dict[tuple[str, str], dict[str, dict[str, float | None]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         given[row.task, row.system][row.label][row.item] = row.score
@@ -282,7 +282,7 @@ def _mean_ratings(ratings: Sequence[HumanRow]) -> dict[tuple[str, str, str], flo
 
 
 def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By task: r of every two raters over (system, item), and the averages; systems in `left_out` are not correlated."""
+    """Table 2 by task: r of every two raters over (system, item), and the averages; systems in `left_out` do not count."""
     judges: dict[str, dict[str, dict[Key, float]]] = defaultdict(lambda: defaultdict(dict))
     people: dict[str, dict[str, dict[Key, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
@@ -314,7 +314,7 @@ def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Seq
 def element_means(
     rows: Sequence[StyleRow], ratings: Sequence[HumanRow], items: Sequence[FollowingItem]
 ) -> dict[str, dict[str, dict[str, Cell]]]:
-    """By system, judge and style element: over the sentences whose style asks for it, or changes within the sentence."""
+    """Means by system, judge and style element: over the sentences whose style asks for it, or changes within the sentence."""
     scores: dict[tuple[str, str], dict[str, float | None]] = defaultdict(dict)
     for row in rows:
         if row.task == "style_following":
@@ -333,7 +333,7 @@ def element_means(
 
 
 def sweep(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By judge and temperature, the same outputs judged at each: r with people and mean, SD of every system."""
+    """Figures by judge and temperature, the same outputs judged at each: r with people and mean, SD of every system."""
     by_judge: dict[str, dict[str, Any]] = {}
     for judge, temperature in dict.fromkeys((row.judge, row.temperature) for row in rows):
         if temperature is not None:
