@@ -183,15 +183,15 @@ def open_judges(
     # Two configs of one model are told apart by their names.
     models = {(judges[0].name, spec) for spec, _, judges in opened}
     shared = {name for name, _ in models if sum(name == other for other, _ in models) > 1}
-    opened = [
+    made = [
         OpenJudge(f"{one.name} ({Path(spec).stem})" if one.name in shared else one.name, temperature, one)
         for spec, temperature, judges in opened
         for one in judges
     ]
-    labels = [(one.name, one.temperature, one.judge.task.name) for one in opened]
+    labels = [(one.name, one.temperature, one.judge.task.name) for one in made]
     if len(set(labels)) < len(labels):
         raise ConfigError("--judge: two of one model and one file name, or a temperature twice; they could not be told apart")
-    return opened
+    return made
 
 
 def judge_outputs(
