@@ -1,4 +1,4 @@
-"""Systems that need no model: folders, specs, answers that are missing; and the guard of files of another judge's verdicts.
+"""Systems that need no model: folders, specs, missing answers; and the refusal to replace another judge's verdicts.
 
 Not covered: endpoints, policies and baselines, which tests/integration/test_bench_paras2s.py benches end to end.
 """

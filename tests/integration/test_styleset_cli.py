@@ -1,6 +1,6 @@
-"""`bench styleset` whole: a true tiny checkpoint, an audio chat endpoint, folders of clips, the true judge over HTTP.
+"""`bench styleset` end to end: a true tiny checkpoint, an audio chat endpoint, folders of clips, the true judge over HTTP.
 
-Not covered: what real models say and real judges hear. The endpoint is scripted; so are its scores.
+Not covered: real models and real judges. The endpoint is scripted; so are its scores.
 """
 
 from __future__ import annotations
