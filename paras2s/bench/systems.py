@@ -54,7 +54,7 @@ class Response:
 
     @property
     def missing(self) -> str | None:
-        """Why there is nothing to judge, None where there is something."""
+        """The reason why there is nothing to judge, None where there is something."""
         return "no answer" if self.clip is None and not self.failed else self.failed
 
 

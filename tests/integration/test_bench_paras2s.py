@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from paras2s.bench.paras2s.table2 import PAPER_SETS, cell, columns, markdown, table_2
 from tiny.endpoint import Fail, Raw, Say, ScriptedEndpoint, said
 from tiny.world import invoke
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import read_clip, write_clip
+from paras2s.bench.paras2s.metrics import PAPER_SETS, cell, columns, markdown, table_2
 from paras2s.bench.results import load_rows
 from paras2s.cli.app import app
 from paras2s.data_gen.dataset import Dataset, load_dataset, load_manifest
@@ -245,7 +245,7 @@ def test_what_a_system_still_knows(world: Any, tmp_path: Path) -> None:
 
 
 def test_averages_are_those_of_the_papers_table() -> None:
-    """The published sets of Kimi-Audio SFT give its published averages; see `sets` for the row that does not."""
+    """The published sets of Kimi-Audio SFT give its published averages; see `metrics` for the row that does not."""
     published = dict(zip(PAPER_SETS, (4.393, 4.090, 3.530, 4.291, 4.121, 3.307), strict=True))
     rows = []
     for name, mean in published.items():

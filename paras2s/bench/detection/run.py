@@ -183,7 +183,7 @@ class Comparing(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the judge and what is behind it."""
+        """Name of the judge and the model behind it."""
 
     def compare(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
@@ -196,7 +196,7 @@ class Rating(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the judge and what is behind it."""
+        """Name of the judge and the model behind it."""
 
     def rate(
         self, exchanges: Sequence[Exchange], on_progress: Progress | None = None

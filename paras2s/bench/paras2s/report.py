@@ -46,7 +46,7 @@ class Player:
 
 @dataclass(frozen=True)
 class PanelSpec:
-    """What one training panel draws: metric keys with their labels, and the key of a spread around the first line."""
+    """One training panel: metric keys with their labels, and the key of a spread around the first line."""
 
     title: str
     unit: str
@@ -86,7 +86,7 @@ def write_report(
 ) -> None:
     """Write the page. `systems` maps a name to its rows, in the order to show; `metrics` has one row a training step.
 
-    Clips are read from `run_dir` and embedded; a clip that is missing or unreadable is said so on its card. At most
+    Clips are read from `run_dir` and embedded; a clip that is missing or unreadable is named on its card. At most
     `max_contrasts` contrasts are shown, taken from the categories in turn; numbers are always over all rows.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is ranked: a judge's recorded verdicts, and people's scores or comparisons, from files (AudioJudge, 5 and appendix D).
+"""Inputs of a ranking: recorded verdicts, and people's scores or comparisons, from files (AudioJudge, 5 and appendix D).
 
 A row of verdicts holds both orders of one meeting with the reference. What cannot be used is counted and named, never guessed.
 Alphabet: I instructions, S systems.
@@ -29,7 +29,7 @@ ORDERS = ("system_first", "system_second")
 
 
 class Game(NamedTuple):
-    """A system against the reference on one instruction; each label as it was said: "1" is the clip heard first."""
+    """A system against the reference on one instruction; each label as the judge gave it: "1" is the first clip played."""
 
     aspect: str
     instruction: str
@@ -47,7 +47,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Recorded:
-    """Verdicts of one judge. Made by `load_recorded`; every system is asked on every instruction in every aspect.
+    """Verdicts of one judge. Made by `load_recorded`; every system meets every instruction in every aspect.
 
     `games` are those that can be used, in no order that means anything; the names are sorted.
     """

@@ -63,7 +63,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Done:
-    """How many comparisons were judged, and how many of them have no verdict."""
+    """Number of comparisons judged, and of those without a verdict."""
 
     judged: int
     unscored: int

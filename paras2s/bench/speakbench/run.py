@@ -20,13 +20,13 @@ CHUNK_PAIRS = 64
 
 
 def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
-    """What it takes at most, and how many pairs cannot be judged, without a call; clips are measured for it, and kept."""
+    """The most that judging can cost, and how many pairs cannot be judged, without a call; clips are measured and cached."""
     bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
-        asked = judge.pair_requests([one for one in read if isinstance(one, Pair)])
-        bill += judge.client.estimate(asked)
-        unscored += len(read) - sum(isinstance(one, list) for one in asked)
+        requests = judge.pair_requests([one for one in read if isinstance(one, Pair)])
+        bill += judge.client.estimate(requests)
+        unscored += len(read) - sum(isinstance(one, list) for one in requests)
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
     return bill, unscored
 
@@ -55,8 +55,8 @@ def judge_suite(
                 lambda now, total, done=done: on_progress(min(done + now, len(pairs)), len(pairs)),  # type: ignore[misc]
             )
         )
-        found: list[PairVerdict | Unscored | BudgetError] = [next(judged) if isinstance(one, Pair) else one for one in read]
-        for pair, one in zip(chunk, found, strict=True):
+        verdicts: list[PairVerdict | Unscored | BudgetError] = [next(judged) if isinstance(one, Pair) else one for one in read]
+        for pair, one in zip(chunk, verdicts, strict=True):
             if isinstance(one, BudgetError):
                 stopped = stopped or one
             else:

@@ -1,4 +1,4 @@
-"""How VoiceBench's answers are read by rules, the rows of scored answers, and their means.
+"""Rules that read VoiceBench's answers, the rows of scored answers, and their means.
 
 Rules are for multiple choice, reasoning and refusal; open questions and questions of fact are scored by an LLM (`run`).
 """
