@@ -13,7 +13,9 @@ from rich.table import Table
 from paras2s.audio.clip import read_clip
 from paras2s.clients.chat import Bill
 from paras2s.configs.schema.audio_judge import listens
-from paras2s.configs.schema.run import ExtractorConfig, JudgingConfig, load_judging_config, preset_path
+from paras2s.configs.schema.base import preset_path
+from paras2s.configs.schema.endpoints import ExtractorConfig
+from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
 from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.judges.llm_judge import Utterance

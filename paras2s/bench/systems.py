@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.clients.audio_chat import AudioChat, AudioChatRequest
-from paras2s.configs.schema.run import AudioChatConfig, CurationConfig, load_audio_chat, load_curation
+from paras2s.configs.schema.curation import CurationConfig, load_curation
+from paras2s.configs.schema.endpoints import AudioChatConfig, load_audio_chat
 from paras2s.errors import AudioError, ConfigError
 from paras2s.policy.registry import is_checkpoint
 from paras2s.types import Query

@@ -15,7 +15,7 @@ from paras2s.errors import ConfigError
 
 def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[Any], as_json: bool) -> None:
     """Builds, reports or dry-runs the dataset of a run."""
-    from paras2s.configs.schema.run import dump_config
+    from paras2s.configs.schema.base import dump_config
     from paras2s.data_gen.curation.report import read_funnel
     from paras2s.pipeline.curate import funnel_json, show_funnel
     from paras2s.pipeline.data import run_data
@@ -53,7 +53,8 @@ class Curation:
 
 def curate(path: Path, options: Curation, as_json: bool) -> None:
     """Runs, estimates, reports or checks a curation."""
-    from paras2s.configs.schema.run import dump_config, load_curation
+    from paras2s.configs.schema.base import dump_config
+    from paras2s.configs.schema.curation import load_curation
     from paras2s.data_gen.curation.report import read_funnel
     from paras2s.pipeline import curate as stage
     from paras2s.utils.progress import open_console

@@ -45,7 +45,7 @@ def blueprint(
 ) -> None:
     """Measure clips: words, pitch, loudness, rates, quality and more; JSON to standard output."""
     from paras2s.bench.judges import measure_files, open_config
-    from paras2s.configs.schema.run import ExtractorConfig
+    from paras2s.configs.schema.endpoints import ExtractorConfig
     from paras2s.reward.tone_classifier import ToneClassifier
     from paras2s.types import Blueprint, to_json
     from paras2s.utils.progress import open_console, progress_bar

@@ -15,7 +15,7 @@ from typing import Any
 
 from paras2s.audio.clip import MAX_DURATION_S, Clip, encode_clip, read_clip
 from paras2s.clients.endpoint import EndpointClient, Price, Session
-from paras2s.configs.schema.run import AudioChatConfig
+from paras2s.configs.schema.endpoints import AudioChatConfig
 from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_bytes, write_json

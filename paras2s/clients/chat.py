@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paras2s.clients.endpoint import CallError, EndpointClient, Price, Session
-from paras2s.configs.schema.run import LLMConfig
+from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.utils.cache import JsonCache, key_of
 

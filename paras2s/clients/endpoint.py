@@ -22,7 +22,7 @@ from urllib.parse import urlparse
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paras2s.configs.schema.run import EndpointConfig
+from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError, one_line
 
 LONGEST_WAIT_S = 60.0

@@ -15,7 +15,7 @@ def which_config(config: Path) -> tuple[Path, bool]:
     """
     import yaml
 
-    from paras2s.configs.schema.run import preset_path
+    from paras2s.configs.schema.base import preset_path
 
     if config.suffix in (".yaml", ".yml"):
         try:

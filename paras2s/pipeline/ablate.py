@@ -16,7 +16,9 @@ from rich.table import Table
 from paras2s.bench.charts import draw_curves, standalone_svg
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
-from paras2s.configs.schema.run import AblationConfig, AblationRow, Claim, RunConfig, load_config, preset_path
+from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
+from paras2s.configs.schema.base import preset_path
+from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.run import Run
 from paras2s.utils.cache import key_of

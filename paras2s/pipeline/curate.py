@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from paras2s.clients.endpoint import load_prices
-from paras2s.configs.schema.run import CurationConfig, dump_config
+from paras2s.configs.schema.base import dump_config
+from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import CurationResult, Pipeline, check_config
 from paras2s.data_gen.curation.report import (

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from paras2s.audio.clip import Clip
-from paras2s.configs.schema.run import AugmentConfig, PolicyConfig
+from paras2s.configs.schema.align import AugmentConfig
+from paras2s.configs.schema.run import PolicyConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.types import Answer, ClipStore, Generation, PolicySpec, Prompt, Sampling, Turn
 from paras2s.types import Block, Query

@@ -19,7 +19,7 @@ from paras2s.clients.chat import (
     request_key,
 )
 from paras2s.clients.endpoint import Budget, Price, load_prices, retry_after_s, wait_s
-from paras2s.configs.schema.run import LLMConfig
+from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.utils.cache import JsonCache, key_of
 

@@ -13,7 +13,7 @@ import pytest
 from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 
 from paras2s.clients.endpoint import Price
-from paras2s.configs.schema.run import CurationConfig, VoiceConfig
+from paras2s.configs.schema.curation import CurationConfig, VoiceConfig
 from paras2s.data_gen.corpora import CorpusTurn
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.cost import Spend

@@ -14,7 +14,8 @@ from tiny.endpoint import Fail, Raw, ScriptedEndpoint
 from paras2s.audio.asr import transcribe, word_error_rate
 from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
 from paras2s.clients.endpoint import Price
-from paras2s.configs.schema.run import EndpointConfig, VoiceConfig
+from paras2s.configs.schema.curation import VoiceConfig
+from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.tts.base import FailedSpeech, Line, line_key, synthesise_all
 from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS

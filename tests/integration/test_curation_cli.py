@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, encode_clip
 from paras2s.cli.app import app
-from paras2s.configs.schema.run import load_curation
+from paras2s.configs.schema.curation import load_curation
 from paras2s.data_gen.curation.synthesis import ClipMeasurer
 from paras2s.data_gen.dataset import Manifest, load_dataset, load_manifest, save_tables
 from paras2s.data_gen.review.decisions import DECISIONS, items_to_check

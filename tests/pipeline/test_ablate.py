@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from paras2s.bench.results import AnswerRow, save_rows
-from paras2s.configs.schema.run import AblationConfig, AblationRow, Claim, load_ablation
+from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim, load_ablation
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.scripted.build import prompt_categories
 from paras2s.errors import ConfigError

@@ -33,7 +33,7 @@ def test_the_page_has_what_was_run_beside_the_papers_claims_and_names_what_was_n
 
 
 def test_every_figure_that_is_shipped_is_on_the_page() -> None:
-    from paras2s.configs.schema.run import preset_path
+    from paras2s.configs.schema.base import preset_path
 
     shipped = {path.stem for path in preset_path("fig2a", "paper").parent.glob("*.yaml")}
     assert set(paper.FIGURES) == shipped

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny.dual_stream import small_config, small_prompt
 
-from paras2s.configs.schema.run import AugmentConfig
+from paras2s.configs.schema.align import AugmentConfig
 from paras2s.policy.embedded.augment import augment
 from paras2s.policy.embedded.features import WORDS_SPREAD
 from paras2s.policy.types import Prompt

@@ -18,7 +18,7 @@ from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word, word_error_rate
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.audio.prosody import UTTERANCE_DIM
-from paras2s.configs.schema.run import ExtractorConfig
+from paras2s.configs.schema.endpoints import ExtractorConfig
 from paras2s.errors import AudioError, ConfigError
 from paras2s.reward.blueprint import extract
 from paras2s.reward.blueprint.accent import ACCENTS, accent_fields

@@ -15,7 +15,7 @@ from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.clients.chat import LLMClient
-from paras2s.configs.schema.run import JudgingConfig
+from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Pair, Utterance
 from paras2s.reward.judges.parsing import json_objects, read_pair, read_score

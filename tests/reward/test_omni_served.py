@@ -13,7 +13,8 @@ import pytest
 from tiny.endpoint import Fail, Raw, ScriptedEndpoint
 
 from paras2s.audio.clip import Clip
-from paras2s.configs.schema.run import OmniServedConfig, RewardConfig
+from paras2s.configs.schema.judges import OmniServedConfig
+from paras2s.configs.schema.run import RewardConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.reward_model.omni import OmniScore, SpokenPair
 from paras2s.reward.reward_model.omni_vllm import ServedOmni, score_of

@@ -13,7 +13,8 @@ from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.clients.chat import LLMClient
-from paras2s.configs.schema.run import JudgingConfig, RewardConfig, RewardSourceConfig
+from paras2s.configs.schema.judges import JudgingConfig
+from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.fusion import find_rule

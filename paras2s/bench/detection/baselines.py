@@ -21,7 +21,7 @@ from pydantic import Field
 from paras2s.audio import asr
 from paras2s.audio.clip import Clip
 from paras2s.bench.detection.data import QUALITY, DetectSuite
-from paras2s.configs.schema.run import Section, parse_config
+from paras2s.configs.schema.base import Section, parse_config
 from paras2s.errors import AssetError, AudioError, ConfigError, one_line
 from paras2s.reward.blueprint.extract import build_blueprints
 from paras2s.reward.blueprint.quality import OVERALL, QualityExtractor

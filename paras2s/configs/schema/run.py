@@ -7,12 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim, load_ablation  # noqa: F401
-from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig, RoleConfig  # noqa: F401
-from paras2s.configs.schema.base import Config, Section, dump_config, load_section, parse_config, preset_path, read_values  # noqa: F401
-from paras2s.configs.schema.curation import CurationConfig, HumanCheckConfig, VoiceConfig, load_curation  # noqa: F401
-from paras2s.configs.schema.endpoints import AudioChatConfig, EndpointConfig, ExtractorConfig, LLMConfig, load_audio_chat  # noqa: F401
-from paras2s.configs.schema.judges import JudgeConfig, JudgingConfig, OmniServedConfig, load_judging_config  # noqa: F401
+from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig
+from paras2s.configs.schema.base import Section, load_section
 
 
 class DataConfig(Section):

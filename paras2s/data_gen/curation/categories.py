@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, StringConstraints, model_validator
 
 from paras2s.audio.asr import normalise_words
-from paras2s.configs.schema.run import Section, parse_config
+from paras2s.configs.schema.base import Section, parse_config
 from paras2s.errors import ConfigError, one_line
 
 Split = Literal["train", "validation", "test"]

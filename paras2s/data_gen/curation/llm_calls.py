@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from paras2s.clients.chat import LLMClient, Reply, Request
-from paras2s.configs.schema.run import CurationConfig
+from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.list_parsing import NumberedList, read_numbered
 from paras2s.errors import BudgetError, JudgeError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.audio.clip import encode_clip
-from paras2s.configs.schema.run import CurationConfig
+from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.candidates import make_query
 from paras2s.data_gen.corpora import CORPORA, CorpusTurn, LeftOut
 from paras2s.data_gen.curation.categories import NAME, QueryCategory, load_categories

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.clients.endpoint import Price
-from paras2s.configs.schema.run import CurationConfig
+from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.corpora import CORPORA
 from paras2s.data_gen.curation.scheduler import LEAST_YIELD, SPLIT_OF_ROLE
 from paras2s.data_gen.curation.text_filters import NO_REPLY

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paras2s.configs.schema.run import CurationConfig
+from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.categories import QueryCategory, Split
 from paras2s.types import Role, Script
 

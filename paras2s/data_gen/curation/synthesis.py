@@ -10,7 +10,8 @@ from typing import Any
 
 from paras2s.audio.asr import normalise_words, word_error_rate
 from paras2s.audio.clip import Clip, encode_clip, read_clip
-from paras2s.configs.schema.run import CurationConfig, ExtractorConfig
+from paras2s.configs.schema.curation import CurationConfig
+from paras2s.configs.schema.endpoints import ExtractorConfig
 from paras2s.data_gen.candidates import reject_broken_contrasts
 from paras2s.data_gen.curation.categories import QueryCategory
 from paras2s.data_gen.curation.llm_calls import stop_if_too_many_failed

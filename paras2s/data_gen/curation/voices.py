@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paras2s.configs.schema.run import CurationConfig, VoiceConfig
+from paras2s.configs.schema.curation import CurationConfig, VoiceConfig
 from paras2s.data_gen.curation.categories import QueryCategory
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.llm_calls import CurationLLM

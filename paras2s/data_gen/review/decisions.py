@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paras2s.configs.schema.run import CurationConfig
+from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.synthesis import WAITING, AnswerTakes, take_name
 from paras2s.data_gen.dataset import inside, load_manifest
 from paras2s.data_gen.review.server import CheckItem, Decision, judge_items, load_decisions

@@ -13,7 +13,7 @@ import numpy as np
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.clients.chat import CHARACTERS_PER_TOKEN
 from paras2s.clients.endpoint import EndpointClient, Price, Session
-from paras2s.configs.schema.run import EndpointConfig
+from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.data_gen.tts.base import FailedSpeech, Line, OnClip, SpeechResult
 from paras2s.errors import AudioError, BudgetError, JudgeError
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from paras2s.configs.schema.run import AugmentConfig
+from paras2s.configs.schema.align import AugmentConfig
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.embedded.features import WORDS_SPREAD
 from paras2s.policy.types import Prompt

@@ -10,7 +10,8 @@ import torch
 
 from paras2s.audio.clip import Clip
 from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces, embed_sentences, piece_embeddings
-from paras2s.configs.schema.run import AugmentConfig, PolicyConfig
+from paras2s.configs.schema.align import AugmentConfig
+from paras2s.configs.schema.run import PolicyConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import SPECIAL_IDS, DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM

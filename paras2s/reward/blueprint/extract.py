@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paras2s.audio.clip import Clip
-from paras2s.configs.schema.run import ExtractorConfig
+from paras2s.configs.schema.endpoints import ExtractorConfig
 from paras2s.errors import AssetError, AudioError, ConfigError, one_line
 from paras2s.reward.blueprint.accent import AccentExtractor
 from paras2s.reward.blueprint.emotion import EmotionExtractor

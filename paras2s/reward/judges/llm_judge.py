@@ -14,7 +14,7 @@ from typing import Any
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.clients.chat import Audio, LLMClient, Reply, Request, Tokens
-from paras2s.configs.schema.run import JudgingConfig
+from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.field_docs import describe_fields

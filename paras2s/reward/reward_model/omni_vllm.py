@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from paras2s.audio.clip import encode_clip
 from paras2s.clients.chat import Audio, LLMClient, Message, Reply, Request
-from paras2s.configs.schema.run import OmniServedConfig
+from paras2s.configs.schema.judges import OmniServedConfig
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.reward.judges.prompts import PLACEHOLDER, read_prompt
 from paras2s.reward.reward_model.omni import DIGITS, RATE_HZ, SYSTEM, OmniScore, SpokenPair

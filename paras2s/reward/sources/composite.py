@@ -12,14 +12,9 @@ from pydantic import ValidationError
 
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.audio_judge import listens, load_audio_judge_config
-from paras2s.configs.schema.run import (
-    LLMConfig,
-    OmniConfig,
-    OmniServedConfig,
-    RewardConfig,
-    RewardSourceConfig,
-    load_judging_config,
-)
+from paras2s.configs.schema.endpoints import LLMConfig
+from paras2s.configs.schema.judges import OmniServedConfig, load_judging_config
+from paras2s.configs.schema.run import OmniConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import ConfigError, one_line
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.fusion import FusionRule

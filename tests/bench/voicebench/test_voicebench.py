@@ -25,7 +25,7 @@ from paras2s.bench.voicebench.metrics import (
 )
 from paras2s.bench.voicebench.run import FactVerdict, score_voicebench
 from paras2s.clients.chat import LLMClient
-from paras2s.configs.schema.run import LLMConfig
+from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, DataError
 from paras2s.types import Unscored
 
