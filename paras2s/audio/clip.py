@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 from dataclasses import dataclass
@@ -26,6 +27,11 @@ class Clip:
     def duration_s(self) -> float:
         """Length in seconds."""
         return len(self.samples) / self.sample_rate_hz
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the samples and their rate."""
+        return hashlib.sha256(self.samples.tobytes() + str(self.sample_rate_hz).encode()).hexdigest()
 
     def at(self, sample_rate_hz: int) -> Clip:
         """The same clip at another rate (soxr, high quality)."""

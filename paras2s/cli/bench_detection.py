@@ -95,14 +95,15 @@ class _Asked:
     console: Any
 
     def open_judge(self, name: str, set_: list[str] | None) -> Any:
-        from paras2s.bench.audio_judges import open_audio_judges
         from paras2s.bench.detection.data import QUALITY
+        from paras2s.data_gen.tts.signal_voice import signal_voice
         from paras2s.errors import ConfigError
+        from paras2s.reward.judges.registry import open_audio_judges
 
         if self.pointwise and self.suite.task != QUALITY:
             raise ConfigError(f"--pointwise: {self.suite.name} asks for no score of a clip; it is for somos, tmhintq, thaimos")
         task = "mos" if self.pointwise else self.suite.task
-        return open_audio_judges(name, parse_overrides(set_), [task])[0]
+        return open_audio_judges(name, parse_overrides(set_), tasks=[task], voice=signal_voice())[0]
 
     def open_baseline(self, name: str, set_: list[str] | None) -> Any:
         from paras2s.bench.detection.baselines import open_baseline
@@ -122,7 +123,7 @@ class _Asked:
 
     def estimate(self, judge: Any) -> None:
         from paras2s.bench.detection.run import estimate_pairs
-        from paras2s.bench.judges import show_estimate
+        from paras2s.bench.display import show_estimate
         from paras2s.errors import ConfigError
         from paras2s.reward.judges.audio_judge.judge import AudioJudge
         from paras2s.utils.progress import progress_bar

@@ -67,20 +67,11 @@ def bench_paras2s(
 
 
 def _judge(name: str, set_: list[str] | None, tone: Path | None, cache_dir: Path) -> Any:
-    from paras2s.bench.judges import open_config, require_tone
     from paras2s.bench.paras2s.run import AnswerJudge
-    from paras2s.errors import ConfigError
-    from paras2s.reward.blueprint.extract import make_extractors
-    from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
-    from paras2s.reward.judges.llm_judge import open_judge
-    from paras2s.reward.tone_classifier import ToneClassifier
+    from paras2s.reward.judges.registry import judge_kind, open_judge
 
-    if name == "rubric":
-        if set_:
-            raise ConfigError("--judge rubric has no config: leave --set out")
-        return AnswerJudge(None, make_extractors(JUDGE_EXTRACTORS, require_tone(tone)))
-    config = open_config(name, {"cache_dir": str(cache_dir)} | parse_overrides(set_))
-    return AnswerJudge(open_judge(config, ToneClassifier.load(tone) if tone else None)[0])
+    cache = {"cache_dir": str(cache_dir)} if judge_kind(name) == "llm" else {}
+    return AnswerJudge(open_judge(name, cache | parse_overrides(set_), tone=tone))
 
 
 def bench_voicebench(
@@ -96,11 +87,11 @@ def bench_voicebench(
     as_json: Json = False,
 ) -> None:
     """Score what a system still knows: the words of its spoken answers to VoiceBench's questions (ParaS2S, Fig. 3c and 4)."""
-    from paras2s.bench.judges import open_config
     from paras2s.bench.paras2s.run import BenchOptions, voicebench_json, voicebench_transcripts
     from paras2s.bench.paras2s.table2 import cell, plain
     from paras2s.bench.voicebench.run import load_voicebench, score_voicebench, voicebench_summary
     from paras2s.clients.chat import LLMClient
+    from paras2s.reward.judges.registry import load_llm_judge_config
     from paras2s.utils.cache import Kept
     from paras2s.utils.io import write_jsonl
     from paras2s.utils.progress import open_console, progress_bar
@@ -111,7 +102,7 @@ def bench_voicebench(
     transcripts = voicebench_transcripts(system, [item.id for item in items], questions, asked, console, as_json)
     client = None
     if judge is not None:
-        config = open_config(judge, parse_overrides(set_))
+        config = load_llm_judge_config(judge, parse_overrides(set_))
         client = LLMClient(config.llm, Kept(cache_dir / "judging.sqlite"))
     with progress_bar(console, "answers judged", None, as_json) as bar:
         rows = score_voicebench(items, transcripts, client, bar.at)

@@ -62,7 +62,7 @@ def rank(
     from paras2s.bench.ranking.metrics import rank_systems
     from paras2s.bench.ranking.report import markdown, ranking_json, scatter_svg, show
     from paras2s.errors import ConfigError
-    from paras2s.reward.judges.votes import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
+    from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
     from paras2s.utils.io import write_json, write_text
     from paras2s.utils.progress import open_console
 

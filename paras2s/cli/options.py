@@ -13,10 +13,10 @@ Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the
 Tone = Annotated[Path | None, typer.Option(help="A fitted tone classifier (RUN/data/tone_agent.json).")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Say what the calls would cost at most, and make none.")]
 Task = Annotated[
-    str | None, typer.Option(help="Of a listening judge: pronunciation, speaker_identity, lexical ...; else its own.")
+    str | None, typer.Option(help="Of an audio judge: pronunciation, speaker_identity, lexical ...; else its own.")
 ]
 Dump = Annotated[
-    Path | None, typer.Option(help="Of a listening judge: write what it would hear and read there, and call nothing.")
+    Path | None, typer.Option(help="Of an audio judge: write its messages and recordings to this folder, and make no call.")
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many pairs.")]
 Systems = Annotated[

@@ -15,7 +15,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
-from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, flat, parity, token_batch, top_groups_by_reward_std
+from paras2s.train.batching import MicroBatch, TokenBatch, flat, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.losses import (
     SUMS,
     LossNormalizer,

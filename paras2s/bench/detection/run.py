@@ -13,8 +13,7 @@ from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, loa
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, StorageError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
-from paras2s.reward.judges.pairwise import sides_of
+from paras2s.reward.judges.base import Exchange, Pair, Progress, sides_of
 from paras2s.types import Preference, Unscored, Verdict
 from paras2s.utils.io import write_jsonl
 
@@ -23,13 +22,13 @@ CHUNK_PAIRS = 64
 
 
 class Comparing(Protocol):
-    """A judge of pairs: one that listens, or a specialised one."""
+    """A judge of pairs: an audio judge, or a specialised one."""
 
     @property
     def name(self) -> str:
         """Of the judge and what is behind it."""
 
-    def compare(
+    def compare_batch(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
     ) -> Sequence[Preference | Unscored | BudgetError]:
         """A preference each, in order."""
@@ -42,7 +41,7 @@ class Rating(Protocol):
     def name(self) -> str:
         """Of the judge and what is behind it."""
 
-    def rate(
+    def score_batch(
         self, exchanges: Sequence[Exchange], on_progress: Progress | None = None
     ) -> Sequence[Verdict | Unscored | BudgetError]:
         """A score each, in order."""
@@ -56,7 +55,7 @@ def by_pair(judge: Comparing) -> Ask:
     """Ask about both clips of a pair at once."""
 
     def ask(pairs: Sequence[tuple[DetectPair, Pair]], tell: Progress) -> list[Found]:
-        said = judge.compare([clips for _, clips in pairs], tell)
+        said = judge.compare_batch([clips for _, clips in pairs], tell)
         return [one if isinstance(one, BudgetError) else row_of(pair, one) for (pair, _), one in zip(pairs, said, strict=True)]
 
     return ask
@@ -66,7 +65,7 @@ def by_clip(judge: Rating) -> Ask:
     """Ask about each clip alone, and let the higher score win (AudioJudge, appendix E)."""
 
     def ask(pairs: Sequence[tuple[DetectPair, Pair]], tell: Progress) -> list[Found]:
-        said = judge.rate([one for _, clips in pairs for one in sides_of(clips)], tell)
+        said = judge.score_batch([one for _, clips in pairs for one in sides_of(clips)], tell)
         return [_scored(pair, *two) for (pair, _), two in zip(pairs, zip(said[::2], said[1::2], strict=True), strict=True)]
 
     return ask

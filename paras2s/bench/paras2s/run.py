@@ -28,8 +28,10 @@ from paras2s.configs.schema.run import load_audio_chat, load_curation
 from paras2s.data_gen.dataset import Manifest, load_manifest
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.policy.registry import is_checkpoint
-from paras2s.reward.blueprint.extract import build_blueprints
+from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
+from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.blueprint.schema import RESPONSE
+from paras2s.reward.judges.base import Judge
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.rubric import Question, RubricJudge
 from paras2s.types import Query, Unscored, Verdict
@@ -89,12 +91,16 @@ class Judgement:
 class AnswerJudge:
     """One judge for all systems: an LLM, or the rubric over its own blueprints. `name` is of it and of all it is asked with."""
 
-    def __init__(self, judge: LLMJudge | None, rubric_extractors: Sequence[Any] = ()) -> None:
-        self._judge, self._rubric = judge, RubricJudge()
-        self._extractors = judge.extractors if judge else list(rubric_extractors)
-        one = judge or self._rubric
-        hashed = judge.answer_prompt.hash if judge else self._rubric.prompt_hash
-        self.name = f"{one.name}/{one.version}/{hashed}"
+    def __init__(self, judge: Judge) -> None:
+        if isinstance(judge, LLMJudge):
+            self._judge: LLMJudge | None = judge
+            self._extractors, prompt_hash = judge.extractors, judge.answer_prompt.hash
+        elif isinstance(judge, RubricJudge):
+            self._judge, self._rubric = None, judge
+            self._extractors, prompt_hash = make_extractors(JUDGE_EXTRACTORS, judge.tone), judge.prompt_hash
+        else:
+            raise ConfigError(f"--judge: {judge.name} gives no transcript of an answer; choose an LLM judge, or rubric")
+        self.name = f"{judge.name}/{judge.version}/{prompt_hash}"
 
     def judge_all(self, pairs: Sequence[tuple[Query, Clip]], folder: Path) -> list[Judgement]:
         """A judgement of each query's answer; `folder` holds the queries' clips.
@@ -102,7 +108,7 @@ class AnswerJudge:
         Raises:
             BudgetError: the budget ended; what was said is kept.
         """
-        blueprints = build_blueprints([clip for _, clip in pairs], self._extractors, self._judge.kept if self._judge else None)
+        blueprints = build_blueprints([clip for _, clip in pairs], self._extractors, self._judge.cache if self._judge else None)
         heard = [one.value(RESPONSE) for one in blueprints] if self._extractors else [None] * len(pairs)
         if self._judge is None:
             found = [
@@ -117,7 +123,7 @@ class AnswerJudge:
             ]
         exchanges = [self._judge.exchange_of(q.text, q.style, folder / q.clip, clip) for q, clip in pairs]
         judged = []
-        for verdict, words in zip(self._judge.answers(exchanges), heard, strict=True):
+        for verdict, words in zip(self._judge.score_batch(exchanges), heard, strict=True):
             if isinstance(verdict, BudgetError):
                 raise verdict
             judged.append(

@@ -13,14 +13,13 @@ from rich.console import Console
 
 from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import read_clip
-from paras2s.bench.judges import MAX_CLIP_S
 from paras2s.bench.paras2s.run import BenchOptions, open_system
 from paras2s.bench.ranking.data import COLUMNS
 from paras2s.bench.systems import SUFFIXES, FolderSystem, Response, SpokenQuestion
 from paras2s.clients.chat import Bill
 from paras2s.errors import AudioError, BudgetError, ConfigError, StorageError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
-from paras2s.reward.judges.llm_judge import Pair, Utterance
+from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Utterance
 from paras2s.types import Preference, Unscored, to_json
 from paras2s.utils.io import read_jsonl, write_jsonl, write_text
 from paras2s.utils.progress import progress_bar
@@ -167,7 +166,7 @@ def judge_systems(
             chunk = met[start : start + CHUNK_PAIRS]
             pairs = [at_rate(one.pair, rate_hz) for one in chunk if one.pair is not None]
             for judge in judges:
-                judged = iter(judge.compare([pair for pair in pairs if isinstance(pair, Pair)]))
+                judged = iter(judge.compare_batch([pair for pair in pairs if isinstance(pair, Pair)]))
                 for one in chunk:
                     found = Unscored(judge.name, one.missing) if one.pair is None else next(judged)
                     if isinstance(found, BudgetError):

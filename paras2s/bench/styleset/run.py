@@ -46,7 +46,7 @@ from paras2s.errors import AudioError, BudgetError, ConfigError, DataError, Poli
 from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import Prompt, Turn
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.llm_judge import Exchange, Utterance
+from paras2s.reward.judges.base import Exchange, Utterance
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json
@@ -447,7 +447,8 @@ def open_judges(
     Raises:
         ConfigError: a judge's config is wrong, or two judges cannot be told apart.
     """
-    from paras2s.bench.audio_judges import open_audio_judges
+    from paras2s.data_gen.tts.signal_voice import signal_voice
+    from paras2s.reward.judges.registry import open_audio_judges
 
     wanted = [name for task in tasks for name in VERDICT_TASKS[task]]
     opened: list[tuple[str, float | None, list[AudioJudge]]] = []
@@ -455,7 +456,7 @@ def open_judges(
     for spec in specs:
         for temperature in temperatures or own:
             changed = {} if temperature is None else {"llm.temperature": temperature}
-            opened.append((spec, temperature, open_audio_judges(spec, overrides | changed, wanted)))
+            opened.append((spec, temperature, open_audio_judges(spec, overrides | changed, tasks=wanted, voice=signal_voice())))
     # Two configs of one model are told apart by their names.
     models = {(judges[0].name, spec) for spec, _, judges in opened}
     shared = {name for name, _ in models if sum(name == other for other, _ in models) > 1}
@@ -486,7 +487,7 @@ def judge_outputs(
             found: list[Verdict | Unscored | BudgetError] = []
             if stopped is None:
                 with progress_bar(console, f"{name}: {task}, {opened.label}", None, quiet) as bar:
-                    found = judge.rate([_exchange(one.item, one.path) for one in made if one.path], bar.at)
+                    found = judge.score_batch([_exchange(one.item, one.path) for one in made if one.path], bar.at)
             verdicts = iter(found)
             for one in made:
                 verdict: Verdict | Unscored | BudgetError = Unscored(opened.name, one.output.unscored or "nothing to judge")
@@ -500,7 +501,7 @@ def judge_outputs(
 
 
 def _exchange(item: Item, path: Path) -> Exchange:
-    return Exchange(Utterance(), _judged_clip(item, path), told=item.told())
+    return Exchange(Utterance(), _judged_clip(item, path), task_inputs=item.told())
 
 
 def estimate(asked: StyleSetOptions, judges: Sequence[OpenJudge]) -> dict[str, Any]:
@@ -529,7 +530,7 @@ def estimate(asked: StyleSetOptions, judges: Sequence[OpenJudge]) -> dict[str, A
             }
             for item, one in zip(items, made, strict=True):
                 if one is None:
-                    clips[task].append(Exchange(Utterance(), longest[task], told=item.told()))
+                    clips[task].append(Exchange(Utterance(), longest[task], task_inputs=item.told()))
                 elif one.path:
                     clips[task].append(_exchange(item, one.path))
     priced: list[dict[str, Any]] = []

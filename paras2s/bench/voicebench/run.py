@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from paras2s.bench.stats import Counted, Estimate, clustered_mean
 from paras2s.clients.chat import LLMClient, Reply, Request
 from paras2s.errors import BudgetError, DataError, JudgeError, one_line
-from paras2s.reward.judges.parsing import ANSWER_SCHEMA, read_as, read_score, require_whole
+from paras2s.reward.judges.parsing import ANSWER_SCHEMA, read_as, read_score, require_complete
 from paras2s.reward.judges.prompts import Prompt, read_prompt
 from paras2s.types import Unscored
 from paras2s.utils.io import read_jsonl
@@ -366,9 +366,9 @@ def _judged(row: GuardRow, reply: Reply | JudgeError | BudgetError) -> GuardRow:
     row = replace(row, reply=reply.text, cost_usd=reply.cost_usd)
     try:
         if SUBSETS[row.subset] == "open":
-            score, reason = read_score(require_whole(reply))
+            score, reason = read_score(require_complete(reply))
             return replace(row, score=POINTS_PER_SCORE * score, unscored=None, reason=reason)
-        found = read_as(require_whole(reply), FactVerdict)
+        found = read_as(require_complete(reply), FactVerdict)
         return replace(row, score=FULL_POINTS * (found.correct == "yes"), unscored=None, reason=found.reasoning)
     except JudgeError as error:
         return replace(row, unscored=str(error))

@@ -14,7 +14,7 @@ from paras2s.configs.schema.run import CurationConfig
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.list_parsing import NumberedList, read_numbered
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.reward.judges.parsing import read_as, require_whole
+from paras2s.reward.judges.parsing import read_as, require_complete
 from paras2s.reward.judges.prompts import Prompt, read_prompt
 from paras2s.utils.cache import Kept
 
@@ -140,7 +140,7 @@ class CurationLLM:
         """One record by the tester for each set of data."""
         schema = kind.model_json_schema()
         requests = [Request(prompt.messages(one, plain or {}), schema) for one in values]
-        return self.ask(stage, self.tester, requests, lambda reply: read_as(require_whole(reply), kind))
+        return self.ask(stage, self.tester, requests, lambda reply: read_as(require_complete(reply), kind))
 
 
 def stop_if_too_many(stage: str, spend: Spend, reasons: Sequence[object], most: float) -> None:
@@ -157,7 +157,7 @@ def stop_if_too_many(stage: str, spend: Spend, reasons: Sequence[object], most: 
 
 
 def _list(reply: Reply, count: int) -> NumberedList:
-    found = read_numbered(require_whole(reply), count)
+    found = read_numbered(require_complete(reply), count)
     if not found.items:
         raise JudgeError("the reply holds no numbered list")
     return found
