@@ -53,7 +53,8 @@ def measure_files(
         remote = ray.remote(num_cpus=2)(measure_chunk)
         tasks = [remote.remote(chunk, extractors, tone, cache) for chunk in chunks]
         for task in tasks:
-            measured += ray.get(task)
+            rows: list[Blueprint | str] = ray.get(task)
+            measured += rows
             on_progress(len(measured), len(paths))
     else:
         for chunk in chunks:

@@ -13,9 +13,7 @@ Systems = Annotated[
     list[str] | None,
     typer.Option("--system", help="NAME=WHAT: a checkpoint's folder, an endpoint's YAML, or a folder of ID.wav. Repeatable."),
 ]
-Judges = Annotated[
-    list[str] | None, typer.Option("--judge", help="An audio judge: styleset (default), or a YAML. Repeatable.")
-]
+Judges = Annotated[list[str] | None, typer.Option("--judge", help="An audio judge: styleset (default), or a YAML. Repeatable.")]
 # Options that say what is made, so that verdicts of outputs made already leave them nothing to do.
 OF_OUTPUTS = ("contexts", "limit", "turns", "seed", "longest_answer_s")
 

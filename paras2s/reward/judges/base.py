@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import BudgetError, JudgeError
@@ -23,7 +23,6 @@ MAX_NAME_BYTES = 250
 Progress = Callable[[int, int], None]
 Scored = Verdict | Unscored | BudgetError
 Preferred = Preference | Unscored | BudgetError
-Judged = TypeVar("Judged", Verdict | Unscored, Preference | Unscored)
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,10 @@ class Judge:
         Raises:
             BudgetError: the budget does not allow the call. AudioError: a file cannot be read.
         """
-        return _within_budget(self.score_batch([Exchange(as_utterance(question, style), as_clip(answer))])[0])
+        verdict = self.score_batch([Exchange(as_utterance(question, style), as_clip(answer))])[0]
+        if isinstance(verdict, BudgetError):
+            raise verdict
+        return verdict
 
     def compare(
         self,
@@ -124,7 +126,10 @@ class Judge:
             BudgetError: the budget does not allow the call. AudioError: a file cannot be read.
         """
         instruction = Utterance() if question is None else as_utterance(question, style)
-        return _within_budget(self.compare_batch([Pair(instruction, as_clip(first), as_clip(second))])[0])
+        preference = self.compare_batch([Pair(instruction, as_clip(first), as_clip(second))])[0]
+        if isinstance(preference, BudgetError):
+            raise preference
+        return preference
 
     def _prefer(self, first: Scored, second: Scored) -> Preferred:
         if not isinstance(first, Verdict):
@@ -133,12 +138,6 @@ class Judge:
             return second
         reason = f"scores {first.score:.3f} and {second.score:.3f}"
         return preference_of(self.name, self.version, "", "score", prefer(first.score, second.score), reason)
-
-
-def _within_budget(verdict: Judged | BudgetError) -> Judged:
-    if isinstance(verdict, BudgetError):
-        raise verdict
-    return verdict
 
 
 def as_clip(source: str | Path | Clip) -> Clip:
