@@ -25,6 +25,10 @@ LOCAL = {"llm.base_url": "http://127.0.0.1:1/v1"}
 CLIP = Clip(np.full(8000, 0.25, dtype=np.float32), 16_000)
 
 
+def speak(texts):
+    return [CLIP for _ in texts]
+
+
 class LevelJudge(Judge):
     """Scores a clip by its level, and silence not at all."""
 
@@ -46,10 +50,11 @@ def test_every_shipped_judge_opens_by_name_and_by_path(name, tmp_path, monkeypat
         # Its extractors' weights come from a hub; here its config alone is read.
         assert registry.judge_kind(name) == "llm"
         return
-    opened = registry.open_judge(
-        name, {**LOCAL, "cache_dir": str(tmp_path)}, voice=lambda texts: [CLIP for _ in texts], tasks=None
-    )
-    again = registry.open_judge(preset_path(name, "judges"), {**LOCAL, "cache_dir": str(tmp_path)})
+    # StyleSet's tasks score single clips, and have no ensemble.
+    tasks = {"tasks": ["mos"]} if name == "styleset" else {}
+    cache = {**LOCAL, **tasks, "cache_dir": str(tmp_path)}
+    opened = registry.open_judge(name, cache, voice=speak)
+    again = registry.open_judge(preset_path(name, "judges"), cache, voice=speak)
     kind = registry.judge_kind(name)
     assert isinstance(opened, LLMJudge if kind == "llm" else AudioJudge | EnsembleJudge)
     assert (opened.name, opened.version) == (again.name, again.version)
@@ -65,7 +70,8 @@ def test_the_keys_of_a_yaml_tell_the_kind(tmp_path):
 def test_both_orders_is_the_key_of_either_kind(tmp_path):
     cache = {**LOCAL, "cache_dir": str(tmp_path)}
     assert registry.open_judge("trace", cache, both_orders=True).config.judge.both_orders
-    assert not registry.open_judge("detection", cache, tasks=["speaker_identity"], both_orders=False).config.both_orders
+    detection = registry.open_judge("detection", cache, tasks=["speaker_identity"], both_orders=False, voice=speak)
+    assert not detection.config.both_orders
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,11 @@ class Judge:
         return [[] for _ in items]
 
     def score(
-        self, question: str | Path | Clip | Utterance, answer: str | Path | Clip, style: str | None = None
+        self,
+        question: str | Path | Clip | Utterance,
+        answer: str | Path | Clip,
+        style: str | None = None,
+        task_inputs: Mapping[str, str] | None = None,
     ) -> Verdict | Unscored:
         """Scores one answer.
 
@@ -104,11 +108,13 @@ class Judge:
             question: an audio file, a clip, or the text of the question.
             answer: an audio file or a clip.
             style: how the question was spoken, for judges that read it.
+            task_inputs: texts that the prompt of an audio judge's task names.
 
         Raises:
             BudgetError: the budget does not allow the call. AudioError: a file cannot be read.
         """
-        verdict = self.score_batch([Exchange(as_utterance(question, style), as_clip(answer))])[0]
+        exchange = Exchange(as_utterance(question, style), as_clip(answer), task_inputs=task_inputs or {})
+        verdict = self.score_batch([exchange])[0]
         if isinstance(verdict, BudgetError):
             raise verdict
         return verdict
