@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,9 +108,8 @@ class Run:
         """What reward workers need, with paths that hold wherever Ray starts them."""
         from paras2s.reward.sources.composite import RewardSetup
 
-        judges = Path(str(resources.files("paras2s"))) / "configs" / "judges"
         model, tone = self.reward_dir.resolve(), (self.data_dir / "tone_agent.json").resolve()
-        return RewardSetup(self.config.reward, model, tone, judges)
+        return RewardSetup(self.config.reward, model, tone)
 
     @property
     def metrics_path(self) -> Path:

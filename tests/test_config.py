@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from paras2s.bench.judges import open_config
 from paras2s.configs.schema.ablation import load_ablation
 from paras2s.configs.schema.align import (
     AlignConfig,
@@ -24,7 +23,7 @@ from paras2s.configs.schema.align import (
     SamplingConfig,
     WorkersConfig,
 )
-from paras2s.configs.schema.audio_judge import AudioJudgeConfig, listens, load_audio_judge_config
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig, is_audio_judge_config, load_audio_judge_config
 from paras2s.configs.schema.base import dump_config, parse_config, preset_path
 from paras2s.configs.schema.curation import load_curation
 from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
@@ -36,8 +35,9 @@ from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import row_config
 from paras2s.reward.blueprint.extract import make_extractors
 from paras2s.reward.fusion import find_rule
+from paras2s.reward.judges.audio_judge.ensemble_rules import find_ensemble
 from paras2s.reward.judges.audio_judge.tasks import find_task
-from paras2s.reward.judges.votes import find_ensemble
+from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.run import flatten, with_run_dir
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
@@ -81,12 +81,12 @@ def test_every_row_of_a_shipped_ablation_resolves(path: Path) -> None:
 
 @pytest.mark.parametrize("path", JUDGES, ids=lambda path: path.stem)
 def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
-    if listens(path):
-        heard = load_audio_judge_config(path)
+    if is_audio_judge_config(path):
+        config = load_audio_judge_config(path)
         assert preset_path(path.stem, "judges") == path
-        assert all(find_task(task) for task in heard.tasks)
-        pairs = [task for task in heard.tasks if find_task(task).clips == 2]
-        assert len(pairs) < 2 or set(find_ensemble(heard.ensemble).aspects) <= set(pairs)
+        assert all(find_task(task) for task in config.tasks)
+        pairs = [task for task in config.tasks if find_task(task).clips == 2]
+        assert len(pairs) < 2 or set(find_ensemble(config.ensemble).aspects) <= set(pairs)
         return
     config = load_judging_config(path)
     assert config.name == path.stem
@@ -95,13 +95,13 @@ def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
     assert find_rule(config.judge.fusion)
 
 
-def test_the_listening_ensemble_is_the_defaults() -> None:
+def test_the_audio_ensemble_is_the_defaults() -> None:
     assert load_audio_judge_config(preset_path("audiojudge", "judges")) == AudioJudgeConfig()
 
 
 def test_a_judge_of_the_other_kind_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="audiojudge: this judge listens"):
-        open_config("audiojudge")
+    with pytest.raises(ConfigError, match="audiojudge: this is an audio judge"):
+        open_llm_judge("audiojudge")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_judge_of_the_other_kind_is_refused_by_name() -> None:
         ({"audio": {"format": "mp3", "sample_rate_hz": 20_000}}, "mp3 has"),
     ],
 )
-def test_a_wrong_listening_judge_is_refused(tmp_path: Path, values: dict, why: str) -> None:
+def test_a_wrong_audio_judge_is_refused(tmp_path: Path, values: dict, why: str) -> None:
     (tmp_path / "j.yaml").write_text(json.dumps({"samples": 1} | values))
     with pytest.raises(ConfigError, match=why):
         load_audio_judge_config(tmp_path / "j.yaml")

@@ -17,14 +17,15 @@ from paras2s.cli.bench_bias import probe
 from paras2s.cli.bench_detection import bench_detect
 from paras2s.cli.bench_paras2s import bench_paras2s, bench_voicebench
 from paras2s.cli.bench_ranking import rank
+from paras2s.cli.bench_speakbench import bench_app
 from paras2s.cli.bench_styleset import bench_styleset
+from paras2s.cli.bench_systems import bench_systems
 from paras2s.cli.check_policy import check_policy
 from paras2s.cli.config import config
 from paras2s.cli.convert import convert
 from paras2s.cli.demo import demo
 from paras2s.cli.distill import distill
-from paras2s.cli.judge import bench_app, blueprint, judge_app
-from paras2s.cli.judge_audio import bench_systems, judge_clip
+from paras2s.cli.judge import blueprint, judge_app
 from paras2s.cli.options import Json, parse_overrides, print_json
 from paras2s.cli.paper import paper
 from paras2s.cli.plan import plan
@@ -43,7 +44,6 @@ app = typer.Typer(
 for verb in (demo, warmup, distill, align, ablate, paper, config, convert, blueprint, plan, rank, probe):
     app.command()(verb)
 app.command("check-policy")(check_policy)
-judge_app.command("clip")(judge_clip)
 app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("voicebench")(bench_voicebench)

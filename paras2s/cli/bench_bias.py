@@ -1,4 +1,4 @@
-"""The verb `probe`: what moves a judge that should not (AudioJudge, section 6)."""
+"""The verb `probe`: biases of judges (AudioJudge, section 6)."""
 
 from __future__ import annotations
 
@@ -27,42 +27,31 @@ def probe(
         ),
     ] = None,
     count: Annotated[int | None, typer.Option("--pairs", min=1, help="A sample of so many; of a run 120, else all.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample, the noise and the resampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample, the noise and the resampling.")] = 0,
     estimate: Estimate = False,
     out: Annotated[Path | None, typer.Option(help="For probe.html, probe.json and comparisons.jsonl.")] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Probe judges for biases: place, the same clip twice, length, noise, loudness, voice, and how close the two are."""
-    from paras2s.bench.bias.judges import REWARD_MODEL, RUBRIC, ProbeOptions
-    from paras2s.bench.bias.report import show_probes
+    """Probe judges for biases: position, identical clips, length, noise, loudness, voice, and the gap in quality."""
+    from paras2s.bench.bias.judges import ProbeOptions
+    from paras2s.bench.bias.report import show_probe_estimates, show_probes
     from paras2s.bench.bias.run import estimate_probes, run_probes
-    from paras2s.errors import ConfigError
     from paras2s.utils.progress import open_console, progress_bar
 
-    names = tuple(dict.fromkeys(judge or [RUBRIC]))
-    if set_ and set(names) <= {RUBRIC, REWARD_MODEL}:
-        raise ConfigError("--set: rubric and reward_model have no config; leave --set out")
-    asked = ProbeOptions(pairs, names, run, tone, tuple(only or ()), count, seed, parse_overrides(set_))
+    names = tuple(dict.fromkeys(judge or ["rubric"]))
+    options = ProbeOptions(pairs, names, run, tone, tuple(only or ()), count, seed, parse_overrides(set_))
     console = open_console(to_stderr=as_json)
 
     def bar_of(name: str) -> Any:
         return progress_bar(console, name, None, as_json)
 
     if estimate:
-        found = estimate_probes(asked, bar_of)
-        if as_json:
-            print_json({"judges": found})
-            return
-        for row in found:
-            named = f"{row['judge']} {row['task']}".strip()
-            usd = row["at_most_usd"]
-            price = "free: it runs on this machine" if not row["calls"] else "no price is known"
-            price = f"at most {usd:.4f} USD" if row["calls"] and usd is not None else price
-            console.print(f"{named}: {row['comparisons']} comparisons, {row['calls']} calls, {price}", highlight=False)
+        estimates = estimate_probes(options, bar_of)
+        print_json({"judges": estimates}) if as_json else show_probe_estimates(console, estimates)
         return
     folder = out or (pairs / "probe" if pairs.is_dir() else Path("runs/probe") / pairs.stem)
-    report, stopped = run_probes(asked, folder, bar_of)
+    report, stopped = run_probes(options, folder, bar_of)
     if as_json:
         print_json(report.as_json())
     else:

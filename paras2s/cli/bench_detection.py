@@ -51,7 +51,7 @@ def bench_detect(
     """
     from paras2s.bench.detection.report import show_detection
     from paras2s.bench.detection.run import DetectionOptions, estimate_detection, run_detection
-    from paras2s.bench.judges import show_estimate
+    from paras2s.bench.display import show_estimate
     from paras2s.utils.progress import open_console
 
     console, overrides = open_console(to_stderr=as_json), parse_overrides(set_)

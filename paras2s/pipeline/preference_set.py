@@ -108,14 +108,13 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
     Raises:
         ConfigError: no such judge, or it lacks its key.
     """
-    from paras2s.bench.judges import open_config
-    from paras2s.reward.judges.llm_judge import open_judge
+    from paras2s.reward.judges.registry import RUBRIC, open_llm_judge
 
     config = run.config.distill
-    if config.teacher == "rubric":
+    if config.teacher == RUBRIC:
         return RubricTeacher(dataset.agent_tone, tuple(USER_STYLES))
-    judging = open_config(config.teacher, {"cache_dir": str(run.config.cache_dir)})
-    return LLMTeacher(open_judge(judging, dataset.agent_tone)[0], config.max_unscored_share)
+    cache = {"cache_dir": str(run.config.cache_dir)}
+    return LLMTeacher(open_llm_judge(config.teacher, cache, tone=dataset.agent_tone), config.max_unscored_share)
 
 
 @dataclass(frozen=True)

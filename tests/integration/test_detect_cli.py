@@ -224,7 +224,7 @@ class ScriptedJudge:
 
     name = "scripted"
 
-    def compare(self, pairs, on_progress=None):
+    def compare_batch(self, pairs, on_progress=None):
         for place in range(len(pairs)):
             on_progress(place + 1, len(pairs))
         return [Preference("scripted", "1", "", "clip_quality", "1", 1.0, ("1",), (1.0,), None, None, "", "")] * len(pairs)

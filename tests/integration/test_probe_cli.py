@@ -16,17 +16,16 @@ from tiny.endpoint import Say, ScriptedEndpoint, said
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, write_clip
-from paras2s.bench.bias.judges import Memory, Probed
+from paras2s.bench.bias.judges import CachedScores, Probed
 from paras2s.bench.bias.perturbations import CONTROL_DB, SNRS_DB, ProbePair
 from paras2s.bench.bias.report import sentence
 from paras2s.bench.bias.run import Revoicer, count_words, make_plan, probe_judge, run_pairs
 from paras2s.bench.results import AnswerRow, save_rows
 from paras2s.cli.bench_bias import probe
 from paras2s.errors import BudgetError, ConfigError, DataError
-from paras2s.reward.judges.llm_judge import Exchange, Utterance
-from paras2s.reward.judges.pairwise import ScoringJudge
+from paras2s.reward.judges.base import Exchange, Utterance
 from paras2s.reward.judges.votes import POINTS, prefer
-from paras2s.types import Preference, Unscored
+from paras2s.types import Preference, Unscored, Verdict
 
 RATE_HZ = 16_000
 LEVELS_DB = (*SNRS_DB, CONTROL_DB)
@@ -46,7 +45,7 @@ class ScriptedJudge:
     calls: int = 0
     budget: int | None = None
 
-    def compare(self, pairs, on_progress=None):
+    def compare_batch(self, pairs, on_progress=None):
         found = []
         for pair in pairs:
             self.calls += 1
@@ -62,6 +61,10 @@ class ScriptedJudge:
                 Preference(self.name, "1", "", "", label, points, (label,), (points,), None, None, "", "", cost_usd=0.5)
             )
         return found
+
+
+def scored(value):
+    return Verdict("scorer", "1", "", value, "", "", 0.0, 0.0)
 
 
 def length(clip):
@@ -154,9 +157,9 @@ def test_a_judge_of_single_answers_needs_no_second_score_to_be_asked_in_both_ord
 
     def score(exchanges):
         heard.extend(exchanges)
-        return [length(one.answer) for one in exchanges]
+        return [scored(length(one.answer)) for one in exchanges]
 
-    found, told, *_ = probed_by(ScoringJudge("ears", Memory(score)), pairs, "verbosity")
+    found, told, *_ = probed_by(CachedScores("scorer", score), pairs, "verbosity")
     assert shares(found["verbosity"], "all") == {"longer": 1.0}
     assert (told.comparisons, len(heard), found["verbosity"].n_scored) == (4, 8, 8)
     # The words of each side go with it.
@@ -165,10 +168,13 @@ def test_a_judge_of_single_answers_needs_no_second_score_to_be_asked_in_both_ord
 
 def test_words_are_part_of_what_a_score_is_kept_by():
     calls = []
-    memory = Memory(lambda exchanges: [float(len(calls.append(one) or one.words)) for one in exchanges])
+    judge = CachedScores("scorer", lambda exchanges: [scored(float(len(calls.append(one) or one.words))) for one in exchanges])
     clip = tone(200, 0.5)
-    assert memory([Exchange(Utterance(), clip, "a"), Exchange(Utterance(), clip, "bc")]) == [1.0, 2.0]
-    assert memory([Exchange(Utterance(), clip, "a")]) == [1.0]
+    assert judge.score_batch([Exchange(Utterance(), clip, "a"), Exchange(Utterance(), clip, "bc")]) == [
+        scored(1.0),
+        scored(2.0),
+    ]
+    assert judge.score_batch([Exchange(Utterance(), clip, "a")]) == [scored(1.0)]
     assert len(calls) == 2
 
 
@@ -255,9 +261,9 @@ def test_a_judge_of_single_answers_is_stable_by_construction_and_remembers(pairs
 
     def score(exchanges):
         heard.extend(exchanges)
-        return [float(np.clip(snr_db(one.answer), 0, 30)) for one in exchanges]
+        return [scored(float(np.clip(snr_db(one.answer), 0, 30))) for one in exchanges]
 
-    judge = ScoringJudge("ears", Memory(score))
+    judge = CachedScores("scorer", score)
     found, told, rows, _ = probed_by(judge, pairs, "position", "identical", "noise", "mos_gap")
     assert {found[name].status for name in ("position", "identical")} == {"by construction"}
     assert "no call was spent" in sentence(found["position"])
@@ -269,7 +275,7 @@ def test_a_judge_of_single_answers_is_stable_by_construction_and_remembers(pairs
     assert found["noise"].changes[0].n == 24
     assert shares(found["mos_gap"], "all", "order") == {"stable": 1.0}
     assert found["mos_gap"].correlation.why_none == "the verdicts' stabilities are all the same"
-    same = judge.compare([probes_pair(pairs[0])])[0]
+    same = judge.compare_batch([probes_pair(pairs[0])])[0]
     assert same.label == "tie"
 
 

@@ -155,7 +155,7 @@ def questions_of(prompts: list[Prompt]) -> list[RewardQuestion]:
 
 def setup_of(folder: Path, *sources: RewardSourceConfig) -> RewardSetup:
     config = RewardConfig(sources=sources) if sources else RewardConfig()
-    return RewardSetup(config, folder / "reward", folder / "tone_agent.json", folder)
+    return RewardSetup(config, folder / "reward", folder / "tone_agent.json")
 
 
 def test_the_reward_worker_scores_as_the_model_does(folder: Path) -> None:

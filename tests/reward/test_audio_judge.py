@@ -1,4 +1,4 @@
-"""The listening judge against a scripted endpoint that decodes what it hears: messages, order, joined segments, votes.
+"""The audio judge against a scripted endpoint that decodes what it hears: messages, order, joined segments, votes.
 
 Not covered: what a real audio model makes of it; every reply here is scripted.
 """
@@ -19,13 +19,14 @@ from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.errors import ConfigError, DataError, JudgeError
 from paras2s.reward.judges.audio_judge.concatenation import NoSignals, Segment, SpokenSignals, ToneSignals, join
-from paras2s.reward.judges.audio_judge.ensemble import AspectJudge
+from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge
+from paras2s.reward.judges.audio_judge.ensemble_rules import find_ensemble
 from paras2s.reward.judges.audio_judge.few_shot import Example, load_examples
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.tasks import TASKS
-from paras2s.reward.judges.llm_judge import Exchange, Pair, Utterance
-from paras2s.reward.judges.votes import find_ensemble
+from paras2s.reward.judges.base import Exchange, Pair, Utterance
 from paras2s.types import Preference, Unscored, Verdict
+from paras2s.utils.cache import JsonCache
 
 RATE_HZ = 16_000
 
@@ -115,8 +116,8 @@ def test_every_strategy_has_its_messages_and_its_joined_segments(strategy, task)
     instructed = TASKS[task].instructed
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         judge = judge_at(server, task, EXAMPLES, ToneSignals(RATE_HZ), strategy=strategy, silence_s=0.25, both_orders=False)
-        asked = judge.asked([PAIR])[0][0]
-        assert judge.compare([PAIR])[0].label == "1"
+        asked = judge.judge_requests([PAIR])[0][0]
+        assert judge.compare_batch([PAIR])[0].label == "1"
         (request,) = server.requests
     wanted = [[wanted_marks(one, instructed) for one in message if instructed or one != "i"] for message in LAYOUTS[strategy]]
     users = [message for message in request["messages"] if message["role"] == "user"]
@@ -146,7 +147,7 @@ def test_every_strategy_has_its_messages_and_its_joined_segments(strategy, task)
 def test_examples_stand_before_the_test_with_their_verdicts_in_order():
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         for strategy in ("none", "examples"):
-            judge_at(server, "lexical", EXAMPLES, strategy=strategy, both_orders=False).compare([PAIR])
+            judge_at(server, "lexical", EXAMPLES, strategy=strategy, both_orders=False).compare_batch([PAIR])
         turns, together = (request["messages"] for request in server.requests)
     replies = [json.loads(message["content"]) for message in turns if message["role"] == "assistant"]
     assert replies == [{"reasoning": "reason 1", "label": "1"}, {"reasoning": "reason 2", "label": "2"}]
@@ -160,8 +161,8 @@ def test_examples_stand_before_the_test_with_their_verdicts_in_order():
 
 def test_shots_limits_the_examples_and_without_examples_only_joining_the_test_is_left():
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
-        judge_at(server, "lexical", EXAMPLES, shots=1, both_orders=False).compare([PAIR])
-        judge_at(server, "lexical", strategy="examples_and_test", both_orders=False).compare([PAIR])
+        judge_at(server, "lexical", EXAMPLES, shots=1, both_orders=False).compare_batch([PAIR])
+        judge_at(server, "lexical", strategy="examples_and_test", both_orders=False).compare_batch([PAIR])
         one, none = (request["messages"] for request in server.requests)
     assert [message["role"] for message in one] == ["system", "user", "assistant", "user"]
     assert [message["role"] for message in none] == ["system", "user"]
@@ -172,7 +173,7 @@ def test_shots_limits_the_examples_and_without_examples_only_joining_the_test_is
 
 def test_both_orders_exchange_the_answers_and_never_the_instruction():
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
-        found = judge_at(server).compare([PAIR])[0]
+        found = judge_at(server).compare_batch([PAIR])[0]
         heard = sorted(pitches(request["messages"][-1]) for request in server.requests)
     assert heard == [[1200, 300, 600], [1200, 600, 300]]
     # "1" was said of each order: of two different answers.
@@ -194,8 +195,8 @@ def test_votes_of_both_orders_are_averaged(first, second, label, said, consisten
         return verdict(first if pitches(asked["messages"][-1])[1] == 300 else second)
 
     with ScriptedEndpoint(answer) as server:
-        found = judge_at(server).compare([PAIR])[0]
-    assert (found.label, found.order_labels, found.consistent) == (label, said, consistent)
+        found = judge_at(server).compare_batch([PAIR])[0]
+    assert (found.label, found.said, found.consistent) == (label, said, consistent)
 
 
 def test_samples_vote_and_their_spread_is_kept():
@@ -204,7 +205,7 @@ def test_samples_vote_and_their_spread_is_kept():
         judge = judge_at(
             server, "style_following", samples=5, llm={"temperature": 1.0, "top_p": 0.9, "seed": 42, "max_output_tokens": 256}
         )
-        found = judge.rate([Exchange(Utterance(), FIRST, told={"text": "Let me go.", "style": "whispered"})])[0]
+        found = judge.score_batch([Exchange(Utterance(), FIRST, task_inputs={"text": "Let me go.", "style": "whispered"})])[0]
         sent = server.requests
     assert isinstance(found, Verdict)
     assert found.score == 4.0
@@ -217,7 +218,6 @@ def test_samples_vote_and_their_spread_is_kept():
 
 
 def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
-    from paras2s.utils.cache import JsonCache
 
     in_order = {True: iter(["1", "1", "2"]), False: iter(["2", "2", "tie"])}
 
@@ -227,7 +227,7 @@ def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
     with ScriptedEndpoint(answer) as server:
         judge = judge_at(server, samples=3, llm={"temperature": 1.0})
         judge.client.cache = JsonCache(tmp_path / "kept.sqlite")
-        first, again = judge.compare([PAIR])[0], judge.compare([PAIR])[0]
+        first, again = judge.compare_batch([PAIR])[0], judge.compare_batch([PAIR])[0]
         assert len(server.requests) == 6
     assert sorted(first.votes[:3]) == [0.0, 1.0, 1.0]
     # Turned back: "2" of the second order is the pair's own first.
@@ -244,7 +244,7 @@ def test_a_failed_sample_is_named_and_orders_weigh_the_same():
         return Say("hm") if label is None else verdict(label)
 
     with ScriptedEndpoint(answer) as server:
-        found = judge_at(server, samples=3, llm={"temperature": 1.0}).compare([PAIR])[0]
+        found = judge_at(server, samples=3, llm={"temperature": 1.0}).compare_batch([PAIR])[0]
     assert sorted(found.votes) == [0.5, 0.5, 1.0, 1.0, 1.0]
     assert found.points == pytest.approx(0.75)
     assert found.failed == ("the reply holds no JSON object with a label",)
@@ -253,17 +253,17 @@ def test_a_failed_sample_is_named_and_orders_weigh_the_same():
 def test_a_match_is_same_or_different_and_an_even_vote_is_neither():
     with ScriptedEndpoint(lambda asked, number: verdict(number == 0, "match")) as server:
         judge = judge_at(server, "pronunciation", both_orders=False)
-        assert [judge.compare([PAIR])[0].label, judge.compare([PAIR])[0].label] == ["same", "different"]
+        assert [judge.compare_batch([PAIR])[0].label, judge.compare_batch([PAIR])[0].label] == ["same", "different"]
         assert len(heard_in(server.requests[0]["messages"][-1])) == 2
     with ScriptedEndpoint(lambda asked, number: verdict(number == 0, "match")) as server:
-        found = judge_at(server, "speaker_identity").compare([PAIR])[0]
+        found = judge_at(server, "speaker_identity").compare_batch([PAIR])[0]
     assert isinstance(found, Unscored)
     assert "as many votes" in found.reason
     # One order even, the other not: most votes say that they match, and it is said which order was even.
     said = {True: iter([True, False]), False: iter([True, True])}
     with ScriptedEndpoint(lambda asked, n: verdict(next(said[pitches(asked["messages"][-1])[0] == 300]), "match")) as server:
-        found = judge_at(server, "speaker_identity", samples=2, llm={"temperature": 1.0}).compare([PAIR])[0]
-    assert (found.label, found.points, found.order_labels, found.consistent) == ("same", 0.75, ("tie", "same"), False)
+        found = judge_at(server, "speaker_identity", samples=2, llm={"temperature": 1.0}).compare_batch([PAIR])[0]
+    assert (found.label, found.points, found.said, found.consistent) == ("same", 0.75, ("tie", "same"), False)
 
 
 def test_a_refused_recording_is_unscored_with_the_endpoints_words():
@@ -272,7 +272,7 @@ def test_a_refused_recording_is_unscored_with_the_endpoints_words():
 
     with ScriptedEndpoint(answer) as server:
         judge = judge_at(server, both_orders=False)
-        short, long = judge.compare([PAIR, Pair(Utterance(ASKED), SECOND, FIRST)])
+        short, long = judge.compare_batch([PAIR, Pair(Utterance(ASKED), SECOND, FIRST)])
     assert short.label == "1"
     assert isinstance(long, Unscored)
     assert "HTTP 400" in long.reason
@@ -293,7 +293,7 @@ def test_a_refused_recording_is_unscored_with_the_endpoints_words():
 )
 def test_a_reply_that_holds_no_verdict_is_unscored_and_kept(reply, why):
     with ScriptedEndpoint(lambda asked, number: reply) as server:
-        found = judge_at(server).compare([PAIR])[0]
+        found = judge_at(server).compare_batch([PAIR])[0]
     assert isinstance(found, Unscored)
     assert why in found.reason
     assert reply.text in found.reply
@@ -303,13 +303,14 @@ def test_fewer_than_half_of_the_samples_is_no_verdict():
     def one_in(fine):
         return lambda asked, number: Say("Final score: [[4]]") if number < fine else Say("no idea")
 
-    told = Exchange(Utterance(), FIRST, told={"context": "two friends"})
+    scene = Exchange(Utterance(), FIRST, task_inputs={"context": "two friends"})
+    settings = {"samples": 5, "llm": {"concurrency": 1, "temperature": 1.0}}
     with ScriptedEndpoint(one_in(2)) as server:
-        found = judge_at(server, "role_play_style", samples=5, llm={"concurrency": 1, "temperature": 1.0}).rate([told])[0]
+        found = judge_at(server, "role_play_style", **settings).score_batch([scene])[0]
         assert isinstance(found, Unscored)
         assert "double brackets" in found.reason
     with ScriptedEndpoint(one_in(3)) as server:
-        found = judge_at(server, "role_play_style", samples=5, llm={"concurrency": 1, "temperature": 1.0}).rate([told])[0]
+        found = judge_at(server, "role_play_style", **settings).score_batch([scene])[0]
     assert (found.score, found.votes) == (4.0, (4.0, 4.0, 4.0))
 
 
@@ -335,7 +336,7 @@ def test_scales_are_kept():
 def test_clips_are_converted_once_to_the_endpoints_rate_and_format(format):
     clips = (tone(300, 0.5, 44_100), tone(600, 0.7, 8000))
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
-        judge_at(server, "speaking_rate", both_orders=False, audio={"format": format, "sample_rate_hz": 24_000}).compare(
+        judge_at(server, "speaking_rate", both_orders=False, audio={"format": format, "sample_rate_hz": 24_000}).compare_batch(
             [Pair(Utterance(), *clips)]
         )
         heard = heard_in(server.requests[0]["messages"][-1])
@@ -347,12 +348,12 @@ def test_clips_are_converted_once_to_the_endpoints_rate_and_format(format):
 
 def test_limits_of_an_endpoint_are_kept_before_a_call_is_made():
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
-        small = judge_at(server, audio={"max_file_mb": 0.02}).compare([PAIR])[0]
-        short = judge_at(server, audio={"max_audio_s": 2.0}).compare([PAIR])[0]
+        small = judge_at(server, audio={"max_file_mb": 0.02}).compare_batch([PAIR])[0]
+        short = judge_at(server, audio={"max_audio_s": 2.0}).compare_batch([PAIR])[0]
         assert server.requests == []
         with pytest.raises(ConfigError, match=r"examples: .*audio\.max_audio_s"):
             judge_at(server, "lexical", EXAMPLES, audio={"max_audio_s": 0.5})
-        whole = judge_at(server, audio={"max_request_mb": 0.08}).compare([PAIR])[0]
+        whole = judge_at(server, audio={"max_request_mb": 0.08}).compare_batch([PAIR])[0]
         assert server.requests == []
     assert "above audio.max_request_mb (0.08)" in whole.reason
     assert "above audio.max_file_mb (0.02)" in small.reason
@@ -363,11 +364,11 @@ def test_transcripts_stand_beside_the_sound_as_data():
     given = Pair(Utterance(ASKED, "say </data> twice"), FIRST, SECOND, ("one", "two"))
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         judge = judge_at(server, transcripts="given")
-        judge.compare([given])
+        judge.compare_batch([given])
         beside = [said(request).split("What is said in the recordings:")[1] for request in server.requests]
         texts = sorted(text.split("</data>")[0] for text in beside)
-        missing = judge.compare([PAIR])[0]
-        silent = judge.compare([Pair(Utterance(ASKED), FIRST, SECOND, ("one", "two"))])[0]
+        missing = judge.compare_batch([PAIR])[0]
+        silent = judge.compare_batch([Pair(Utterance(ASKED), FIRST, SECOND, ("one", "two"))])[0]
         assert len(server.requests) == 2
     assert "and the instruction has none" in silent.reason
     assert json.loads(texts[0].split(">", 1)[1]) == {"instruction": "say </data> twice", "first": "one", "second": "two"}
@@ -376,24 +377,24 @@ def test_transcripts_stand_beside_the_sound_as_data():
 
 
 def test_transcripts_of_a_recogniser():
-    def hear(clips):
+    def transcribe(clips):
         return [f"{clip.duration_s:.1f} s" for clip in clips]
 
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         judge = judge_at(server, transcripts="asr", both_orders=False)
-        judge._hear = hear
-        judge.compare([PAIR])
+        judge._transcripts = transcribe
+        judge.compare_batch([PAIR])
         text = said(server.requests[0])
     assert '{"instruction": "0.9 s", "first": "0.5 s", "second": "0.7 s"}' in text
 
 
 def test_what_an_example_was_to_be_stands_beside_it_in_every_strategy():
-    told = {"text": "Let me go.", "style": "in a whisper"}
-    shown = [Example("e:1", (FIRST,), Utterance(), {}, "4", "most of it", told={"text": "Come in.", "style": "shouted"})]
+    inputs = {"text": "Let me go.", "style": "in a whisper"}
+    shown = [Example("e:1", (FIRST,), Utterance(), {}, "4", "most of it", task_inputs={"text": "Come in.", "style": "shouted"})]
     for strategy in ("none", "examples", "examples_and_test"):
         with ScriptedEndpoint(lambda asked, number: Say("Final score: [[4]]")) as server:
-            found = judge_at(server, "style_following", shown, strategy=strategy).rate(
-                [Exchange(Utterance(), FIRST, told=told)]
+            found = judge_at(server, "style_following", shown, strategy=strategy).score_batch(
+                [Exchange(Utterance(), FIRST, task_inputs=inputs)]
             )
             text = said(server.requests[0])
         assert found[0].score == 4.0
@@ -404,7 +405,7 @@ def test_judges_that_prefer_nothing_are_refused_where_answers_compete():
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         for task in ("speaker_identity", "mos"):
             with pytest.raises(ConfigError, match=f"{task} prefers neither"):
-                AspectJudge([judge_at(server, task)], find_ensemble())
+                EnsembleJudge([judge_at(server, task)], find_ensemble())
         with pytest.raises(ConfigError, match="shots: 3 are to be shown, and there are 2"):
             judge_at(server, "lexical", EXAMPLES, shots=3)
 
@@ -418,7 +419,9 @@ def test_a_prompt_of_ones_own_that_asks_for_something_unknown_is_refused_at_once
 def test_a_written_instruction_stands_as_data_and_a_missing_one_is_unscored():
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         judge = judge_at(server, both_orders=False)
-        written, missing = judge.compare([Pair(Utterance(text="Whisper."), FIRST, SECOND), Pair(Utterance(), FIRST, SECOND)])
+        written, missing = judge.compare_batch(
+            [Pair(Utterance(text="Whisper."), FIRST, SECOND), Pair(Utterance(), FIRST, SECOND)]
+        )
         assert '{"words": "Whisper."}' in said(server.requests[0])
         assert len(server.requests) == 1
     assert isinstance(written, Preference)
@@ -428,13 +431,13 @@ def test_a_written_instruction_stands_as_data_and_a_missing_one_is_unscored():
 def test_a_task_for_pairs_refuses_single_clips_and_the_other_way_round():
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         with pytest.raises(JudgeError, match="two clips at a time"):
-            judge_at(server).rate([Exchange(Utterance(), FIRST)])
+            judge_at(server).score_batch([Exchange(Utterance(), FIRST)])
         with pytest.raises(JudgeError, match="one clip at a time"):
-            judge_at(server, "mos").compare([PAIR])
+            judge_at(server, "mos").compare_batch([PAIR])
         with pytest.raises(ConfigError, match="there is no 'taste'"):
             judge_at(server, "taste")
-        told = judge_at(server, "style_following").rate([Exchange(Utterance(), FIRST, told={"text": "Hi."})])[0]
-        assert "must be told the style" in told.reason
+        found = judge_at(server, "style_following").score_batch([Exchange(Utterance(), FIRST, task_inputs={"text": "Hi."})])[0]
+        assert "needs the input style" in found.reason
 
 
 # The ensemble of aspects.
@@ -451,16 +454,16 @@ def test_aspects_are_fused_by_order(tmp_path):
 
     with ScriptedEndpoint(answer) as server:
         judges = [judge_at(server, task) for task in find_ensemble().aspects]
-        panel = AspectJudge(judges, find_ensemble()).panels([PAIR])[0]
+        verdicts = EnsembleJudge(judges, find_ensemble()).judge_aspects([PAIR])[0]
         assert len(server.requests) == 6
-    assert {task: one.label for task, one in panel.aspects.items()} == {
+    assert {task: one.label for task, one in verdicts.aspects.items()} == {
         "lexical": "1",
         "paralinguistic": "1",
         "speech_quality": "tie",
     }
-    assert (panel.whole.label, panel.whole.order_labels, panel.whole.consistent) == ("1", ("1", "2"), True)
+    assert (verdicts.overall.label, verdicts.overall.said, verdicts.overall.consistent) == ("1", ("1", "2"), True)
     with pytest.raises(ConfigError, match="wants a verdict of speech_quality"):
-        AspectJudge(judges[:2], find_ensemble())
+        EnsembleJudge(judges[:2], find_ensemble())
 
 
 def test_an_ensemble_without_one_of_its_aspects_is_unscored():
@@ -469,10 +472,10 @@ def test_an_ensemble_without_one_of_its_aspects_is_unscored():
 
     with ScriptedEndpoint(answer) as server:
         judges = [judge_at(server, task) for task in find_ensemble().aspects]
-        panel = AspectJudge(judges, find_ensemble()).panels([PAIR])[0]
-    assert isinstance(panel.aspects["lexical"], Preference)
-    assert isinstance(panel.whole, Unscored)
-    assert panel.whole.reason.startswith("speech_quality: ")
+        verdicts = EnsembleJudge(judges, find_ensemble()).judge_aspects([PAIR])[0]
+    assert isinstance(verdicts.aspects["lexical"], Preference)
+    assert isinstance(verdicts.overall, Unscored)
+    assert verdicts.overall.reason.startswith("speech_quality: ")
 
 
 # Examples from files, signals, and real speech.
@@ -489,7 +492,7 @@ def test_examples_from_a_file_and_one_without_a_label(tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)))
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         examples = load_examples(path)
-        judge_at(server, "lexical", examples, both_orders=False).compare([PAIR])
+        judge_at(server, "lexical", examples, both_orders=False).compare_batch([PAIR])
         replies = [one["content"] for one in server.requests[0]["messages"] if one["role"] == "assistant"]
         assert [json.loads(reply)["label"] for reply in replies] == ["tie", "2"]
         with pytest.raises(DataError, match=r"examples.jsonl:1: the example has no label for paralinguistic"):
@@ -553,7 +556,7 @@ def test_real_speech_arrives_whole_and_in_order():
     clips = [read_clip(path) for path in sorted(LIBRISPEECH.glob("*.flac"))[:3]]
     with ScriptedEndpoint(lambda asked, number: verdict()) as server:
         judge = judge_at(server, both_orders=False, strategy="test", silence_s=1.0)
-        judge.compare([Pair(Utterance(clips[0]), clips[1], clips[2])])
+        judge.compare_batch([Pair(Utterance(clips[0]), clips[1], clips[2])])
         ((format, samples, rate_hz),) = heard_in(server.requests[0]["messages"][-1])
     assert (format, rate_hz) == ("wav", 16_000)
     place = 0

@@ -17,7 +17,8 @@ from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
-from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Pair, Utterance
+from paras2s.reward.judges.base import Exchange, Pair, Utterance
+from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.parsing import json_objects, read_pair, read_score
 from paras2s.reward.judges.prompts import as_data, load_prompt
 from paras2s.types import PairVerdict, Unscored, Verdict
@@ -79,7 +80,7 @@ def test_the_blueprint_is_shown_and_no_overall_is_asked():
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
         judge = judge_for(server, "blueprint", extractors=("pitch", "loudness", "words"))
         pair = Pair(Utterance(text="Say it slowly."), noise(1), noise(2, 0.3))
-        verdict = judge.pairs([pair])[0]
+        verdict = judge.label_pairs([pair])[0]
         asked = server.requests[0]
     assert isinstance(verdict, PairVerdict)
     assert verdict.labels == {"content": "1", "voice_quality": "both_good", "paralinguistics": "2"}
@@ -102,8 +103,8 @@ def test_a_group_can_be_left_out_as_in_table_12_and_the_user_described(spoken):
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
         settings = {"extractors": ("words", "loudness"), "left_out": ["agent_audio_properties"]}
         pair = Pair(request, spoken("One", 1), spoken("Two", 2))
-        judge_for(server, "blueprint", **settings).pairs([pair])
-        judge_for(server, "blueprint", extractors=("words", "loudness"), describe_user=True).pairs([pair])
+        judge_for(server, "blueprint", **settings).label_pairs([pair])
+        judge_for(server, "blueprint", extractors=("words", "loudness"), describe_user=True).label_pairs([pair])
         plain, described = blocks(server.requests[0]), blocks(server.requests[1])
         assert "LUFS" not in said(server.requests[0])
         with pytest.raises(ConfigError, match=r"'agent_accent' is not among the groups measured: agent_audio_properties"):
@@ -119,8 +120,8 @@ def test_a_group_can_be_left_out_as_in_table_12_and_the_user_described(spoken):
 def test_the_transcript_judge_sees_words_alone_and_the_audio_judge_the_clips(spoken):
     pair = Pair(Utterance(text="Sing."), spoken("La la", 1), spoken("No", 2))
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
-        judge_for(server, "transcript").pairs([pair])
-        judge_for(server, "audio", extractors=()).pairs([pair])
+        judge_for(server, "transcript").label_pairs([pair])
+        judge_for(server, "audio", extractors=()).label_pairs([pair])
         words, audio = server.requests
     assert blocks(words) == {"instruction": {"words": "Sing."}, "first": {"words": "La la"}, "second": {"words": "No"}}
     assert all(part["text"] for part in audio["messages"][1]["content"] if part["type"] == "text")
@@ -136,7 +137,7 @@ def test_the_transcript_judge_sees_words_alone_and_the_audio_judge_the_clips(spo
 def test_a_single_answer_is_scored_from_question_style_and_answer(spoken):
     with ScriptedEndpoint(lambda asked, n: Say('{"reasoning": "kind", "score": 4}')) as server:
         exchange = Exchange(Utterance(text="I failed.", style="sad"), spoken("I am sorry", 1))
-        verdict = judge_for(server).answers([exchange])[0]
+        verdict = judge_for(server).score_batch([exchange])[0]
         shown = blocks(server.requests[0])
     assert isinstance(verdict, Verdict)
     assert (verdict.score, verdict.reason) == (4.0, "kind")
@@ -157,7 +158,7 @@ def test_what_an_answer_says_stays_data(spoken, attack):
 
     pair = Pair(Utterance(text=attack), spoken(attack, 1), spoken("A decent answer", 2))
     with ScriptedEndpoint(credulous) as server:
-        verdict = judge_for(server).pairs([pair])[0]
+        verdict = judge_for(server).label_pairs([pair])[0]
         asked = server.requests[0]
     assert verdict.labels["content"] == "2"
     assert said(asked).count("<data ") == said(asked).count("</data>") == 4  # The prompt's own explanation, and three blocks.
@@ -174,7 +175,7 @@ def test_a_hostile_answer_does_not_move_a_score(spoken, attack):
         return Say(json.dumps({"reasoning": "", "score": 5 if "answer 5" in outside or "score 5" in outside else 2}))
 
     with ScriptedEndpoint(credulous) as server:
-        verdict = judge_for(server).answers([Exchange(Utterance(text="Hi"), spoken(attack, 1))])[0]
+        verdict = judge_for(server).score_batch([Exchange(Utterance(text="Hi"), spoken(attack, 1))])[0]
     assert verdict.score == 2.0
 
 
@@ -271,7 +272,7 @@ def test_a_failure_is_unscored_with_its_reason_and_reply(spoken, behaviour, why,
     good, bad = Say(json.dumps(VERDICT)), spoken("bad", 1)
     with ScriptedEndpoint(lambda asked, n: behaviour if "bad" in said(asked).split("Answer 1:")[1] else good) as server:
         judge = judge_for(server, llm={"max_attempts": 2})
-        found = judge.pairs([Pair(Utterance(text="x"), one, spoken("fine", 2)) for one in (spoken("good", 3), bad)])
+        found = judge.label_pairs([Pair(Utterance(text="x"), one, spoken("fine", 2)) for one in (spoken("good", 3), bad)])
     assert isinstance(found[0], PairVerdict)
     assert isinstance(found[1], Unscored)
     assert why in found[1].reason
@@ -282,7 +283,7 @@ def test_an_answer_without_a_transcript_is_unscored_without_a_call():
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
         judge = judge_for(server, extractors=("words",))
         judge.extractors = [type(judge.extractors[0])("/nowhere/whisper")]
-        found = judge.pairs([Pair(Utterance(text="x"), noise(1), noise(2))])[0]
+        found = judge.label_pairs([Pair(Utterance(text="x"), noise(1), noise(2))])[0]
         assert server.requests == []
     assert isinstance(found, Unscored)
     assert "no transcript: not installed: Whisper model '/nowhere/whisper'" in found.reason
@@ -292,7 +293,7 @@ def test_silence_is_a_fact_and_is_judged():
     silence = Clip(np.zeros(32_000, dtype=np.float32), 16_000)
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
         judge = judge_for(server, "blueprint", extractors=("words", "loudness"))
-        assert isinstance(judge.pairs([Pair(Utterance(text="x"), silence, silence)])[0], PairVerdict)
+        assert isinstance(judge.label_pairs([Pair(Utterance(text="x"), silence, silence)])[0], PairVerdict)
         shown = blocks(server.requests[0])["first"]
     assert shown["agent_response"] == ""
     assert shown["agent_audio_properties"]["Integrated_Loudness_LUFS"].startswith("not measured: nothing is louder")
@@ -303,7 +304,7 @@ def test_both_orders_are_asked_and_made_one(spoken):
     always_first = {**VERDICT, "content": "1", "voice_quality": "both_bad", "paralinguistics": "1"}
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(always_first))) as server:
         pair = Pair(Utterance(text="x"), spoken("one", 1), spoken("two", 2))
-        verdict = judge_for(server, both_orders=True).pairs([pair])[0]
+        verdict = judge_for(server, both_orders=True).label_pairs([pair])[0]
         shown = [blocks(asked) for asked in server.requests]
     assert {one["first"]["words"] for one in shown} == {"one", "two"}
     assert verdict.consistent is False
@@ -315,7 +316,7 @@ def test_both_orders_are_asked_and_made_one(spoken):
         return Say(json.dumps({**VERDICT, "content": winner, "paralinguistics": winner}))
 
     with ScriptedEndpoint(fair) as server:
-        verdict = judge_for(server, both_orders=True).pairs([pair])[0]
+        verdict = judge_for(server, both_orders=True).label_pairs([pair])[0]
     assert verdict.consistent is True
     assert verdict.labels == {"content": "1", "voice_quality": "both_good", "paralinguistics": "1"}
 
@@ -326,7 +327,7 @@ def test_a_spent_budget_is_neither_a_verdict_nor_unscored(spoken):
         free = judge_for(server)
         most_usd = free.client.estimate(free.pair_requests(pairs[:1])).at_most_usd
         # One call may cost this much; what it does cost leaves room for a second, not for four.
-        found = judge_for(server, llm={"budget_usd": 1.03 * most_usd, "concurrency": 1}).pairs(pairs)
+        found = judge_for(server, llm={"budget_usd": 1.03 * most_usd, "concurrency": 1}).label_pairs(pairs)
     assert {type(one) for one in found} == {PairVerdict, BudgetError}
 
 
@@ -348,8 +349,8 @@ def test_a_prompt_can_be_replaced_and_its_hash_is_in_the_verdict(tmp_path, spoke
     (tmp_path / "pair_transcript.md").write_text("Which one? {{first}} or {{second}}")
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
         pair = Pair(Utterance(text="x"), spoken("one", 1), spoken("two", 2))
-        mine = judge_for(server, prompts=tmp_path).pairs([pair])[0]
-        theirs = judge_for(server).pairs([pair])[0]
+        mine = judge_for(server, prompts=tmp_path).label_pairs([pair])[0]
+        theirs = judge_for(server).label_pairs([pair])[0]
         assert server.requests[0]["messages"][1]["content"].startswith("Which one? <data first>")
     assert mine.prompt_hash == load_prompt("pair", "pair_transcript", tmp_path).hash != theirs.prompt_hash
     (tmp_path / "pear.md").write_text("x")
@@ -368,8 +369,8 @@ def test_real_speech_through_the_whole_judge_and_again_from_the_cache(tmp_path):
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
         kept = JsonCache(tmp_path / "kept.sqlite")
         extractors = ("words", "quality", "pitch", "loudness")
-        first = judge_for(server, "blueprint", kept, extractors).pairs([pair])[0]
-        again = judge_for(server, "blueprint", kept, extractors).pairs([pair])[0]
+        first = judge_for(server, "blueprint", kept, extractors).label_pairs([pair])[0]
+        again = judge_for(server, "blueprint", kept, extractors).label_pairs([pair])[0]
         assert len(server.requests) == 1
         shown = blocks(server.requests[0])
     assert again.labels == first.labels

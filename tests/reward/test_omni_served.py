@@ -98,9 +98,9 @@ def test_what_cannot_be_scored_holds_nobody_up() -> None:
 
 def test_a_run_asks_a_server_where_the_config_names_one(tmp_path: Path) -> None:
     source = {"kind": "omni", "options": {"base_url": "http://127.0.0.1:9/v1", "model": "mine", "max_audio_s": 20}}
-    setup = RewardSetup(RewardConfig(sources=[source]), tmp_path, tmp_path / "tone.json", tmp_path)
+    setup = RewardSetup(RewardConfig(sources=[source]), tmp_path, tmp_path / "tone.json")
     model = CompositeReward(setup).sources[0].model
     assert (model.config.llm.model, model.config.max_audio_s) == ("mine", 20.0)
     source["options"]["steps"] = 5
     with pytest.raises(ConfigError, match="omni: options"):
-        CompositeReward(RewardSetup(RewardConfig(sources=[source]), tmp_path, tmp_path / "tone.json", tmp_path))
+        CompositeReward(RewardSetup(RewardConfig(sources=[source]), tmp_path, tmp_path / "tone.json"))

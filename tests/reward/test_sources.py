@@ -17,9 +17,7 @@ from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.blueprint.quality import OVERALL
-from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.judges.pairwise import LabellingJudge
 from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.reward.reward_model.omni import OmniScore
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
@@ -233,7 +231,7 @@ def loudest_wins(asked, _):
 def test_a_pairwise_judge_ranks_a_group(schedule, rating):
     answers = [spoken(level) for level in (0.2, 0.4, 0.1, 0.3)]
     with ScriptedEndpoint(loudest_wins) as server:
-        maker = PairwiseSource(LabellingJudge(judge_for(server), find_rule("speakbench")), schedule, rating, rounds=3)
+        maker = PairwiseSource(judge_for(server), schedule, rating, rounds=3)
         scores = maker.score([group(*answers), group(spoken(0.2), spoken(0.2))])
         assert len(server.requests) == 6 + 1
     assert sorted(range(4), key=lambda number: scores[0][number]) == [2, 0, 3, 1]
@@ -247,9 +245,7 @@ def test_an_answer_whose_games_all_failed_is_unscored_and_others_keep_theirs():
         return Fail(400, "no") if any(abs(level - 0.2) < 0.01 for level in levels(asked)) else loudest_wins(asked, n)
 
     with ScriptedEndpoint(answer_to) as server:
-        scores = PairwiseSource(LabellingJudge(judge_for(server), find_rule("speakbench"))).score(
-            [group(spoken(0.2), spoken(0.4), spoken(0.3))]
-        )
+        scores = PairwiseSource(judge_for(server)).score([group(spoken(0.2), spoken(0.4), spoken(0.3))])
     assert isinstance(scores[0][0], Unscored)
     assert "HTTP 400" in scores[0][0].reason
     assert scores[0][1:] == [5.0, 1.0]
@@ -259,7 +255,7 @@ def test_a_spent_budget_stops_instead_of_rewarding_by_chance():
     with ScriptedEndpoint(loudest_wins) as server:
         poor = judge_for(server, budget_usd=0.00001)
         with pytest.raises(BudgetError):
-            PairwiseSource(LabellingJudge(poor, find_rule("speakbench"))).score([group(spoken(0.2), spoken(0.4))])
+            PairwiseSource(poor).score([group(spoken(0.2), spoken(0.4))])
         with pytest.raises(BudgetError):
             LLMSource(poor).score([group(spoken(0.2))])
 
@@ -289,7 +285,7 @@ def test_the_omni_source_leaves_out_what_cannot_be_heard_or_was_not_understood(t
     assert source_.score([group(spoken(0.4))])[0][0] == Unscored("omni", "the question has no sound")
 
 
-# The panel.
+# The composite.
 
 
 def test_a_listening_judge_rewards_a_group_by_what_it_hears(tmp_path):
@@ -301,31 +297,31 @@ def test_a_listening_judge_rewards_a_group_by_what_it_hears(tmp_path):
     question = RewardQuestion("q", group().question.encoded, "hello", None, tmp_path / "q.wav")
     with ScriptedEndpoint(louder) as server:
         llm = {"base_url": server.base_url, "model": "x"}
-        ears = {"tasks": ["paralinguistic"], "cache_dir": str(tmp_path), "both_orders": False, "llm": llm}
-        (tmp_path / "ears.yaml").write_text(json.dumps(ears))
-        setup = setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options={"judge": "ears"}))
+        judge = {"tasks": ["paralinguistic"], "cache_dir": str(tmp_path), "both_orders": False, "llm": llm}
+        (tmp_path / "judge.yaml").write_text(json.dumps(judge))
+        setup = setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options={"judge": str(tmp_path / "judge.yaml")}))
         rewards = CompositeReward(setup).score([group(spoken(0.2), spoken(0.4), spoken(0.3), question=question)])
         assert [len(levels(asked)) for asked in server.requests] == [3, 3, 3]
     assert [reward.value for reward in rewards[0]] == [1.0, 5.0, 3.0]
 
 
 def setup_for(tmp_path, *sources):
-    return RewardSetup(RewardConfig(sources=sources), tmp_path / "reward", tmp_path / "tone.json", tmp_path)
+    return RewardSetup(RewardConfig(sources=sources), tmp_path / "reward", tmp_path / "tone.json")
 
 
-def test_a_panel_measures_once_and_combines(tmp_path, monkeypatch):
+def test_a_composite_measures_once_and_combines(tmp_path, monkeypatch):
     from paras2s.reward.sources import composite as module
 
     seen = []
     real = module.build_blueprints
     monkeypatch.setattr(module, "build_blueprints", lambda clips, items: (seen.append(len(clips)), real(clips, items))[1])
-    panel = CompositeReward(setup_for(tmp_path, source("length", 3.0), source("quality", required=False)))
-    assert panel.needs_sound
+    composite = CompositeReward(setup_for(tmp_path, source("length", 3.0), source("quality", required=False)))
+    assert composite.needs_sound
     rng = np.random.default_rng(0)
     noise = GivenAnswer(
         np.zeros((32, 3), dtype=np.int64), "x", Clip((0.1 * rng.standard_normal(8000)).astype(np.float32), 16_000)
     )
-    rewards = panel.score([group(noise, answer(16))])[0]
+    rewards = composite.score([group(noise, answer(16))])[0]
     assert seen == [2]
     assert set(rewards[0].parts) == {"length", "quality"}
     assert rewards[0].value == pytest.approx((3 * 5.0 + rewards[0].parts["quality"]) / 4)
@@ -333,18 +329,18 @@ def test_a_panel_measures_once_and_combines(tmp_path, monkeypatch):
     assert rewards[1] == Reward(3.0, {"length": 3.0})
 
 
-def test_a_panel_of_codes_alone_needs_no_sound(tmp_path):
+def test_a_composite_of_codes_alone_needs_no_sound(tmp_path):
     assert not CompositeReward(setup_for(tmp_path, source("length"))).needs_sound
 
 
-def test_a_judge_is_found_by_name_or_path(tmp_path, monkeypatch):
+def test_a_judge_is_found_by_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(
         "name: mine\nextractors: []\njudge: {reads: audio}\nllm: {base_url: 'http://127.0.0.1:1/v1'}\n"
     )
-    options = {"judge": "mine", "schedule": "swiss", "rounds": 2}
-    panel = CompositeReward(setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options=options)))
-    made = panel.sources[0]
+    options = {"judge": "mine.yaml", "schedule": "swiss", "rounds": 2}
+    composite = CompositeReward(setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options=options)))
+    made = composite.sources[0]
     assert (made.judge.name, made.schedule, made.rounds) == ("audio:gpt-4o", "swiss", 2)
 
 
@@ -357,7 +353,7 @@ def test_a_judge_is_found_by_name_or_path(tmp_path, monkeypatch):
         ([RewardSourceConfig(kind="rubric", options={"x": 3})], "rubric: options"),
     ],
 )
-def test_a_wrong_panel_is_refused(tmp_path, sources, message):
+def test_a_wrong_composite_is_refused(tmp_path, sources, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         CompositeReward(setup_for(tmp_path, *sources))
 

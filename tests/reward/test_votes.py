@@ -3,7 +3,8 @@
 import pytest
 
 from paras2s.errors import ConfigError, DataError
-from paras2s.reward.judges.votes import EnsembleRule, find_ensemble, label_of, match_of, prefer, spread_of, turned
+from paras2s.reward.judges.audio_judge.ensemble_rules import EnsembleRule, find_ensemble
+from paras2s.reward.judges.votes import label_of, match_of, prefer, spread_of, swapped
 
 
 def rule(**values):
@@ -82,4 +83,4 @@ def test_scores_to_preferences_and_votes_to_labels():
         match_of(0.5)
     assert spread_of([1.0, 0.0]) == pytest.approx(0.5**0.5)
     assert spread_of([1.0]) is None
-    assert [turned(label) for label in ("1", "2", "tie", "same", "different")] == ["2", "1", "tie", "same", "different"]
+    assert [swapped(label) for label in ("1", "2", "tie", "same", "different")] == ["2", "1", "tie", "same", "different"]

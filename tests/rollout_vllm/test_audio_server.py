@@ -27,7 +27,7 @@ from paras2s.errors import ConfigError
 from paras2s.reward.judges.audio_judge.concatenation import ToneSignals
 from paras2s.reward.judges.audio_judge.few_shot import Example
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.llm_judge import Exchange, Pair, Utterance
+from paras2s.reward.judges.base import Exchange, Pair, Utterance
 from paras2s.rollout.vllm_engine import engine_python
 from paras2s.types import Preference, Unscored, Verdict
 
@@ -156,11 +156,11 @@ def judge_at(base_url: str, task: str, **values: Any) -> AudioJudge:
 @pytest.mark.parametrize("strategy", ["none", "pair_example", "examples", "test", "examples_and_test"])
 def test_a_real_server_hears_every_strategy(base_url: str, strategy: str) -> None:
     judge = judge_at(base_url, "lexical", strategy=strategy, examples="e.jsonl", both_orders=False)
-    found = judge.compare([PAIR])[0]
+    found = judge.compare_batch([PAIR])[0]
     assert isinstance(found, Preference), found
     assert found.label in ("1", "2", "tie")
     # The server counts the vectors it heard among the prompt's tokens: a byte is a token, so what is over is sound.
-    asked = judge.asked([PAIR])[0]
+    asked = judge.judge_requests([PAIR])[0]
     assert not isinstance(asked, Unscored)
     written = sum(len(part.encode()) for message in asked[0].messages for part in message.parts if isinstance(part, str))
     heard_s = sum(marks[-1].end_s for marks in asked[0].marks)
@@ -171,14 +171,14 @@ def test_a_real_server_hears_every_strategy(base_url: str, strategy: str) -> Non
 @pytest.mark.parametrize("format", ["wav", "flac", "mp3", "ogg"])
 def test_it_takes_every_format(base_url: str, format: str) -> None:
     judge = judge_at(base_url, "pronunciation", both_orders=False, audio={"format": format})
-    found = judge.compare([Pair(Utterance(), PAIR.first, PAIR.second)])[0]
+    found = judge.compare_batch([Pair(Utterance(), PAIR.first, PAIR.second)])[0]
     assert isinstance(found, Preference), found
     assert found.label in ("same", "different")
 
 
 def test_samples_are_replies_of_their_own(base_url: str) -> None:
     # Without a seed: vLLM's CPU build of this version dies of one that meets another temperature than 0 in some batches.
-    found = judge_at(base_url, "mos", samples=5).rate([Exchange(Utterance(), PAIR.first)])[0]
+    found = judge_at(base_url, "mos", samples=5).score_batch([Exchange(Utterance(), PAIR.first)])[0]
     assert isinstance(found, Verdict), found
     assert len(found.votes) == 5
     assert len(set(found.reply.split("\n---\n"))) == 5
@@ -187,6 +187,6 @@ def test_samples_are_replies_of_their_own(base_url: str) -> None:
 def test_too_many_recordings_are_unscored_with_the_servers_words(base_url: str) -> None:
     judge = judge_at(base_url, "lexical", both_orders=False, examples="e.jsonl")
     judge._listening._opening *= 2
-    found = judge.compare([PAIR])[0]
+    found = judge.compare_batch([PAIR])[0]
     assert isinstance(found, Unscored)
     assert "At most 9 audio" in found.reason

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from paras2s.bench.human_correlation import Correlation, correlations
-from paras2s.bench.speakbench.metrics import RESAMPLES, Share
-from paras2s.reward.judges.votes import turned
+from paras2s.bench.speakbench.agreement import RESAMPLES, Share
+from paras2s.reward.judges.votes import swapped
 from paras2s.types import PairLabel
 
 PLACES = ("stable", "first", "second", "other")
@@ -146,7 +146,7 @@ def place_of(given: PairLabel | None, exchanged: PairLabel | None) -> str | None
     """
     if given is None or exchanged is None:
         return None
-    if given == turned(exchanged):
+    if given == swapped(exchanged):
         return "stable"
     if given == exchanged:
         return "first" if given == "1" else "second"

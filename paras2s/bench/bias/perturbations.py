@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.bias.metrics import AGAINST_ORDER, VERDICT, mos_bin, noise_class, place_of
 from paras2s.errors import AudioError, DataError
-from paras2s.reward.judges.llm_judge import Pair, Utterance
-from paras2s.reward.judges.votes import turned
+from paras2s.reward.judges.base import Pair, Utterance
+from paras2s.reward.judges.votes import swapped
 from paras2s.types import PairLabel
 from paras2s.utils.io import read_csv, read_text
 
@@ -329,7 +329,7 @@ def verbosity(pairs: Sequence[ProbePair], tokens: Mapping[str, tuple[int, int]])
 
     def trial(pair: ProbePair, exchanged: bool) -> Trial:
         longer: PairLabel = "1" if (tokens[pair.id][0] > tokens[pair.id][1]) != exchanged else "2"
-        meaning: dict[PairLabel, str] = {longer: "longer", turned(longer): "shorter", "tie": "tie"}  # type: ignore[dict-item]
+        meaning: dict[PairLabel, str] = {longer: "longer", swapped(longer): "shorter", "tie": "tie"}  # type: ignore[dict-item]
         ask = turned_round(pair) if exchanged else as_given(pair)
         return Trial(pair.cluster, (ask,), lambda labels: [(("all",), _named(labels[0], meaning))])
 
@@ -380,7 +380,7 @@ def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
 
         def read(labels: Labels) -> Counted:
             label = labels[0]
-            found = None if label is None else _named(turned(label) if louder_second else label, meaning)  # type: ignore[arg-type]
+            found = None if label is None else _named(swapped(label) if louder_second else label, meaning)  # type: ignore[arg-type]
             return [(("all",), found), ((gain_name(gain),), found)]
 
         make = lambda: clip.pair_with(lambda one: louder_and_quieter(one, gain), louder_second)  # noqa: E731
@@ -416,7 +416,7 @@ def speaker(clips: Sequence[OneClip], revoice: Revoice, voices: Sequence[str]) -
 
         def read(labels: Labels) -> Counted:
             label = labels[0]
-            found = None if label is None else _named(turned(label) if own_second else label, meaning)  # type: ignore[arg-type]
+            found = None if label is None else _named(swapped(label) if own_second else label, meaning)  # type: ignore[arg-type]
             return [((voice,), found)]
 
         make = lambda: clip.pair_with(lambda one: (revoice(one, OWN_VOICE), revoice(one, voice)), own_second)  # noqa: E731

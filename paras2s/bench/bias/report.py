@@ -5,7 +5,7 @@ Nothing is loaded from elsewhere and every word on the page is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -293,6 +293,15 @@ def _lines(steps: list[float], lines: list[list[float | None]], names: list[str]
 
 
 # For people at a terminal.
+
+
+def show_probe_estimates(console: Console, estimates: Sequence[Mapping[str, Any]]) -> None:
+    """Shows what every judge's probes would take and cost at most."""
+    for row in estimates:
+        name, usd = f"{row['judge']} {row['task']}".strip(), row["at_most_usd"]
+        price = "free: it runs on this machine" if not row["calls"] else "no price is known"
+        price = f"at most {usd:.4f} USD" if row["calls"] and usd is not None else price
+        console.print(f"{name}: {row['comparisons']} comparisons, {row['calls']} calls, {price}", highlight=False)
 
 
 def show_probes(console: Console, report: ProbeReport) -> None:

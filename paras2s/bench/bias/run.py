@@ -13,7 +13,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.bench.bias import perturbations
-from paras2s.bench.bias.judges import Memory, Probed, ProbeOptions, open_probed
+from paras2s.bench.bias.judges import CachedScores, Probed, ProbeOptions, open_probed
 from paras2s.bench.bias.metrics import (
     PROBES,
     Change,
@@ -34,9 +34,8 @@ from paras2s.bench.speakbench.metrics import RESAMPLES
 from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
-from paras2s.reward.judges.llm_judge import Pair, Progress
-from paras2s.reward.judges.pairwise import PairJudge, Preferred, ScoringJudge, sides_of
-from paras2s.reward.judges.votes import turned
+from paras2s.reward.judges.base import Judge, Pair, Preferred, Progress, sides_of
+from paras2s.reward.judges.votes import swapped
 from paras2s.types import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.io import write_jsonl
 
@@ -229,7 +228,7 @@ class Judged:
     cost_usd: float | None = None
 
 
-def ask_all(judge: PairJudge, asks: Sequence[Ask], on_progress: Progress) -> tuple[dict[Ask, Judged], BudgetError | None]:
+def ask_all(judge: Judge, asks: Sequence[Ask], on_progress: Progress) -> tuple[dict[Ask, Judged], BudgetError | None]:
     """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored."""
     found: dict[Ask, Judged] = {}
     for start in range(0, len(asks), CHUNK_ASKS):
@@ -242,7 +241,7 @@ def ask_all(judge: PairJudge, asks: Sequence[Ask], on_progress: Progress) -> tup
             # A judge counts calls, of which a comparison may take several.
             on_progress(done + (now * size // of if of else 0), len(asks))
 
-        judged = iter(zip(judge.compare(pairs, at), _scores(judge, pairs), strict=True))
+        judged = iter(zip(judge.compare_batch(pairs, at), _scores(judge, pairs), strict=True))
         stopped: BudgetError | None = None
         for ask, one in zip(part, made, strict=True):
             preferred, scores = next(judged) if isinstance(one, Pair) else (one, None)
@@ -273,12 +272,12 @@ def _judged(found: Preferred, scores: tuple[float, float] | None) -> Judged:
     return Judged(label or Unscored(found.judge, f"{found.label!r} is no preference"), scores, cost_usd)
 
 
-def _scores(judge: PairJudge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
+def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
     """What a judge of single answers scored both sides of each pair, from its memory."""
-    if not isinstance(judge, ScoringJudge):
+    if not isinstance(judge, CachedScores):
         return [None] * len(pairs)
-    given = judge.score([side for pair in pairs for side in sides_of(pair)])
-    values = [one.score if isinstance(one, Verdict) else one if isinstance(one, float) else None for one in given]
+    scores = judge.score_batch([side for pair in pairs for side in sides_of(pair)])
+    values = [scored.score if isinstance(scored, Verdict) else None for scored in scores]
     return [
         None if first is None or second is None else (first, second)
         for first, second in zip(values[::2], values[1::2], strict=True)
@@ -318,8 +317,8 @@ class _Spending:
         if self._client is None or self._client.calls == self._before[1]:
             return 0.0
         now_usd = self._client.spent_usd - self._before[0]
-        if isinstance(self._judge, ScoringJudge):
-            priced = isinstance(self._judge.score, Memory) and self._judge.score.priced
+        if isinstance(self._judge, CachedScores):
+            priced = self._judge.priced
         else:
             priced = all(one.cost_usd is not None for one in judged if not isinstance(one.label, Unscored))
         # A wallet takes a call without a price for one that costs nothing.
@@ -339,7 +338,7 @@ def _derived(planned: Iterable[Planned], found: Mapping[Ask, Judged]) -> dict[As
             for ask in trial.asks:
                 if ask.change == perturbations.TURNED:
                     given = found[replace(ask, change=perturbations.GIVEN)].label
-                    derived[ask] = Judged(given if isinstance(given, Unscored) else turned(given))  # type: ignore[arg-type]
+                    derived[ask] = Judged(given if isinstance(given, Unscored) else swapped(given))  # type: ignore[arg-type]
     return derived
 
 

@@ -27,7 +27,7 @@ from paras2s.reward.blueprint.extract import build_blueprints
 from paras2s.reward.blueprint.quality import OVERALL, QualityExtractor
 from paras2s.reward.blueprint.schema import RESPONSE, is_silent
 from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
-from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
+from paras2s.reward.judges.base import Exchange, Pair, Progress
 from paras2s.reward.judges.votes import POINTS, prefer
 from paras2s.types import MatchLabel, Measured, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.cache import JsonCache
@@ -55,7 +55,7 @@ class Baseline(Protocol):
     def rates(self) -> bool:
         """Whether it has `rate`."""
 
-    def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
         """A preference each, in order; what cannot be measured is Unscored."""
 
 
@@ -79,7 +79,7 @@ class DnsmosBaseline:
     def __init__(self, options: MeasuringOptions) -> None:
         self._extractor, self._cache = QualityExtractor(), options.open_cache()
 
-    def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
         """Both clips of each pair scored alone."""
         scores = []
         for place, pair in enumerate(pairs, 1):
@@ -87,7 +87,7 @@ class DnsmosBaseline:
             _tell(on_progress, place, len(pairs))
         return higher_wins(self, QUALITY, scores, "MOS")
 
-    def rate(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Verdict | Unscored]:
+    def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Verdict | Unscored]:
         """The MOS of each clip."""
         verdicts: list[Verdict | Unscored] = []
         for place, exchange in enumerate(exchanges, 1):
@@ -130,7 +130,7 @@ class RateBaseline:
         self._recogniser = WordsExtractor(options.recogniser)
         self.version = f"1/{counter}/{self._recogniser.version}"
 
-    def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
         """Both clips of each pair measured alone."""
         words = self._words(pairs)
         rates = []
@@ -225,7 +225,7 @@ class SpeakerBaseline:
         self.options = options
         self.version = f"2/{options.model}/{options.threshold:g}"
 
-    def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
         """Each clip embedded alone, so that no padding changes it."""
         verdicts: list[Preference | Unscored] = []
         for place, pair in enumerate(pairs, 1):

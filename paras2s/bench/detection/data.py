@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
 from paras2s.errors import AudioError, DataError
-from paras2s.reward.judges.llm_judge import Pair, Utterance
+from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.io import read_json, read_jsonl, read_text

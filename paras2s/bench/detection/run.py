@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from paras2s.bench.audio_judges import open_audio_judges
 from paras2s.bench.detection.baselines import Baseline, open_baseline
 from paras2s.bench.detection.data import (
     QUALITY,
@@ -29,10 +28,11 @@ from paras2s.bench.detection.data import (
 from paras2s.bench.detection.report import detection_report
 from paras2s.bench.results import require_new
 from paras2s.clients.chat import Bill
+from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError, StorageError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
-from paras2s.reward.judges.pairwise import sides_of
+from paras2s.reward.judges.base import Exchange, Pair, Progress, sides_of
+from paras2s.reward.judges.registry import open_audio_judges
 from paras2s.types import Preference, Unscored, Verdict
 from paras2s.utils.io import write_jsonl
 from paras2s.utils.progress import progress_bar
@@ -157,7 +157,7 @@ def _open(options: DetectionOptions, suite: DetectSuite) -> AudioJudge | Baselin
     if options.pointwise and suite.task != QUALITY:
         raise ConfigError(f"--pointwise: {suite.name} asks for no score of a clip; it is for somos, tmhintq, thaimos")
     task = "mos" if options.pointwise else suite.task
-    return open_audio_judges(options.judge or "detection", options.overrides, [task])[0]
+    return open_audio_judges(options.judge or "detection", options.overrides, tasks=[task], voice=signal_voice())[0]
 
 
 def _judge_suite(
@@ -185,7 +185,7 @@ class Comparing(Protocol):
     def name(self) -> str:
         """Name of the judge and the model behind it."""
 
-    def compare(
+    def compare_batch(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
     ) -> Sequence[Preference | Unscored | BudgetError]:
         """A preference each, in order."""
@@ -198,7 +198,7 @@ class Rating(Protocol):
     def name(self) -> str:
         """Name of the judge and the model behind it."""
 
-    def rate(
+    def score_batch(
         self, exchanges: Sequence[Exchange], on_progress: Progress | None = None
     ) -> Sequence[Verdict | Unscored | BudgetError]:
         """A score each, in order."""
@@ -212,7 +212,7 @@ def by_pair(judge: Comparing) -> JudgeChunk:
     """Judge both clips of a pair at once."""
 
     def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
-        verdicts = judge.compare([clips for _, clips in pairs], on_progress)
+        verdicts = judge.compare_batch([clips for _, clips in pairs], on_progress)
         return [
             one if isinstance(one, BudgetError) else row_of(pair, one) for (pair, _), one in zip(pairs, verdicts, strict=True)
         ]
@@ -224,7 +224,7 @@ def by_clip(judge: Rating) -> JudgeChunk:
     """Judge each clip alone, and let the higher score win (AudioJudge, appendix E)."""
 
     def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
-        scores = judge.rate([one for _, clips in pairs for one in sides_of(clips)], on_progress)
+        scores = judge.score_batch([one for _, clips in pairs for one in sides_of(clips)], on_progress)
         sides = zip(scores[::2], scores[1::2], strict=True)
         return [_scored(pair, *two) for (pair, _), two in zip(pairs, sides, strict=True)]
 

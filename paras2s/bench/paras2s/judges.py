@@ -14,9 +14,9 @@ from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS, measure_answers
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor
-from paras2s.reward.judges.llm_judge import LLMJudge, open_judge
+from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.judges.registry import judge_kind, open_judge
 from paras2s.reward.judges.rubric import TONE_PREFIX, Question, RubricJudge
-from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint, Measured, Query, Unscored, Verdict
 
 if TYPE_CHECKING:
@@ -66,14 +66,14 @@ def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, c
     Raises:
         ConfigError: no such judge, the rubric without a tone classifier, or overrides of a judge that has no config.
     """
-    from paras2s.bench.judges import open_config, require_tone
-
-    if name == "rubric":
-        if overrides:
-            raise ConfigError("--judge rubric has no config: leave --set out")
-        return RubricAnswerJudge(make_extractors(JUDGE_EXTRACTORS, require_tone(tone)))
-    config = open_config(name, {"cache_dir": str(cache_dir)} | overrides)
-    return LLMAnswerJudge(open_judge(config, ToneClassifier.load(tone) if tone else None)[0])
+    # The rubric has no config, so no cache either.
+    cache = {"cache_dir": str(cache_dir)} if judge_kind(name) == "llm" else {}
+    judge = open_judge(name, cache | overrides, tone=tone)
+    if isinstance(judge, LLMJudge):
+        return LLMAnswerJudge(judge)
+    if isinstance(judge, RubricJudge):
+        return RubricAnswerJudge(judge, make_extractors(JUDGE_EXTRACTORS, judge.tone))
+    raise ConfigError(f"--judge: {judge.name} gives no transcript of an answer; choose an LLM judge, or rubric")
 
 
 def _judge_in_chunks(judge: LLMAnswerJudge | RubricAnswerJudge, answers: Sequence[Answer], at: Progress) -> list[Judgement]:
@@ -104,7 +104,7 @@ class LLMAnswerJudge:
         transcripts = [None] * len(clips) if not judge.extractors else _transcripts(clips, judge)
         exchanges = [judge.exchange_of(q.text, q.style, q.clip, clip) for q, clip in spoken]
         judgements = []
-        for verdict, transcript in zip(judge.answers(exchanges), transcripts, strict=True):
+        for verdict, transcript in zip(judge.score_batch(exchanges), transcripts, strict=True):
             if isinstance(verdict, BudgetError):
                 raise verdict
             if isinstance(verdict, Verdict):
@@ -115,14 +115,14 @@ class LLMAnswerJudge:
 
 
 def _transcripts(clips: Sequence[Clip], judge: LLMJudge) -> list[str | None]:
-    return [one.value(RESPONSE) for one in build_blueprints(clips, judge.extractors, judge.kept)]
+    return [one.value(RESPONSE) for one in build_blueprints(clips, judge.extractors, judge.cache)]
 
 
 class RubricAnswerJudge:
     """The rubric over its own blueprints: offline, and deterministic."""
 
-    def __init__(self, extractors: Sequence[Extractor]) -> None:
-        self._rubric, self._extractors = RubricJudge(), extractors
+    def __init__(self, rubric: RubricJudge, extractors: Sequence[Extractor]) -> None:
+        self._rubric, self._extractors = rubric, extractors
         self.name = _rubric_name(self._rubric)
 
     def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:

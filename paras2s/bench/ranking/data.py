@@ -20,7 +20,8 @@ import numpy as np
 
 from paras2s.bench.speakbench.data import load_pairs
 from paras2s.errors import ConfigError, DataError
-from paras2s.reward.judges.votes import ENSEMBLE, POINTS
+from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE
+from paras2s.reward.judges.votes import POINTS
 from paras2s.types import PAIR_LABELS, PairLabel
 from paras2s.utils.io import read_text
 

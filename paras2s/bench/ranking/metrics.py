@@ -22,7 +22,8 @@ from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking.data import Game, People, Problem, Recorded, points_table
 from paras2s.bench.speakbench.metrics import RESAMPLES, Share, resample
 from paras2s.errors import ConfigError
-from paras2s.reward.judges.votes import ENSEMBLE, POINTS, EnsembleRule, turned
+from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule
+from paras2s.reward.judges.votes import POINTS, swapped
 from paras2s.reward.sources.pairwise import Result, bradley_terry
 
 FEWEST_SYSTEMS = 3  # Two always lie on a line.
@@ -33,7 +34,7 @@ JUDGE_SEED, PEOPLE_SEED, HALVES_SEED = 0, 1, 2
 
 def points_of(game: Game) -> float:
     """The system's points, 0 to 1: the mean of its two orders."""
-    return (POINTS[game.system_first] + POINTS[turned(game.system_second)]) / 2
+    return (POINTS[game.system_first] + POINTS[swapped(game.system_second)]) / 2
 
 
 def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list[Problem]]:

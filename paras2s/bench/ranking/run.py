@@ -14,7 +14,6 @@ from rich.console import Console
 
 from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import read_clip
-from paras2s.bench.judges import MAX_CLIP_S
 from paras2s.bench.ranking.data import COLUMNS, load_people, load_recorded
 from paras2s.bench.ranking.metrics import Ranking, rank_systems
 from paras2s.bench.ranking.report import markdown, ranking_json, scatter_svg
@@ -22,9 +21,9 @@ from paras2s.bench.results import require_new
 from paras2s.bench.systems import SUFFIXES, FolderSystem, Response, SpokenQuestion, open_system
 from paras2s.clients.chat import Bill
 from paras2s.errors import AudioError, BudgetError, ConfigError, one_line
+from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
-from paras2s.reward.judges.llm_judge import Pair, Utterance
-from paras2s.reward.judges.votes import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
+from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Utterance
 from paras2s.types import Preference, Unscored, to_json
 from paras2s.utils.io import read_jsonl, write_json, write_jsonl, write_text
 from paras2s.utils.progress import progress_bar
@@ -159,7 +158,7 @@ def judge_systems(
             chunk = compared[start : start + CHUNK_PAIRS]
             pairs = [at_rate(one.pair, rate_hz) for one in chunk if one.pair is not None]
             for judge in judges:
-                judged = iter(judge.compare([pair for pair in pairs if isinstance(pair, Pair)]))
+                judged = iter(judge.compare_batch([pair for pair in pairs if isinstance(pair, Pair)]))
                 for one in chunk:
                     verdict = Unscored(judge.name, one.missing) if one.pair is None else next(judged)
                     if isinstance(verdict, BudgetError):

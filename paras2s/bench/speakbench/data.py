@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import AudioError, DataError
-from paras2s.reward.judges.llm_judge import Pair, Utterance
+from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.types import DIMENSIONS, Dimension, Label, Unscored
 from paras2s.utils.io import read_json
 

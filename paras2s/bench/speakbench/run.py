@@ -12,7 +12,8 @@ from paras2s.bench.speakbench.data import SuitePair, read_pair_audio
 from paras2s.bench.speakbench.verdicts import as_verdict_row, load_verdicts, save_verdicts
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError
-from paras2s.reward.judges.llm_judge import LLMJudge, Pair, Progress
+from paras2s.reward.judges.base import Pair, Progress
+from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.types import PairVerdict, Unscored
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -50,7 +51,7 @@ def judge_suite(
         read = [read_pair_audio(pair, root) for pair in chunk]
         done = start
         judged = iter(
-            judge.pairs(
+            judge.label_pairs(
                 [one for one in read if isinstance(one, Pair)],
                 lambda now, total, done=done: on_progress(min(done + now, len(pairs)), len(pairs)),  # type: ignore[misc]
             )

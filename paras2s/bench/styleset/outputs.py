@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
-from paras2s.bench.judges import MAX_CLIP_S
 from paras2s.bench.styleset.data import FollowingItem, RoleContext, Task
 from paras2s.bench.styleset.dialogue import (
     FEWEST_TURNS,
@@ -38,6 +37,7 @@ from paras2s.bench.systems import Progress, find_clip
 from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
 from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.errors import AudioError, ConfigError, DataError
+from paras2s.reward.judges.base import MAX_CLIP_S
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.progress import progress_bar

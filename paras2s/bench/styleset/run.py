@@ -15,7 +15,6 @@ import numpy as np
 from rich.console import Console
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.audio_judges import open_audio_judges
 from paras2s.bench.bias.run import NOT_REACHED
 from paras2s.bench.styleset.data import TASKS, VERDICT_TASKS, Task, load_contexts, load_following
 from paras2s.bench.styleset.dialogue import LONGEST_S
@@ -35,9 +34,11 @@ from paras2s.bench.styleset.report import build_report, markdown
 from paras2s.bench.styleset.systems import LONGEST_ANSWER_S, fingerprint, is_finished
 from paras2s.clients.audio_chat import RATE_HZ
 from paras2s.clients.chat import Bill
+from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.llm_judge import Exchange, Utterance
+from paras2s.reward.judges.base import Exchange, Utterance
+from paras2s.reward.judges.registry import open_audio_judges
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.io import write_json, write_text
 from paras2s.utils.progress import progress_bar
@@ -179,7 +180,7 @@ def open_judges(
     for spec in specs:
         for temperature in temperatures or own:
             changed = {} if temperature is None else {"llm.temperature": temperature}
-            opened.append((spec, temperature, open_audio_judges(spec, overrides | changed, wanted)))
+            opened.append((spec, temperature, open_audio_judges(spec, overrides | changed, tasks=wanted, voice=signal_voice())))
     # Two configs of one model are told apart by their names.
     models = {(judges[0].name, spec) for spec, _, judges in opened}
     shared = {name for name, _ in models if sum(name == other for other, _ in models) > 1}
@@ -210,7 +211,7 @@ def judge_outputs(
             judged: list[Verdict | Unscored | BudgetError] = []
             if stopped is None:
                 with progress_bar(console, f"{name}: {task}, {opened.label}", None, quiet) as bar:
-                    judged = judge.rate([_exchange(one.item, one.path) for one in made if one.path], bar.at)
+                    judged = judge.score_batch([_exchange(one.item, one.path) for one in made if one.path], bar.at)
             verdicts = iter(judged)
             for one in made:
                 verdict: Verdict | Unscored | BudgetError = Unscored(opened.name, one.output.unscored or "nothing to judge")
@@ -224,7 +225,7 @@ def judge_outputs(
 
 
 def _exchange(item: Item, path: Path) -> Exchange:
-    return Exchange(Utterance(), judged_clip(item, path), told=item.judge_inputs())
+    return Exchange(Utterance(), judged_clip(item, path), task_inputs=item.judge_inputs())
 
 
 def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
@@ -261,7 +262,7 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
             }
             for item, one in zip(items, made, strict=True):
                 if one is None:
-                    clips[task].append(Exchange(Utterance(), longest[task], told=item.judge_inputs()))
+                    clips[task].append(Exchange(Utterance(), longest[task], task_inputs=item.judge_inputs()))
                 elif one.path:
                     clips[task].append(_exchange(item, one.path))
     priced: list[dict[str, Any]] = []

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.judges import MAX_CLIP_S
 from paras2s.bench.styleset.dialogue import DialogueModel, Reply
 from paras2s.clients.audio_chat import AudioChat, AudioChatRequest, SpokenReply
 from paras2s.configs.schema.endpoints import AudioChatConfig, load_audio_chat
 from paras2s.errors import AudioError, ConfigError, PolicyError
 from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import Prompt, Turn
+from paras2s.reward.judges.base import MAX_CLIP_S
 
 # Sampling of the paper's models (appendix C).
 TEMPERATURE, TOP_P, MAX_TOKENS = 1.0, 0.9, 4096

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import read_clip
-from paras2s.bench.judges import open_config
 from paras2s.bench.systems import FolderSystem, SpokenQuestion, find_clip, open_system
 from paras2s.bench.voicebench.data import SUBSETS, VoiceBenchItem, load_voicebench
 from paras2s.bench.voicebench.metrics import (
@@ -36,8 +35,9 @@ from paras2s.bench.voicebench.metrics import (
 )
 from paras2s.clients.chat import LLMClient, Reply, Request
 from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError
-from paras2s.reward.judges.parsing import ANSWER_SCHEMA, read_as, read_score, require_whole
+from paras2s.reward.judges.parsing import ANSWER_SCHEMA, read_as, read_score, require_complete
 from paras2s.reward.judges.prompts import Prompt, read_prompt
+from paras2s.reward.judges.registry import load_llm_judge_config
 from paras2s.types import Unscored
 from paras2s.utils.cache import JsonCache
 from paras2s.utils.io import write_jsonl
@@ -83,7 +83,7 @@ def run_voicebench(options: VoiceBenchOptions, console: Console, quiet: bool) ->
     transcripts = answer_transcripts(options, [item.id for item in items], console, quiet)
     client = None
     if options.judge is not None:
-        config = open_config(options.judge, options.overrides)
+        config = load_llm_judge_config(options.judge, options.overrides)
         client = LLMClient(config.llm, JsonCache(options.cache_dir / "judging.sqlite"))
     with progress_bar(console, "answers judged", None, quiet) as bar:
         rows = score_voicebench(items, transcripts, client, bar.at)
@@ -177,9 +177,9 @@ def _judged(row: VoiceBenchRow, reply: Reply | JudgeError | BudgetError) -> Voic
     row = replace(row, reply=reply.text, cost_usd=reply.cost_usd)
     try:
         if SUBSETS[row.subset] == "open":
-            score, reason = read_score(require_whole(reply))
+            score, reason = read_score(require_complete(reply))
             return replace(row, score=POINTS_PER_SCORE * score, unscored=None, reason=reason)
-        verdict = read_as(require_whole(reply), FactVerdict)
+        verdict = read_as(require_complete(reply), FactVerdict)
         return replace(row, score=FULL_POINTS * (verdict.correct == "yes"), unscored=None, reason=verdict.reasoning)
     except JudgeError as error:
         return replace(row, unscored=str(error))

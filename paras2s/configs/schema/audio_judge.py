@@ -1,4 +1,4 @@
-"""Settings of judges that listen: what is asked, how clips are joined and sent, and how often (AudioJudge, StyleSet)."""
+"""Settings of audio judges: their tasks, how clips are joined and sent, and how often (AudioJudge, StyleSet)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AudioInputConfig(Section):
 
 
 class AudioJudgeConfig(Section):
-    """A judge that hears the clips themselves. Several tasks are several judges, and an ensemble of them."""
+    """An audio judge, which hears the clips themselves. Several tasks are several judges, and an ensemble of them."""
 
     cache_dir: Path = Path("runs/cache")
     tasks: tuple[str, ...] = Field(
@@ -40,14 +40,14 @@ class AudioJudgeConfig(Section):
     )
     ensemble: str = Field("majority", description="rule that makes one verdict of several tasks' on a pair")
     ensemble_rules: Path | None = Field(None, description="YAML with rules of your own")
-    both_orders: bool = Field(True, description="ask each pair twice, the clips exchanged")
+    both_orders: bool = Field(True, description="judge each pair twice, the clips exchanged")
     samples: int = Field(1, ge=1, description="replies to each question, whose votes are averaged (StyleSet: 5)")
     strategy: Strategy = Field("none", description="which clips are joined into one (AudioJudge, 3.2)")
-    signals: Literal["spoken", "tone", "none"] = Field("spoken", description="what announces each clip of a joined one")
+    signals: Literal["spoken", "tone", "none"] = Field("spoken", description="the signal before each clip of a joined one")
     silence_s: float = Field(0.5, ge=0, le=30, allow_inf_nan=False, description="between clips and signals of a joined one")
     examples: Path | None = Field(None, description="labelled examples (JSONL) to show first, in context")
     shots: int | None = Field(None, ge=1, description="how many of them; null: all")
-    transcripts: Literal["none", "asr", "given"] = Field("none", description="what is written beside the sound (3.3)")
+    transcripts: Literal["none", "asr", "given"] = Field("none", description="text beside the sound (3.3)")
     audio: AudioInputConfig = AudioInputConfig()
     prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
     llm: LLMConfig = LLMConfig(model="gpt-audio", structured="never")
@@ -70,8 +70,8 @@ class AudioJudgeConfig(Section):
         return self
 
 
-def listens(path: Path) -> bool:
-    """Whether a judge's file is of one that listens: it has a key that only such a judge has.
+def is_audio_judge_config(path: Path) -> bool:
+    """Whether a judge's file configures an audio judge: it has a key that only an audio judge has.
 
     Raises:
         ConfigError: it cannot be read.
@@ -83,7 +83,7 @@ def listens(path: Path) -> bool:
 
 
 def load_audio_judge_config(path: Path, overrides: dict[str, Any] | None = None) -> AudioJudgeConfig:
-    """A listening judge's settings.
+    """Loads the settings of an audio judge.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.

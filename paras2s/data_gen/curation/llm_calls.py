@@ -14,7 +14,7 @@ from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.list_parsing import NumberedList, read_numbered
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.reward.judges.parsing import read_as, require_whole
+from paras2s.reward.judges.parsing import read_as, require_complete
 from paras2s.reward.judges.prompts import Prompt, read_prompt
 from paras2s.utils.cache import JsonCache
 
@@ -140,7 +140,7 @@ class CurationLLM:
         """Has the tester fill in one record for each set of values."""
         schema = kind.model_json_schema()
         requests = [Request(prompt.messages(value, plain or {}), schema) for value in values]
-        return self.request_all(stage, self.tester, requests, lambda reply: read_as(require_whole(reply), kind))
+        return self.request_all(stage, self.tester, requests, lambda reply: read_as(require_complete(reply), kind))
 
 
 def stop_if_too_many_failed(stage: str, spend: Spend, reasons: Sequence[object], max_share: float) -> None:
@@ -157,7 +157,7 @@ def stop_if_too_many_failed(stage: str, spend: Spend, reasons: Sequence[object],
 
 
 def _parse_list(reply: Reply, count: int) -> NumberedList:
-    numbered = read_numbered(require_whole(reply), count)
+    numbered = read_numbered(require_complete(reply), count)
     if not numbered.items:
         raise JudgeError("the reply holds no numbered list")
     return numbered

@@ -1,1 +1,1 @@
-"""Who scores: each judge reads a question and an answer's blueprint, and gives a Verdict or Unscored."""
+"""Judges: each scores or compares spoken answers and gives a Verdict, a Preference, or Unscored with its reason."""

@@ -1,14 +1,13 @@
-"""An LLM as judge over a blueprint (TRACE), over transcripts, or over the clips themselves; of pairs and of single answers.
+"""An LLM judge that reads a blueprint (TRACE) or a transcript, or hears the clips, and judges pairs and single answers.
 
-Left out of TRACE: nothing of the protocol. Added: both orders, the user's blueprint, and replies that cannot be read are
-Unscored with the reply kept.
+It follows TRACE's protocol in full. Added: both orders, the user's blueprint, and Unscored, with the reply, for a reply
+that cannot be read.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,58 +18,32 @@ from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.field_docs import describe_fields
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
-from paras2s.reward.fusion import FusionRule, find_rule, swap, symmetric
-from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair, read_score, require_whole
+from paras2s.reward.fusion import find_rule, swap, symmetric
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance, preference_of
+from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair, read_score, require_complete
 from paras2s.reward.judges.prompts import load_prompt
 from paras2s.reward.tone_classifier import ToneClassifier
-from paras2s.types import DIMENSIONS, Blueprint, PairVerdict, Unscored, Verdict
+from paras2s.types import DIMENSIONS, Blueprint, Label, PairLabel, PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
 VERSION = "1"
 AUDIO_RATE_HZ = 16_000
-Progress = Callable[[int, int], None]
+# Rankings and probes know one kind of tie.
+PAIR_LABEL: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}
 
 
-@dataclass(frozen=True)
-class Utterance:
-    """Something said: as a clip, as text, or both. `style` is how it was said, where that is known (ParaS2S's s_i)."""
+class LLMJudge(Judge):
+    """Judges many items at once. `name` is the kind of input and the model; `rule` fuses the labels of a pair into one."""
 
-    clip: Clip | None = None
-    text: str | None = None
-    style: str | None = None
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A request and two answers to it; `words` is what the answers say, where that is known."""
-
-    instruction: Utterance
-    first: Clip
-    second: Clip
-    words: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """A request and one answer; `words` is what the answer says, and `told` what a judge's prompt names beside it."""
-
-    question: Utterance
-    answer: Clip
-    words: str | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
-
-
-class LLMJudge:
-    """Judges many at once. `name` says what it reads and which model it is; every verdict carries it, `version` and the
-    prompt's hash.
-    """
+    client: LLMClient
 
     def __init__(
-        self, config: JudgingConfig, client: LLMClient, kept: JsonCache | None = None, tone: ToneClassifier | None = None
+        self, config: JudgingConfig, client: LLMClient, cache: JsonCache | None = None, tone: ToneClassifier | None = None
     ) -> None:
-        self.config, self.client, self.kept = config, client, kept
+        self.config, self.client, self.cache = config, client, cache
         self.reads = config.judge.reads
         self.name = f"{self.reads}:{config.llm.model}"
+        self.rule = find_rule(config.judge.fusion, config.judge.fusion_rules)
         self.extractors: list[Extractor] = make_extractors(config.extractors, tone)
         self.version = self._version()
         self.pair_prompt = load_prompt("pair", f"pair_{self.reads}", config.judge.prompts)
@@ -78,41 +51,71 @@ class LLMJudge:
         if self.reads != "audio" and not any(RESPONSE in extractor.keys for extractor in self.extractors):
             raise ConfigError(f"a judge that reads a {self.reads} needs an extractor of words; add 'words' to extractors")
         groups = {key.partition(".")[0] for extractor in self.extractors for key in extractor.keys} - {RESPONSE}
-        if strange := sorted(set(config.judge.left_out) - groups):
-            raise ConfigError(f"judge.left_out: {strange[0]!r} is not among the groups measured: {', '.join(sorted(groups))}")
+        if unknown := sorted(set(config.judge.left_out) - groups):
+            raise ConfigError(f"judge.left_out: {unknown[0]!r} is not among the groups measured: {', '.join(sorted(groups))}")
 
     def _version(self) -> str:
-        """Ours, and a hash of everything beside the prompt that may change a verdict."""
+        """Returns our version and a hash of all settings, besides the prompt, that may change a verdict."""
         judge, llm = self.config.judge, self.config.llm
-        shown = [
+        inputs = [
             judge.left_out,
             judge.describe_user,
             judge.both_orders,
-            [one.version for one in self.extractors],
+            [extractor.version for extractor in self.extractors],
             self._fields(),
         ]
-        asked = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
-        asked += [llm.top_p] if llm.top_p is not None else []
-        return f"{VERSION}-{key_of([shown, asked])[:8]}"
+        endpoint = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
+        endpoint += [llm.top_p] if llm.top_p is not None else []
+        return f"{VERSION}-{key_of([inputs, endpoint])[:8]}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The version and the hash of the prompt for pairs."""
+        return f"{self.version}/{self.pair_prompt.hash}"
 
     # Pairs.
 
-    def pairs(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[PairVerdict | Unscored | BudgetError]:
-        """A verdict each, in order; a pair that cannot be judged is Unscored, one the budget does not reach a BudgetError."""
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
+        """Compares pairs by their fused labels, where both kinds of tie are a tie."""
+        return [self._preference(verdict) for verdict in self.label_pairs(pairs, on_progress)]
+
+    def _preference(self, verdict: PairVerdict | Unscored | BudgetError) -> Preferred:
+        if not isinstance(verdict, PairVerdict):
+            return verdict
+        label = PAIR_LABEL[self.rule.fuse(verdict.labels)]
+        return preference_of(
+            verdict.judge, verdict.version, verdict.prompt_hash, "overall", label, verdict.reason,
+            verdict.cost_usd, verdict.latency_s,
+        )  # fmt: skip
+
+    def label_pairs(
+        self, pairs: Sequence[Pair], on_progress: Progress | None = None
+    ) -> list[PairVerdict | Unscored | BudgetError]:
+        """Labels every pair in three dimensions, in order. A pair that cannot be judged is Unscored, one beyond the budget a
+        BudgetError.
+        """
         started = time.perf_counter()
-        asked = self.pair_requests(pairs)
+        requests_by_pair = self.pair_requests(pairs)
         local_s = (time.perf_counter() - started) / max(len(pairs), 1)
-        requests = [request for one in asked if isinstance(one, list) for request in one]
+        requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
         replies = iter(self.client.complete_all(requests, on_progress))
-        found: list[PairVerdict | Unscored | BudgetError] = []
-        for one in asked:
-            found.append(one if isinstance(one, Unscored) else self._pair_verdict([next(replies) for _ in one], local_s))
-        return found
+        return [
+            orders if isinstance(orders, Unscored) else self._pair_verdict([next(replies) for _ in orders], local_s)
+            for orders in requests_by_pair
+        ]
+
+    def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
+        """Returns the calls for each item, one for each order of a pair, one for a single answer; items are of one kind."""
+        pairs = [item for item in items if isinstance(item, Pair)]
+        if pairs:
+            return self.pair_requests(pairs)
+        made = self.answer_requests([item for item in items if isinstance(item, Exchange)])
+        return [[one] if isinstance(one, Request) else one for one in made]
 
     def pair_requests(self, pairs: Sequence[Pair]) -> list[list[Request] | Unscored]:
-        """What would be asked about each pair: one request an order."""
-        seen = self._evidence([(pair.instruction, (pair.first, pair.second)) for pair in pairs])
-        return [one if isinstance(one, Unscored) else self._orders(*one) for one in seen]
+        """Returns the requests for each pair, one for each order."""
+        evidence = self._evidence([(pair.instruction, (pair.first, pair.second)) for pair in pairs])
+        return [shown if isinstance(shown, Unscored) else self._orders(*shown) for shown in evidence]
 
     def _orders(self, instruction: Any, answers: Sequence[Any]) -> list[Request]:
         orders = [(answers[0], answers[1])] + ([(answers[1], answers[0])] if self.config.judge.both_orders else [])
@@ -121,134 +124,126 @@ class LLMJudge:
         return [Request(self.pair_prompt.messages(one, plain), PAIR_SCHEMA) for one in values]
 
     def _pair_verdict(
-        self, replies: Sequence[Reply | JudgeError | BudgetError], local_s: float
+        self, outcomes: Sequence[Reply | JudgeError | BudgetError], local_s: float
     ) -> PairVerdict | Unscored | BudgetError:
-        whole = [reply for reply in replies if isinstance(reply, Reply)]
-        if out_of_money := [reply for reply in replies if isinstance(reply, BudgetError)]:
-            return out_of_money[0]
-        said = "\n---\n".join(reply.text for reply in whole)
-        if failed := [reply for reply in replies if isinstance(reply, JudgeError)]:
-            return Unscored(self.name, str(failed[0]), said)
+        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+        if out_of_budget := [outcome for outcome in outcomes if isinstance(outcome, BudgetError)]:
+            return out_of_budget[0]
+        text = "\n---\n".join(reply.text for reply in replies)
+        if failed := [outcome for outcome in outcomes if isinstance(outcome, JudgeError)]:
+            return Unscored(self.name, str(failed[0]), text)
         try:
-            read = [read_pair(require_whole(reply)) for reply in whole]
+            parsed = [read_pair(require_complete(reply)) for reply in replies]
         except JudgeError as error:
-            return Unscored(self.name, str(error), said)
-        labels, reason = read[0]
+            return Unscored(self.name, str(error), text)
+        labels, reason = parsed[0]
         consistent = None
-        if len(read) == 2:
-            other = read[1][0]
+        if len(parsed) == 2:
+            other = parsed[1][0]
             consistent = all(labels[name] == swap(other[name]) for name in DIMENSIONS)
             labels = {name: symmetric(labels[name], other[name]) for name in DIMENSIONS}
-            reason = f"{reason}\n---\n{read[1][1]}"
-        tokens = sum((one.tokens for one in whole), Tokens())
+            reason = f"{reason}\n---\n{parsed[1][1]}"
+        tokens = sum((reply.tokens for reply in replies), Tokens())
         return PairVerdict(
             judge=self.name,
             version=self.version,
             prompt_hash=self.pair_prompt.hash,
             labels=labels,
             reason=reason,
-            reply=said,
+            reply=text,
             consistent=consistent,
             text_in_tokens=tokens.text_in,
             audio_in_tokens=tokens.audio_in,
             text_out_tokens=tokens.text_out,
-            cost_usd=total_usd(whole),
-            latency_s=sum(reply.latency_s for reply in whole),
+            cost_usd=total_usd(replies),
+            latency_s=sum(reply.latency_s for reply in replies),
             local_s=local_s,
         )
 
     # Single answers.
 
     def exchange_of(self, text: str | None, style: str | None, question: Path | None, answer: Clip) -> Exchange:
-        """A labelled question and an answer as this judge takes them: one that listens hears the style for itself, one that
-        reads is told it.
+        """Returns a labelled question and an answer in this judge's form: an audio judge hears the style in the clip, any
+        other reads its label.
         """
         if self.reads == "audio" and question is not None:
             return Exchange(Utterance(clip=read_clip(question)), answer)
         return Exchange(Utterance(text=text, style=style), answer)
 
-    def answers(
-        self, exchanges: Sequence[Exchange], on_progress: Progress | None = None
-    ) -> list[Verdict | Unscored | BudgetError]:
-        """A score from 1 to 5 each, in order (ParaS2S, appendix I.5)."""
-        asked = self.answer_requests(exchanges)
-        requests = [one for one in asked if isinstance(one, Request)]
+    def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
+        """Scores answers from 1 to 5, in order (ParaS2S, appendix I.5)."""
+        maybe = self.answer_requests(exchanges)
+        requests = [request for request in maybe if isinstance(request, Request)]
         replies = iter(self.client.complete_all(requests, on_progress))
-        return [one if isinstance(one, Unscored) else self._answer_verdict(next(replies)) for one in asked]
+        return [one if isinstance(one, Unscored) else self._answer_verdict(next(replies)) for one in maybe]
 
     def answer_requests(self, exchanges: Sequence[Exchange]) -> list[Request | Unscored]:
-        """What would be asked about each answer."""
-        seen = self._evidence([(exchange.question, (exchange.answer,)) for exchange in exchanges])
+        """Returns the request for each answer."""
+        evidence = self._evidence([(exchange.question, (exchange.answer,)) for exchange in exchanges])
         plain = {"fields": self._fields()}
         return [
-            one
-            if isinstance(one, Unscored)
-            else Request(self.answer_prompt.messages({"question": one[0], "answer": one[1][0]}, plain), ANSWER_SCHEMA)
-            for one in seen
+            shown
+            if isinstance(shown, Unscored)
+            else Request(self.answer_prompt.messages({"question": shown[0], "answer": shown[1][0]}, plain), ANSWER_SCHEMA)
+            for shown in evidence
         ]
 
-    def _answer_verdict(self, reply: Reply | JudgeError | BudgetError) -> Verdict | Unscored | BudgetError:
+    def _answer_verdict(self, reply: Reply | JudgeError | BudgetError) -> Scored:
         if isinstance(reply, BudgetError):
             return reply
         if isinstance(reply, JudgeError):
             return Unscored(self.name, str(reply))
         try:
-            score, reason = read_score(require_whole(reply))
+            score, reason = read_score(require_complete(reply))
         except JudgeError as error:
             return Unscored(self.name, str(error), reply.text)
         prompt_hash, cost_usd = self.answer_prompt.hash, total_usd([reply])
         return Verdict(self.name, self.version, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s)
 
-    # What the judge is shown.
+    # The evidence in the prompt.
 
     def _fields(self) -> str:
         return describe_fields(self.extractors, self.config.judge.left_out)
 
-    def _evidence(self, asked: Sequence[tuple[Utterance, Sequence[Clip]]]) -> list[tuple[Any, list[Any]] | Unscored]:
-        """The request and the answers as the judge is shown them; Unscored where the words of one cannot be had."""
+    def _evidence(self, items: Sequence[tuple[Utterance, Sequence[Clip]]]) -> list[tuple[Any, list[Any]] | Unscored]:
+        """The question and the answers as the judge reads them; Unscored where a transcript is missing."""
         if self.reads == "audio":
-            return [(self._heard(request), [_wav(clip) for clip in clips]) for request, clips in asked]
-        clips = [clip for request, answers in asked for clip in (*answers, *self._to_measure(request))]
-        blueprints = iter(build_blueprints(clips, self.extractors, self.kept))
-        found: list[tuple[Any, list[Any]] | Unscored] = []
-        for request, answers in asked:
-            shown = [next(blueprints) for _ in answers]
-            users = [next(blueprints) for _ in self._to_measure(request)]
-            found.append(self._shown(request, shown, users[0] if users else None))
-        return found
+            return [(self._audio_question(question), [_wav(clip) for clip in clips]) for question, clips in items]
+        clips = [clip for question, answers in items for clip in (*answers, *self._user_clips(question))]
+        blueprints = iter(build_blueprints(clips, self.extractors, self.cache))
+        evidence: list[tuple[Any, list[Any]] | Unscored] = []
+        for question, answers in items:
+            measured = [next(blueprints) for _ in answers]
+            users = [next(blueprints) for _ in self._user_clips(question)]
+            evidence.append(self._described(question, measured, users[0] if users else None))
+        return evidence
 
-    def _to_measure(self, request: Utterance) -> list[Clip]:
-        wanted = request.clip is not None and (self.config.judge.describe_user or request.text is None)
-        return [request.clip] if wanted and request.clip is not None else []
+    def _user_clips(self, question: Utterance) -> list[Clip]:
+        """The question's clip, where the judge needs a blueprint or a transcript of it."""
+        wanted = question.clip is not None and (self.config.judge.describe_user or question.text is None)
+        return [question.clip] if wanted and question.clip is not None else []
 
-    def _shown(
-        self, request: Utterance, answers: Sequence[Blueprint], user: Blueprint | None
+    def _described(
+        self, question: Utterance, answers: Sequence[Blueprint], user: Blueprint | None
     ) -> tuple[Any, list[Any]] | Unscored:
-        for blueprint in (*answers, *([user] if user and request.text is None else [])):
+        for blueprint in (*answers, *([user] if user and question.text is None else [])):
             if blueprint.value(RESPONSE) is None:
                 return Unscored(self.name, f"no transcript: {blueprint.why_absent(RESPONSE)}")
-        said: dict[str, Any] = {"words": request.text if request.text is not None else user and user.value(RESPONSE)}
-        if request.style is not None:
-            said["spoken"] = request.style
+        described: dict[str, Any] = {"words": question.text if question.text is not None else user and user.value(RESPONSE)}
+        if question.style is not None:
+            described["spoken"] = question.style
         left_out = self.config.judge.left_out
         if user is not None and self.config.judge.describe_user and self.reads == "blueprint":
-            said |= trace_json(user, "user", left_out)
+            described |= trace_json(user, "user", left_out)
         if self.reads == "transcript":
-            return said, [{"words": blueprint.value(RESPONSE)} for blueprint in answers]
-        return said, [trace_json(blueprint, left_out=left_out) for blueprint in answers]
+            return described, [{"words": blueprint.value(RESPONSE)} for blueprint in answers]
+        return described, [trace_json(blueprint, left_out=left_out) for blueprint in answers]
 
-    def _heard(self, request: Utterance) -> Any:
-        if request.clip is not None:
-            # What was typed beside the sound, and how it was spoken, is not for this judge: it hears for itself.
-            return _wav(request.clip)
-        return {"words": request.text, **({"spoken": request.style} if request.style else {})}
-
-
-def open_judge(config: JudgingConfig, tone: ToneClassifier | None = None) -> tuple[LLMJudge, FusionRule]:
-    """The judge with its caches, and the rule that fuses its labels."""
-    kept = JsonCache(config.cache_dir / "judging.sqlite")
-    rule = find_rule(config.judge.fusion, config.judge.fusion_rules)
-    return LLMJudge(config, LLMClient(config.llm, kept), kept, tone), rule
+    def _audio_question(self, question: Utterance) -> Any:
+        if question.clip is not None:
+            # This judge hears the words and the style in the clip, so it is given neither in writing.
+            return _wav(question.clip)
+        return {"words": question.text, **({"spoken": question.style} if question.style else {})}
 
 
 def _wav(clip: Clip) -> Audio:
@@ -256,6 +251,6 @@ def _wav(clip: Clip) -> Audio:
 
 
 def total_usd(replies: Sequence[Reply]) -> float | None:
-    """What these replies cost when they were paid for, whether now or in an earlier run; one unknown makes it unknown."""
+    """Returns what the replies cost when they were paid for, in this run or an earlier one; None if one cost is unknown."""
     known = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
     return sum(known) if len(known) == len(replies) else None

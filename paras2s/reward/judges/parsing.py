@@ -1,4 +1,4 @@
-"""What a judge's reply says: the last complete verdict in it, or nothing.
+"""Parses the replies of judges: the last complete verdict in a reply, or an error.
 
 A reply that is cut off, refuses, names an unknown label or holds no verdict gives no score. It is never guessed at.
 """
@@ -16,7 +16,7 @@ from paras2s.errors import DataError, JudgeError
 from paras2s.reward.fusion import as_label
 from paras2s.types import DIMENSIONS, LABELS, Dimension, Label
 
-# What the paper's own prompt (Table 7) and its Listing 2 call the dimensions.
+# The dimensions' names in the paper's own prompt (Table 7) and its Listing 2.
 ALIASES: dict[str, Dimension] = {
     "prediction_content": "content",
     "prediction_vq": "voice_quality",
@@ -40,7 +40,7 @@ ANSWER_SCHEMA: dict[str, Any] = {
 
 
 def json_objects(text: str) -> Iterator[dict[str, Any]]:
-    """Every JSON object in a text, outermost ones only, in order; prose and broken objects are passed over."""
+    """Yields the outermost JSON objects in a text, in order; prose and broken objects are skipped."""
     decoder, place = json.JSONDecoder(strict=False), 0
     while (place := text.find("{", place)) >= 0:
         try:
@@ -52,8 +52,8 @@ def json_objects(text: str) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def require_whole(reply: Reply) -> str:
-    """The reply's text.
+def require_complete(reply: Reply) -> str:
+    """Returns the reply's text.
 
     Raises:
         JudgeError: refused, cut off or empty.
@@ -70,12 +70,12 @@ def require_whole(reply: Reply) -> str:
 
 
 def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
-    """Labels and reasoning of the last object that gives all three dimensions.
+    """Reads the labels and the reasoning of the last object with all three dimensions.
 
     Raises:
         JudgeError: there is none, or the last one has an unknown label.
     """
-    verdicts = [found for found in map(_by_dimension, json_objects(text)) if found]
+    verdicts = [verdict for verdict in map(_by_dimension, json_objects(text)) if verdict]
     _refuse_broken(text, '"content"', len(verdicts))
     if not verdicts:
         raise JudgeError(f"the reply holds no JSON object with {', '.join(DIMENSIONS)}")
@@ -87,55 +87,55 @@ def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
     return labels, reasoning_of(last)
 
 
-def _refuse_broken(text: str, key: str, whole: int) -> None:
-    """Refuse a reply with more verdicts begun than whole ones.
+def _refuse_broken(text: str, key: str, complete: int) -> None:
+    """Refuses a reply with more verdicts begun than completed.
 
-    Where a judge quotes a verdict inside its own and forgets to escape it, its own is broken and the quoted one whole: what an
-    answer said would bind.
+    Where a judge quotes a verdict inside its own and does not escape it, its own is broken and the quoted one is complete: the
+    words of an answer would decide.
 
     Raises:
         JudgeError: there are such.
     """
-    if 0 < whole < text.count(key):
+    if 0 < complete < text.count(key):
         raise JudgeError("the reply holds a verdict that is broken beside a whole one; neither is taken")
 
 
-Found = TypeVar("Found", bound=BaseModel)
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
-def read_as(text: str, kind: type[Found]) -> Found:
-    """The last object of a reply that has all the keys of a model, checked strictly.
+def read_as(text: str, kind: type[Parsed]) -> Parsed:
+    """Reads the last object of a reply that has all the keys of a model, checked strictly.
 
     Raises:
         JudgeError: there is none, or its values are not what the model allows; names the key.
     """
     keys = list(kind.model_fields)
-    found = [one for one in json_objects(text) if all(key in one for key in keys)]
-    _refuse_broken(text, f'"{keys[-1]}"', len(found))
-    if not found:
+    objects = [one for one in json_objects(text) if all(key in one for key in keys)]
+    _refuse_broken(text, f'"{keys[-1]}"', len(objects))
+    if not objects:
         raise JudgeError(f"the reply holds no JSON object with {', '.join(keys)}")
     try:
-        return kind.model_validate(found[-1], strict=True)
+        return kind.model_validate(objects[-1], strict=True)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise JudgeError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
 
 def objects_with(text: str, key: str) -> list[dict[str, Any]]:
-    """The objects of a reply that have this key, at least one.
+    """Returns the objects of a reply that have this key, at least one.
 
     Raises:
         JudgeError: there is none, or one was begun and is broken.
     """
-    found = [one for one in json_objects(text) if key in one]
-    _refuse_broken(text, f'"{key}"', len(found))
-    if not found:
+    objects = [one for one in json_objects(text) if key in one]
+    _refuse_broken(text, f'"{key}"', len(objects))
+    if not objects:
         raise JudgeError(f"the reply holds no JSON object with a {key}")
-    return found
+    return objects
 
 
-def _by_dimension(found: dict[str, Any]) -> dict[str, Any] | None:
-    renamed = {ALIASES.get(key, key): value for key, value in found.items()}
+def _by_dimension(verdict: dict[str, Any]) -> dict[str, Any] | None:
+    renamed = {ALIASES.get(key, key): value for key, value in verdict.items()}
     return renamed if all(name in renamed for name in DIMENSIONS) else None
 
 
@@ -144,22 +144,22 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def reasoning_of(found: dict[str, Any]) -> str:
-    """What a verdict's object says in words."""
-    said = found.get("reasoning", "")
-    return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+def reasoning_of(verdict: dict[str, Any]) -> str:
+    """Returns the reasoning in a verdict's object."""
+    reasoning = verdict.get("reasoning", "")
+    return reasoning if isinstance(reasoning, str) else json.dumps(reasoning, ensure_ascii=False)
 
 
 def read_score(text: str) -> tuple[float, str]:
-    """Score and reasoning of the last object that gives a score.
+    """Reads the score and the reasoning of the last object with a score.
 
     Raises:
         JudgeError: there is none, or the last one is not a whole number from 1 to 5.
     """
-    found = objects_with(text, "score")[-1]
-    score = found["score"]
+    verdict = objects_with(text, "score")[-1]
+    score = verdict["score"]
     if isinstance(score, str) and score.strip() in map(str, SCORES):
         score = int(score)
     if isinstance(score, bool) or score not in SCORES:
         raise JudgeError(f"score: {score!r} is not a whole number from 1 to 5")
-    return float(score), reasoning_of(found)
+    return float(score), reasoning_of(verdict)

@@ -1,6 +1,6 @@
-"""Prompts as files, and material from audio as data: what a clip says can never become an instruction or a delimiter.
+"""Prompts from files, with the words of clips as data that can never become an instruction or a delimiter.
 
-Substitution is done once, so that a transcript that holds a placeholder stays a transcript.
+Substitution is done once, so that a placeholder inside a transcript stays as it is.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Prompt:
 
     @property
     def hash(self) -> str:
-        """First 16 digits of the SHA-256 of both."""
+        """The first 16 digits of the SHA-256 of both."""
         return hashlib.sha256(f"{self.system}\0{self.user}".encode()).hexdigest()[:16]
 
     def messages(self, values: Mapping[str, Any], plain: Mapping[str, str]) -> tuple[Message, Message]:
-        """Both messages, with `values` as data and `plain` (our own text) as it is. Audio becomes a part of its own.
+        """Returns both messages, with `values` as data and `plain` (our own text) as it is. Audio becomes a part of its own.
 
         Raises:
             ConfigError: the prompt names a placeholder that there is no value for.
@@ -43,7 +43,7 @@ class Prompt:
 
 
 def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
-    """Shipped prompts by name, each replaced by `folder`/NAME.md where that is there.
+    """Loads shipped prompts by name, each replaced by `folder`/NAME.md where that file exists.
 
     Raises:
         ConfigError: the folder is missing, or holds a file that replaces nothing.
@@ -52,13 +52,13 @@ def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
         if not folder.is_dir():
             raise ConfigError(f"prompts: {folder} is not a folder")
         shipped = {Path(entry.name).stem for entry in resources.files("paras2s.reward").joinpath("prompts").iterdir()}
-        if strange := sorted(path.name for path in folder.glob("*.md") if path.stem not in shipped):
-            raise ConfigError(f"prompts: {folder / strange[0]} replaces nothing; there are {', '.join(sorted(shipped))}")
+        if unknown := sorted(path.name for path in folder.glob("*.md") if path.stem not in shipped):
+            raise ConfigError(f"prompts: {folder / unknown[0]} replaces nothing; there are {', '.join(sorted(shipped))}")
     return Prompt(read_prompt(system, folder), read_prompt(user, folder))
 
 
 def read_prompt(name: str, folder: Path | None = None, package: str = "paras2s.reward") -> str:
-    """One prompt: the user's, where the folder has it, or the one shipped in `package`/prompts.
+    """Reads one prompt: the user's file, where the folder has it, or the one shipped in `package`/prompts.
 
     Raises:
         ConfigError: it cannot be read.
@@ -72,7 +72,7 @@ def read_prompt(name: str, folder: Path | None = None, package: str = "paras2s.r
 
 
 def as_data(name: str, value: Any) -> str:
-    """JSON between our delimiters. Within it no delimiter and no line break can be written, whatever was said."""
+    """Returns JSON between our delimiters. No value can write a delimiter or a line break inside it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e")
     # JSON leaves these as they are, and some readers take them for the end of a line.
     text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\x85", "\\u0085")
@@ -82,10 +82,10 @@ def as_data(name: str, value: Any) -> str:
 def _filled(template: str, values: Mapping[str, Any], plain: Mapping[str, str]) -> list[str | Audio]:
     parts: list[str | Audio] = []
     text, end = "", 0
-    for found in PLACEHOLDER.finditer(template):
-        name = found.group(1)
-        text += template[end : found.start()]
-        end = found.end()
+    for match in PLACEHOLDER.finditer(template):
+        name = match.group(1)
+        text += template[end : match.start()]
+        end = match.end()
         if name in plain:
             text += plain[name]
         elif name not in values:

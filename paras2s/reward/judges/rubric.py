@@ -1,7 +1,7 @@
 """`RubricJudge`: a deterministic judge after ParaS2S's guideline (appendix I.5), for runs without an LLM.
 
-It recognises what an answer does by sentence similarity to the rubric's examples, and how it sounds by the tone
-classifier. It knows nothing else: it does not check facts, nor whether an answer takes up the question's topic.
+It recognises the kind of an answer by sentence similarity to the rubric's examples, and its tone by the tone classifier.
+It knows nothing else: it checks neither facts nor whether an answer takes up the question's topic.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.audio.asr import normalise_words
+from paras2s.audio.clip import Clip
 from paras2s.audio.text_embedding import embed_sentences
 from paras2s.errors import ConfigError, one_line
+from paras2s.reward.blueprint.parallel import measure_answers
+from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored
+from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint, Measured, Unscored, Verdict
 
 RESPONSE = "agent_response"
@@ -72,7 +76,7 @@ class Rubric(BaseModel):
 
 @dataclass(frozen=True)
 class Question:
-    """What the judge is told of the question: its words c_i and its style s_i."""
+    """A question as the rubric reads it: its words c_i and its style s_i."""
 
     text: str
     style: str
@@ -80,7 +84,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the rubric made of an answer: the recognised family (None: not understood), its tone, score and reason."""
+    """An answer's family as recognised (None: not understood), its tone, score and reason."""
 
     family: str | None
     tone: str | None
@@ -89,7 +93,7 @@ class Finding:
 
 
 def repeated_share(words: Sequence[str]) -> float:
-    """Share of the words that stand in a pair of neighbours seen before, or repeat the word before them."""
+    """Returns the share of words that form a pair of neighbours seen before, or repeat the word before them."""
     seen: Counter[tuple[str, str]] = Counter()
     repeated = 0
     for before, word in itertools.pairwise(words):
@@ -98,13 +102,15 @@ def repeated_share(words: Sequence[str]) -> float:
     return repeated / max(1, len(words) - 1)
 
 
-class RubricJudge:
-    """Scores 1 to 5. `name` and `version` and the rubric's hash are in every verdict."""
+class RubricJudge(Judge):
+    """Scores answers from 1 to 5 by the rules of a rubric. To judge clips, not blueprints, it needs a tone classifier."""
 
     name = "rubric"
     version = "2"
+    scores_alone = True
 
-    def __init__(self, rubric_path: Path | None = None) -> None:
+    def __init__(self, rubric_path: Path | None = None, tone: ToneClassifier | None = None) -> None:
+        self.tone = tone
         source = rubric_path or resources.files("paras2s.reward.judges").joinpath("rubric.yaml")
         try:
             text = source.read_text()
@@ -119,18 +125,49 @@ class RubricJudge:
         self._names = [name for name, family in self.rubric.families.items() for _ in family.examples]
         self._examples = embed_sentences([e for family in self.rubric.families.values() for e in family.examples])
 
+    @property
+    def fingerprint(self) -> str:
+        """The version, the rubric's hash and the tone classifier's version."""
+        return f"{self.version}/{self.prompt_hash}/{self.tone.version if self.tone else ''}"
+
+    def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
+        """Measures and scores answers; each clip is transcribed in a window of its own, so that no neighbour changes it.
+
+        Raises:
+            ConfigError: this instance has no tone classifier.
+        """
+        blueprints = self.measure([exchange.answer for exchange in exchanges], on_progress)
+        return [self.judge_measured(*one) for one in zip(exchanges, blueprints, strict=True)]
+
+    def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[Blueprint]:
+        """Returns the blueprints that this judge reads.
+
+        Raises:
+            ConfigError: this instance has no tone classifier.
+        """
+        if self.tone is None:
+            raise ConfigError("the rubric needs a fitted tone classifier to judge clips")
+        return measure_answers(clips, self.tone, on_progress, alone=True)
+
+    def judge_measured(self, exchange: Exchange, answer: Blueprint) -> Verdict | Unscored:
+        """Scores an answer from its blueprint, where the question's words and style are known."""
+        text, style = exchange.question.text, exchange.question.style
+        if text is None or style is None:
+            return Unscored(self.name, "the rubric needs the instruction's words and style")
+        return self.judge(Question(text, style), answer)
+
     def judge(self, question: Question, answer: Blueprint) -> Verdict | Unscored:
-        """Score one answer from its blueprint."""
+        """Scores one answer from its blueprint."""
         started = time.perf_counter()
-        found = self.find(question, answer)
-        if isinstance(found, Unscored):
-            return found
-        reply = f"family={found.family} tone={found.tone} score={found.score:.0f}"
+        finding = self.find(question, answer)
+        if isinstance(finding, Unscored):
+            return finding
+        reply = f"family={finding.family} tone={finding.tone} score={finding.score:.0f}"
         latency_s = time.perf_counter() - started
-        return Verdict(self.name, self.version, self.prompt_hash, found.score, found.reason, reply, 0.0, latency_s)
+        return Verdict(self.name, self.version, self.prompt_hash, finding.score, finding.reason, reply, 0.0, latency_s)
 
     def find(self, question: Question, answer: Blueprint) -> Finding | Unscored:
-        """The rules, with the family and tone they saw."""
+        """Applies the rules; returns the score with the recognised family and tone."""
         rules = self.rubric.content.get(question.style)
         if rules is None:
             return Unscored(self.name, f"the rubric has no rules for style {question.style!r}")
@@ -164,7 +201,7 @@ class RubricJudge:
         return content - self.rubric.tone_penalty[kind], f"; spoken {tone} where {own} would carry it"
 
     def _flaw(self, words: Sequence[str], answer: Blueprint) -> str | None:
-        """Why this is no answer at all, if it is none."""
+        """Returns why this is no answer at all; None if it is one."""
         rules = self.rubric
         if len(words) < rules.min_words:
             return f"only {len(words)} words were heard"

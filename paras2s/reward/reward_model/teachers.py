@@ -15,7 +15,8 @@ from paras2s.audio.clip import Clip
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.reward.blueprint.parallel import measure_answers
-from paras2s.reward.judges.llm_judge import Exchange, LLMJudge
+from paras2s.reward.judges.base import Exchange
+from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.rubric import Question, RubricJudge
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Unscored, Verdict
@@ -113,7 +114,7 @@ class LLMTeacher:
         failed = 0
         for start in range(0, len(asked), CHUNK_ANSWERS):
             chunk = asked[start : start + CHUNK_ANSWERS]
-            judged = self._judge.answers([self._exchange(one) for one in chunk])
+            judged = self._judge.score_batch([self._exchange(one) for one in chunk])
             for one, verdict in zip(chunk, judged, strict=True):
                 if isinstance(verdict, BudgetError):
                     raise verdict

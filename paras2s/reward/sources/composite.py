@@ -11,16 +11,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from paras2s.audio.clip import Clip
-from paras2s.configs.schema.audio_judge import listens, load_audio_judge_config
 from paras2s.configs.schema.endpoints import LLMConfig
-from paras2s.configs.schema.judges import OmniServedConfig, load_judging_config
+from paras2s.configs.schema.judges import OmniServedConfig
 from paras2s.configs.schema.run import OmniConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import ConfigError, one_line
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
-from paras2s.reward.fusion import FusionRule
-from paras2s.reward.judges.audio_judge.ensemble import as_one, open_judges, require_preferences
-from paras2s.reward.judges.llm_judge import LLMJudge, open_judge
-from paras2s.reward.judges.pairwise import LabellingJudge, PairJudge
+from paras2s.reward.judges.audio_judge.ensemble import require_preferences
+from paras2s.reward.judges.audio_judge.judge import AudioJudge
+from paras2s.reward.judges.base import Judge
+from paras2s.reward.judges.registry import open_judge, open_llm_judge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.omni import OmniRewardModel
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
@@ -35,7 +34,7 @@ from paras2s.utils.io import read_json
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
-    """The weighted mean of an answer's parts, each from 1 to 5.
+    """Returns the weighted mean of an answer's parts, each from 1 to 5.
 
     A required source that could not score leaves the answer unscored. An optional one is left out, and the weights of the
     others count alone; all left out is unscored too.
@@ -60,20 +59,19 @@ def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourc
 
 @dataclass(frozen=True)
 class RewardSetup:
-    """What a reward worker needs to make its sources: the config, and where the run keeps what they read."""
+    """The config of the sources, and the folder and the file of the run that they read."""
 
     config: RewardConfig
     model_dir: Path
     agent_tone: Path
-    judges_dir: Path
 
     def needs(self, kind: str) -> bool:
-        """Whether there is a source of this kind."""
+        """Whether a source of this kind is configured."""
         return any(source.kind == kind for source in self.config.sources)
 
 
 class CompositeReward:
-    """Scores groups with all sources, and combines. Measures an answer once for all sources that read its blueprint."""
+    """Scores groups with all sources and combines the scores. All sources share one blueprint of an answer."""
 
     def __init__(self, setup: RewardSetup) -> None:
         self.setup = setup
@@ -88,7 +86,7 @@ class CompositeReward:
         return bool(self.extractors) or any(source.needs_sound for source in self.sources)
 
     def score(self, groups: Sequence[Group]) -> list[list[Reward | Unscored]]:
-        """Rewards [B][G]."""
+        """Returns rewards [B][G]."""
         measured = self._measured(groups)
         named = zip(self.setup.config.sources, self.sources, strict=True)
         scores = {config.key: source.score(measured) for config, source in named}
@@ -112,7 +110,7 @@ class CompositeReward:
 
 
 def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
-    """One source.
+    """Makes one source.
 
     Raises:
         ConfigError: options that its kind does not have.
@@ -120,9 +118,10 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
     options: dict[str, Any] = dict(config.options)
     try:
         if config.kind == "llm":
-            return LLMSource(_judge(options.pop("judge", "trace"), setup)[0], **options)
+            judge = open_llm_judge(str(options.pop("judge", "trace")), tone=setup.agent_tone)
+            return LLMSource(judge, **options)
         if config.kind == "pairwise":
-            return PairwiseSource(_pair_judge(options.pop("judge", "trace"), setup), **options)
+            return PairwiseSource(_pair_judge(str(options.pop("judge", "trace")), setup), **options)
         if config.kind == "omni":
             return OmniSource(_omni(options, setup))
         if config.kind == "reward_model":
@@ -141,8 +140,15 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
         ) from error
 
 
+def _pair_judge(name: str, setup: RewardSetup) -> Judge:
+    judge = open_judge(name, tone=setup.agent_tone)
+    if isinstance(judge, AudioJudge):
+        require_preferences([judge])
+    return judge
+
+
 def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni:
-    """Behind a server where `base_url` is given; else here, with the given adapter or the one that the run has distilled."""
+    """Returns the model behind a server if `base_url` is given, else one of this process with an adapter."""
     if "base_url" in options:
         called = {key: options.pop(key) for key in list(options) if key in LLMConfig.model_fields}
         return ServedOmni(OmniServedConfig.model_validate({"llm": {"model": OmniConfig().model, **called}, **options}))
@@ -150,29 +156,7 @@ def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni
     adapter = options.pop("adapter", str(own) if (own / "omni.json").is_file() else None)
     if trained := sorted(set(options) - {"model", "batch_size", "max_audio_s", "prompts"}):
         raise TypeError(f"{trained[0]} is a setting of its training")
-    # What it was trained with, its prompt among it, is what it rewards with.
-    learned: dict[str, Any] = read_json(Path(str(adapter)) / "omni.json") if adapter is not None else {}
-    settings = OmniConfig.model_validate({**learned, **options})
+    # It rewards with the settings and the prompt of its training.
+    trained_with: dict[str, Any] = read_json(Path(str(adapter)) / "omni.json") if adapter is not None else {}
+    settings = OmniConfig.model_validate({**trained_with, **options})
     return InProcess(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
-
-
-def _judge_path(name: object, setup: RewardSetup) -> Path:
-    path = Path(str(name))
-    return path if path.suffix in (".yaml", ".yml") else setup.judges_dir / f"{name}.yaml"
-
-
-def _pair_judge(name: object, setup: RewardSetup) -> PairJudge:
-    """A judge that reads labels, or one that listens to both answers."""
-    path = _judge_path(name, setup)
-    if listens(path):
-        config = load_audio_judge_config(path)
-        if config.signals == "spoken" and config.strategy != "none":
-            raise ConfigError(f"{path}: a reward's judge has no voice for its signals; choose signals: tone")
-        return as_one(require_preferences(open_judges(config)))
-    return LabellingJudge(*_judge(name, setup))
-
-
-def _judge(name: object, setup: RewardSetup) -> tuple[LLMJudge, FusionRule]:
-    config = load_judging_config(_judge_path(name, setup))
-    tone = ToneClassifier.load(setup.agent_tone) if any(one.name == "tone" for one in config.extractors) else None
-    return open_judge(config, tone)

@@ -1,6 +1,6 @@
-"""A pairwise judge as a reward: the answers of a group meet each other, and their standing is the score.
+"""A pairwise judge as a reward: the answers of a group are compared with each other, and their rating is the score.
 
-Who meets whom, what a label is worth, and how results become a standing are pure functions.
+The schedule of the pairs and the ratings are pure functions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 
 from paras2s.audio.clip import read_clip
 from paras2s.errors import BudgetError, ConfigError
-from paras2s.reward.judges.llm_judge import Pair, Utterance
-from paras2s.reward.judges.pairwise import PairJudge
+from paras2s.reward.judges.base import Judge, Pair, Utterance
 from paras2s.reward.sources.base import Group, Scores, on_scale
 from paras2s.types import Preference, Unscored
 
@@ -29,7 +28,7 @@ MOST_STEPS, CONVERGED = 20_000, 1e-12
 
 @dataclass(frozen=True)
 class Result:
-    """Answer `first` met `second` and got `points` from 0 to 1."""
+    """One comparison: answer `first` got `points` from 0 to 1 against `second`."""
 
     first: int
     second: int
@@ -37,9 +36,9 @@ class Result:
 
 
 def swiss_round(playing: Sequence[int], results: Sequence[Result], drawn: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs of those `playing` with like standing that were not drawn before; ties in standing go by number.
+    """Pairs answers of similar standing that were not drawn together before; ties in standing go by number.
 
-    Of an odd number one sits out: of those with most games, the one that stands lowest.
+    Of an odd number one answer sits out: of those with most games, the one that stands lowest.
     """
     points = dict.fromkeys(playing, 0.0)
     games = dict.fromkeys(playing, 0)
@@ -64,7 +63,7 @@ def swiss_round(playing: Sequence[int], results: Sequence[Result], drawn: Sequen
 
 
 def win_rates(size: int, results: Sequence[Result]) -> list[float | None]:
-    """Mean points of each answer over its games; None for one without a game."""
+    """Returns the mean points of each answer over its games; None for one without a game."""
     points: list[list[float]] = [[] for _ in range(size)]
     for one in results:
         points[one.first].append(one.points)
@@ -73,7 +72,7 @@ def win_rates(size: int, results: Sequence[Result]) -> list[float | None]:
 
 
 def bradley_terry(size: int, results: Sequence[Result]) -> list[float | None]:
-    """Each answer's chance against an average one, by the model of Bradley and Terry; None for one without a game.
+    """Returns each answer's chance against an average one, by the model of Bradley and Terry; None for one without a game.
 
     Ties are half a win for each. Hunter's minorise-maximise steps, with a prior of half a drawn game.
     """
@@ -101,9 +100,9 @@ STANDINGS: dict[Rating, Callable[[int, Sequence[Result]], list[float | None]]] =
 
 @dataclass(frozen=True)
 class PairwiseSource:
-    """Every answer of a group against every other one, or a Swiss draw of `rounds`; the judge decides how many orders."""
+    """Rewards by comparing all answers of a group, or a Swiss draw of `rounds`; the judge's config sets the orders."""
 
-    judge: PairJudge
+    judge: Judge
     schedule: Schedule = "all"
     rating: Rating = "win_rate"
     rounds: int = 3
@@ -119,7 +118,7 @@ class PairwiseSource:
             raise ConfigError("reward.sources: pairwise: rounds must be at least 1")
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Scores [B][G]; an answer none of whose games could be judged is Unscored.
+        """Returns scores [B][G]; an answer none of whose games could be judged is Unscored.
 
         Raises:
             BudgetError: the budget ended; a step with half its games would reward by chance.
@@ -135,18 +134,18 @@ class PairwiseSource:
             for before, pairs in zip(drawn, now, strict=True):
                 before += pairs
             self._play(groups, now, results, why)
-        found = []
+        scores: list[Scores] = []
         for group, played, reason in zip(groups, results, why, strict=True):
             standing = STANDINGS[self.rating](len(group.answers), played)
-            found.append([Unscored(self.kind, reason) if one is None else on_scale(one) for one in standing])
-        return found
+            scores.append([Unscored(self.kind, reason) if one is None else on_scale(one) for one in standing])
+        return scores
 
     def _draw(
         self, playing: Sequence[int], results: Sequence[Result], drawn: Sequence[tuple[int, int]]
     ) -> list[tuple[int, int]]:
         if self.schedule == "swiss":
             return swiss_round(playing, results, drawn)
-        # Each is heard first in about half of its games: a judge that prefers the first would else reward low numbers.
+        # Each is first in about half of its games: a judge that prefers the first place would else reward low numbers.
         return [(a, b) if (a + b) % 2 else (b, a) for a, b in itertools.combinations(playing, 2)]
 
     def _play(
@@ -157,7 +156,7 @@ class PairwiseSource:
         why: list[str],
     ) -> None:
         games = [(place, pair) for place, pairs in enumerate(drawn) for pair in pairs]
-        verdicts = self.judge.compare([_pair(groups[place], pair) for place, pair in games])
+        verdicts = self.judge.compare_batch([_pair(groups[place], pair) for place, pair in games])
         for (place, (first, second)), verdict in zip(games, verdicts, strict=True):
             if isinstance(verdict, BudgetError):
                 raise verdict
@@ -171,11 +170,11 @@ def _pair(group: Group, pair: tuple[int, int]) -> Pair:
     first, second = (group.answers[number].clip for number in pair)
     assert first is not None
     assert second is not None
-    return Pair(asked_utterance(group), first, second)
+    return Pair(question_of(group), first, second)
 
 
-def asked_utterance(group: Group) -> Utterance:
-    """The group's question for a judge: its sound where there is a file, what was heard in it, and how it was said."""
+def question_of(group: Group) -> Utterance:
+    """Returns the group's question for a judge: its sound where there is a file, its transcript and its style."""
     question = group.question
     clip = read_clip(question.clip) if question.clip is not None else None
     return Utterance(clip, question.transcript, question.style)

@@ -13,7 +13,7 @@ from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.bench.detection.baselines import BASELINES, count_phonemes, open_baseline, same_speaker, speech_s
 from paras2s.bench.detection.data import SUITES
 from paras2s.errors import AssetError, ConfigError
-from paras2s.reward.judges.llm_judge import Exchange, Pair, Utterance
+from paras2s.reward.judges.base import Exchange, Pair, Utterance
 from paras2s.types import Preference, Unscored, Verdict
 
 NEEDS_ESPEAK = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="the program espeak-ng is not installed")
@@ -55,7 +55,7 @@ def test_dnsmos_prefers_the_clean_clip_in_either_place(clips, kept):
     judge, bad = open_baseline("dnsmos", SUITES["tmhintq"], kept), noisy(clips[0], 0)
     told = []
     pairs = [pair_of(clips[0], bad), pair_of(bad, clips[0]), pair_of(clips[0], clips[0])]
-    found = judge.compare(pairs, lambda done, total: told.append((done, total)))
+    found = judge.compare_batch(pairs, lambda done, total: told.append((done, total)))
     assert labels(found) == ["1", "2", "tie"]
     assert [one.points for one in found] == [1.0, 0.0, 0.5]
     assert told == [(1, 3), (2, 3), (3, 3)]
@@ -63,12 +63,12 @@ def test_dnsmos_prefers_the_clean_clip_in_either_place(clips, kept):
 
 def test_dnsmos_scores_a_clip_from_one_to_five_and_silence_not_at_all(clips, kept):
     judge = open_baseline("dnsmos", SUITES["somos"], kept)
-    good, none = judge.rate([Exchange(Utterance(), clips[0]), Exchange(Utterance(), SILENCE)])
+    good, none = judge.score_batch([Exchange(Utterance(), clips[0]), Exchange(Utterance(), SILENCE)])
     assert isinstance(good, Verdict)
     assert 1 <= good.score <= 5
     assert isinstance(none, Unscored)
     assert "silent" in none.reason
-    assert isinstance(judge.compare([pair_of(clips[0], SILENCE)])[0], Unscored)
+    assert isinstance(judge.compare_batch([pair_of(clips[0], SILENCE)])[0], Unscored)
 
 
 # Speaking rate.
@@ -104,18 +104,18 @@ def test_the_clip_that_was_made_faster_is_faster(clips, kept, name):
     pairs = [pair_of(clips[1], quick, (words, words)), pair_of(quick, clips[1], (words, words))]
     pairs += [pair_of(clips[1], clips[1], (words, words)), pair_of(clips[1], SILENCE, (words, words))]
     pairs += [pair_of(clips[1], quick, (words, "..."))]
-    found = labels(judge.compare(pairs))
+    found = labels(judge.compare_batch(pairs))
     assert found[:3] == ["2", "1", "tie"]
     assert found[3] == "the clip is silent: it has no rate"
     assert found[4].startswith(f"no {judge.unit} in what is said")
     # The same units in 1 / 1.25 of the time.
-    slow, fast = (float(part.split()[0]) for part in judge.compare(pairs[:1])[0].reason.split(" and "))
+    slow, fast = (float(part.split()[0]) for part in judge.compare_batch(pairs[:1])[0].reason.split(" and "))
     assert fast / slow == pytest.approx(1.25, rel=0.01)
 
 
 def test_words_that_are_not_given_are_heard(clips, kept):
     judge = open_baseline("syllables", SUITES["speaking_rate"], kept)
-    found = judge.compare([pair_of(clips[0], faster(clips[0], 1.25)), pair_of(SILENCE, clips[0])])
+    found = judge.compare_batch([pair_of(clips[0], faster(clips[0], 1.25)), pair_of(SILENCE, clips[0])])
     assert labels(found)[0] == "2"
     assert isinstance(found[1], Unscored)
     assert "whisper-tiny" in judge.version
@@ -164,13 +164,13 @@ def test_the_speaker_model_runs_and_the_threshold_decides(clips, speaker_model):
 
     short = [Clip(clip.samples[:16_000], clip.sample_rate_hz) for clip in clips[:2]]
     pairs = [pair_of(short[0], short[0]), pair_of(short[0], short[1]), pair_of(short[0], SILENCE)]
-    same, other, silent = judge(0.999999).compare(pairs)
+    same, other, silent = judge(0.999999).compare_batch(pairs)
     assert same.label == "same"
     assert same.points == 1.0
     assert same.reason.startswith("cosine 1.0000")
     assert other.label == "different"
     assert isinstance(silent, Unscored)
-    assert judge(-1.0).compare(pairs[1:2])[0].label == "same"
+    assert judge(-1.0).compare_batch(pairs[1:2])[0].label == "same"
 
 
 @pytest.mark.filterwarnings("ignore:std")
@@ -190,7 +190,7 @@ def test_a_clip_too_short_for_the_speaker_model_has_no_verdict(clips, speaker_mo
     heard = clips[0].at(16_000).samples
     loudest = int(np.abs(heard).argmax())
     long, short = Clip(heard[:16_000], 16_000), Clip(heard[loudest : loudest + samples], 16_000)
-    for (found,) in (judge.compare([pair_of(long, short)]), judge.compare([pair_of(short, long)])):
+    for (found,) in (judge.compare_batch([pair_of(long, short)]), judge.compare_batch([pair_of(short, long)])):
         assert isinstance(found, Unscored if reason else Preference)
         assert found.reason.startswith(reason)
 
@@ -199,7 +199,7 @@ def test_missing_weights_say_what_to_do(clips, tmp_path):
     pytest.importorskip("transformers", reason="the extra 'offline' is not installed")
     judge = open_baseline("speaker", SUITES["speaker_identity"], {"model": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"--set model=.*give its folder"):
-        judge.compare([pair_of(clips[0], clips[1])])
+        judge.compare_batch([pair_of(clips[0], clips[1])])
 
 
 # Which is for what.

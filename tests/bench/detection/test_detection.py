@@ -30,7 +30,7 @@ from paras2s.bench.detection.data import (
 from paras2s.bench.detection.report import accuracy, against, detection_report, mark, show_detection, squared_error, stars
 from paras2s.errors import DataError
 from paras2s.reward.judges.audio_judge.tasks import TASKS
-from paras2s.reward.judges.llm_judge import Pair
+from paras2s.reward.judges.base import Pair
 from paras2s.types import Preference, Unscored, Verdict
 from paras2s.utils.io import write_jsonl
 

@@ -32,7 +32,7 @@ from paras2s.bench.ranking.metrics import (
 )
 from paras2s.bench.ranking.report import gathered, markdown, notes_of, place_labels, ranking_json, scatter_svg, sheets_of
 from paras2s.errors import ConfigError, DataError
-from paras2s.reward.judges.votes import ENSEMBLE, EnsembleRule
+from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule
 from paras2s.reward.sources.pairwise import PRIOR_GAMES
 
 # AudioJudge, Table 8: people's win rates in per cent.

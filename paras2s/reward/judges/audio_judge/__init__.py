@@ -1,1 +1,1 @@
-"""AudioJudge: an audio model listens and decides."""
+"""Audio judges: an audio model hears the clips and judges them (AudioJudge, StyleSet)."""

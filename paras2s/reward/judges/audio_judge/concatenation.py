@@ -1,6 +1,6 @@
-"""Clips joined into one recording, each announced by a signal, so that a judge can tell them apart by ear (AudioJudge, 3.2).
+"""Concatenates clips into one recording, each after a signal, so that an audio model can tell them apart (AudioJudge, 3.2).
 
-Signals are rendered by this project: spoken words, or tones. Where each segment lies is kept beside the sound.
+This project renders the signals: spoken words, or tones. The position of each segment is recorded.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Literal, Protocol
 import numpy as np
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
+from paras2s.errors import ConfigError
 from paras2s.utils.io import write_bytes
 
 Boundary = Literal["instruction", "first", "second", "clip", "example", "test"]
 Speak = Callable[[Sequence[str]], list[Clip]]
 
-# What a voice says at each boundary; an example's number follows its word.
+# The spoken signal of each boundary; an example's number follows its word.
 WORDS: dict[Boundary, str] = {
     "instruction": "Instruction.",
     "first": "First audio.",
@@ -39,13 +40,13 @@ BEEPS_HZ: dict[Boundary, tuple[float, ...]] = {
     "test": (783.99, 659.25, 523.25),
 }
 BEEP_S, BEEP_GAP_S, BEEP_FADE_S, BEEP_PEAK = 0.15, 0.08, 0.01, 0.2
-# Changes with the words, the beeps or the voice that a judge hears between clips.
+# Changes with the words, the beeps or the voice of the signals.
 SIGNALS_VERSION = "1"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A segment of a joined clip: what it is ("first", "signal:first") and where, in seconds."""
+    """A segment of a joined clip: its name ("first", "signal:first") and its position in seconds."""
 
     name: str
     start_s: float
@@ -54,7 +55,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Joined:
-    """One clip and the segments in it, in order; between them is silence."""
+    """A concatenated clip and its segments, in order, with silence between them."""
 
     clip: Clip
     marks: tuple[Mark, ...]
@@ -64,25 +65,25 @@ class Signals(Protocol):
     """Renders the sound that announces a segment."""
 
     def render(self, boundary: Boundary, number: int | None) -> Clip | None:
-        """The signal, or None for no signal at all. `number` is an example's, from 1."""
+        """Returns the signal, or None for silence alone. `number` is the number of an example, from 1."""
 
 
 class NoSignals:
-    """Silence alone parts the segments."""
+    """Renders no signals; silence alone separates the segments."""
 
     def render(self, boundary: Boundary, number: int | None) -> Clip | None:
-        """None."""
+        """Returns None."""
         return None
 
 
 class ToneSignals:
-    """Beeps, by the pitches of `BEEPS_HZ`. An example's number is not told by them."""
+    """Renders beeps at the pitches of `BEEPS_HZ`; they do not give an example's number."""
 
     def __init__(self, sample_rate_hz: int) -> None:
         self.sample_rate_hz = sample_rate_hz
 
     def render(self, boundary: Boundary, number: int | None) -> Clip | None:
-        """Sine beeps with faded edges."""
+        """Returns sine beeps with faded edges."""
         rate_hz = self.sample_rate_hz
         time_s = np.arange(round(BEEP_S * rate_hz)) / rate_hz
         edge = np.clip(np.minimum(time_s, BEEP_S - time_s) / BEEP_FADE_S, 0.0, 1.0)
@@ -94,14 +95,14 @@ class ToneSignals:
 
 
 class SpokenSignals:
-    """A voice that says what comes, kept under `folder` by its words: they are few, and starting a voice takes seconds."""
+    """Renders spoken words. They are few and starting a voice takes seconds, so each is cached in `folder`."""
 
     def __init__(self, speak: Speak, folder: Path) -> None:
         self._speak, self._folder = speak, folder
         self._known: dict[str, Clip] = {}
 
     def render(self, boundary: Boundary, number: int | None) -> Clip | None:
-        """The spoken words, spoken only if nobody asked for them before."""
+        """Returns the spoken words, from the cache where they are there."""
         text = WORDS[boundary] if number is None else f"{WORDS[boundary]} {number}."
         if text not in self._known:
             name = hashlib.sha256(f"{SIGNALS_VERSION}\0{text}".encode()).hexdigest()[:16]
@@ -112,9 +113,27 @@ class SpokenSignals:
         return self._known[text]
 
 
+def make_signals(kind: Literal["spoken", "tone", "none"], sample_rate_hz: int, cache_dir: Path, voice: Speak | None) -> Signals:
+    """Returns the signals of this kind.
+
+    Raises:
+        ConfigError: spoken signals without a voice.
+    """
+    if kind == "none":
+        return NoSignals()
+    if kind == "tone":
+        return ToneSignals(sample_rate_hz)
+    if voice is None:
+        raise ConfigError(
+            "signals: spoken ones need a voice, which a reward worker does not have; choose signals: tone, or run: "
+            "pip install 'paras2s[offline]'"
+        )
+    return SpokenSignals(voice, cache_dir / "signals")
+
+
 @dataclass(frozen=True)
 class Segment:
-    """A clip to be joined, and what announces it."""
+    """A clip to be joined and its boundary; without a clip, a signal alone."""
 
     boundary: Boundary
     clip: Clip | None = None
@@ -122,15 +141,12 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """As marks call it."""
+        """The name used in marks."""
         return self.boundary if self.number is None else f"{self.boundary} {self.number}"
 
 
 def join(segments: Iterable[Segment], signals: Signals, silence_s: float, sample_rate_hz: int) -> Joined:
-    """All segments one after the other, each after its signal, with silence between any two sounds.
-
-    A segment without a clip is a signal alone, such as an example's number.
-    """
+    """Concatenates all segments, each after its signal, with silence between any two sounds."""
     sounds: list[tuple[str, Clip]] = []
     for segment in segments:
         signal = signals.render(segment.boundary, segment.number)

@@ -1,4 +1,4 @@
-"""Labelled examples that a listening judge is shown before it judges: one JSON object a line, clips beside the file.
+"""Labelled examples that are shown to an audio judge first: one JSON object a line, with the clips beside the file.
 
 {"first": "a.wav", "second": "b.wav", "instruction": "i.wav", "labels": {"lexical": "1"}, "reason": "..."}; `label` is for a
 file of one task. A single clip is `clip`. A match is "same" or "different".
@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import AudioError, DataError, one_line
-from paras2s.reward.judges.llm_judge import Utterance
+from paras2s.reward.judges.base import Utterance
 
 
 @dataclass(frozen=True)
 class Example:
-    """One example: its clips, what they answer, and the right verdict of each task. `name` is where it stands."""
+    """One example: its clips, their instruction and the right verdict of each task. `name` is its file and line."""
 
     name: str
     clips: tuple[Clip, ...]
@@ -29,26 +29,26 @@ class Example:
     label: str | None
     reason: str
     words: tuple[str, ...] | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
+    task_inputs: Mapping[str, str] = field(default_factory=dict)
 
     def label_for(self, task: str) -> str:
-        """The right verdict of a task.
+        """Returns the right verdict of a task.
 
         Raises:
             DataError: there is none; an example without one teaches nothing.
         """
-        found = self.labels.get(task, self.label)
-        if found is None:
+        label = self.labels.get(task, self.label)
+        if label is None:
             raise DataError(f"{self.name}: the example has no label for {task}; give 'label', or 'labels' with {task!r}")
-        return found
+        return label
 
     @property
     def digest(self) -> str:
-        """Changes with anything that a judge would hear or read of it."""
-        sound = [clip.digest.encode() for clip in self.clips]
-        asked = b"" if self.instruction.clip is None else self.instruction.clip.digest.encode()
-        text = repr((self.instruction.text, sorted(self.labels.items()), self.label, self.reason, self.words, self.told))
-        return hashlib.sha256(b"\0".join([*sound, asked, text.encode()])).hexdigest()[:16]
+        """A hash of everything that a judge hears or reads of it."""
+        sound = [clip.samples.tobytes() for clip in self.clips]
+        instruction = b"" if self.instruction.clip is None else self.instruction.clip.samples.tobytes()
+        texts = (self.instruction.text, sorted(self.labels.items()), self.label, self.reason, self.words, self.task_inputs)
+        return hashlib.sha256(b"\0".join([*sound, instruction, repr(texts).encode()])).hexdigest()[:16]
 
 
 class _Row(BaseModel):
@@ -63,11 +63,11 @@ class _Row(BaseModel):
     label: str | None = None
     reason: str = ""
     words: tuple[str, ...] | None = None
-    told: dict[str, str] = {}
+    task_inputs: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _check(self) -> _Row:
-        pair = [one for one in (self.first, self.second) if one is not None]
+        pair = [name for name in (self.first, self.second) if name is not None]
         if len(pair) != (2 if self.clip is None else 0):
             raise ValueError("give either 'clip', or both 'first' and 'second'")
         if self.words is not None and len(self.words) != len(self.paths):
@@ -80,32 +80,32 @@ class _Row(BaseModel):
 
 
 def load_examples(path: Path) -> list[Example]:
-    """The examples of a file, in its order; clips are looked for beside it.
+    """Loads the examples of a file, in its order; clip paths are relative to the file.
 
     Raises:
         DataError: missing, a wrong row, or a clip that cannot be read; names the line.
     """
-    found = []
+    examples = []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({one_line(error)}); give a file of examples (JSONL)") from error
     for number, line in enumerate(lines, 1):
-        # No log of ours, in which a last line may be cut off: every line that says something must be whole.
+        # Unlike our own logs, whose last line may be cut off, every line that is not empty must be complete.
         if not line.strip():
             continue
         where = f"{path}:{number}"
         try:
             row = _Row.model_validate_json(line)
             clips = tuple(read_clip(path.parent / name) for name in row.paths)
-            asked = None if row.instruction is None else read_clip(path.parent / row.instruction)
+            spoken = None if row.instruction is None else read_clip(path.parent / row.instruction)
         except ValidationError as error:
             wrong = error.errors()[0]
             raise DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
         except AudioError as error:
             raise DataError(f"{where}: {error}") from error
-        instruction = Utterance(asked, row.instruction_text)
-        found.append(Example(where, clips, instruction, row.labels, row.label, row.reason, row.words, row.told))
-    if not found:
+        instruction = Utterance(spoken, row.instruction_text)
+        examples.append(Example(where, clips, instruction, row.labels, row.label, row.reason, row.words, row.task_inputs))
+    if not examples:
         raise DataError(f"{path}: holds no example")
-    return found
+    return examples

@@ -1,6 +1,6 @@
-"""The messages a listening judge gets: examples, test clips and question, by one of five strategies (AudioJudge, Figs. 7-16).
+"""The messages of an audio judge: examples, test clips and question, by one of five strategies (AudioJudge, Figs. 7-16).
 
-What was joined into which recording is kept, so that a person can hear and read exactly what the judge was given.
+The segments of every recording are recorded, so that a person can hear and read exactly what the judge was given.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ LAYOUT_VERSION = "3"
 
 @dataclass(frozen=True)
 class Case:
-    """One question's sound: its clips by what they are, in the order they are heard, and what is written beside them.
+    """The clips of one item, named and in order, and the text beside them.
 
-    `words` are transcripts of clips; `told` fills the prompt; `written` is an instruction that has no sound.
+    `words` are transcripts of clips; `task_inputs` fill the prompt; `written` is an instruction that has no sound.
     """
 
     clips: tuple[tuple[Boundary, Clip], ...]
     words: Mapping[Boundary, str]
-    told: Mapping[str, str]
+    task_inputs: Mapping[str, str]
     written: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class ShownExample:
-    """An example with its right verdict, as the assistant would have said it."""
+    """An example with the assistant's reply that gives its right verdict."""
 
     case: Case
     reply: str
@@ -57,14 +57,14 @@ class ShownExample:
 
 @dataclass(frozen=True)
 class JudgeRequest:
-    """The messages of one call, and of every recording in them, in order, the segments it was joined from."""
+    """The messages of one call, and the segments of every recording in them, in order."""
 
     messages: tuple[Message, ...]
     marks: tuple[tuple[Mark, ...], ...]
 
 
-class Listening:
-    """Writes messages by one strategy. What stands before the test is the same in every call, and is made once.
+class MessageBuilder:
+    """Builds messages by one strategy. The opening before the test clips is the same in every call and is built once.
 
     Raises:
         JudgeError: the examples alone are larger or longer than the config lets be sent.
@@ -83,8 +83,8 @@ class Listening:
             opening += [message for example in examples for message in self._shown_in_turn(example, sent)]
         self._opening, self._opening_sent = tuple(opening), sent
 
-    def ask(self, case: Case) -> JudgeRequest:
-        """Everything about one case.
+    def build(self, case: Case) -> JudgeRequest:
+        """Returns the messages about one case.
 
         Raises:
             JudgeError: a recording is larger, or all together are longer, than the config lets be sent.
@@ -96,8 +96,8 @@ class Listening:
         return JudgeRequest((*self._opening, test), tuple(sent.marks))
 
     def _shown_in_turn(self, example: ShownExample, sent: _Sent) -> list[Message]:
-        asked = self._user(example.case, self.strategy == "pair_example", sent, None)
-        return [Message("user", tuple(asked)), Message("assistant", (example.reply,))]
+        question = self._user(example.case, self.strategy == "pair_example", sent, None)
+        return [Message("user", tuple(question)), Message("assistant", (example.reply,))]
 
     def _shown_together(self, examples: Sequence[ShownExample], sent: _Sent) -> list[Message]:
         segments: list[Segment] = []
@@ -107,21 +107,23 @@ class Listening:
         parts: list[str | Audio] = [SHOWN, sent.joined(self._join(segments)), f"{VERDICTS}\n{verdicts}"]
         for number, example in enumerate(examples, 1):
             parts += _written(example.case, f"example_{number}_")
-            if example.case.told:
-                parts.append(f"What example {number} was to be:\n{as_data(f'example_{number}', dict(example.case.told))}")
+            if example.case.task_inputs:
+                parts.append(
+                    f"What example {number} was to be:\n{as_data(f'example_{number}', dict(example.case.task_inputs))}"
+                )
         return [Message("user", tuple(parts)), Message("assistant", (UNDERSTOOD,))]
 
     def _user(self, case: Case, joined: bool, sent: _Sent, announced: Boundary | None) -> list[str | Audio]:
         parts: list[str | Audio] = []
         if joined:
             opening = [Segment(announced)] if announced else []
-            heard = sent.joined(self._join([*opening, *_segments(case)]))
-            parts += [JOINED if self.task.clips == 2 else INTRODUCED["clip"], heard]
+            recording = sent.joined(self._join([*opening, *_segments(case)]))
+            parts += [JOINED if self.task.clips == 2 else INTRODUCED["clip"], recording]
         else:
             for name, clip in case.clips:
                 parts += [INTRODUCED[name], sent.alone(name, clip)]
         parts += _written(case, "")
-        values: dict[str, Any] = dict(case.told)
+        values: dict[str, Any] = dict(case.task_inputs)
         return [*parts, *self.prompt.messages(values, {})[1].parts]
 
     def _join(self, segments: Sequence[Segment]) -> Joined:
@@ -129,7 +131,7 @@ class Listening:
 
 
 class _Sent:
-    """The recordings of one call as they are encoded, within the config's limits; `before` are those it begins with."""
+    """Encodes the recordings of one call within the config's limits; `before` are those of the opening."""
 
     def __init__(self, config: AudioJudgeConfig, before: _Sent | None = None) -> None:
         self.config = config
@@ -141,15 +143,15 @@ class _Sent:
         at = clip.at(self.config.audio.sample_rate_hz)
         return self.joined(Joined(at, (Mark(name, 0.0, at.duration_s),)))
 
-    def joined(self, found: Joined) -> Audio:
+    def joined(self, recording: Joined) -> Audio:
         limits = self.config.audio
-        data = encode_clip(found.clip, limits.format.upper())
-        self.audio_s += found.clip.duration_s
+        data = encode_clip(recording.clip, limits.format.upper())
+        self.audio_s += recording.clip.duration_s
         sent_mb = len(data) * BASE64 / BYTES_PER_MB
         self.sent_mb += sent_mb
         if limits.max_file_mb is not None and sent_mb > limits.max_file_mb:
             raise JudgeError(
-                f"a recording of {found.clip.duration_s:.0f} s is {sent_mb:.1f} MB as sent, above audio.max_file_mb "
+                f"a recording of {recording.clip.duration_s:.0f} s is {sent_mb:.1f} MB as sent, above audio.max_file_mb "
                 f"({limits.max_file_mb:g}); join fewer clips, or choose another audio.format"
             )
         if limits.max_request_mb is not None and self.sent_mb > limits.max_request_mb:
@@ -161,12 +163,12 @@ class _Sent:
             raise JudgeError(
                 f"the call's recordings are longer than audio.max_audio_s ({limits.max_audio_s:g} s); show fewer examples"
             )
-        self.marks.append(found.marks)
-        return Audio(data, found.clip.duration_s, limits.format)
+        self.marks.append(recording.marks)
+        return Audio(data, recording.clip.duration_s, limits.format)
 
 
 def _without_examples(strategy: Strategy) -> Strategy:
-    """What a strategy is without examples: joining the test's clips is all that may be left of it (Table 1's footnote)."""
+    """Returns the strategy without examples: it joins the test's clips or nothing (Table 1's footnote)."""
     return "test" if strategy in ("test", "examples_and_test") else "none"
 
 
@@ -175,11 +177,11 @@ def _segments(case: Case) -> list[Segment]:
 
 
 def _written(case: Case, prefix: str) -> list[str | Audio]:
-    """What stands beside the sound in writing, as data."""
+    """The text beside the sound, as data."""
     parts: list[str | Audio] = []
     if case.written is not None:
         parts.append(f"The instruction, in writing:\n{as_data(f'{prefix}instruction', dict(case.written))}")
     if case.words:
-        said = {str(name): text for name, text in case.words.items()}
-        parts.append(f"What is said in the recordings:\n{as_data(f'{prefix}transcripts', said)}")
+        transcripts = {str(name): text for name, text in case.words.items()}
+        parts.append(f"What is said in the recordings:\n{as_data(f'{prefix}transcripts', transcripts)}")
     return parts

@@ -1,4 +1,4 @@
-"""What a listening judge is asked, one prompt each (AudioJudge, Tables 5 to 7; StyleSet, Tables 3 to 5), and how it answers.
+"""The tasks of an audio judge, one prompt each (AudioJudge, Tables 5 to 7; StyleSet, Tables 3 to 5), and their replies.
 
 A reply that does not hold exactly what its task allows gives no vote. It is never guessed at.
 """
@@ -17,45 +17,45 @@ from paras2s.types import PAIR_LABELS, MatchLabel, PairLabel
 Kind = Literal["winner", "winner_or_tie", "match", "score", "realism"]
 PAIRWISE: tuple[Kind, ...] = ("winner", "winner_or_tie", "match")
 SCALES: dict[Kind, tuple[int, ...]] = {"score": (1, 2, 3, 4, 5), "realism": (0, 1)}
-# At the very end: what stands before may be what a clip said, or what the judge considered.
+# At the very end: text before it may quote a clip, or be a consideration.
 FINAL_SCORE = re.compile(r"final\s+score\W*?\[\[\s*(-?\d+)\s*\]\]\W*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class AudioTask:
-    """One question to ask of clips. `ask` is the file of the user's message; `instructed`: the clips answer an instruction.
+    """One task. `prompt` is the file of the user's message; `instructed` tells whether the clips answer an instruction.
 
-    `told` names what `Exchange.told` must hold; `says` is the form of the reply: JSON, or a number in double brackets.
+    `inputs` are the keys that `Exchange.task_inputs` must have; `reply_format` is JSON or a number in double brackets.
     """
 
     name: str
     kind: Kind
-    ask: str
+    prompt: str
     instructed: bool = False
-    told: tuple[str, ...] = ()
-    says: Literal["json", "brackets"] = "json"
+    inputs: tuple[str, ...] = ()
+    reply_format: Literal["json", "brackets"] = "json"
 
     @property
     def clips(self) -> int:
-        """How many clips are judged at once."""
+        """The number of clips that are judged at once."""
         return 2 if self.kind in PAIRWISE else 1
 
     @property
     def key(self) -> str:
-        """The reply's key that holds the verdict."""
+        """The key of the verdict in the reply."""
         return {"match": "match", "score": "score", "realism": "score"}.get(self.kind, "label")
 
     @property
     def labels(self) -> tuple[PairLabel | MatchLabel, ...]:
-        """What may be said of a pair; () of a single clip."""
+        """The possible labels of a pair; () for a single clip."""
         if self.kind == "match":
             return get_args(MatchLabel)
         return () if self.clips == 1 else PAIR_LABELS if self.kind == "winner_or_tie" else ("1", "2")
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """JSON schema of the reply; None where it is no JSON."""
-        if self.says != "json":
+        """The JSON schema of the reply; None where it is no JSON."""
+        if self.reply_format != "json":
             return None
         verdict: dict[str, Any] = {"type": "string", "enum": list(self.labels)}
         if self.kind == "match":
@@ -70,39 +70,39 @@ class AudioTask:
         }
 
     def read(self, text: str) -> tuple[PairLabel | MatchLabel | float, str]:
-        """The verdict and its reasoning: a label of a pair, a number of a single clip.
+        """Reads the verdict and its reasoning: a label of a pair, a number for a single clip.
 
         Raises:
             JudgeError: there is none, or one that this task does not know.
         """
-        if self.says == "brackets":
+        if self.reply_format == "brackets":
             return self._read_brackets(text)
-        found = objects_with(text, self.key)
-        verdicts = [self._verdict(one[self.key]) for one in found]
+        objects = objects_with(text, self.key)
+        verdicts = [self._verdict(one[self.key]) for one in objects]
         if len(set(verdicts)) > 1:
             raise JudgeError(f"the reply holds verdicts that differ: {', '.join(map(str, verdicts))}")
-        return verdicts[-1], reasoning_of(found[-1])
+        return verdicts[-1], reasoning_of(objects[-1])
 
     def _read_brackets(self, text: str) -> tuple[float, str]:
-        found = FINAL_SCORE.search(text)
-        if found is None:
+        match = FINAL_SCORE.search(text)
+        if match is None:
             raise JudgeError("the reply does not end with a final score in double brackets")
-        return float(self._on_scale(int(found.group(1)))), text[: found.start()].strip()
+        return float(self._on_scale(int(match.group(1)))), text[: match.start()].strip()
 
     def _verdict(self, value: Any) -> PairLabel | MatchLabel | float:
         if self.clips == 1:
-            whole = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-            return float(self._on_scale(whole))
+            score = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+            return float(self._on_scale(score))
         if self.kind == "match":
-            said = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else value
-            if not isinstance(said, bool):
+            match = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else value
+            if not isinstance(match, bool):
                 raise JudgeError(f"match: {value!r} is neither true nor false")
-            return "same" if said else "different"
+            return "same" if match else "different"
         # 1 and "1" cannot be taken for anything else; True is not 1.
         label = str(value).strip().lower() if isinstance(value, str | int) and not isinstance(value, bool) else value
-        for one in self.labels:
-            if label == one:
-                return one
+        for known in self.labels:
+            if label == known:
+                return known
         raise JudgeError(f"label: {value!r} is not one of {', '.join(self.labels)}")
 
     def _on_scale(self, value: Any) -> int:
@@ -112,14 +112,14 @@ class AudioTask:
         return int(value)
 
     def example_reply(self, label: str, reasoning: str) -> str:
-        """What an assistant would have said of an example with this label.
+        """Returns the assistant's reply to an example with this label.
 
         Raises:
             JudgeError: the task knows no such label.
         """
         import json
 
-        if self.says == "brackets":
+        if self.reply_format == "brackets":
             return f"{reasoning}\nFinal score: [[{self._on_scale(_number(label))}]]".strip()
         verdict: Any = label.strip().lower()
         label = verdict
@@ -158,15 +158,15 @@ TASKS: dict[str, AudioTask] = {
         # AudioJudge, appendix E.
         AudioTask("mos", "score", "listen_ask_mos"),
         # StyleSet, Tables 3 to 5.
-        AudioTask("style_following", "score", "listen_ask_style", told=("text", "style"), says="brackets"),
-        AudioTask("role_play_style", "score", "listen_ask_role_play", told=("context",), says="brackets"),
-        AudioTask("role_play_realism", "realism", "listen_ask_role_play", told=("context",), says="brackets"),
+        AudioTask("style_following", "score", "listen_ask_style", inputs=("text", "style"), reply_format="brackets"),
+        AudioTask("role_play_style", "score", "listen_ask_role_play", inputs=("context",), reply_format="brackets"),
+        AudioTask("role_play_realism", "realism", "listen_ask_role_play", inputs=("context",), reply_format="brackets"),
     )
 }
 
 
 def find_task(name: str) -> AudioTask:
-    """A task by name.
+    """Finds a task by name.
 
     Raises:
         ConfigError: there is none of that name.
@@ -177,5 +177,5 @@ def find_task(name: str) -> AudioTask:
 
 
 def points_of(verdict: PairLabel | MatchLabel | float) -> float:
-    """A vote as a number: points of a label, a score as it is."""
+    """Returns a vote as a number: the points of a label, a score as it is."""
     return verdict if isinstance(verdict, float) else POINTS[verdict]

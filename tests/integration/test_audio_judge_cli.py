@@ -1,4 +1,4 @@
-"""`judge pair`, `judge clip` and `bench systems` with a listening judge, as programs, on real speech and a scripted endpoint.
+"""`judge pair`, `judge clip` and `bench systems` with an audio judge, as programs, on real speech and a scripted endpoint.
 
 Not covered: what a real audio model says; the scripted one prefers the longer answer, which it decodes to know.
 """
@@ -66,7 +66,7 @@ def test_a_pair_by_the_ensemble_and_by_one_task(speech):
         assert sorted(lengths_s(one) for one in server.requests[:2]) == [[1.0, 2.0, 4.0], [1.0, 4.0, 2.0]]
         shown = paras2s(*words, "--instruction", "0.wav", cwd=speech).stdout
         assert len(server.requests) == 6
-        assert "ensemble: 1; heard in both orders, which agree" in shown
+        assert "ensemble: 1; judged in both orders, which agree" in shown
         alone = paras2s(*words, "--task", "speaking_rate", "-s", "both_orders=false", "--json", cwd=speech)
         assert json.loads(alone.stdout)["verdicts"]["speaking_rate"]["label"] == "1"
         missing = paras2s(*words, "--json", cwd=speech, status=1)
@@ -103,18 +103,25 @@ def test_a_dump_holds_what_would_be_sent_with_spoken_signals_and_no_call_is_made
 def test_one_clip_is_scored_by_five_samples(speech):
     scores = iter([4, 5, 4, 4, 3] * 3)
     with ScriptedEndpoint(lambda asked, number: Say(f"Final score: [[{next(scores)}]]")) as server:
-        told = ("--task", "style_following", "--told", "text=They are nearly as large as we.", "--told", "style=in a whisper")
-        words = ("judge", "clip", "2.wav", *told, *endpoint(server))
+        inputs = (
+            "--task",
+            "style_following",
+            "--input",
+            "text=They are nearly as large as we.",
+            "--input",
+            "style=in a whisper",
+        )
+        words = ("judge", "clip", "2.wav", *inputs, *endpoint(server))
         found = json.loads(paras2s(*words, "--json", cwd=speech).stdout)["verdict"]
         assert (found["score"], sorted(found["votes"])) == (4.0, [3, 4, 4, 4, 5])
         assert "score 4 of 5 votes, spread 0.71" in paras2s(*words, cwd=speech).stdout
         assert len(server.requests) == 5
         wrong = paras2s("judge", "clip", "2.wav", "--task", "style_following", cwd=speech, status=2)
-        # What is told is what was typed: no YAML's No, no mapping.
-        paras2s("judge", "clip", "2.wav", "--task", "style_following", "--told", "text=No", "--told", "style=Stop: now",
+        # An input is the text as typed: no YAML's No, no mapping.
+        paras2s("judge", "clip", "2.wav", "--task", "style_following", "--input", "text=No", "--input", "style=Stop: now",
                 *endpoint(server), cwd=speech)  # fmt: skip
         assert all(f'"{one}"' in json.dumps(server.requests[-1]).replace("\\", "") for one in ("No", "Stop: now"))
-    assert "style_following is told text and style; got nothing" in wrong.stderr
+    assert "style_following takes text and style; got nothing" in wrong.stderr
 
 
 def test_systems_meet_a_reference_and_their_verdicts_can_be_ranked(speech):

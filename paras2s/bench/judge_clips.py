@@ -1,0 +1,228 @@
+"""Judges one pair or one answer from files, with any judge: the work behind `paras2s judge`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from paras2s.audio.clip import Clip
+from paras2s.bench.display import show_blueprints, show_estimate, show_preference, show_verdict
+from paras2s.clients.chat import Bill, Request
+from paras2s.configs.schema.audio_judge import load_audio_judge_config
+from paras2s.data_gen.clip_encoder import RunClipEncoder
+from paras2s.data_gen.tts.signal_voice import signal_voice
+from paras2s.errors import BudgetError, ConfigError, JudgeError
+from paras2s.reward.blueprint.extract import build_blueprints
+from paras2s.reward.judges.audio_judge.dump import write_dump
+from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge, combine_tasks
+from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE
+from paras2s.reward.judges.audio_judge.judge import AudioJudge
+from paras2s.reward.judges.audio_judge.tasks import find_task
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Utterance, as_clip, as_utterance
+from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.judges.registry import judge_kind, judge_path, open_audio_judges, open_judge
+from paras2s.reward.judges.rubric import RubricJudge
+from paras2s.types import Blueprint, PairVerdict, Preference, Unscored, Verdict, to_json
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """The options of `judge`: the judge by name or path, what is laid over its config, and what is done instead of a call."""
+
+    name: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    tone: Path | None = None
+    task: str | None = None
+    both_orders: bool = False
+    estimate: bool = False
+    dump: Path | None = None
+
+    @property
+    def is_audio(self) -> bool:
+        """Whether the judge hears the clips by AudioJudge's prompts."""
+        return judge_kind(self.name) == "audio"
+
+    def open(self) -> Judge:
+        """Opens the judge."""
+        return open_judge(
+            self.name,
+            dict(self.overrides),
+            both_orders=True if self.both_orders else None,
+            tone=self.tone,
+            voice=signal_voice(),
+            encoder=RunClipEncoder,
+        )
+
+    def open_tasks(self) -> list[AudioJudge]:
+        """Opens the judge of each task of an audio judge."""
+        tasks = None if self.task is None else [self.task]
+        orders = True if self.both_orders else None
+        return open_audio_judges(self.name, dict(self.overrides), tasks=tasks, both_orders=orders, voice=signal_voice())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one command: its JSON, a function that shows it, and whether anything was scored."""
+
+    as_json: dict[str, Any]
+    show: Callable[[Console], None]
+    scored: bool = True
+
+
+def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: str | None) -> Outcome:
+    """Compares two clips.
+
+    Raises:
+        ConfigError: an option that this judge does not have, or one that it lacks. BudgetError: the budget ended.
+    """
+    clips = [as_clip(path) for path in (first, second)]
+    pair = Pair(Utterance() if instruction is None else as_utterance(instruction), clips[0], clips[1])
+    if options.is_audio:
+        return _judge_by_audio(options, pair)
+    if options.task is not None or options.dump is not None:
+        raise ConfigError(f"--task and --dump are for audio judges, whose YAML names 'tasks'; {options.name} is none")
+    if instruction is None:
+        raise ConfigError("--instruction: give what was asked, as text or as an audio file")
+    judge = options.open()
+    if options.estimate and (bill := _estimate(judge, pair)) is not None:
+        return bill
+    if not isinstance(judge, LLMJudge):
+        preference = judge.compare_batch([pair])[0]
+        return _preferences({options.name: _within_budget(preference)})
+    verdict = _within_budget(judge.label_pairs([pair])[0])
+    return _verdict(judge, {"answer 1": clips[0], "answer 2": clips[1]}, verdict)
+
+
+def judge_answer(options: JudgeOptions, question: str, answer: Path, style: str | None) -> Outcome:
+    """Scores one answer to a question.
+
+    Raises:
+        ConfigError: an option that this judge does not have, or one that it lacks. BudgetError: the budget ended.
+    """
+    clip = as_clip(answer)
+    if judge_kind(options.name) in ("rubric", "reward_model") and (options.estimate or options.overrides):
+        raise ConfigError(f"--judge {options.name} makes no call and has no config: leave --estimate and --set out")
+    if options.is_audio:
+        raise ConfigError(f"{options.name}: this is an audio judge; `judge clip` scores a clip by it")
+    judge = options.open()
+    if isinstance(judge, RubricJudge):
+        return _judge_by_rubric(judge, Exchange(Utterance(text=question, style=style), clip))
+    exchange = Exchange(as_utterance(question, style), clip)
+    if options.estimate and (bill := _estimate(judge, exchange)) is not None:
+        return bill
+    return _verdict(judge, {"answer": clip}, _within_budget(judge.score_batch([exchange])[0]))
+
+
+def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str]) -> Outcome:
+    """Scores one clip by a task of an audio judge.
+
+    Raises:
+        ConfigError: inputs that the task does not have, or one that it lacks. BudgetError: the budget ended.
+    """
+    task = find_task(options.task or "mos")
+    if set(inputs) != set(task.inputs):
+        raise ConfigError(
+            f"--input: {task.name} takes {' and '.join(task.inputs) or 'nothing'}; got {', '.join(inputs) or 'nothing'}"
+        )
+    return _judge_by_audio(options, Exchange(Utterance(), as_clip(clip), task_inputs=inputs))
+
+
+def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
+    if exchange.question.style is None:
+        raise ConfigError("--style: the rubric needs to know how the question was asked")
+    blueprint = judge.measure([exchange.answer])[0]
+    verdict = judge.judge_measured(exchange, blueprint)
+    return _with_blueprints({"verdict": to_json(verdict)}, {"answer": blueprint}, lambda out: show_verdict(out, verdict))
+
+
+def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange) -> Outcome:
+    if isinstance(item, Pair):
+        if options.tone is not None:
+            raise ConfigError(f"--tone: {options.name} is an audio judge and needs no tone classifier; leave it out")
+        names = [options.task] if options.task else load_audio_judge_config(judge_path(options.name)).tasks
+        if item.instruction != Utterance() and not any(find_task(name).instructed for name in names):
+            raise ConfigError(f"--instruction: {', '.join(names)} compares clips alone; leave it out")
+    judges = options.open_tasks()
+    if options.dump is not None or options.estimate:
+        return _without_calls(options, judges, item)
+    if isinstance(item, Exchange):
+        verdict = _within_budget(judges[0].score_batch([item])[0])
+        scored = not isinstance(verdict, Unscored)
+        return Outcome({"verdict": to_json(verdict)}, lambda out: show_verdict(out, verdict), scored)
+    judge = combine_tasks(judges)
+    if isinstance(judge, EnsembleJudge):
+        verdicts = _within_budget(judge.judge_aspects([item])[0])
+        return _preferences({**verdicts.aspects, ENSEMBLE: verdicts.overall})
+    return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item])[0])})
+
+
+def _without_calls(options: JudgeOptions, judges: Sequence[AudioJudge], item: Pair | Exchange) -> Outcome:
+    requests: list[Request] = []
+    for judge in judges:
+        orders = judge.judge_requests([item])[0]
+        if isinstance(orders, Unscored):
+            raise JudgeError(f"{judge.task.name}: {orders.reason}")
+        requests += judge.calls_of(orders)
+        if options.dump is not None:
+            write_dump(options.dump, judge, orders)
+    bill = judges[0].client.estimate(requests)
+
+    def show(console: Console) -> None:
+        if options.estimate:
+            show_estimate(console, judges[0].config.llm.model, bill)
+        if options.dump is not None:
+            console.print(f"{options.dump}: the messages and recordings of the judge; no call was made", highlight=False)
+
+    written = {} if options.dump is None else {"dump": str(options.dump)}
+    return Outcome({**written, **asdict(bill)}, show)
+
+
+def _estimate(judge: Judge, item: Pair | Exchange) -> Outcome | None:
+    """The cost at most; None where the item cannot be judged, as judging it says without a call."""
+    if not isinstance(judge, LLMJudge):
+        raise ConfigError(f"--estimate: {judge.name} makes no call; leave it out")
+    requests = judge.requests([item])[0]
+    if isinstance(requests, Unscored):
+        return None
+    bill: Bill = judge.client.estimate(requests)
+    return Outcome(asdict(bill), lambda out: show_estimate(out, judge.config.llm.model, bill))
+
+
+def _verdict(judge: Judge, clips: Mapping[str, Clip], verdict: PairVerdict | Verdict | Unscored) -> Outcome:
+    blueprints: dict[str, Blueprint] = {}
+    overall = None
+    if isinstance(judge, LLMJudge):
+        if judge.extractors:
+            measured = build_blueprints(list(clips.values()), judge.extractors, judge.cache)
+            blueprints = dict(zip(clips, measured, strict=True))
+        overall = judge.rule.fuse(verdict.labels) if isinstance(verdict, PairVerdict) else None
+    found = {"verdict": to_json(verdict), **({"overall": overall} if overall else {})}
+    return _with_blueprints(found, blueprints, lambda out: show_verdict(out, verdict, overall))
+
+
+def _with_blueprints(found: dict[str, Any], blueprints: dict[str, Blueprint], show: Callable[[Console], None]) -> Outcome:
+    def show_all(console: Console) -> None:
+        if blueprints:
+            show_blueprints(console, blueprints)
+        show(console)
+
+    return Outcome({**found, "blueprints": {name: to_json(one) for name, one in blueprints.items()}}, show_all)
+
+
+def _preferences(preferences: Mapping[str, Preference | Unscored]) -> Outcome:
+    def show(console: Console) -> None:
+        for task, preference in preferences.items():
+            show_preference(console, task, preference)
+
+    scored = not all(isinstance(preference, Unscored) for preference in preferences.values())
+    return Outcome({"verdicts": {task: to_json(one) for task, one in preferences.items()}}, show, scored)
+
+
+def _within_budget(verdict: Any) -> Any:
+    if isinstance(verdict, BudgetError):
+        raise verdict
+    return verdict

@@ -1,0 +1,40 @@
+"""Writes the messages and recordings of an audio judge to a folder, to be read and heard."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paras2s.clients.chat import Audio
+from paras2s.reward.judges.audio_judge.judge import AudioJudge
+from paras2s.reward.judges.audio_judge.messages import JudgeRequest
+from paras2s.types import to_json
+from paras2s.utils.io import write_bytes, write_json
+
+
+def write_dump(folder: Path, judge: AudioJudge, orders: Sequence[JudgeRequest]) -> None:
+    """Writes a folder for each order: messages.json with every text, and the recordings with their segments.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    for old in (folder / judge.task.name).glob("order-*"):
+        shutil.rmtree(old)
+    for number, request in enumerate(orders, 1):
+        place = folder / judge.task.name / f"order-{number}"
+        messages, marks, count = [], iter(request.marks), 0
+        for message in request.messages:
+            content: list[Any] = []
+            for part in message.parts:
+                if isinstance(part, Audio):
+                    count += 1
+                    name = f"audio-{count}.{part.format}"
+                    write_bytes(place / name, part.data)
+                    segments = [to_json(mark) for mark in next(marks)]
+                    content.append({"audio": name, "duration_s": part.duration_s, "segments": segments})
+                else:
+                    content.append(part)
+            messages.append({"role": message.role, "content": content})
+        write_json(place / "messages.json", messages)

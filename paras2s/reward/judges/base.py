@@ -1,0 +1,190 @@
+"""The interface of every judge, and the spoken questions and answers that a judge is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paras2s.audio.clip import Clip, read_clip
+from paras2s.errors import BudgetError, JudgeError
+from paras2s.reward.judges.votes import POINTS, prefer
+from paras2s.types import PairLabel, Preference, Unscored, Verdict
+
+if TYPE_CHECKING:
+    from paras2s.clients.chat import LLMClient, Request
+
+MAX_CLIP_S = 600.0
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".m4a", ".opus")
+# The longest file name; a longer text is never looked for on disk.
+MAX_NAME_BYTES = 250
+
+Progress = Callable[[int, int], None]
+Scored = Verdict | Unscored | BudgetError
+Preferred = Preference | Unscored | BudgetError
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A spoken or written turn: its clip, its text, or both. `style` is the speaking style, where known (ParaS2S's s_i)."""
+
+    clip: Clip | None = None
+    text: str | None = None
+    style: str | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An instruction and two answers to it; `words` are the answers' transcripts, where they are known."""
+
+    instruction: Utterance
+    first: Clip
+    second: Clip
+    words: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A question and one answer. `words` is the answer's transcript; `task_inputs` are the texts that a task's prompt names."""
+
+    question: Utterance
+    answer: Clip
+    words: str | None = None
+    task_inputs: Mapping[str, str] = field(default_factory=dict)
+
+
+class Judge:
+    """Base class of all judges. A subclass implements `score_batch`, `compare_batch`, or both.
+
+    `name` identifies the judge and its model, `version` its settings; both are stored with every verdict. A judge with
+    `scores_alone` scores each answer without the other one, so the order of a pair cannot change its preference. `client` is
+    None for a judge that runs on this machine.
+    """
+
+    name: str
+    version: str
+    scores_alone: bool = False
+    client: LLMClient | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with everything that may change a verdict: settings, prompts, weights."""
+        return self.version
+
+    def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
+        """Scores answers, in order. An answer that cannot be judged is Unscored, one beyond the budget a BudgetError.
+
+        Raises:
+            JudgeError: this judge only compares pairs.
+        """
+        raise JudgeError(f"{self.name} compares two answers and cannot score a single one")
+
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
+        """Compares pairs, in order; by default by the scores of both answers, where equal scores tie (AudioJudge, appendix E).
+
+        Raises:
+            JudgeError: this judge only scores single answers on a scale that pairs cannot be compared by.
+        """
+        scores = self.score_batch([side for pair in pairs for side in sides_of(pair)])
+        if on_progress:
+            on_progress(len(pairs), len(pairs))
+        return [self._prefer(*two) for two in zip(scores[::2], scores[1::2], strict=True)]
+
+    def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
+        """Returns the LLM calls that each item takes; none for a judge that runs on this machine."""
+        return [[] for _ in items]
+
+    def score(
+        self,
+        question: str | Path | Clip | Utterance,
+        answer: str | Path | Clip,
+        style: str | None = None,
+        task_inputs: Mapping[str, str] | None = None,
+    ) -> Verdict | Unscored:
+        """Scores one answer.
+
+        Args:
+            question: an audio file, a clip, or the text of the question.
+            answer: an audio file or a clip.
+            style: how the question was spoken, for judges that read it.
+            task_inputs: texts that the prompt of an audio judge's task names.
+
+        Raises:
+            BudgetError: the budget does not allow the call. AudioError: a file cannot be read.
+        """
+        exchange = Exchange(as_utterance(question, style), as_clip(answer), task_inputs=task_inputs or {})
+        verdict = self.score_batch([exchange])[0]
+        if isinstance(verdict, BudgetError):
+            raise verdict
+        return verdict
+
+    def compare(
+        self,
+        first: str | Path | Clip,
+        second: str | Path | Clip,
+        question: str | Path | Clip | Utterance | None = None,
+        style: str | None = None,
+    ) -> Preference | Unscored:
+        """Compares two answers to one question.
+
+        Raises:
+            BudgetError: the budget does not allow the call. AudioError: a file cannot be read.
+        """
+        instruction = Utterance() if question is None else as_utterance(question, style)
+        preference = self.compare_batch([Pair(instruction, as_clip(first), as_clip(second))])[0]
+        if isinstance(preference, BudgetError):
+            raise preference
+        return preference
+
+    def _prefer(self, first: Scored, second: Scored) -> Preferred:
+        if not isinstance(first, Verdict):
+            return first
+        if not isinstance(second, Verdict):
+            return second
+        reason = f"scores {first.score:.3f} and {second.score:.3f}"
+        return preference_of(self.name, self.version, "", "score", prefer(first.score, second.score), reason)
+
+
+def as_clip(source: str | Path | Clip) -> Clip:
+    """Returns a clip as it is, or reads it from a file.
+
+    Raises:
+        AudioError: the file cannot be read, or is longer than 10 minutes.
+    """
+    return source if isinstance(source, Clip) else read_clip(Path(source), max_duration_s=MAX_CLIP_S)
+
+
+def as_utterance(source: str | Path | Clip | Utterance, style: str | None = None) -> Utterance:
+    """Returns a turn from a clip, from an audio file, or from a text that names no file.
+
+    Raises:
+        AudioError: the name has the suffix of an audio file, and there is no such file.
+    """
+    if isinstance(source, Utterance):
+        return source
+    if isinstance(source, Clip):
+        return Utterance(clip=source, style=style)
+    path = Path(source)
+    short = len(str(source).encode()) < MAX_NAME_BYTES
+    if path.suffix.lower() in AUDIO_SUFFIXES or (short and path.is_file()):
+        return Utterance(clip=as_clip(path), style=style)
+    return Utterance(text=str(source), style=style)
+
+
+def sides_of(pair: Pair) -> tuple[Exchange, Exchange]:
+    """Returns both answers of a pair as single exchanges, with their transcripts where these are known."""
+    first, second = pair.words or (None, None)
+    return Exchange(pair.instruction, pair.first, first), Exchange(pair.instruction, pair.second, second)
+
+
+def preference_of(
+    judge: str, version: str, prompt_hash: str, task: str, label: PairLabel, reason: str,
+    cost_usd: float | None = 0.0, latency_s: float = 0.0,
+) -> Preference:  # fmt: skip
+    """Returns the preference of a judge that gave one label."""
+    points = POINTS[label]
+    return Preference(
+        judge, version, prompt_hash, task, label, points, (label,), (points,), None, None, reason, "",
+        cost_usd=cost_usd, latency_s=latency_s,
+    )  # fmt: skip

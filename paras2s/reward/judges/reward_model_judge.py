@@ -1,0 +1,60 @@
+"""The distilled reward model as a judge of clips, which an encoder turns into what the model reads."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from paras2s.audio.clip import Clip
+from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored
+from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel
+from paras2s.types import Unscored, Verdict
+
+
+class ClipEncoder(Protocol):
+    """Encodes clips as in the reward model's training."""
+
+    def encode_question(self, clip: Clip) -> EncodedQuestion | str:
+        """Returns a question's codes and features, or the reason why there are none."""
+
+    def encode_answer(self, clip: Clip) -> np.ndarray:
+        """Returns an answer's codes [T, K]."""
+
+
+class RewardModelJudge(Judge):
+    """Scores answers with the reward model of a folder. `version` is the hash of its weights."""
+
+    name = RewardModel.name
+    scores_alone = True
+
+    def __init__(self, folder: Path, encoder: ClipEncoder) -> None:
+        self._model, self._encoder = RewardModel.load(folder), encoder
+        weights = (folder / "reward_model.safetensors").read_bytes()
+        self.version = hashlib.sha256(weights).hexdigest()[:12]
+
+    def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
+        """Scores answers; one whose question has no clip is Unscored."""
+        started = time.perf_counter()
+        questions = [self._question(exchange.question.clip) for exchange in exchanges]
+        encoded = [(place, question) for place, question in enumerate(questions) if not isinstance(question, Unscored)]
+        codes = [self._encoder.encode_answer(exchanges[place].answer) for place, _ in encoded]
+        values = self._model.score([question for _, question in encoded], codes) if encoded else []
+        latency_s = (time.perf_counter() - started) / max(len(encoded), 1)
+        verdicts = {place: self._verdict(value, latency_s) for (place, _), value in zip(encoded, values, strict=True)}
+        return [verdicts[place] if not isinstance(one, Unscored) else one for place, one in enumerate(questions)]
+
+    def _question(self, clip: Clip | None) -> EncodedQuestion | Unscored:
+        if clip is None:
+            return Unscored(self.name, "the reward model hears the instruction, and the pair has no clip of it")
+        encoded = self._encoder.encode_question(clip)
+        return Unscored(self.name, encoded) if isinstance(encoded, str) else encoded
+
+    def _verdict(self, value: float, latency_s: float) -> Verdict | Unscored:
+        if not np.isfinite(value):
+            return Unscored(self.name, f"the score is {value}")
+        return Verdict(self.name, self.version, "", float(value), "", "", 0.0, latency_s)
