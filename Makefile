@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo paper test test-vllm vllm-env lint clean
+.PHONY: demo paper test test-vllm vllm-env lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -26,6 +26,11 @@ test-vllm: .venv/.dev .venv-vllm/.ready
 	.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
 	touch $@
 
+# The site, to site/. A warning fails the build, and so does a page that would load something from the network.
+docs: .venv/.docs
+	$(BIN)/zensical build --clean --strict
+	! grep -rnEo '<(script|link|img|iframe|source)[^>]* (src|href)="?(https?:)?//[^" >]*' site --include='*.html'
+
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,5 +45,9 @@ lint: .venv/.dev
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,models,curate,dev]'
 	touch $@
 
+.venv/.docs: .venv/.offline
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv .venv-vllm build *.egg-info
+	rm -rf .venv .venv-vllm build site .cache *.egg-info

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from tiny.endpoint import Say, ScriptedEndpoint, said
 
 from paras2s.configs.schema.curation import CurationConfig, VoiceConfig
-from paras2s.data_gen.curation.dedup import Duplicates
+from paras2s.data_gen.curation.dedup import DuplicateFilter
 from paras2s.data_gen.curation.llm_calls import CurationLLM, Spend
 from paras2s.data_gen.curation.pipeline import Pipeline
 from paras2s.data_gen.curation.report import totals
@@ -82,16 +82,16 @@ def config_for(folder: Path, base_url: str) -> CurationConfig:
 def filters(config: CurationConfig, count: int) -> tuple[float, int]:
     """Seconds and calls for `count` sentences through duplicates and all three tests, `texts_at_once` in memory."""
     rng = np.random.default_rng(0)
-    asker, duplicates = CurationLLM.open(config, lambda *_: None), Duplicates(config.near_duplicate)
+    llm, duplicates = CurationLLM.open(config, lambda *_: None), DuplicateFilter(config.near_duplicate)
     started = time.perf_counter()
     for start in range(0, count, config.texts_at_once):
         scripts = [
             Script(f"e-{n}", "emotion", f"t{n % 20}", "train", " ".join(rng.choice(WORDS, 10)), ("happy", "sad"), "bench")
             for n in range(start, min(start + config.texts_at_once, count))
         ]
-        run_text_tests(duplicates.drop(scripts), asker)
+        run_text_tests(duplicates.drop(scripts), llm)
         print(f"  {start + len(scripts)} sentences, {time.perf_counter() - started:.0f} s, {memory_mib():.0f} MiB", flush=True)
-    return time.perf_counter() - started, sum(spend.requests for spend in asker.spends.values())
+    return time.perf_counter() - started, sum(spend.requests for spend in llm.spends.values())
 
 
 def memory_mib() -> float:

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paras2s.bench.paras2s.run_checkpoint import judge_answers, policy_answers
+from paras2s.bench.paras2s.contrasts import open_runner, policy_system
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.stats import summarise
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.data_gen.dataset import load_dataset
 from paras2s.pipeline.warmup import run_warmup
-from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.run import Run
 
@@ -46,13 +45,11 @@ def main() -> None:
     options = parser.parse_args()
     config = load_config(options.folder / "config.resolved.yaml").model_copy(update={"run_dir": options.folder})
     dataset = load_dataset(options.folder / "data")
-    model, judge = RewardModel.load(options.folder / "reward"), RubricJudge()
-    queries = dataset.of_role("test")
+    model = RewardModel.load(options.folder / "reward")
     for contrasts in options.contrasts:
         run = Run(with_contrasts(config, contrasts), Console(), quiet=True)
         policy = run_warmup(run, dataset)
-        answers = policy_answers(run, dataset, queries, policy)
-        rows = judge_answers(run, dataset, Path("samples"), "sft", answers, model, judge)
+        rows = open_runner(run, dataset, model, "test").bench("sft", policy_system(run, dataset, policy))
         describe(f"SFT, {contrasts} contrasts", rows)
     for name in ("sft", "aligned"):
         describe(f"the run's own {name}", load_rows(options.folder / "bench" / f"{name}.jsonl"))

@@ -64,10 +64,11 @@ def run_ours(wire: Connection, turns: int) -> None:
     The learner's part: GFLOP/s of its products with the weights (reference, forward, backward), and of one large product.
     """
     from paras2s.configs.schema.align import ObjectiveConfig
+    from paras2s.policy.base import flat
     from paras2s.policy.dual_stream.logprobs import teacher_forced
     from paras2s.policy.dual_stream.sampler import sample
     from paras2s.policy.types import Sampling
-    from paras2s.train.batching import flat, token_batch
+    from paras2s.train.batching import token_batch
     from paras2s.train.losses import group_advantages, grpo_loss
 
     torch.set_num_threads(THREADS)

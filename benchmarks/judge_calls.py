@@ -25,7 +25,7 @@ from tiny.endpoint import Cut, Fail, Raw, Say, ScriptedEndpoint
 from paras2s.clients.chat import LLMClient, Message, Reply, Request
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.reward.judges.parsing import PAIR_SCHEMA, read_pair
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 VERDICT = json.dumps({"reasoning": "x" * 300, "content": "1", "voice_quality": "both_good", "paralinguistics": "2"})
 FAILURES = (Fail(500), Fail(429), Cut(), Raw(b'{"id": "x", "cho'))
@@ -53,7 +53,7 @@ def run(calls: int, concurrency: int, latency_s: float, failing: bool, folder: P
     requests = [Request((Message("user", (f"{prompt}{number}",)),), PAIR_SCHEMA) for number in range(calls)]
     took_s = []
     for _ in range(2):
-        client = LLMClient(config, Kept(folder / "kept.sqlite"))
+        client = LLMClient(config, JsonCache(folder / "kept.sqlite"))
         started = time.perf_counter()
         replies = client.complete_all(requests)
         took_s.append(time.perf_counter() - started)

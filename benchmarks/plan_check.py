@@ -38,7 +38,8 @@ from paras2s.planning.simulate import Answer, Lengths, decode, draw_answers, lea
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import PromptMemory, StepMemory
 from paras2s.policy.dual_stream.logprobs import picked_logprobs, teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM, Layer, RMSNorm
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.dual_stream.network import Layer, RMSNorm
 from paras2s.policy.dual_stream.sampler import pick, sample
 from paras2s.policy.embedded.policy import SPECIALS, special_ids
 from paras2s.policy.types import Prompt, Sampling

@@ -42,7 +42,7 @@ from twins import (
     their_model,
 )
 
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.types import Generation, Sampling
 

@@ -1,3 +1,88 @@
-"""paras2s: teach a speech-to-speech model to hear how something is said, and to answer fittingly."""
+"""paras2s: teach a speech-to-speech model to hear how something is said, and to answer fittingly.
+
+The public names, each loaded when it is first used, so that importing the package costs nothing:
+
+- clips: `read_clip`, `write_clip`, `Clip`;
+- what is measured on a clip: `blueprint`, `Blueprint`;
+- judges: `open_judge`, `Judge`, `Verdict`, `Preference`, `Unscored`;
+- policies: `open_policy`, `Policy`, `Answer`;
+- rewards: `combine`, `Reward`, `group_advantages`;
+- runs: `open_run`, `Run`;
+- errors: `ParaS2SError`, the base of all.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paras2s.api import blueprint, open_policy
+    from paras2s.audio.clip import Clip, read_clip, write_clip
+    from paras2s.errors import ParaS2SError
+    from paras2s.policy.base import Policy
+    from paras2s.policy.types import Answer
+    from paras2s.reward.judges.base import Judge
+    from paras2s.reward.judges.registry import open_judge
+    from paras2s.reward.sources.composite import combine
+    from paras2s.run import Run, open_run
+    from paras2s.train.losses import group_advantages
+    from paras2s.types import Blueprint, Preference, Reward, Unscored, Verdict
 
 __version__ = "0.6.0"
+
+_MODULES = {
+    "Answer": "policy.types",
+    "Blueprint": "types",
+    "Clip": "audio.clip",
+    "Judge": "reward.judges.base",
+    "ParaS2SError": "errors",
+    "Policy": "policy.base",
+    "Preference": "types",
+    "Reward": "types",
+    "Run": "run",
+    "Unscored": "types",
+    "Verdict": "types",
+    "blueprint": "api",
+    "combine": "reward.sources.composite",
+    "group_advantages": "train.losses",
+    "open_judge": "reward.judges.registry",
+    "open_policy": "api",
+    "open_run": "run",
+    "read_clip": "audio.clip",
+    "write_clip": "audio.clip",
+}
+
+__all__ = [
+    "Answer",
+    "Blueprint",
+    "Clip",
+    "Judge",
+    "ParaS2SError",
+    "Policy",
+    "Preference",
+    "Reward",
+    "Run",
+    "Unscored",
+    "Verdict",
+    "blueprint",
+    "combine",
+    "group_advantages",
+    "open_judge",
+    "open_policy",
+    "open_run",
+    "read_clip",
+    "write_clip",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'paras2s' has no attribute {name!r}; its names are {', '.join(__all__)}")
+    value = getattr(importlib.import_module(f"paras2s.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

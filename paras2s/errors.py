@@ -26,11 +26,11 @@ class PolicyError(ParaS2SError):
 
 
 class JudgeError(ParaS2SError):
-    """A judge or reward model cannot score; becomes `records.Unscored` at the reward boundary."""
+    """A judge or reward model cannot score; becomes `types.Unscored` at the reward boundary."""
 
 
 class BudgetError(ParaS2SError):
-    """A call would cost more than the budget still holds; what was paid for is kept, and a later run continues."""
+    """A call would cost more than the budget still holds; paid replies stay cached, and a later run continues."""
 
 
 class StorageError(ParaS2SError):
@@ -38,5 +38,5 @@ class StorageError(ParaS2SError):
 
 
 def one_line(error: Exception) -> str:
-    """Another library's message without its line breaks and indents."""
+    """Returns another library's message without line breaks and indents."""
     return " ".join(str(error).split())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
-from paras2s.configs.schema.base import dump_config, preset_path
+from paras2s.configs.schema.base import dump_config, preset_path, read_values
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError
@@ -43,8 +43,7 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
     path = folder / RESOLVED
     if path.is_file() and path.read_text() != resolved:
         there, here = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
-        if there.keys() & RENAMED_KEYS.keys():
-            raise ConfigError(f"{path}: written by version 0.5 or before; `paras2s convert {folder}` converts the folder")
+        _refuse_old(path, there)
         other = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key) and key not in may_change)
         if other:
             raise ConfigError(
@@ -52,6 +51,11 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
                 "folder, or delete it"
             )
     write_text(path, resolved)
+
+
+def _refuse_old(path: Path, settings: dict[str, Any]) -> None:
+    if settings.keys() & RENAMED_KEYS.keys():
+        raise ConfigError(f"{path}: written by version 0.5 or before; `paras2s convert {path.parent}` converts the folder")
 
 
 def flatten(settings: Any, before: str = "") -> dict[str, Any]:
@@ -120,7 +124,7 @@ class Run:
         Raises:
             ConfigError: the folder belongs to a run with other settings.
         """
-        claim_folder(self.folder, dump_config(self.config))
+        claim_folder(self.folder, dump_config(self.config), may_change=("run_dir",))
 
     def say(self, text: str) -> None:
         """One line for people."""
@@ -193,6 +197,7 @@ def open_run(
         # A folder may have moved since its config was written.
         overrides = {"run_dir": str(path)} | (overrides or {})
         path = path / RESOLVED
+        _refuse_old(path, flatten(read_values(path)))
     elif path.suffix not in (".yaml", ".yml"):
         path = preset_path(str(config))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)

@@ -1,4 +1,4 @@
-"""The typed records on every wire: who makes each, who reads it, and what None means.
+"""Typed records that pass between packages, with the writer and the readers of each.
 
 Alphabet: B queries, G answers a query, T steps, S slots (text, audio codes), K codebooks, V vocabulary, N flat tokens.
 """
@@ -15,14 +15,14 @@ SCHEMA_VERSION = 1
 # The two streams that an objective tells apart.
 TEXT, AUDIO = 0, 1
 
-# The four of ParaS2S, a corpus of real speech, or one of a user's own.
+# The four of ParaS2S, a corpus of real speech, or a user's own.
 Category = str
 CATEGORIES: tuple[Category, ...] = ("emotion", "sarcasm", "age", "gender")
 Role = Literal["demonstration", "preference", "rl", "validation", "test"]
-# Of a pair of answers: which one is better, or that both are acceptable, or neither (TRACE, 3.2).
+# The label of a pair of answers: the better one, both acceptable, or neither (TRACE, 3.2).
 Label = Literal["1", "2", "both_good", "both_bad"]
 Dimension = Literal["content", "voice_quality", "paralinguistics"]
-# Of a pair as a whole, without TRACE's two kinds of tie (AudioJudge).
+# The overall label of a pair, without TRACE's two kinds of tie (AudioJudge).
 PairLabel = Literal["1", "2", "tie"]
 MatchLabel = Literal["same", "different"]
 LABELS: tuple[Label, ...] = get_args(Label)
@@ -32,10 +32,10 @@ DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 @dataclass(frozen=True)
 class Query:
-    """One spoken question. Made by `data_gen`, read by every later stage.
+    """A spoken query. Made by `data_gen`, read by every later stage.
 
-    `text` and `style` are None for role "rl": the labels are thrown away once the speech exists (ParaS2S, appendix C).
-    `transcript` is what ASR heard in the clip, and all that a policy may read. `clip` is relative to the data folder.
+    `text` and `style` are None for role "rl": the labels are dropped once the speech exists (ParaS2S, appendix C).
+    `transcript` is the clip's ASR transcript, the only text that a policy may read. `clip` is relative to the data folder.
     """
 
     id: str
@@ -63,9 +63,9 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One line of the ledger: a clip that was asked for, and why it was rejected (None: it was kept).
+    """A line of the ledger: a clip that was to be made, and why it was rejected (None: accepted).
 
-    `rejected_by` names the filter. `transcript` and the figures are None where not measured: no clip, or no such filter.
+    `rejected_by` names the filter. `transcript` and the measures are None where not measured: no clip, or no such filter.
     """
 
     id: str
@@ -85,7 +85,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PlannedAnswer:
-    """A good answer as an LLM wrote it: words, and how they are spoken (ParaS2S's c_o and s_o)."""
+    """An answer as an LLM wrote it: words and tone (ParaS2S's c_o and s_o)."""
 
     text: str
     tone: str
@@ -93,11 +93,11 @@ class PlannedAnswer:
 
 @dataclass(frozen=True)
 class Script:
-    """A sentence and the ways to say it. Written by an LLM or found in a corpus; read by the tests, then by speech.
+    """A sentence and its styles. Written by an LLM or taken from a corpus; read by the text tests, then by the synthesis.
 
-    `styles` call for different answers; the first `spoken_styles` of them become queries, and what follows is only what they
-    are compared with. `source` says which list and line it comes from, or which turn of a corpus. `tests` keeps what each test
-    answered. `answers` are those to `styles`, in order, () before they are written. `clip` is real speech, if there is any.
+    `styles` call for different answers; the first `spoken_styles` of them become queries, the others only serve for
+    comparison. `source` names the list and line, or the turn of a corpus. `tests` holds the reply of each test. `answers` are
+    those to `styles`, in order, () before they are written. `clip` is real speech, if there is any.
     """
 
     id: str
@@ -122,7 +122,7 @@ class Block:
 
     tokens [G, T, S] int64, as the model's own ids; sampled [G, T, S] bool, false for forced and padded tokens;
     behaviour_logp [G, T, S] float, 0 where not sampled. Steps after an answer's end hold padding and are not sampled.
-    `labels` [G, T, S] says TEXT or AUDIO of each token where one slot holds both in turn; None: a slot's name says it.
+    `labels` [G, T, S] marks each token as TEXT or AUDIO where one slot holds both in turn; None: a slot's name decides.
     """
 
     slots: tuple[str, ...]
@@ -133,7 +133,7 @@ class Block:
 
     @property
     def streams(self) -> np.ndarray:
-        """TEXT or AUDIO of every token [G, T, S]."""
+        """Returns TEXT or AUDIO for every token [G, T, S]."""
         if self.labels is not None:
             return self.labels
         by_slot = np.array([TEXT if slot == "text" else AUDIO for slot in self.slots])
@@ -161,13 +161,13 @@ class Rollout:
 
     @property
     def size(self) -> int:
-        """G."""
+        """The number of answers G."""
         return len(self.seeds)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A blueprint field that was measured. `confidence` is None where the model behind it gives none."""
+    """A blueprint field that was measured. `confidence` is None where the extractor gives none."""
 
     value: Any
     unit: str | None = None
@@ -176,14 +176,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Absent:
-    """A blueprint field that could not be measured, and why. Never a 0."""
+    """A blueprint field that could not be measured, with the reason. Never a 0."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What was measured on one clip (TRACE, Fig. 7). Made by the extractors, read by judges and people.
+    """The measurements of one clip (TRACE, Fig. 7). Made by the extractors, read by judges and people.
 
     `fields` maps a schema key to Measured or Absent; `extractors` maps an extractor's name to its version.
     """
@@ -193,23 +193,23 @@ class Blueprint:
     schema_version: int = SCHEMA_VERSION
 
     def value(self, key: str) -> Any | None:
-        """The measured value, or None if the field is absent or unknown."""
-        found = self.fields.get(key)
-        return found.value if isinstance(found, Measured) else None
+        """Returns the measured value, or None if the field is absent or unknown."""
+        field = self.fields.get(key)
+        return field.value if isinstance(field, Measured) else None
 
     def why_absent(self, key: str) -> str:
-        """Why a field has no value."""
-        found = self.fields.get(key)
-        return found.reason if isinstance(found, Absent) else f"'{key}' is not among the configured extractors"
+        """Returns why a field has no value."""
+        field = self.fields.get(key)
+        return field.reason if isinstance(field, Absent) else f"'{key}' is not among the configured extractors"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judge's score of one answer, 1 to 5 (realism of a role-play: 0 or 1). Made by a judge; read by combination and bench.
+    """A judge's score of one answer, 1 to 5 (realism of a role-play: 0 or 1). Made by a judge; read by rewards and bench.
 
     `reply` is the judge's full reply (for a rubric: the rules that fired). `cost_usd` is 0 for a local judge, and None
-    where the model's price is not known; a reply from the cache keeps what it once cost. A judge that is asked several
-    times keeps its `votes`, whose mean is the score, their standard deviation as `spread`, and why others `failed`.
+    where the model's price is not known; a reply from the cache has its first cost. A judge that is sampled several times has
+    `votes`, whose mean is the score, their standard deviation as `spread`, and the reasons of those that `failed`.
     """
 
     judge: str
@@ -227,11 +227,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """A judge's labels of two answers, a dimension each, and no overall: that is fused. Made by a judge; read by bench.
+    """A judge's labels of two answers by dimension; the overall label is fused from them. Made by a judge; read by bench.
 
-    `local_s` is this pair's part of the time its clips were measured in, near 0 where that was kept from an earlier run.
-    `consistent` says whether both orders gave the same labels, and is None where one order was asked; `labels` are then
-    those of both orders together. `reply` is the full reply (of both orders: one after the other).
+    `local_s` is this pair's part of the time its clips were measured in, near 0 where the measurements were cached.
+    `consistent` says whether both orders gave the same labels, None with one order; `labels` are those of both orders
+    together. `reply` is the full reply (of both orders: one after the other).
     """
 
     judge: str
@@ -251,13 +251,13 @@ class PairVerdict:
 
 @dataclass(frozen=True)
 class Preference:
-    """What a judge makes of two clips as a whole: which is better, or whether they match. Read by ranking, probes, suites.
+    """A judge's overall label of two clips: which is better, or whether they match. Made by a judge; read by bench.
 
     `label` is of the pair as it was given: "1", "2" or "tie"; or "same" or "different". `points` are the first clip's: 1 won,
-    0.5 tied, 0 lost (1 the same, 0 different), the mean of the orders' means. `said` is the label in each order asked, as it
-    was said: "1" is the clip heard first, which in the second order is the pair's second one. `votes` are points too; `spread`
-    is their standard deviation, None of one vote; `failed` says why some are missing. `consistent`: whether both orders mean
-    the same; None where one was asked.
+    0.5 tied, 0 lost (1 the same, 0 different), the mean of the orders' means. `order_labels` is the label in each order,
+    as replied: "1" is the clip that came first, which in the second order is the pair's second one. `votes` are points
+    too; `spread` is their standard deviation, None of one vote; `failed` says why some are missing. `consistent`: whether
+    both orders mean the same; None with one order.
     """
 
     judge: str
@@ -266,7 +266,7 @@ class Preference:
     task: str
     label: PairLabel | MatchLabel
     points: float
-    said: tuple[PairLabel | MatchLabel, ...]
+    order_labels: tuple[PairLabel | MatchLabel, ...]
     votes: tuple[float, ...]
     spread: float | None
     consistent: bool | None
@@ -282,9 +282,9 @@ class Preference:
 
 @dataclass(frozen=True)
 class Unscored:
-    """No score, and why. Goes all the way to the advantage: never a 0, never dropped in silence.
+    """A missing score, with the reason. It is carried all the way to the advantage: never a 0, never dropped silently.
 
-    `reply` is what the judge said instead of a verdict, "" where it said nothing.
+    `reply` is the judge's reply that held no verdict, "" without a reply.
     """
 
     judge: str
@@ -294,14 +294,14 @@ class Unscored:
 
 @dataclass(frozen=True)
 class Reward:
-    """One answer's reward and the parts it was combined from, so that a stored run can be re-scored with other weights."""
+    """The reward of an answer and its components, so that a stored run can be re-scored with other weights."""
 
     value: float
     parts: dict[str, float]
 
 
 def to_json(record: Any) -> Any:
-    """A record as plain JSON types; arrays become lists, Unscored and Absent keep their reason."""
+    """Converts a record to plain JSON types; arrays become lists, Unscored and Absent keep their reason."""
     if hasattr(record, "__dataclass_fields__"):
         return {"type": type(record).__name__, **{key: to_json(value) for key, value in vars(record).items()}}
     if isinstance(record, np.ndarray):
@@ -316,5 +316,5 @@ def to_json(record: Any) -> Any:
 
 
 def as_row(record: Any) -> dict[str, Any]:
-    """A flat record (Query, Demonstration, Candidate) as one row of a table."""
+    """Converts a flat record (Query, Demonstration, Candidate) to a row of a table."""
     return asdict(record)

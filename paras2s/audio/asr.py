@@ -1,4 +1,4 @@
-"""Words of a clip by Whisper tiny (int8). Short clips share one 30 s window, since Whisper pads every input to 30 s."""
+"""Speech recognition by Whisper tiny (int8). Short clips share a 30 s window, since Whisper pads every input to 30 s."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EMBEDDED = "tiny"
 
 
 def version(model: str = EMBEDDED) -> str:
-    """Names a Whisper model as it is run here."""
+    """Returns the version of a Whisper model as it is run here."""
     return f"whisper-{model}-int8/packed-4"
 
 
@@ -30,7 +30,7 @@ VERSION = version()
 
 @dataclass(frozen=True)
 class Word:
-    """One word with its place in the clip and the recogniser's probability (None: it gives none)."""
+    """A word with its times in the clip and the recogniser's probability (None: it gives none)."""
 
     text: str
     start_s: float
@@ -40,23 +40,23 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """Words in order; `text` is "" when nothing was heard, which is an answer, not a failure."""
+    """Words in order; `text` is "" where nothing was recognised, which is a result, not a failure."""
 
     words: tuple[Word, ...]
 
     @property
     def text(self) -> str:
-        """The words, joined by blanks, as the recogniser wrote them."""
+        """The words joined by blanks, as the recogniser wrote them."""
         return " ".join(word.text for word in self.words)
 
 
 def normalise_words(text: str) -> str:
-    """Lower case, letters and apostrophes only: the form in which word error rates are counted."""
+    """Returns the text in lower case, letters and apostrophes only, the form in which word error rates are counted."""
     return " ".join(re.sub(r"[^a-z' ]+", " ", text.lower().replace("’", "'")).split())
 
 
 def word_error_rate(reference: str, hypothesis: str) -> float:
-    """WER after `normalise_words`; a reference without words has no rate and is refused.
+    """Computes the word error rate after `normalise_words`.
 
     Raises:
         ValueError: the reference holds no word.
@@ -87,10 +87,10 @@ def _model(threads: int, model: str) -> Any:
 
 
 def pack(durations_s: Sequence[float], window_s: float = WINDOW_S, gap_s: float = GAP_S) -> list[list[int]]:
-    """Which clips share a window: first fit in a shuffled order; a clip longer than the window has one to itself.
+    """Packs clips into windows, first fit in a fixed random order; a clip longer than a window has one of its own.
 
-    Shuffled, and always alike, because clips that follow each other often say the same sentence: side by side in one
-    window, Whisper takes the second for a repetition and moves or drops its words.
+    The order is random because neighbouring clips often say the same sentence: side by side in one window, Whisper takes
+    the second for a repetition and moves or drops its words.
     """
     windows: list[list[int]] = []
     used_s: list[float] = []
@@ -108,49 +108,49 @@ def pack(durations_s: Sequence[float], window_s: float = WINDOW_S, gap_s: float 
 
 
 def transcribe(clips: Sequence[Clip], model: str = EMBEDDED) -> list[Transcript]:
-    """Transcripts of many clips, several a window; a word belongs to the clip that holds its middle.
+    """Transcribes clips, several a window; a word belongs to the clip that holds its middle.
 
     Raises:
-        AssetError: the model is not here.
+        AssetError: the model is not installed.
     """
     recogniser = _model(native_threads(), model)
     resampled = [clip.at(RATE_HZ) for clip in clips]
-    found: list[list[Word]] = [[] for _ in clips]
+    words_of: list[list[Word]] = [[] for _ in clips]
     for window in pack([clip.duration_s for clip in resampled]):
         words = _recognise_window([resampled[index] for index in window], recogniser)
-        # One clip of a looped word makes Whisper repeat itself through its neighbours; then each is heard alone, and so
-        # is a clip that got no word at all.
+        # One clip of a looped word makes Whisper repeat itself through its neighbours; then each is transcribed alone, and
+        # so is a clip that got no word at all.
         runaway = repeats(" ".join(word.text for group in words for word in group))
         for index, group in zip(window, words, strict=True):
             alone = len(window) > 1 and (runaway or not group)
-            found[index] = _recognise_window([resampled[index]], recogniser)[0] if alone else group
-    return [Transcript(tuple(words)) for words in found]
+            words_of[index] = _recognise_window([resampled[index]], recogniser)[0] if alone else group
+    return [Transcript(tuple(words)) for words in words_of]
 
 
 def repeats(text: str, limit: float = 2.4) -> bool:
-    """Whether a transcript runs in circles: it compresses more than `limit` times, Whisper's own threshold."""
+    """Whether a transcript repeats itself: it compresses more than `limit` times, Whisper's own threshold."""
     data = text.encode()
     return len(data) > limit * len(zlib.compress(data))
 
 
 def _recognise_window(clips: Sequence[Clip], recogniser: Any) -> list[list[Word]]:
-    """Words of clips that share a window, with times in their own clip."""
+    """Recognises clips that share a window; times are relative to each clip."""
     pieces, starts_s, position_s = [], [], 0.0
     for clip in clips:
         starts_s.append(position_s)
         peak = float(np.abs(clip.samples).max(initial=0.0))
-        # Quiet answers in a shared window would otherwise be passed over as silence.
+        # Quiet clips in a shared window would otherwise be taken for silence.
         pieces.append(clip.samples * (0.5 / peak) if peak > 1e-4 else clip.samples)
         pieces.append(np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32))
         position_s += clip.duration_s + GAP_S
-    found: list[list[Word]] = [[] for _ in clips]
+    words_of: list[list[Word]] = [[] for _ in clips]
     for word in _recognise(np.concatenate(pieces), recogniser):
         middle_s = (word.start_s + word.end_s) / 2
         slot = int(np.searchsorted(starts_s, middle_s, side="right")) - 1
         # Whisper may let a word begin or end in the gap beside its clip.
         start_s, end_s = np.clip([word.start_s - starts_s[slot], word.end_s - starts_s[slot]], 0.0, clips[slot].duration_s)
-        found[slot].append(Word(word.text, float(start_s), float(end_s), word.probability))
-    return found
+        words_of[slot].append(Word(word.text, float(start_s), float(end_s), word.probability))
+    return words_of
 
 
 def _recognise(samples: np.ndarray, recogniser: Any) -> list[Word]:

@@ -1,4 +1,4 @@
-"""Model files that ship inside wheels (no hub): where they are, and proof that they are what they should be."""
+"""Model files that ship inside wheels: their paths, checked by SHA-256."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paras2s.errors import AssetError
 
 @dataclass(frozen=True)
 class Asset:
-    """One file inside an installed package; third parties publish some of these wheels, so the hash is checked."""
+    """A file inside an installed package; third parties publish some of these wheels, so the hash is checked."""
 
     package: str
     path: str
@@ -62,7 +62,7 @@ ASSETS: dict[str, Asset] = {
 
 
 def package_dir(package: str) -> Path:
-    """Folder of an installed package, found without importing it.
+    """Returns the folder of an installed package without importing it.
 
     Raises:
         AssetError: the package is not installed.
@@ -75,7 +75,7 @@ def package_dir(package: str) -> Path:
 
 @functools.cache
 def asset_path(name: str) -> Path:
-    """Path of a checked asset.
+    """Returns the path of a checked asset.
 
     Raises:
         AssetError: the package or file is missing, or the file's SHA-256 is not the pinned one.

@@ -1,7 +1,8 @@
-"""A clip in and out: decode any format libsndfile knows, to mono float32 at one rate. Nothing else decodes audio."""
+"""Audio clips: decoding (any format of libsndfile, to mono float32) and encoding. Nothing else in the package decodes audio."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from paras2s.errors import AudioError
+from paras2s.utils.io import write_bytes
 
 MIN_DURATION_S = 0.05
 MAX_DURATION_S = 120.0
@@ -27,8 +29,18 @@ class Clip:
         """Length in seconds."""
         return len(self.samples) / self.sample_rate_hz
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of samples and sample rate: equal digests mean equal clips."""
+        return hashlib.sha256(self.samples.tobytes() + str(self.sample_rate_hz).encode()).hexdigest()
+
+    @property
+    def samples_digest(self) -> str:
+        """SHA-256 of the samples alone, for stored keys that hold the sample rate beside it."""
+        return hashlib.sha256(self.samples.tobytes()).hexdigest()
+
     def at(self, sample_rate_hz: int) -> Clip:
-        """The same clip at another rate (soxr, high quality)."""
+        """Returns the clip resampled to another rate (soxr, high quality)."""
         if sample_rate_hz == self.sample_rate_hz:
             return self
         import soxr
@@ -38,16 +50,16 @@ class Clip:
 
 
 def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip", max_duration_s: float = MAX_DURATION_S) -> Clip:
-    """Validate samples of shape [n] or [n, channels]; channels that hold any sound are averaged.
+    """Makes a clip of samples [n] or [n, channels]; channels that are not silent are averaged.
 
     Raises:
         AudioError: empty, too short, too long, or not finite.
     """
     array = np.asarray(samples, dtype=np.float32)
     if array.ndim == 2:
-        # A channel that nothing was recorded on would halve the level of the other one.
-        heard = np.any(array != 0, axis=0)
-        array = array[:, heard].mean(axis=1) if heard.any() else array[:, :1].mean(axis=1)
+        # A silent channel would halve the level of the other one.
+        active = np.any(array != 0, axis=0)
+        array = array[:, active].mean(axis=1) if active.any() else array[:, :1].mean(axis=1)
     if array.ndim != 1:
         raise AudioError(f"{name}: expected samples [n] or [n, channels], got shape {array.shape}")
     duration_s = len(array) / sample_rate_hz
@@ -65,7 +77,7 @@ def _too_long(name: str, duration_s: float, max_duration_s: float) -> AudioError
 
 
 def mend_wav(data: bytes) -> bytes:
-    """A WAV whose header was written before its length was known (all ones, or 0), with its real sizes; others as they are."""
+    """Corrects the sizes in a WAV header that was written before its length was known (all ones, or 0)."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         return data
     place = 12
@@ -80,7 +92,7 @@ def mend_wav(data: bytes) -> bytes:
 
 
 def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max_duration_s: float = MAX_DURATION_S) -> Clip:
-    """Decode a file or bytes of one, any channel count, any rate; optionally resample.
+    """Decodes a file or its bytes, any number of channels, any rate; optionally resamples.
 
     Raises:
         AudioError: missing, not audio, truncated before the first sample, or refused by `make_clip`.
@@ -110,7 +122,7 @@ BLOCK_SAMPLES = 65_536
 
 
 def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
-    """The clip as bytes of a file: 16-bit WAV or FLAC, MP3, or OGG (Vorbis). Peaks over 1 are scaled down, never wrapped."""
+    """Encodes a clip as 16-bit WAV or FLAC, MP3, or OGG (Vorbis). Peaks over 1 are scaled down, never wrapped."""
     import soundfile
 
     peak = float(np.abs(clip.samples).max(initial=0.0))
@@ -125,7 +137,5 @@ def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
 
 
 def write_clip(path: Path, clip: Clip) -> None:
-    """Write a 16-bit WAV, atomically."""
-    from paras2s.utils.io import write_bytes
-
+    """Writes a 16-bit WAV, atomically."""
     write_bytes(path, encode_clip(clip))

@@ -1,4 +1,4 @@
-"""Pitch by SwiftF0: robust on processed and coded speech, where DIO and Codec 2's own tracker halve and double."""
+"""Pitch tracking by SwiftF0, which is robust on processed and coded speech, where DIO and Codec 2's tracker jump octaves."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MIN_HZ, MAX_HZ = 55.0, 600.0
 
 @dataclass(frozen=True)
 class PitchTrack:
-    """Frames of 16 ms: `f0_hz` [T] (0 where unvoiced) and `level_db` [T], the level of the 32 ms around each frame.
+    """A pitch track, frames of 16 ms: `f0_hz` [T] (0 where unvoiced) and `level_db` [T], the level of 32 ms around each.
 
-    `confidence` [T] is the tracker's own, 0 to 1; None where a track was not made by it.
+    `confidence` [T] is the tracker's, 0 to 1; None for a track of another origin.
     """
 
     f0_hz: np.ndarray
@@ -32,7 +32,7 @@ class PitchTrack:
         return self.f0_hz > 0
 
     def at(self, times_s: np.ndarray) -> np.ndarray:
-        """F0 in Hz at given times: log-linear between voiced neighbours, 0 where the nearest frame is unvoiced."""
+        """Returns F0 in Hz at given times: log-linear between voiced neighbours, 0 where the nearest frame is unvoiced."""
         if not self.voiced.any():
             return np.zeros_like(times_s)
         frame_times_s = np.arange(len(self.f0_hz)) * FRAME_HOP_S
@@ -53,7 +53,7 @@ def _detector() -> Any:
 
 
 def track_pitch(clip: Clip) -> PitchTrack:
-    """F0 and level of a clip, any rate."""
+    """Computes F0 and level of a clip of any rate."""
     clip = clip.at(16_000)
     result = _detector().detect(clip.samples, 16_000, MIN_HZ, MAX_HZ)
     f0_hz = np.where(result.confidence >= 0.5, result.pitch_hz, 0.0)

@@ -1,4 +1,4 @@
-"""How something is said, as numbers: per 80 ms step and per utterance. Bands end at 4 kHz, so coded speech compares."""
+"""Prosody features per 80 ms step and per utterance. Bands end at 4 kHz, so that coded speech is comparable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UTTERANCE_DIM = len(UTTERANCE_NAMES)
 
 @functools.lru_cache(maxsize=1)
 def _mel_weights() -> np.ndarray:
-    """Triangles [BANDS, 257] between 80 Hz and 3.8 kHz, equally wide on the mel scale."""
+    """Returns triangular filters [BANDS, 257] between 80 Hz and 3.8 kHz, equally wide on the mel scale."""
     edges_mel = np.linspace(2595 * np.log10(1 + 80 / 700), 2595 * np.log10(1 + 3800 / 700), BANDS + 2)
     edges_hz = 700 * (10 ** (edges_mel / 2595) - 1)
     axis_hz = np.linspace(0, RATE_HZ / 2, 257)
@@ -35,7 +35,7 @@ def _mel_weights() -> np.ndarray:
 
 
 def _band_levels(samples: np.ndarray) -> np.ndarray:
-    """Band levels in dB, [frames, BANDS], one frame a hop of 16 ms."""
+    """Computes band levels in dB [frames, BANDS], one frame every 16 ms."""
     hop, size = int(FRAME_HOP_S * RATE_HZ), 512
     padded = np.pad(samples, (size // 2, size))
     frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
@@ -44,12 +44,12 @@ def _band_levels(samples: np.ndarray) -> np.ndarray:
 
 
 def describe(clip: Clip) -> tuple[np.ndarray, np.ndarray]:
-    """Prosody of a clip: steps [T, 6] and utterance [45], both float32 and not standardised.
+    """Computes the prosody of a clip: steps [T, 6] and utterance [45], both float32 and not standardised.
 
     A step holds: mean log F0 (0 if unvoiced), voiced share, level / 20 dB, its change, low-band and high-band level / 20 dB.
 
     Raises:
-        AudioError: silence; there is nothing to describe.
+        AudioError: the clip is silent.
     """
     clip = clip.at(RATE_HZ)
     if float(np.abs(clip.samples).max(initial=0.0)) < 1e-3:
@@ -100,7 +100,7 @@ def _utterance(pitch: PitchTrack, bands: np.ndarray, duration_s: float) -> np.nd
     envelope = np.convolve(level_db, np.ones(3) / 3, mode="same")
     peaks = (envelope[1:-1] > envelope[:-2]) & (envelope[1:-1] >= envelope[2:]) & loud[1:-1]
     level = [active.mean(), active.std(), np.percentile(active, 90), peaks.sum() / duration_s, duration_s]
-    heard = bands[loud]
-    # Bands relative to the mean level: the tilt and formants, not the loudness, which has its own numbers.
-    relative = heard - heard.mean()
+    loud_bands = bands[loud]
+    # Bands relative to the mean level: tilt and formants; loudness has features of its own.
+    relative = loud_bands - loud_bands.mean()
     return np.concatenate([f0, [voiced.mean()], level, relative.mean(0), relative.std(0)])

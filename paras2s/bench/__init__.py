@@ -1,1 +1,1 @@
-"""What is measured: answers to held-out questions, their scores with standard errors, and the page that shows both."""
+"""Benchmarks: of systems that answer spoken questions, and of the judges that score them."""

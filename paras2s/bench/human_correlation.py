@@ -1,4 +1,4 @@
-"""How far automatic scores of answers agree with people's (ParaS2S, section 5.1, appendix E; Tables 1 and 6).
+"""Agreement of automatic scores of answers with people's (ParaS2S, section 5.1, appendix E; Tables 1 and 6).
 
 The paper gives correlations with p-values that take answers as independent. Answers to one query are not: the interval beside
 them draws queries. Added as well: how far the raters agree with each other, over all ratings, also those that are discarded.
@@ -7,8 +7,6 @@ Alphabet: N answers, Q queries, R resamples.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +20,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.bench.speakbench.agreement import RESAMPLES, resample
-from paras2s.errors import DataError, one_line
+from paras2s.bench.speakbench.metrics import RESAMPLES, resample
+from paras2s.errors import DataError
 from paras2s.types import Unscored
+from paras2s.utils.io import read_csv
 
 ALL, AVERAGE = "all", "average"
 FEWEST_ANSWERS = 3  # Two always lie on a line.
@@ -71,25 +70,12 @@ def load_ratings(path: Path) -> list[Rating]:
         DataError: missing, empty, a missing or unknown column, a wrong value, or a rater twice on one answer; names file:line
             and column.
     """
-    # Too few values become None, too many a column of their own; neither is allowed.
-    reader = csv.DictReader(io.StringIO(_text(path)), restkey="more values than columns")
-    try:
-        return _checked(path, ((reader.line_num, row) for row in reader), Rating, ("id", "system", "rater"))
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
-
-
-def _text(path: Path) -> str:
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
+    return _checked(path, read_csv(path), Rating, ("id", "system", "rater"))
 
 
 def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], once: Sequence[str]) -> list[RowKind]:
     """Records of a file's rows, those that `once` names different in each."""
-    found: dict[tuple[str, ...], RowKind] = {}
+    records: dict[tuple[str, ...], RowKind] = {}
     for number, row in rows:
         try:
             one = kind.model_validate(row)
@@ -97,12 +83,12 @@ def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], o
             wrong = error.errors()[0]
             raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
         names = tuple(getattr(one, name) for name in once)
-        if names in found:
+        if names in records:
             raise DataError(f"{path}:{number}: {', '.join(once)}: {', '.join(names)} stands more than once")
-        found[names] = one
-    if not found:
+        records[names] = one
+    if not records:
         raise DataError(f"{path}: holds no rows")
-    return list(found.values())
+    return list(records.values())
 
 
 @dataclass(frozen=True)
@@ -315,7 +301,7 @@ def _table(
 
 
 def _means(pairs: Sequence[Means]) -> Means:
-    """Of both sides; None where one is missing, since a mean over fewer would not compare."""
+    """Means of both sides; None where one is missing, since a mean over fewer would not compare."""
     known = [(first, second) for first, second in pairs if first is not None and second is not None]
     if not known or len(known) < len(pairs):
         return None, None
@@ -332,24 +318,26 @@ def _switched(column: Mapping[str, SystemMeans]) -> tuple[tuple[str, str], ...]:
     return tuple((a[0], b[0]) for a, b in combinations(known, 2) if (a[1] - b[1]) * (a[2] - b[2]) < 0)
 
 
-def markdown_tables(found: HumanAgreement) -> str:
+def markdown_tables(agreement: HumanAgreement) -> str:
     """Tables 6 and 1 of the paper as Markdown, with what is missing on either side."""
     head = "| Category | n | Pearson | p | Spearman | p | Raters' alpha | not scored | not rated | discarded |"
     lines = [head, "|---|" + "---:|" * 9]
-    for name, group in found.groups.items():
+    for name, group in agreement.groups.items():
         cells = [*_correlation(group.pearson), *_correlation(group.spearman), _number(group.alpha, f" ({group.why_no_alpha})")]
         lines.append(_line([name, group.n, *cells, group.without_score, group.without_rating, group.discarded]))
-    lines += ["", _line(["System", *(f"{name} {side}" for name in found.systems for side in ("automatic", "human"))])]
-    lines.append("|---|" + "---:|" * 2 * len(found.systems))
-    for system in found.systems[AVERAGE]:
-        row = [column[system] for column in found.systems.values()]
+    lines += ["", _line(["System", *(f"{name} {side}" for name in agreement.systems for side in ("automatic", "human"))])]
+    lines.append("|---|" + "---:|" * 2 * len(agreement.systems))
+    for system in agreement.systems[AVERAGE]:
+        row = [column[system] for column in agreement.systems.values()]
         sides = [side for one in row for side in ((one.automatic, one.automatic_rank), (one.human, one.human_rank))]
         lines.append(_line([system, *(_number(mean) + (f" ({rank})" if rank else "") for mean, rank in sides)]))
-    lines += ["", f"{found.n_ratings} ratings by {found.n_raters} raters."]
-    lines += _listed("Pairs of systems that switch ranks, by average", [f"{a} and {b}" for a, b in found.switched[AVERAGE]])
-    lines += _listed("Rated, but not scored", [f"{key.id} by {key.system}: {why}" for key, why in found.without_score.items()])
-    lines += _listed("Scored, but not rated", [f"{key.id} by {key.system}" for key in found.without_rating])
-    lines += _listed("Discarded, as no two raters agree", [f"{key.id} by {key.system}" for key in found.discarded])
+    lines += ["", f"{agreement.n_ratings} ratings by {agreement.n_raters} raters."]
+    lines += _listed("Pairs of systems that switch ranks, by average", [f"{a} and {b}" for a, b in agreement.switched[AVERAGE]])
+    lines += _listed(
+        "Rated, but not scored", [f"{key.id} by {key.system}: {why}" for key, why in agreement.without_score.items()]
+    )
+    lines += _listed("Scored, but not rated", [f"{key.id} by {key.system}" for key in agreement.without_rating])
+    lines += _listed("Discarded, as no two raters agree", [f"{key.id} by {key.system}" for key in agreement.discarded])
     return "\n".join(lines) + "\n"
 
 

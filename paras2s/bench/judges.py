@@ -19,7 +19,7 @@ from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.judges.llm_judge import Utterance
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, PairVerdict, Preference, Unscored, Verdict
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 MAX_CLIP_S = 600.0
 CHUNK_FILES = 8
@@ -67,7 +67,7 @@ def measure_chunk(
         except AudioError as error:
             read.append(str(error))
     clips = [one for one in read if not isinstance(one, str)]
-    made = iter(build_blueprints(clips, make_extractors(wanted, tone), Kept(cache) if cache else None))
+    made = iter(build_blueprints(clips, make_extractors(wanted, tone), JsonCache(cache) if cache else None))
     return [one if isinstance(one, str) else next(made) for one in read]
 
 
@@ -163,7 +163,7 @@ def show_preference(console: Console, task: str, found: Preference | Unscored) -
     said = f"{task}: [bold]{escape(found.label)}[/bold]"
     if found.consistent is not None:
         said += f"; heard in both orders, {'which agree' if found.consistent else 'which do not agree'}"
-    if found.spread is not None and len(found.votes) > len(found.said):
+    if found.spread is not None and len(found.votes) > len(found.order_labels):
         said += f"; {len(found.votes)} votes, {found.points:.2f} for the first, spread {found.spread:.2f}"
     console.print(said, highlight=False)
     console.print(found.reason, highlight=False, markup=False)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from paras2s.errors import DataError
+from paras2s.errors import DataError, StorageError
 from paras2s.types import Category
 from paras2s.utils.io import read_jsonl, write_jsonl
 
@@ -23,11 +23,11 @@ class AnswerRow:
     """Answer number `answer_index` of `system` to one question. Made by the bench stage; read by `stats` and `report`.
 
     `question_clip` and `answer_clip` are relative to the run folder; `duration_s` is the answer's length.
-    `text_stream` is what the policy's text slot says, `transcript` what a recogniser hears (None: not measured), and
-    `word_error_rate` compares the two (a share, may exceed 1). `tone` is the tone heard (None: not measured) and
+    `text_stream` is the policy's text slot, `transcript` the ASR transcript of the sound (None: not measured), and
+    `word_error_rate` compares the two (a share, may exceed 1). `tone` is the tone of voice (None: not measured) and
     `tone_scores` the share of each tone considered. `score` is the judge's, 1 to 5, with its `reason` in words;
     a row without a score says why in `unscored`. `fitting` means a score of at least 4. `family` is the kind of answer
-    the judge recognised, None where it recognised or names none. `model_score` is the reward model's (None: not asked).
+    the judge recognised, None where it recognised or names none. `model_score` is the reward model's (None: it gave none).
 
     Raises:
         DataError: neither or both of `score` and `unscored`, a number out of range, or a `fitting` against the score.
@@ -68,6 +68,16 @@ class AnswerRow:
         for key, value in (("duration_s", self.duration_s), ("word_error_rate", self.word_error_rate)):
             if value is not None and not 0 <= value < math.inf:
                 raise DataError(f"{key}: {value} is not a finite number of at least 0")
+
+
+def require_new(path: Path, there: Iterable[str], own: Iterable[str]) -> None:
+    """Refuse to replace another judge's verdicts; `there` and `own` name judges as NAME/VERSION/PROMPT_HASH.
+
+    Raises:
+        StorageError: the file holds verdicts of another judge, or of other prompts.
+    """
+    if others := sorted(set(there) - set(own)):
+        raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")
 
 
 def save_rows(path: Path, rows: Iterable[AnswerRow]) -> None:

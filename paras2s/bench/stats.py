@@ -1,7 +1,7 @@
 """Means with standard errors over judged answers. Pure functions: rows in, numbers out.
 
 Answers to one contrast share their words, so they are not independent: every standard error is clustered by contrast.
-What has no score is left out of a mean and counted beside it; it is never a 0.
+Answers without a score are left out of a mean and counted beside it; they are never a 0.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
@@ -33,6 +34,15 @@ class Counted:
 
     estimate: Estimate
     n_asked: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Mean, standard error, n scored and n in all, as plain JSON."""
+        return {
+            "mean": self.estimate.mean,
+            "standard_error": self.estimate.standard_error,
+            "n_scored": self.estimate.n,
+            "n_asked": self.n_asked,
+        }
 
 
 @dataclass(frozen=True)
@@ -77,14 +87,14 @@ def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate
 def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
     """Scores of one system's rows. Overall is the mean of the category means, as in ParaS2S: categories weigh the same.
 
-    A category asked but never scored leaves overall without a mean: one over fewer categories would not compare.
+    A category without a single score leaves overall without a mean: one over fewer categories would not compare.
     """
     categories: dict[Category, Counted] = {}
     for category in dict.fromkeys((*CATEGORIES, *(row.category for row in rows))):
-        asked = [row for row in rows if row.category == category]
-        if asked:
-            scored = [(row.score, row.contrast_id) for row in asked if row.score is not None]
-            categories[category] = Counted(_mean_of(scored), len(asked))
+        members = [row for row in rows if row.category == category]
+        if members:
+            scored = [(row.score, row.contrast_id) for row in members if row.score is not None]
+            categories[category] = Counted(_mean_of(scored), len(members))
     rates = [(row.word_error_rate, row.contrast_id) for row in rows if row.word_error_rate is not None]
     return SystemScores(
         categories=categories,
@@ -120,7 +130,7 @@ def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:
 
 
 def paired_difference(rows_a: Sequence[AnswerRow], rows_b: Sequence[AnswerRow]) -> Difference:
-    """How much higher system a scores than b on the same questions, each question's answers averaged first.
+    """The difference of system a over b on the same questions, each question's answers averaged first.
 
     Questions not scored in both are left out and counted; every question weighs the same, whatever its category.
     """

@@ -1,7 +1,8 @@
-"""Who answers spoken questions: a folder of clips, an audio chat endpoint, a policy checkpoint, and two yardsticks.
+"""Systems that answer spoken questions: a folder of clips, an audio chat endpoint, a policy, and the two baseline systems.
 
-The words-only cascade is told the words and nothing of the voice, the topline the words and the true style; an LLM writes their
-answers and a TTS speaks them (ParaS2S, section 5.6). An answer that is not there is a reason, never silence.
+The baselines are ParaS2S's (section 5.6): the cascade knows the words and nothing of the voice, the topline the words and the
+true style. An LLM writes their answers and a TTS speaks them, or, offline, both come from the shipped scripts. An answer that
+is not there has a reason, and is never silence.
 """
 
 from __future__ import annotations
@@ -9,42 +10,58 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.clients.audio_chat import AudioChat, AudioChatRequest
-from paras2s.configs.schema.run import AudioChatConfig, CurationConfig
+from paras2s.configs.schema.run import AudioChatConfig, CurationConfig, load_audio_chat, load_curation
 from paras2s.errors import AudioError, ConfigError
+from paras2s.policy.registry import is_checkpoint
 from paras2s.types import Query
 
+if TYPE_CHECKING:
+    from paras2s.policy.base import Policy
+    from paras2s.policy.types import Prompt
+
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
+CASCADE, TOPLINE = "cascade", "topline"
+BASELINES = (CASCADE, TOPLINE)
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class SpokenQuestion:
-    """One spoken question. A system may read `clip` and its ASR `transcript`; `text` and `style` are for baselines alone."""
+    """One spoken question. A system may read `clip` and its ASR `transcript`; the labels after them are for baselines alone."""
 
     id: str
     clip: Path
     transcript: str
     text: str | None = None
     style: str | None = None
+    category: str | None = None
 
 
 @dataclass(frozen=True)
 class Response:
-    """One answer: its text stream ("" where there is none) and its sound, or why there is none."""
+    """One answer: its text stream ("" where there is none) and its sound, or why there is none.
+
+    A policy that ended its answer before it began gives an empty clip and the reason.
+    """
 
     text: str = ""
     clip: Clip | None = None
     failed: str | None = None
 
+    @property
+    def missing(self) -> str | None:
+        """The reason why there is nothing to judge, None where there is something."""
+        return "no answer" if self.clip is None and not self.failed else self.failed
+
 
 class System(Protocol):
     """Answers every question `count` times."""
 
-    def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
+    def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """Responses [n questions][count].
 
         Raises:
@@ -54,7 +71,34 @@ class System(Protocol):
 
 def question_of_query(query: Query, folder: Path) -> SpokenQuestion:
     """A manifest's query as a question."""
-    return SpokenQuestion(query.id, folder / query.clip, query.transcript, query.text, query.style)
+    return SpokenQuestion(query.id, folder / query.clip, query.transcript, query.text, query.style, query.category)
+
+
+def find_clip(folder: Path, name: str) -> Path | None:
+    """The clip NAME.wav of a folder, or of another known suffix; None where there is none."""
+    return next((path for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").is_file()), None)
+
+
+def open_system(spec: str, curation: Path | None, cache_dir: Path) -> System:
+    """A system by its spec: `cascade`, `topline`, an endpoint's YAML, a checkpoint's folder, or a folder of clips.
+
+    Raises:
+        ConfigError: it is none of these, or a baseline without a curation's config.
+    """
+    if spec in BASELINES:
+        if curation is None:
+            raise ConfigError(f"--curation: the {spec} needs a curation's YAML: its tester writes, its agent speaks")
+        return LLMBaseline(load_curation(curation), knows_style=spec == TOPLINE)
+    path = Path(spec)
+    if path.suffix in (".yaml", ".yml"):
+        return EndpointSystem(load_audio_chat(path), cache_dir)
+    if is_checkpoint(path):
+        from paras2s.policy.registry import load_policy
+
+        return PolicySystem(load_policy(path))
+    if path.is_dir():
+        return FolderSystem(path)
+    raise ConfigError(f"--system: {spec!r} is no folder, no YAML of an endpoint, and neither {' nor '.join(BASELINES)}")
 
 
 @dataclass(frozen=True)
@@ -63,19 +107,23 @@ class FolderSystem:
 
     folder: Path
 
-    def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """Read all; one that is missing or broken is a reason."""
-        found = []
+    def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
+        """Reads every clip; one that is missing or broken is a reason.
+
+        Raises:
+            ConfigError: no clip can be read.
+        """
+        responses = []
         for number, question in enumerate(questions, 1):
             names = [question.id] if count == 1 else [f"{question.id}-{n}" for n in range(count)]
-            found.append([self._read(name) for name in names])
+            responses.append([self._read(name) for name in names])
             on_progress(number, len(questions))
-        if all(response.failed for row in found for response in row):
+        if all(response.failed for row in responses for response in row):
             raise ConfigError(f"{self.folder}: holds no answer to any question; expected files such as {questions[0].id}.wav")
-        return found
+        return responses
 
     def _read(self, name: str) -> Response:
-        path = next((one for suffix in SUFFIXES if (one := self.folder / f"{name}{suffix}").is_file()), None)
+        path = find_clip(self.folder, name)
         if path is None:
             return Response(failed=f"no answer: {self.folder / name}.wav is missing")
         try:
@@ -85,92 +133,141 @@ class FolderSystem:
 
 
 class EndpointSystem:
-    """A model that hears and speaks, behind OpenAI-compatible audio chat."""
+    """A speech-to-speech model behind OpenAI-compatible audio chat."""
 
     def __init__(self, config: AudioChatConfig, cache: Path) -> None:
         self._chat = AudioChat(config, cache / "answers")
 
-    def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """As many at once as the endpoint has slots."""
-        asked = [AudioChatRequest((read_clip(one.clip),), number) for one in questions for number in range(count)]
-        said = [Response(one.text, one.clip, one.failed) for one in self._chat.say_all(asked, on_progress)]
-        return [said[start : start + count] for start in range(0, len(said), count)]
+    def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
+        """Sends as many requests at once as the endpoint has slots."""
+        requests = [AudioChatRequest((read_clip(one.clip),), number) for one in questions for number in range(count)]
+        turns = [Response(one.text, one.clip, one.failed) for one in self._chat.complete_all(requests, on_progress)]
+        return [turns[start : start + count] for start in range(0, len(turns), count)]
 
 
+def _prompts_from_clips(policy: Policy, questions: Sequence[SpokenQuestion]) -> list[Prompt]:
+    from paras2s.policy.types import Turn
+
+    return [policy.encode_prompt([Turn("user", one.transcript, read_clip(one.clip))]) for one in questions]
+
+
+@dataclass(frozen=True)
 class PolicySystem:
-    """A checkpoint of a policy, whatever its kind: it reads the sound and what a recogniser heard in it, as in training."""
+    """A policy, sampled by the native engine; every policy gets the same seeds. It reads the sound and its ASR transcript.
 
-    BATCH, TEMPERATURE, SEED = 32, 1.0, 0
+    `prompts` makes prompts of questions where they are not to be made from the clips. `max_steps` is by default 4.2 s at 12.5
+    steps a second, the embedded policy's longest answer.
+    """
 
-    def __init__(self, folder: Path) -> None:
-        from paras2s.policy.registry import load_policy
+    policy: Policy
+    temperature: float = 1.0
+    seed: int = 0
+    max_steps: int = 52
+    prompts: Callable[[Policy, Sequence[SpokenQuestion]], list[Prompt]] = _prompts_from_clips
 
-        self._policy = load_policy(folder)
+    BATCH = 32
+    # Apart from the steps of training, whose seeds are made the same way.
+    FIRST_STEP = 4_000_000
 
-    def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """By the native sampler; every checkpoint gets the same seeds."""
+    def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
+        """Samples in batches of questions."""
         from paras2s.audio.text_embedding import embed_sentences
-        from paras2s.policy.types import Sampling, Turn
+        from paras2s.policy.types import Sampling
         from paras2s.rollout.engine import NativeEngine, answer_seeds
 
         embed_sentences([question.transcript for question in questions])
-        engine = NativeEngine(self._policy)
-        sampling = Sampling(self.TEMPERATURE, self.TEMPERATURE, MAX_STEPS)
-        found: list[list[Response]] = []
+        engine = NativeEngine(self.policy)
+        sampling = Sampling(self.temperature, self.temperature, self.max_steps)
+        responses: list[list[Response]] = []
         for start in range(0, len(questions), self.BATCH):
-            part = questions[start : start + self.BATCH]
-            prompts = [self._policy.encode_prompt([Turn("user", one.transcript, read_clip(one.clip))]) for one in part]
-            seeds = answer_seeds(self.SEED, 4_000_000 + start, range(len(part)), count)
-            for rollout in engine.generate([one.id for one in part], prompts, count, sampling, seeds):
+            batch = questions[start : start + self.BATCH]
+            seeds = answer_seeds(self.seed, self.FIRST_STEP + start, range(len(batch)), count)
+            prompts = self.prompts(self.policy, batch)
+            for rollout in engine.generate([one.id for one in batch], prompts, count, sampling, seeds):
                 row = zip(rollout.texts, rollout.waves, strict=True)
-                found.append([_sounding(text, Clip(wave, rollout.sample_rate_hz)) for text, wave in row])
-            on_progress(len(found), len(questions))
-        return found
+                responses.append([_sampled(text, Clip(wave, rollout.sample_rate_hz)) for text, wave in row])
+            on_progress(len(responses), len(questions))
+        return responses
 
 
-# 4.2 s at 12.5 steps a second: the embedded policy's longest answer.
-MAX_STEPS = 52
+def _sampled(text: str, clip: Clip) -> Response:
+    return Response(text, clip, None if len(clip.samples) else "the policy ended its answer before it began")
 
 
-def _sounding(text: str, clip: Clip) -> Response:
-    return Response(text, clip) if len(clip.samples) else Response(text, failed="the policy ended its answer before it began")
+@dataclass(frozen=True)
+class LLMBaseline:
+    """The cascade or the topline at scale: an LLM writes the answer from the words, and for the topline from the style as
+    well; a TTS speaks it, the topline's in the tone that the LLM chose.
+    """
 
+    config: CurationConfig
+    knows_style: bool
 
-class CascadeSystem:
-    """A yardstick: an LLM writes the answer from the words, told the style or not, and a TTS speaks it in the tone it chose."""
-
-    def __init__(self, config: CurationConfig, told_style: bool) -> None:
-        self.config, self.told_style = config, told_style
-
-    def respond(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """One text a question, `count` renderings; the cascade speaks without a tone, since it knows of none."""
+    def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
+        """One text a question, spoken `count` times."""
         from paras2s.data_gen.curation.llm_calls import CurationLLM, WrittenAnswer
-        from paras2s.data_gen.curation.text_filters import tones_asked
+        from paras2s.data_gen.curation.text_filters import tone_instruction
         from paras2s.data_gen.curation.voices import Engines
-        from paras2s.data_gen.tts.base import Line, speak_all
+        from paras2s.data_gen.tts.base import Line, synthesise_all
 
-        asker = CurationLLM.open(self.config, lambda *_: None)
-        values = [{"line": self._told(question)} for question in questions]
-        plain = {"tones": tones_asked(self.config.agent_tones)}
-        written = asker.check("answers", asker.prompt("answer_system", "answer"), WrittenAnswer, values, plain)
+        llm = CurationLLM.open(self.config, lambda *_: None)
+        values = [{"line": self._line(question)} for question in questions]
+        plain = {"tones": tone_instruction(self.config.agent_tones)}
+        written = llm.check("answers", llm.prompt("answer_system", "answer"), WrittenAnswer, values, plain)
         agent = self.config.agent
         lines, places = [], []
         for place, one in enumerate(written):
             if isinstance(one, WrittenAnswer):
-                tone = one.tone if self.told_style else "neutral"
-                manner = one.tone if self.told_style and agent.engine == "openai" else ""
+                tone = one.tone if self.knows_style else "neutral"
+                manner = one.tone if self.knows_style and agent.engine == "openai" else ""
                 lines += [Line(one.answer, agent, tone, manner, take) for take in range(count)]
                 places += [place] * count
-        spoken = speak_all(Engines(self.config).of(agent), lines, self.config.cache_dir, on_progress)
-        found: list[list[Response]] = [[] for _ in questions]
-        for place, line, said in zip(places, lines, spoken, strict=True):
-            sound = Response(line.text, said) if isinstance(said, Clip) else Response(line.text, failed=said.reason)
-            found[place].append(sound)
-        return [row or [Response(failed=str(written[place]))] * count for place, row in enumerate(found)]
+        spoken = synthesise_all(Engines(self.config).of(agent), lines, self.config.cache_dir, on_progress)
+        responses: list[list[Response]] = [[] for _ in questions]
+        for place, line, made in zip(places, lines, spoken, strict=True):
+            sound = Response(line.text, made) if isinstance(made, Clip) else Response(line.text, failed=made.reason)
+            responses[place].append(sound)
+        return [row or [Response(failed=str(written[place]))] * count for place, row in enumerate(responses)]
 
-    def _told(self, question: SpokenQuestion) -> dict[str, str]:
-        if not self.told_style:
+    def _line(self, question: SpokenQuestion) -> dict[str, str]:
+        if not self.knows_style:
             return {"words": question.transcript}
         if question.text is None or question.style is None:
-            raise ConfigError(f"{question.id}: the topline must be told words and style, and this query has no labels")
+            raise ConfigError(f"{question.id}: the topline needs the true words and style, and this query has no labels")
         return {"words": question.text, "spoken": question.style}
+
+
+@dataclass(frozen=True)
+class ScriptedBaseline:
+    """The cascade or the topline of the embedded world: scripted answers in the voice, vocoder and codec of the demonstrations.
+
+    The cascade stands for a language model that reads the words perfectly, so it is given what kind of remark it answers
+    (category), which the words give away; it speaks neutrally, and both styles of a contrast get the same answers. The topline
+    gives an answer that fits the true style, in its tone. One take each: no picking of the best.
+    """
+
+    knows_style: bool
+    cache: Path
+
+    def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
+        """The scripted answers in turn, `count` for each question."""
+        from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES
+        from paras2s.data_gen.tts.render import Take, render
+
+        lines = [self._line(question, place, n) for place, question in enumerate(questions) for n in range(count)]
+        takes = [Take(text, AGENT, AGENT_TONES[tone], 0, coded=True) for text, tone in lines]
+        responses = [Response(take.text, one.clip) for take, one in zip(takes, render(takes, self.cache), strict=True)]
+        on_progress(len(questions), len(questions))
+        return [responses[start : start + count] for start in range(0, len(responses), count)]
+
+    def _line(self, question: SpokenQuestion, place: int, n: int) -> tuple[str, str]:
+        """Text and tone of answer `n` to the question at `place`."""
+        from paras2s.data_gen.scripted.scripts import load_cascade, load_families
+
+        if self.knows_style:
+            assert question.style is not None
+            family = load_families()[question.style]
+            return family.answers[(place + n) % len(family.answers)], family.tone
+        assert question.category is not None
+        replies = load_cascade()[question.category]
+        return replies[n % len(replies)], "neutral"

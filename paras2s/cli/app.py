@@ -46,7 +46,7 @@ app.command("check-policy")(check_policy)
 judge_app.command("clip")(judge_clip)
 app.add_typer(judge_app, name="judge")
 bench_app.command("paras2s")(bench_paras2s)
-bench_app.command("guard")(bench_voicebench)
+bench_app.command("voicebench")(bench_voicebench)
 bench_app.command("systems")(bench_systems)
 bench_app.command("detect")(bench_detect)
 bench_app.command("styleset")(bench_styleset)
@@ -105,7 +105,8 @@ def contrasts(
     ),
 ) -> None:
     """Score every system on the held-out queries, with standard errors."""
-    from paras2s.bench.paras2s.run_checkpoint import describe_bench, run_bench, summary
+    from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
+    from paras2s.bench.paras2s.metrics import summary
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.reward.reward_model.model import RewardModel
     from paras2s.run import open_run

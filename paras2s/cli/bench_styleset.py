@@ -1,4 +1,4 @@
-"""The verb `bench styleset`: whether a model speaks in a style that it is told, and in one that fits a role."""
+"""The verb `bench styleset`: whether a model speaks in the style that is requested, and in one that fits a role."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ Systems = Annotated[
     list[str] | None,
     typer.Option("--system", help="NAME=WHAT: a checkpoint's folder, an endpoint's YAML, or a folder of ID.wav. Repeatable."),
 ]
-Judges = Annotated[
-    list[str] | None, typer.Option("--judge", help="A judge that listens: styleset (default), or a YAML. Repeatable.")
-]
+Judges = Annotated[list[str] | None, typer.Option("--judge", help="An audio judge: styleset (default), or a YAML. Repeatable.")]
 # Options that say what is made, so that verdicts of outputs made already leave them nothing to do.
 OF_OUTPUTS = ("contexts", "limit", "turns", "seed", "longest_answer_s")
 
@@ -47,46 +45,35 @@ def bench_styleset(
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Follow style instructions, play both roles of a scene, and be judged by models that listen (StyleSet, Tables 1 and 2)."""
-    from paras2s.bench.styleset.items import VERDICT_TASKS, load_following
-    from paras2s.bench.styleset.report import build_report, load_human, load_rows, markdown
-    from paras2s.bench.styleset.run import describe_outputs, fingerprint, judge_outputs, make_outputs, open_judges
-    from paras2s.errors import ConfigError
-    from paras2s.utils.io import write_json, write_text
+    """Let systems follow style instructions and play both roles of a scene, for audio judges (StyleSet, Tables 1 and 2)."""
+    from paras2s.bench.styleset.report import markdown
+    from paras2s.bench.styleset.run import StyleSetOptions, estimate_styleset, run_styleset
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
-    asked = _asked(system, task, out, (items, contexts, limit), (turns, seed, longest_answer_s), cache_dir)
-    ratings = load_human(human) if human else []
-    rows, made, stopped = [], {}, None
-    if verdicts:
-        if judge or temperatures or estimate or set_ or asked.systems:
-            raise ConfigError("--verdicts are judged already: leave --system, --judge, --set, --temperatures, --estimate out")
-        if idle := [name for name in OF_OUTPUTS if _is_given(ctx, name)]:
-            raise ConfigError(f"--verdicts are of outputs made already: leave --{idle[0].replace('_', '-')} out")
-        rows = load_rows(verdicts)
-    elif not asked.systems:
-        raise ConfigError("--system: give NAME=WHAT at least once, or --verdicts")
-    wanted = {name for of_task in asked.items for name in VERDICT_TASKS[of_task]}
-    rows, ratings = [row for row in rows if row.task in wanted], [one for one in ratings if one.task in wanted]
-    names = {row.system for row in rows} | set(asked.systems)
-    if strange := sorted(set(recorded or []) - names):
-        raise ConfigError(f"--recorded {strange[0]}: no system is called that; there are {', '.join(sorted(names))}")
-    if not verdicts:
-        overrides = {"cache_dir": str(cache_dir)} | parse_overrides(set_)
-        judges = open_judges(judge or ["styleset"], list(asked.items), _temperatures(temperatures), overrides)
-        if estimate:
-            _show_estimate(asked, judges, console, as_json)
-            return
-        for spec in asked.systems.values():
-            # A slip in the last one is not to be found after the hours of the first.
-            fingerprint(spec)
-        outputs = {name: make_outputs(asked, name, console, as_json) for name in asked.systems}
-        made = {name: describe_outputs(tasks) for name, tasks in outputs.items()}
-        rows, stopped = judge_outputs(judges, outputs, out / "verdicts.jsonl", console, as_json)
-    report = build_report(rows, ratings, load_following(items), recorded or [], made, str(stopped) if stopped else None)
-    write_json(out / "styleset.json", report)
-    write_text(out / "styleset.md", markdown(report))
+    options = StyleSetOptions(
+        systems=parse_systems(system or []),
+        out=out,
+        cache_dir=cache_dir,
+        judges=judge or [],
+        task=task,
+        items=items,
+        contexts=contexts,
+        limit=limit,
+        turns=turns,
+        seed=seed,
+        longest_answer_s=longest_answer_s,
+        verdicts=verdicts or [],
+        human=human,
+        recorded=recorded or [],
+        temperatures=temperatures,
+        overrides=parse_overrides(set_),
+        made_given=[name for name in OF_OUTPUTS if _is_given(ctx, name)],
+    )
+    if estimate:
+        _show_estimate(estimate_styleset(options), console, as_json)
+        return
+    report, stopped = run_styleset(options, console, as_json)
     if as_json:
         print_json(report)
     else:
@@ -96,65 +83,27 @@ def bench_styleset(
         raise stopped
 
 
-def _asked(
-    system: list[str] | None,
-    task: str | None,
-    out: Path,
-    files: tuple[Path | None, Path | None, int | None],
-    settings: tuple[int, int, float],
-    cache_dir: Path,
-) -> Any:
-    from paras2s.bench.styleset.items import TASKS, load_contexts, load_following
-    from paras2s.bench.styleset.run import StyleSetOptions
-    from paras2s.errors import ConfigError
-
-    if task is not None and task not in TASKS:
-        raise ConfigError(f"--task {task}: there are {' and '.join(TASKS)}")
-    items, contexts, limit = files
-    chosen: Any = {"following": load_following(items)[:limit], "role_play": load_contexts(contexts)[:limit]}
-    if task is not None:
-        chosen = {task: chosen[task]}
-    return StyleSetOptions(parse_systems(system or []), chosen, out, cache_dir, *settings)
-
-
 def _is_given(ctx: typer.Context, option: str) -> bool:
     source = ctx.get_parameter_source(option)
     return source is not None and source.name != "DEFAULT"
 
 
-def _temperatures(text: str | None) -> list[float]:
-    from paras2s.errors import ConfigError
-
-    if text is None:
-        return []
-    try:
-        found = [float(one) for one in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--temperatures {text}: expected numbers with commas between, such as 0.5,1.0,1.5") from error
-    if not all(0 <= one <= 2 for one in found) or len(set(found)) < len(found):
-        raise ConfigError(f"--temperatures {text}: expected different numbers from 0 to 2")
-    return found
-
-
-def _show_estimate(asked: Any, judges: Any, console: Any, as_json: bool) -> None:
-    from paras2s.bench.styleset.run import estimate
-
-    found = estimate(asked, judges)
+def _show_estimate(cost: dict[str, Any], console: Any, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(cost)
         return
-    for name, tasks in found["systems"].items():
+    for name, tasks in cost["systems"].items():
         for task, one in tasks.items():
             console.print(
                 f"{name}, {task}: {one['kept']} of {one['items']} outputs are there, at most {one['replies_at_most']} replies "
                 "are to be made",
                 highlight=False,
             )
-    usd = found["at_most_usd"]
+    usd = cost["at_most_usd"]
     price = "no price is known for a judge" if usd is None else f"at most {usd:.4f} USD"
-    tokens = found["tokens"]
+    tokens = cost["tokens"]
     console.print(
-        f"judging: {found['calls']} calls, {tokens['text_in']} tokens of text and {tokens['audio_in']} of audio in, at most "
+        f"judging: {cost['calls']} calls, {tokens['text_in']} tokens of text and {tokens['audio_in']} of audio in, at most "
         f"{tokens['text_out']} out: {price}",
         highlight=False,
     )

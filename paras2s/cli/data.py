@@ -1,4 +1,4 @@
-"""What `paras2s data` does with each of its two kinds of config: a run's, and a curation's."""
+"""`paras2s data`, with a run's config or a curation's."""
 
 from __future__ import annotations
 
@@ -9,60 +9,36 @@ from typing import Any
 import typer
 
 from paras2s.cli.options import parse_overrides, print_json
+from paras2s.configs.find import which_config as which_config
 from paras2s.errors import ConfigError
 
 
-def which_config(config: Path) -> tuple[Path, bool]:
-    """The file of a config, and whether it is a curation's: its `kind` says so.
-
-    Raises:
-        ConfigError: no such preset.
-    """
-    import yaml
-
-    from paras2s.configs.schema.run import preset_path
-
-    if config.suffix in (".yaml", ".yml"):
-        try:
-            values = yaml.safe_load(config.read_text()) if config.is_file() else None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
-            # Whoever loads it says what is wrong.
-            values = None
-        return config, isinstance(values, dict) and values.get("kind") == "curation"
-    try:
-        return preset_path(str(config)), False
-    except ConfigError as error:
-        try:
-            return preset_path(str(config), "data"), True
-        except ConfigError as other:
-            raise ConfigError(f"{error}; for curation, {str(other).rpartition('; ')[2]}") from None
-
-
-def run_scripts(run: Any, report: bool, dry_run: bool, of_curation: list[Any], as_json: bool) -> None:
-    """The shipped scripts, spoken for a run."""
+def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[Any], as_json: bool) -> None:
+    """Builds, reports or dry-runs the dataset of a run."""
     from paras2s.configs.schema.run import dump_config
     from paras2s.data_gen.curation.report import read_funnel
     from paras2s.pipeline.curate import funnel_json, show_funnel
     from paras2s.pipeline.data import run_data
 
-    if any(one is not None for one in of_curation):
-        raise ConfigError("--limit, --check and --ray are for a curation; a run speaks the shipped scripts")
+    if any(option is not None for option in curation_options):
+        raise ConfigError("--limit, --check and --ray are for a curation; a run has the shipped scripts")
     if dry_run:
         typer.echo(dump_config(run.config))
         return
     if report:
-        found = read_funnel(run.data_dir)
-        print_json(funnel_json(found)) if as_json else show_funnel(run.console, found)
+        funnel = read_funnel(run.data_dir)
+        print_json(funnel_json(funnel)) if as_json else show_funnel(run.console, funnel)
         return
     run.open()
     dataset = run_data(run)
     if as_json:
-        print_json({"queries": len(dataset.queries), "candidates": len(dataset.candidates), "hearing": dataset.hearing})
+        counts = {"queries": len(dataset.queries), "candidates": len(dataset.candidates)}
+        print_json({**counts, "audibility": dataset.audibility})
 
 
 @dataclass(frozen=True)
 class Curation:
-    """What was asked for; see the options of `paras2s data`. `ray_address` "": not over Ray."""
+    """The options of `paras2s data` for a curation. `ray_address` "": not over Ray."""
 
     overrides: list[str] | None
     seed: int | None
@@ -75,35 +51,31 @@ class Curation:
     ray_address: str | None
 
 
-def curate(path: Path, asked: Curation, as_json: bool) -> None:
-    """Run, estimate, report or check a curation."""
+def curate(path: Path, options: Curation, as_json: bool) -> None:
+    """Runs, estimates, reports or checks a curation."""
     from paras2s.configs.schema.run import dump_config, load_curation
     from paras2s.data_gen.curation.report import read_funnel
     from paras2s.pipeline import curate as stage
     from paras2s.utils.progress import open_console
 
-    own: dict[str, Any] = {} if asked.seed is None else {"seed": asked.seed}
-    own |= {} if asked.folder is None else {"folder": str(asked.folder)}
-    config = load_curation(path, parse_overrides(asked.overrides) | own)
+    own: dict[str, Any] = {} if options.seed is None else {"seed": options.seed}
+    own |= {} if options.folder is None else {"folder": str(options.folder)}
+    config = load_curation(path, parse_overrides(options.overrides) | own)
     console = open_console(to_stderr=as_json)
-    if asked.report:
-        found = read_funnel(config.folder)
-        print_json(stage.funnel_json(found)) if as_json else stage.show_funnel(console, found)
-    elif asked.dry_run:
-        stages, measured_on = stage.estimate_curation(config, asked.limit)
+    if options.report:
+        funnel = read_funnel(config.folder)
+        print_json(stage.funnel_json(funnel)) if as_json else stage.show_funnel(console, funnel)
+    elif options.dry_run:
+        stages, measured_on = stage.estimate_curation(config, options.limit)
         if as_json:
-            shown = {name: asdict(one) for name, one in stages.items()}
-            print_json({"stages": shown, "measured_on": measured_on, "config": config.model_dump(mode="json")})
+            by_stage = {name: asdict(estimate) for name, estimate in stages.items()}
+            print_json({"stages": by_stage, "measured_on": measured_on, "config": config.model_dump(mode="json")})
         else:
             typer.echo(dump_config(config))
             stage.show_estimate(console, stages, measured_on)
-    elif asked.check is not None:
-        decided, total = stage.check_clips(config, asked.check, asked.port, console)
-        console.print(f"{decided} of {total} decided by {asked.check}; run the pipeline again to apply it", highlight=False)
+    elif options.check is not None:
+        decided, total = stage.check_clips(config, options.check, options.port, console)
+        console.print(f"{decided} of {total} decided by {options.check}; run the pipeline again to apply it", highlight=False)
     else:
-        made = stage.run_curation(config, console, as_json, asked.limit, asked.ray_address)
-        print_json(_plain(made)) if as_json else stage.show_curated(console, made)
-
-
-def _plain(made: Any) -> dict[str, Any]:
-    return {**asdict(made), "folder": str(made.folder)}
+        result = stage.run_curation(config, console, as_json, options.limit, options.ray_address)
+        print_json({**asdict(result), "folder": str(result.folder)}) if as_json else stage.show_result(console, result)

@@ -1,77 +1,21 @@
-"""`paras2s doctor`: what is here, what is missing, what that switches off."""
+"""`paras2s doctor`: prints what is installed, what is missing, and what that switches off."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-import shutil
 from typing import Any
 
-from paras2s.audio.assets import ASSETS, asset_path
-from paras2s.errors import AssetError
-from paras2s.utils.process_pool import cores
-
-# Package -> what stops without it.
-PACKAGES = {
-    "torch": "everything that trains or samples",
-    "ray": "`paras2s align` and the demo",
-    "faster-whisper": "transcripts: filters, judge, bench",
-    "onnxruntime": "pitch, quality",
-    "piper-tts": "speech synthesis in `paras2s data` (runs as a program of its own)",
-    "pyworld": "speaker and style in `paras2s data`",
-    "pycodec2": "the embedded codec, so every embedded policy",
-    "pyloudnorm": "loudness in the blueprint",
-    "transformers": "sentence embeddings: policy and judge",
-    "peft": "LoRA",
-    "onnx": "quality",
-    "rapidfuzz": "search for near-duplicates in a curation",
-}
-# Programs that only some users want.
-PROGRAMS = {"espeak-ng": "curation with voices of engine espeak, `bench detect --baseline phonemes` (Debian: espeak-ng)"}
-# What only some users want: missing, it switches something off and is no fault.
-OPTIONAL = {
-    "tiktoken": "Kimi-Audio and GLM-4-Voice (pip install 'paras2s[models]')",
-    "openai": "LLM judges and curation (pip install 'paras2s[curate]')",
-    "funasr": "TRACE's emotion scores (pip install 'paras2s[trace]')",
-    "speechbrain": "TRACE's accent scores (pip install 'paras2s[trace]')",
-    "wandb": "curves at Weights & Biases (pip install 'paras2s[wandb]')",
-}
+from paras2s.pipeline.doctor import examine as examine
 
 
-def examine() -> dict[str, Any]:
-    """Parts with their state, and facts of the machine. A part that is not `needed` may be missing."""
-    parts: list[dict[str, Any]] = []
-    for package, stops in (PACKAGES | OPTIONAL).items():
-        try:
-            version, ok = importlib.metadata.version(package), True
-        except importlib.metadata.PackageNotFoundError:
-            version, ok = "not installed", False
-        parts.append({"part": package, "ok": ok, "is": version, "switches_off": stops, "needed": package in PACKAGES})
-    for name, asset in ASSETS.items():
-        try:
-            parts.append({"part": name, "ok": True, "is": asset_path(name).name, "switches_off": asset.switches_off})
-        except AssetError as error:
-            parts.append({"part": name, "ok": False, "is": str(error), "switches_off": asset.switches_off})
-    for program, stops in PROGRAMS.items():
-        path = shutil.which(program)
-        parts.append({"part": program, "ok": bool(path), "is": path or "not installed", "switches_off": stops, "needed": False})
-    disk_gib = shutil.disk_usage(".").free / 2**30
-    parts.append({"part": "disk", "ok": disk_gib > 1, "is": f"{disk_gib:.0f} GiB free", "switches_off": "runs of any kind"})
-    for part in parts:
-        part.setdefault("needed", True)
-    machine = {"python": platform.python_version(), "cores": cores(), "platform": platform.platform()}
-    return {"machine": machine, "parts": parts}
-
-
-def show(found: dict[str, Any]) -> None:
-    """As a table."""
+def show(report: dict[str, Any]) -> None:
+    """Prints the report as a table."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table("part", "state", "if missing, there is no")
-    for part in found["parts"]:
+    for part in report["parts"]:
         colour = "green" if part["ok"] else "red" if part["needed"] else "yellow"
         table.add_row(part["part"], f"[{colour}]{part['is']}[/]", part["switches_off"])
     console = Console()
-    console.print(", ".join(f"{key} {value}" for key, value in found["machine"].items()))
+    console.print(", ".join(f"{key} {value}" for key, value in report["machine"].items()))
     console.print(table)

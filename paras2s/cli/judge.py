@@ -307,17 +307,16 @@ def _estimate_suite(asked: _Asked, pairs: Any, console: Any, as_json: bool) -> N
 
 def _judge_suite(asked: _Asked, pairs: Any, console: Any, as_json: bool) -> Any:
     """Path of the verdicts, and the error that stopped it before its end, if any."""
-    from paras2s.bench.speakbench.run import judge_suite, require_new
+    from paras2s.bench.speakbench.run import judge_suite
     from paras2s.utils.progress import progress_bar
 
     root = _audio_root(asked)
     judge, _ = _open(asked.judge, asked.overrides, asked.tone, asked.both_orders)
     own_name = f"{judge.name}-{judge.version}".replace(":", "-").replace("/", "-")
     path = asked.out or Path("runs") / asked.name / f"{own_name}.jsonl"
-    require_new(path, judge)
     with progress_bar(console, "pairs judged", len(pairs), quiet=as_json) as bar:
         took_s, stopped = judge_suite(judge, pairs, root, path, bar.at)
-    spent_usd = judge.client.caller.wallet.spent_usd
+    spent_usd = judge.client.spent_usd
     console.print(
         f"{judge.client.calls} calls in {took_s:.0f} s, {spent_usd:.4f} USD spent now; verdicts in {path}", highlight=False
     )

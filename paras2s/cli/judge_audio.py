@@ -177,7 +177,7 @@ def bench_systems(
     """Let an audio model compare systems' spoken answers with a reference system's, each pair in both orders (AudioJudge)."""
     from paras2s.bench.audio_judges import open_audio_judges
     from paras2s.bench.judges import show_estimate
-    from paras2s.bench.ranking.run import RankingOptions, estimate_systems, judge_systems, meetings, require_new
+    from paras2s.bench.ranking.run import RankingOptions, comparisons, estimate_systems, judge_systems
     from paras2s.errors import ConfigError
     from paras2s.reward.judges.audio_judge.ensemble import require_preferences
     from paras2s.utils.progress import open_console
@@ -192,23 +192,22 @@ def bench_systems(
         raise ConfigError(f"--out {out}: give a .csv, beside which the reasons are written as .jsonl")
     folder = judges[0].config.cache_dir
     asked = RankingOptions(instructions, parse_systems(system), reference, out, curation, folder, limit, not estimate)
-    met = meetings(asked, console, as_json)
+    compared = comparisons(asked, console, as_json)
     if estimate:
-        bill = estimate_systems(judges, met)
+        bill = estimate_systems(judges, compared)
         if as_json:
             print_json(asdict(bill))
         else:
             show_estimate(console, judges[0].config.llm.model, bill)
         return
-    require_new(out, judges)
-    done, stopped = judge_systems(judges, asked, met, console, as_json)
-    spent_usd = judges[0].client.caller.wallet.spent_usd
+    done, stopped = judge_systems(judges, asked, compared, console, as_json)
+    spent_usd = judges[0].client.spent_usd
     if as_json:
-        print_json({"verdicts": str(out), **asdict(done), "asked": len(met) * len(judges), "spent_usd": spent_usd})
+        print_json({"verdicts": str(out), **asdict(done), "asked": len(compared) * len(judges), "spent_usd": spent_usd})
     else:
         console.print(
-            f"{out}: {done.judged} verdicts of {len(met) * len(judges)}, {done.unscored} unscored, {spent_usd:.4f} USD spent "
-            f"now; next: paras2s rank {out}",
+            f"{out}: {done.judged} verdicts of {len(compared) * len(judges)}, {done.unscored} unscored, {spent_usd:.4f} USD "
+            f"spent now; next: paras2s rank {out}",
             highlight=False,
         )
     if stopped:

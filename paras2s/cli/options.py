@@ -1,4 +1,4 @@
-"""What several verbs share: options that read alike everywhere, and how their values are parsed and printed."""
+"""Options that several verbs share, and the parsing and printing of values."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Annotated, Any
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Lay over the config: llm.model=gpt-4o. Repeatable.")]
+Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a config value: llm.model=gpt-4o. Repeatable.")]
 Tone = Annotated[Path | None, typer.Option(help="A fitted tone classifier (RUN/data/tone_agent.json).")]
-Estimate = Annotated[bool, typer.Option("--estimate", help="Say what the calls would cost at most, and make none.")]
+Estimate = Annotated[bool, typer.Option("--estimate", help="Print the most the calls would cost, and make none.")]
 Task = Annotated[
-    str | None, typer.Option(help="Of a listening judge: pronunciation, speaker_identity, lexical ...; else its own.")
+    str | None, typer.Option(help="Task of an audio judge: pronunciation, speaker_identity, lexical ...; else its own.")
 ]
 Dump = Annotated[
-    Path | None, typer.Option(help="Of a listening judge: write what it would hear and read there, and call nothing.")
+    Path | None,
+    typer.Option(help="Folder for the audio and text that an audio judge would be sent; calls nothing."),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many pairs.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N pairs.")]
 Systems = Annotated[
     list[str],
     typer.Option(
@@ -26,17 +27,17 @@ Systems = Annotated[
         help="NAME=WHAT: a folder of ID.wav, a checkpoint's folder, an endpoint's YAML, cascade, or topline. Repeatable.",
     ),
 ]
-Curation = Annotated[Path | None, typer.Option(help="A curation's YAML: for cascade and topline, its LLM and its voice.")]
-Cache = Annotated[Path, typer.Option(help="Where answers that were paid for are kept.")]
+Curation = Annotated[Path | None, typer.Option(help="A curation's YAML, whose LLM and voice cascade and topline use.")]
+Cache = Annotated[Path, typer.Option(help="Folder of the cache of paid answers.")]
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on standard output; a number that is none is refused."""
+    """Prints a JSON value on standard output; NaN is refused."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
 def parse_pairs(items: list[str] | None, option: str) -> dict[str, str]:
-    """KEY=VALUE pairs, the values as they were typed.
+    """Parses KEY=VALUE pairs; values stay text.
 
     Raises:
         ConfigError: no equals sign.
@@ -53,7 +54,7 @@ def parse_pairs(items: list[str] | None, option: str) -> dict[str, str]:
 
 
 def parse_overrides(items: list[str] | None) -> dict[str, Any]:
-    """--set's KEY=VALUE pairs, the values as YAML.
+    """Parses the KEY=VALUE pairs of --set; values are YAML.
 
     Raises:
         ConfigError: no equals sign, or not YAML.
@@ -62,31 +63,31 @@ def parse_overrides(items: list[str] | None) -> dict[str, Any]:
 
     from paras2s.errors import ConfigError, one_line
 
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for key, value in parse_pairs(items, "--set").items():
         try:
-            found[key] = yaml.safe_load(value)
+            overrides[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise ConfigError(f"--set {key}={value}: not valid YAML ({one_line(error)})") from error
-    return found
+    return overrides
 
 
 def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:
-    """NAME=WHAT pairs.
+    """Parses the NAME=WHAT pairs of --system.
 
     Raises:
-        ConfigError: no equals sign, a name that is no file name, or one that stands twice.
+        ConfigError: no equals sign, a name that is no file name, or the same name twice.
     """
     import re
 
     from paras2s.errors import ConfigError
 
-    found: dict[str, str] = {}
+    systems: dict[str, str] = {}
     for item in items:
         name, equals, spec = item.partition("=")
         if not equals or not re.fullmatch(r"\w[\w.+-]{0,59}", name) or not spec:
             raise ConfigError(f"{option} {item}: expected NAME=WHAT, such as mine=answers/ or kimi=endpoint.yaml")
-        if name in found:
+        if name in systems:
             raise ConfigError(f"{option} {name}: stands twice")
-        found[name] = spec
-    return found
+        systems[name] = spec
+    return systems

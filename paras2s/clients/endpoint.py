@@ -1,4 +1,4 @@
-"""Calls to an OpenAI-compatible endpoint, of whatever kind: attempts, slots, rate, prices, and a budget.
+"""Calls to an OpenAI-compatible endpoint of any kind: attempts, concurrency, rate, prices and a budget.
 
 A key is read from the environment, and never reaches a cache, a log or an error message.
 """
@@ -28,15 +28,17 @@ from paras2s.errors import BudgetError, ConfigError, JudgeError, one_line
 LONGEST_WAIT_S = 60.0
 # A server that asks for more than this is out of service, and a command that slept so long would seem hung.
 LONGEST_RETRY_AFTER_S = 600.0
-BUDGET_LOOK_S = 0.02
+BUDGET_POLL_S = 0.02
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+# Words in an error message of an endpoint without structured output.
+STRUCTURED_WORDS = ("response_format", "json_schema", "tructured")
 NO_KEY = "none"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 
 class Price(BaseModel):
-    """Of one model, in USD per million tokens; `audio_in` is None where it hears nothing, `audio_out` where it cannot speak."""
+    """Prices of a model in USD per million tokens; audio prices are None for a model without audio input or output."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,7 +51,7 @@ class Price(BaseModel):
 
 
 class Prices(BaseModel):
-    """A dated table."""
+    """A dated price table by model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,7 +60,7 @@ class Prices(BaseModel):
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """The shipped table, or a user's.
+    """Loads the shipped price table, or a user's.
 
     Raises:
         ConfigError: missing, or not a price table.
@@ -71,13 +73,13 @@ def load_prices(path: Path | None = None) -> Prices:
 
 
 def wait_s(attempt: int, retry_after_s: float | None, backoff_s: float, draw: float) -> float:
-    """Before attempt number `attempt` + 1: a draw from 0..1 of the doubled back-off, and at least what the server asked."""
+    """Returns the wait before the next attempt: a share `draw` (0 to 1) of the doubled back-off, at least `retry_after_s`."""
     jittered = draw * min(LONGEST_WAIT_S, backoff_s * 2.0 ** (attempt - 1))
     return max(jittered, retry_after_s or 0.0)
 
 
 def retry_after_s(headers: Any, now_s: float) -> float | None:
-    """Seconds that a Retry-After header asks for: a number, or a date; None where there is none that can be read."""
+    """Returns the seconds of a Retry-After header (a number or a date); None without a readable one."""
     value = (headers or {}).get("retry-after")
     if value is None:
         return None
@@ -92,40 +94,40 @@ def retry_after_s(headers: Any, now_s: float) -> float | None:
         return None
 
 
-class Wallet:
-    """What was spent, and what calls under way may still cost by estimate: together not more than the budget."""
+class Budget:
+    """The cost of finished calls and the estimated maximum of pending ones: together never more than `limit_usd`."""
 
-    def __init__(self, budget_usd: float | None) -> None:
-        self.budget_usd = budget_usd
+    def __init__(self, limit_usd: float | None) -> None:
+        self.limit_usd = limit_usd
         self.spent_usd = 0.0
         self._reserved_usd = 0.0
 
     def reserve(self, most_usd: float) -> None:
-        """Set the most a call may cost aside.
+        """Reserves the most a call may cost.
 
         Raises:
-            BudgetError: there is not enough left.
+            BudgetError: not enough is left.
         """
-        if self.budget_usd is not None and self.spent_usd + self._reserved_usd + most_usd > self.budget_usd:
+        if self.limit_usd is not None and self.spent_usd + self._reserved_usd + most_usd > self.limit_usd:
             raise BudgetError(
-                f"the budget of {self.budget_usd:.2f} USD is spent ({self.spent_usd:.4f} paid, {self._reserved_usd:.4f} in "
-                f"calls under way, the next may cost {most_usd:.4f}); run again with a larger one to continue from here"
+                f"the budget of {self.limit_usd:.2f} USD is spent ({self.spent_usd:.4f} paid, {self._reserved_usd:.4f} in "
+                f"pending calls, the next may cost {most_usd:.4f}); run again with a larger one to continue from here"
             )
         self._reserved_usd += most_usd
 
     @property
-    def busy(self) -> bool:
-        """Whether calls under way may still give back what was set aside for them."""
+    def has_pending(self) -> bool:
+        """Whether pending calls may still release a part of their reservations."""
         return self._reserved_usd > 1e-12
 
     def settle(self, reserved_usd: float, cost_usd: float) -> None:
-        """Give a reservation back and note the cost."""
+        """Releases a reservation and adds the actual cost."""
         self._reserved_usd -= reserved_usd
         self.spent_usd += cost_usd
 
 
 class CallError(Exception):
-    """One failed attempt: whether another may help, and what the server asked for."""
+    """One failed attempt; `retried`: another one may help, after `retry_after_s`."""
 
     def __init__(self, message: str, retried: bool, retry_after_s: float | None = None, refuses_schema: bool = False) -> None:
         super().__init__(message)
@@ -135,16 +137,16 @@ class CallError(Exception):
 
 
 @dataclass(frozen=True)
-class Answered(Generic[Answer]):
-    """What a call gave in the end, how many attempts it took, and how long all of them together."""
+class CallResult(Generic[Value]):
+    """The result of a call, the number of its attempts, and the time of all of them together."""
 
-    value: Answer
+    value: Value
     attempts: int
     latency_s: float
 
 
 class Session:
-    """The `openai` library's client with its own retries off, a slot for each call under way, and the rate limit."""
+    """The `openai` client with its own retries off, a limit of concurrent calls, and a rate limit."""
 
     def __init__(self, config: EndpointConfig, key: str) -> None:
         from aiolimiter import AsyncLimiter
@@ -155,7 +157,7 @@ class Session:
         self.client = AsyncOpenAI(api_key=key or NO_KEY, base_url=config.base_url, max_retries=0, timeout=config.timeout_s)
         self._slots = asyncio.Semaphore(config.concurrency)
         rate = config.requests_per_minute
-        # One call every 60 / rate seconds, rather than a minute's worth at once.
+        # One call every 60 / rate seconds, not all calls of a minute at once.
         self._rate = AsyncLimiter(1, 60.0 / rate) if rate else None
 
     async def __aenter__(self) -> Session:
@@ -164,8 +166,8 @@ class Session:
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()
 
-    async def attempt(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """One attempt, in a slot of its own.
+    async def attempt(self, call: Callable[[], Awaitable[Value]]) -> Value:
+        """Makes one attempt, within the limits of concurrency and rate.
 
         Raises:
             CallError: anything went wrong.
@@ -179,33 +181,33 @@ class Session:
             try:
                 return await call()
             except openai.APIStatusError as error:
-                status, said = error.status_code, self.without_key(one_line(error))
-                asked_s = retry_after_s(error.response.headers, time.time())
+                status, message = error.status_code, self.without_key(one_line(error))
+                after_s = retry_after_s(error.response.headers, time.time())
                 raise CallError(
-                    f"{where}: HTTP {status}: {said[:500]}",
-                    status in RETRIED_STATUS and (asked_s or 0.0) <= LONGEST_RETRY_AFTER_S,
-                    asked_s,
+                    f"{where}: HTTP {status}: {message[:500]}",
+                    status in RETRIED_STATUS and (after_s or 0.0) <= LONGEST_RETRY_AFTER_S,
+                    after_s,
                     # llama.cpp's server says so with a 500.
-                    status in (400, 422, 500) and any(word in said for word in ("response_format", "json_schema", "tructured")),
+                    status in (400, 422, 500) and any(word in message for word in STRUCTURED_WORDS),
                 ) from error
             except (openai.APIError, ValueError, TypeError, AttributeError, IndexError) as error:
-                # No answer in time, a cut connection, or a body that is not what was asked for.
+                # A timeout, a cut connection, or a body of the wrong form.
                 raise CallError(f"{where}: {type(error).__name__}: {self.without_key(one_line(error))}", True) from error
 
     def without_key(self, text: str) -> str:
-        """The text with the key blotted out, should a gateway echo it."""
+        """Returns the text with the key replaced by ***, should a gateway echo it."""
         return text.replace(self._key, "***") if self._key else text
 
 
-class Caller:
-    """Calls one endpoint. One instance a command: its budget and its rate are the command's."""
+class EndpointClient:
+    """A client of one endpoint. One instance a command: budget and rate are the command's."""
 
     def __init__(self, config: EndpointConfig, section: str = "llm") -> None:
         missing = [name for name in ("openai", "tenacity", "aiolimiter") if importlib.util.find_spec(name) is None]
         if missing:
             raise ConfigError(f"{section}: an endpoint needs {', '.join(missing)}; run: pip install 'paras2s[judge]'")
         self.config, self.section = config, section
-        self.wallet = Wallet(config.budget_usd)
+        self.budget = Budget(config.budget_usd)
         self.price = load_prices(config.prices).models.get(config.model)
         self._key = os.environ.get(config.api_key_env, "")
         if not self._key and urlparse(config.base_url).hostname not in LOOPBACK:
@@ -217,26 +219,26 @@ class Caller:
                 f"{section}.budget_usd: no price is known for {config.model}; add it to a table and give it as {section}.prices"
             )
 
-    async def spread(self, places: Sequence[int], work: Callable[[Session, int], Awaitable[None]]) -> None:
-        """`work` on every place, as many at once as there are slots."""
-        waiting = iter(places)
+    async def run_all(self, indices: Sequence[int], work: Callable[[Session, int], Awaitable[None]]) -> None:
+        """Runs `work` on every index, as many at once as `concurrency` allows."""
+        pending = iter(indices)
 
         async def worker(session: Session) -> None:
-            for place in waiting:
-                await work(session, place)
+            for index in pending:
+                await work(session, index)
 
-        if places:
+        if indices:
             async with Session(self.config, self._key) as session:
-                # As many workers again as slots: while one backs off, another one uses its slot.
+                # Twice as many workers as slots: while one backs off, another one uses its slot.
                 await asyncio.gather(*(worker(session) for _ in range(2 * self.config.concurrency)))
 
     async def call(
         self,
-        once: Callable[[], Awaitable[Answer]],
+        attempt_once: Callable[[], Awaitable[Value]],
         most_usd: float | None,
-        paid_usd: Callable[[Answer], float | None],
-    ) -> Answered[Answer]:
-        """One call with its attempts. `most_usd` is what it may cost (None: unknown), `paid_usd` says what it did cost.
+        cost_of: Callable[[Value], float | None],
+    ) -> CallResult[Value]:
+        """Makes one call with its attempts. `most_usd` is the most it may cost (None: unknown), `cost_of` its actual cost.
 
         Raises:
             JudgeError: refused for good, or all attempts failed. BudgetError: it may cost more than is left.
@@ -257,32 +259,32 @@ class Caller:
         try:
             async for attempt in attempts:
                 with attempt:
-                    value = await once()
+                    value = await attempt_once()
                     number = attempt.retry_state.attempt_number
         except CallError as error:
             raise JudgeError(str(error)) from None
         else:
-            paid = paid_usd(value)
+            paid = cost_of(value)
             cost_usd = reserved_usd if paid is None else paid
         finally:
-            self.wallet.settle(reserved_usd, cost_usd)
-        return Answered(value, number, time.perf_counter() - started)
+            self.budget.settle(reserved_usd, cost_usd)
+        return CallResult(value, number, time.perf_counter() - started)
 
     async def _reserve(self, most_usd: float) -> None:
-        """Set the most a call may cost aside; while calls under way may give some back, wait for them.
+        """Reserves the most a call may cost; waits while pending calls may still release some of the budget.
 
         Raises:
-            BudgetError: nothing is under way and there is not enough left.
+            BudgetError: nothing is pending and not enough is left.
         """
         while True:
             try:
-                return self.wallet.reserve(most_usd)
+                return self.budget.reserve(most_usd)
             except BudgetError:
-                if not self.wallet.busy:
+                if not self.budget.has_pending:
                     raise
-            await asyncio.sleep(BUDGET_LOOK_S)
+            await asyncio.sleep(BUDGET_POLL_S)
 
     def _wait(self, state: Any) -> float:
         error = state.outcome.exception()
-        asked_s = error.retry_after_s if isinstance(error, CallError) else None
-        return wait_s(state.attempt_number, asked_s, self.config.backoff_s, random.random())
+        after_s = error.retry_after_s if isinstance(error, CallError) else None
+        return wait_s(state.attempt_number, after_s, self.config.backoff_s, random.random())

@@ -1,8 +1,8 @@
-"""Three published corpora as sources of spoken queries: IEMOCAP, MELD, StyleTalk, each in the folders its authors made.
+"""Loaders of three published corpora of spoken queries, in the folders of their releases: IEMOCAP, MELD, StyleTalk.
 
 After ParaS2S: six emotions (Table 4), at least five words (footnote 10), IEMOCAP sessions 1 and 2 for the test and 3 to 5
-for training (footnote 17), MELD by its own splits. The filter for queries whose tone changes the answer (appendix B.1) comes
-after, in the curation; whether a clip says its text is not checked.
+for training (footnote 17), MELD by its own splits. The relevance filter (appendix B.1) comes after, in the curation;
+whether a clip says its text is not checked.
 
 What keeps the splits apart, and what does not:
 
@@ -31,12 +31,12 @@ from paras2s.errors import AudioError, DataError, one_line
 
 @dataclass(frozen=True)
 class CorpusTurn:
-    """One user's turn of a published corpus. Made by the loaders; read by the data pipeline.
+    """A user's turn of a published corpus. Made by the loaders; read by the curation.
 
     `id` is unique within the corpus and safe as a file name; `corpus` is "iemocap", "meld" or "styletalk"; `split` is
     "train", "validation" or "test". `style` is our word (happy, surprised, sad, angry, fear, disgust), for StyleTalk its own
-    label. `dialogue` is unique within the corpus. `clip` None: the corpus has no sound of it. `answer` and `answer_style`
-    None: the corpus gives no answer. `context` is what was said before, where the corpus states it with the turn.
+    label. `dialogue` is unique within the corpus. `clip` None: the corpus has no audio of it. `answer` and `answer_style`
+    None: the corpus gives no answer. `context` is the dialogue before the turn, where the corpus states it.
     """
 
     id: str
@@ -54,7 +54,7 @@ class CorpusTurn:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """An utterance that is no turn, or a part of a corpus that is not on this disk (`id` names it), and why."""
+    """An utterance that was left out, or a part of a corpus that is not on this disk, with the reason."""
 
     id: str
     corpus: str
@@ -94,11 +94,11 @@ MELD_LAYOUT = (
 )
 STYLETALK_LAYOUT = "expected StyleTalk's train.csv and eval.csv, and, where there is sound, audio/book_269/c_2.wav"
 
-# A turn's name: dialogue, session, who speaks. The letter after the session is who wore the markers, not who speaks.
+# A turn's name: dialogue, session, speaker. The letter after the session is who wore the markers, not the speaker.
 _TURN = re.compile(r"(Ses0([1-5])[FM]_\w+)_([FM])(?:\d+|XX\d+)")
 _LABELLED = re.compile(r"\[[\d.\s]+-[\d.\s]+\]\s+(\S+)\s+(\w+)\s+\[[^\]]*\]")
 _TRANSCRIBED = re.compile(r"(Ses\w+)\s*(?:\[[^\]]*\])?\s*:\s*(.*)")
-# Noises ("[LAUGHTER]") and stage directions ("(She sits down"): nobody speaks them. MELD cuts some before they close.
+# Noises ("[LAUGHTER]") and stage directions ("(She sits down"), which are not spoken. MELD cuts some before they close.
 _UNSPOKEN = re.compile(r"[\[(][^\])]*(?:[\])]|$)")
 # Bytes of Windows' code page that reached a file as they were: quotes as in "don\x92t", an ellipsis, two dashes, a space.
 _PLAIN = str.maketrans(
@@ -107,10 +107,10 @@ _PLAIN = str.maketrans(
 
 
 def load_iemocap(root: Path, min_words: int = 5, *, excited_is_happy: bool = False) -> Loaded:
-    """The turns of IEMOCAP_full_release with the label its raters agreed on, and all that was left out.
+    """Loads the turns of IEMOCAP_full_release with the label its raters agreed on, and the list of what was left out.
 
-    `exc` (excited) is left out as neu, fru, xxx and oth are: much of the literature counts it as happy, ParaS2S does not say
-    so. `excited_is_happy` counts it. Self-evaluations and single raters' labels are not read. Sessions 1 and 2 are "test", 3
+    `exc` (excited) is left out like neu, fru, xxx and oth: much of the literature counts it as happy, ParaS2S does not say
+    so; `excited_is_happy` does. Self-evaluations and single raters' labels are not read. Sessions 1 and 2 are "test", 3
     to 5 "train"; a session that is not on the disk is named among what was left out. `speaker` is session and gender
     ("ses01_F"). Marks in brackets, such as [LAUGHTER], are taken out of the text before words are counted.
 
@@ -134,8 +134,8 @@ def load_iemocap(root: Path, min_words: int = 5, *, excited_is_happy: bool = Fal
             labels.update(_iemocap_labels(path, labels))
         for path in sorted((dialog / "transcriptions").glob("Ses*.txt")):
             words.update(_iemocap_words(path, words, left))
-    for kind, found in (("label files", labels), ("transcriptions", words)):
-        if not found:
+    for kind, rows in (("label files", labels), ("transcriptions", words)):
+        if not rows:
             raise DataError(f"{root}: no {kind} of IEMOCAP; {IEMOCAP_LAYOUT}")
     left += [LeftOut(turn, "iemocap", "transcribed, but without a label") for turn in words if turn not in labels]
     for turn, label in labels.items():
@@ -148,7 +148,7 @@ def load_iemocap(root: Path, min_words: int = 5, *, excited_is_happy: bool = Fal
             left.append(LeftOut(turn, "iemocap", reason))
             continue
         clip = root / f"Session{session}" / "sentences" / "wav" / dialogue / f"{turn}.wav"
-        if (reason := _unheard(clip)) is not None:
+        if (reason := _unusable_clip(clip)) is not None:
             silent.append(LeftOut(turn, "iemocap", reason))
             continue
         split, speaker = IEMOCAP_SPLITS[session], f"ses{session:02d}_{gender}"
@@ -157,12 +157,12 @@ def load_iemocap(root: Path, min_words: int = 5, *, excited_is_happy: bool = Fal
 
 
 def load_meld(root: Path, min_words: int = 5) -> Loaded:
-    """The turns of MELD.Raw by its own splits ("dev" is our "validation"), and all that was left out.
+    """Loads the turns of MELD.Raw by its own splits ("dev" is our "validation"), and the list of what was left out.
 
     A table or a folder of clips may also stand in train/, dev/ or test/, as the archives unpack. The clips are videos, which
-    we do not decode: beside each, or in audio/{train,dev,test}/, a WAV or FLAC of its sound is expected, and where only the
-    video is there, the reason gives the command that makes it. A table that is missing is named among what was left out.
-    Stage directions in brackets are taken out of the text. `speaker` is the role's name in the show.
+    are not decoded: beside each, or in audio/{train,dev,test}/, a WAV or FLAC file is expected, and where only the video is
+    there, the reason gives the command that extracts it. A table that is missing is named among what was left out.
+    Stage directions in brackets are removed from the text. `speaker` is the role's name in the show.
 
     Raises:
         DataError: none of the three tables, a broken row (names file and line), or no clip that can be read.
@@ -197,7 +197,7 @@ def load_meld(root: Path, min_words: int = 5) -> Loaded:
                 left.append(LeftOut(turn, "meld", reason))
                 continue
             clip = _meld_clip(root, theirs, folder, stem)
-            reason = _no_meld_clip(root, theirs, folder, stem) if clip is None else _unheard(clip)
+            reason = _no_meld_clip(root, theirs, folder, stem) if clip is None else _unusable_clip(clip)
             if reason is not None:
                 silent.append(LeftOut(turn, "meld", reason))
                 continue
@@ -208,11 +208,11 @@ def load_meld(root: Path, min_words: int = 5) -> Loaded:
 
 
 def load_styletalk(root: Path, min_words: int = 5) -> Loaded:
-    """The last turns of StyleTalk with the answer that fits their tone ("eval" is our "test"), and all that was left out.
+    """Loads the last turns of StyleTalk with the answer that fits their tone ("eval" is our "test"), and what was left out.
 
-    `style` and `answer_style` are StyleTalk's emotions (friendly, unfriendly, ...); its speed and volume are not kept, so two
+    `style` and `answer_style` are StyleTalk's emotions (friendly, unfriendly, ...); its speed and volume are not read, so two
     turns of a dialogue may have one style. `speaker` is "A" or "B", who speaks in this dialogue; the synthetic
-    voices are not named, so nothing shows that a voice is in one split alone. The release has no sound of these turns:
+    voices are not named, so nothing shows that a voice is in one split alone. The release has no audio of these turns:
     `clip` is None unless audio/<curr_audio_id> exists.
 
     Raises:
@@ -230,25 +230,25 @@ def load_styletalk(root: Path, min_words: int = 5) -> Loaded:
             continue
         tables += 1
         for where, row in _rows(table, STYLETALK_COLUMNS):
-            # Both become names of files: nothing may lead out of the corpus.
+            # Both become file names: nothing may lead out of the corpus.
             dialogue, sound = row["diag_id"].strip(), row["curr_audio_id"].strip()
-            named = re.fullmatch(r"([\w-]+)/([\w-]+)\.\w+", sound)
-            if not named or named[1] != dialogue:
+            audio_id = re.fullmatch(r"([\w-]+)/([\w-]+)\.\w+", sound)
+            if not audio_id or audio_id[1] != dialogue:
                 raise DataError(f"{where}: curr_audio_id {sound!r} is not of the form {dialogue or 'DIALOGUE'}/c_0.wav")
-            said = re.fullmatch(r"([AB]):\s*(.*)", _plain(row["curr_text"]))
-            if not said:
+            utterance = re.fullmatch(r"([AB]):\s*(.*)", _plain(row["curr_text"]))
+            if not utterance:
                 raise DataError(f"{where}: curr_text does not begin with 'A: ' or 'B: '")
-            turn = f"{dialogue}_{named[2]}"
+            turn = f"{dialogue}_{audio_id[2]}"
             if turn in seen:
                 raise DataError(f"{where}: {sound} stands more than once")
             seen.add(turn)
-            speaker, text, style = said[1], said[2], row["curr_emotion"].strip()
+            speaker, text, style = utterance[1], utterance[2], row["curr_emotion"].strip()
             reason = _too_few(text, min_words) if style else "no emotion"
             if reason is not None:
                 left.append(LeftOut(turn, "styletalk", reason))
                 continue
             clip = root / "audio" / sound if (root / "audio" / sound).exists() else None
-            if clip is not None and (reason := _unheard(clip)) is not None:
+            if clip is not None and (reason := _unusable_clip(clip)) is not None:
                 silent.append(LeftOut(turn, "styletalk", reason))
                 continue
             answer, answer_style = _plain(row["res_text"]) or None, row["res_emotion"].strip() or None
@@ -265,7 +265,7 @@ CORPORA: dict[str, Callable[..., Loaded]] = {"iemocap": load_iemocap, "meld": lo
 
 
 def _checked(root: Path, turns: list[CorpusTurn], left: list[LeftOut], silent: list[LeftOut], layout: str) -> Loaded:
-    # A wrong folder looks like this, and an empty benchmark made from it like a good one.
+    # A wrong folder looks like this, and would give an empty benchmark.
     if silent and not turns:
         first = f"{silent[0].id}: {silent[0].reason}"
         raise DataError(f"{root}: not one of {len(silent)} clips is there and can be read, the first: {first}; {layout}")
@@ -273,8 +273,8 @@ def _checked(root: Path, turns: list[CorpusTurn], left: list[LeftOut], silent: l
 
 
 def _iemocap_labels(path: Path, known: dict[str, str]) -> dict[str, str]:
-    """The agreed label of each turn; the raters' lines below each and the header are passed over."""
-    found: dict[str, str] = {}
+    """Returns the agreed label of each turn; the header and the single raters' lines are skipped."""
+    labels: dict[str, str] = {}
     for number, line in enumerate(_text(path).split("\n"), start=1):
         line = line.strip(" \t\r")
         if not line.startswith("[") and not _TURN.search(line):
@@ -282,31 +282,31 @@ def _iemocap_labels(path: Path, known: dict[str, str]) -> dict[str, str]:
         match = _LABELLED.fullmatch(line)
         if not match or not _TURN.fullmatch(match[1]):
             raise DataError(f"{path}:{number}: not of the form '[start - end] turn label [valence, activation, dominance]'")
-        if match[1] in found or match[1] in known:
+        if match[1] in labels or match[1] in known:
             raise DataError(f"{path}:{number}: {match[1]} is labelled more than once")
-        found[match[1]] = match[2]
-    return found
+        labels[match[1]] = match[2]
+    return labels
 
 
 def _iemocap_words(path: Path, known: dict[str, str], left: list[LeftOut]) -> dict[str, str]:
-    """The words of each turn. Lines such as "M: Yeah." have neither a name nor a clip and go to `left`."""
-    found: dict[str, str] = {}
+    """Returns the words of each turn. Lines such as "M: Yeah." have neither a name nor a clip and go to `left`."""
+    words: dict[str, str] = {}
     for number, line in enumerate(_text(path).split("\n"), start=1):
         line = line.strip(" \t\r")  # Not bare: that takes "\x85", an ellipsis here, for a space.
         match = _TRANSCRIBED.fullmatch(line)
         if match and _TURN.fullmatch(match[1]):
-            if found.get(match[1], known.get(match[1], match[2])) != match[2]:
+            if words.get(match[1], known.get(match[1], match[2])) != match[2]:
                 raise DataError(f"{path}:{number}: {match[1]} is transcribed more than once, in different words")
-            found[match[1]] = match[2]
+            words[match[1]] = match[2]
         elif line.startswith("Ses") or _TURN.search(line):
             raise DataError(f"{path}:{number}: not of the form 'turn [start-end]: words'")
         elif line:
             left.append(LeftOut(f"{path.stem}_line{number}", "iemocap", "a transcribed line without a turn's name"))
-    return found
+    return words
 
 
 def _meld_stems(theirs: str, stem: str) -> list[str]:
-    # Some clips of the test were cut wrongly; the mended ones stand beside them under the longer name.
+    # Some clips of the test were cut wrongly; the corrected ones stand beside them under the longer name.
     return [f"final_videos_test{stem}", stem] if theirs == "test" else [stem]
 
 
@@ -320,7 +320,7 @@ def _meld_clip(root: Path, theirs: str, folder: str, stem: str) -> Path | None:
 
 
 def _no_meld_clip(root: Path, theirs: str, folder: str, stem: str) -> str:
-    """Why there is no sound of an utterance, and what makes one of a video."""
+    """Returns why an utterance has no audio file; where only a video is there, with the command that extracts one."""
     places = (root / folder, root / theirs / folder)
     for name in _meld_stems(theirs, stem):
         for place in places:
@@ -343,8 +343,8 @@ def _too_few(text: str, min_words: int) -> str | None:
     return f"{count} words, fewer than {min_words}" if count < min_words else None
 
 
-def _unheard(clip: Path) -> str | None:
-    """Why a clip cannot be used. It is decoded: MELD has clips without sound and some of minutes, cut wrongly."""
+def _unusable_clip(clip: Path) -> str | None:
+    """Returns why a clip cannot be used, or None. It is decoded: MELD has silent clips, and some of minutes, cut wrongly."""
     if not clip.exists():
         return f"clip missing: {clip}"
     if not clip.is_file():
@@ -371,12 +371,12 @@ def _text(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        # Windows' code page; as Latin-1 no byte is refused, and `_PLAIN` knows those that differ and are met.
+        # Windows' code page; as Latin-1 no byte is refused, and `_PLAIN` maps the bytes that differ.
         return data.decode("latin-1")
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows of a table, each with "file:line" for errors (the last line of a row that has several)."""
+    """Yields the rows of a CSV table with "file:line" for errors (the last line of a row that has several)."""
     reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
@@ -384,7 +384,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, dict[str,
             raise DataError(f"{path}:1: no column {', '.join(missing)}; these are the wrong table's columns")
         for row in reader:
             where = f"{path}:{reader.line_num}"
-            # What DictReader does with a row that is too long, or too short.
+            # DictReader's marks of a row that is too long, or too short.
             if None in row or None in row.values():
                 raise DataError(f"{where}: expected {len(reader.fieldnames or ())} cells, as in the first line")
             yield where, row

@@ -1,29 +1,32 @@
-"""A dataset on disk: three tables (parquet) and clips; that of a run also has percepts, tone classifiers, a hearing check."""
+"""A dataset on disk: three parquet tables and clips. A run's also has clip features, tone classifiers and a style check."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import DataError, one_line
 from paras2s.policy.embedded.codec2 import Codec
-from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
+from paras2s.policy.embedded.frontend import ClipFeatures, stored_features
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query, Role, as_row
-from paras2s.utils.io import read_json, write_bytes, write_json
+from paras2s.utils.io import read_json, read_jsonl, write_bytes, write_json, write_jsonl
 
 Row = TypeVar("Row", Query, Demonstration, Candidate)
-# Raised whenever a column of a table is added, dropped or means something else.
-TABLE_VERSION = 2
+# Raised whenever a column of a table is added, dropped or means something else. Version 2 had `heard` for `transcript`.
+TABLE_VERSION = 3
+CONVERTIBLE_VERSION = 2
+AUDIBILITY_FILE = "style_audibility.json"
 ROWS_PER_GROUP = 4096
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Queries, demonstrations and the ledger of candidates. Clips are read when asked for."""
+    """Queries, demonstrations and the ledger of candidates. Clips are read on demand."""
 
     folder: Path
     queries: tuple[Query, ...]
@@ -45,23 +48,24 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Dataset(Manifest):
-    """What the data stage of a run made."""
+    """The dataset of a run. `audibility` says how often a plain classifier tells a contrast's two styles apart."""
 
     user_tone: ToneClassifier
     agent_tone: ToneClassifier
-    hearing: dict[str, Any]
+    audibility: dict[str, Any]
 
-    def percept(self, relative: str, codec: Codec) -> ClipFeatures:
-        """Codes and prosody of a clip: from the file beside it, else made from the waveform."""
-        path = inside(self.folder, relative)
-        beside = path.with_suffix(".npz")
-        if beside.is_file():
-            return ClipFeatures.from_bytes(beside.read_bytes(), str(beside))
-        return extract_features(read_clip(path), codec)
+    def cached_features(self, relative: str) -> bytes | None:
+        """The features that are stored beside a clip, None where there are none."""
+        beside = inside(self.folder, relative).with_suffix(".npz")
+        return beside.read_bytes() if beside.is_file() else None
+
+    def clip_features(self, relative: str, codec: Codec) -> ClipFeatures:
+        """Codes and prosody of a clip: from the file beside it, else computed from the waveform."""
+        return stored_features(self, relative, codec)
 
 
 def inside(folder: Path, relative: str) -> Path:
-    """The path of a manifest's file.
+    """Returns the path of a file that the manifest names.
 
     Raises:
         DataError: it points outside the folder, or nothing is there.
@@ -75,7 +79,7 @@ def inside(folder: Path, relative: str) -> Path:
 
 
 def table_schema(kind: type[Any]) -> Any:
-    """The columns of a record's table, and which version of the records they are of."""
+    """Returns the Arrow schema of a record's table, with the table version in its metadata."""
     import typing
 
     import pyarrow as pa
@@ -85,24 +89,29 @@ def table_schema(kind: type[Any]) -> Any:
     columns = []
     for column in fields(kind):
         options = [hints[column.name], *typing.get_args(hints[column.name])]
-        # What is none of these is a closed set of words.
+        # Any other type is a closed set of words.
         columns.append(pa.field(column.name, next((arrow[one] for one in options if one in arrow), pa.string())))
     return pa.schema(columns, metadata={"paras2s_schema": str(TABLE_VERSION)})
 
 
 def _write_table(path: Path, rows: Sequence[Row], kind: type[Row]) -> None:
+    import pyarrow as pa
+
+    _write_arrow(path, pa.Table.from_pylist([as_row(row) for row in rows], schema=table_schema(kind)))
+
+
+def _write_arrow(path: Path, table: Any) -> None:
     import io
 
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([as_row(row) for row in rows], schema=table_schema(kind)), buffer)
+    pq.write_table(table, buffer)
     write_bytes(path, buffer.getvalue())
 
 
 class TableWriter:
-    """A table that grows by rows; it takes its place when the block ends well, and is gone when it does not."""
+    """A table written row by row; it replaces the old file when the block ends without an error, else it is deleted."""
 
     def __init__(self, path: Path, kind: type[Any]) -> None:
         self._path, self._kind = path, kind
@@ -112,21 +121,21 @@ class TableWriter:
         import pyarrow.parquet as pq
 
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._waiting: list[dict[str, Any]] = []
+        self._pending: list[dict[str, Any]] = []
         self._writer = pq.ParquetWriter(self._new, table_schema(self._kind))
         return self
 
     def write(self, rows: Sequence[Any]) -> None:
-        """Add rows; they reach the disk in groups."""
-        self._waiting += [as_row(row) for row in rows]
-        if len(self._waiting) >= ROWS_PER_GROUP:
+        """Adds rows; they reach the disk in groups."""
+        self._pending += [as_row(row) for row in rows]
+        if len(self._pending) >= ROWS_PER_GROUP:
             self._flush()
 
     def _flush(self) -> None:
         import pyarrow as pa
 
-        self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=table_schema(self._kind)))
-        self._waiting = []
+        self._writer.write_table(pa.Table.from_pylist(self._pending, schema=table_schema(self._kind)))
+        self._pending = []
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
@@ -149,8 +158,13 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
         rows = table.to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a parquet table ({one_line(error)}); run `paras2s data` again") from error
-    version = (table.schema.metadata or {}).get(b"paras2s_schema", b"1").decode()
-    if version != str(TABLE_VERSION):
+    version = _version_of(table)
+    if version == CONVERTIBLE_VERSION:
+        target = path.parent.parent if path.parent.name == "data" else path.parent
+        raise DataError(
+            f"{path}: of schema {version}, written by the version before (column `heard`); run `paras2s convert {target}`"
+        )
+    if version != TABLE_VERSION:
         raise DataError(
             f"{path}: of schema {version}, this version reads {TABLE_VERSION}; run `paras2s data` into another folder"
         )
@@ -164,24 +178,104 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
     return tuple(kind(**row) for row in rows)
 
 
+def _version_of(table: Any) -> int:
+    return int((table.schema.metadata or {}).get(b"paras2s_schema", b"1"))
+
+
+def convert_tables(folder: Path) -> list[Path]:
+    """Rewrites a dataset of the version before in place and returns the files that changed; none where all is current.
+
+    Each file is replaced atomically, the queries' table last, so a killed conversion can be run again. Clips and features
+    stay as they are.
+
+    Raises:
+        DataError: a table is broken, or older than the version before. StorageError: the disk refused.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = {}
+    for name in ("demonstrations.parquet", "candidates.parquet", "queries.parquet"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: not a parquet table ({one_line(error)}); run `paras2s data` again") from error
+        version = _version_of(table)
+        if version not in (CONVERTIBLE_VERSION, TABLE_VERSION):
+            raise DataError(f"{path}: of schema {version}, which cannot be converted; run `paras2s data` into another folder")
+        if version == CONVERTIBLE_VERSION:
+            tables[path] = table
+    changed = _rename_old_check(folder) + _convert_rows(folder / "answers.jsonl", _convert_answer)
+    changed += _convert_rows(folder / "texts.jsonl", _convert_script)
+    for path, table in tables.items():
+        columns = ["transcript" if column == "heard" else column for column in table.column_names]
+        version_now = {**(table.schema.metadata or {}), b"paras2s_schema": str(TABLE_VERSION).encode()}
+        _write_arrow(path, table.rename_columns(columns).replace_schema_metadata(version_now))
+        changed.append(path)
+    return changed
+
+
+def _rename_old_check(folder: Path) -> list[Path]:
+    old, new = folder / "hearing.json", folder / AUDIBILITY_FILE
+    if not old.is_file():
+        return []
+    old.replace(new)
+    return [new]
+
+
+def _convert_answer(row: dict[str, Any]) -> dict[str, Any]:
+    takes = [{"transcript" if key == "heard" else key: value for key, value in take.items()} for take in row["takes"]]
+    return {**row, "takes": takes}
+
+
+def _convert_script(row: dict[str, Any]) -> dict[str, Any]:
+    # The prefix of a test without a usable reply.
+    reason = row["rejected"]
+    return {**row, "rejected": reason and re.sub("^not asked: ", "no usable reply: ", reason)}
+
+
+def _convert_rows(path: Path, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Path]:
+    rows = list(read_jsonl(path)) if path.is_file() else []
+    converted = [convert(row) for row in rows]
+    if converted == rows:
+        return []
+    write_jsonl(path, converted)
+    return [path]
+
+
+class StoredClip(Protocol):
+    """A clip as `save_dataset` stores it: bytes of a WAV file, and the features of its sound."""
+
+    @property
+    def wav(self) -> bytes:
+        """Bytes of the file."""
+
+    @property
+    def features(self) -> ClipFeatures:
+        """Codes and prosody."""
+
+
 def save_dataset(
     folder: Path,
     *,
     queries: Sequence[Query],
     demonstrations: Sequence[Demonstration],
     candidates: Sequence[Candidate],
-    clips: dict[str, Any],
+    clips: Mapping[str, StoredClip],
     user_tone: ToneClassifier,
     agent_tone: ToneClassifier,
-    hearing: dict[str, Any],
+    audibility: dict[str, Any],
 ) -> Dataset:
-    """Write everything; `clips` maps a path without suffix to something with `wav` bytes and a `percept`."""
-    for name, one in clips.items():
-        write_bytes(folder / f"{name}.wav", one.wav)
-        write_bytes(folder / f"{name}.npz", one.percept.to_bytes())
+    """Writes a run's dataset and loads it; `clips` maps a path without suffix to its clip."""
+    for name, clip in clips.items():
+        write_bytes(folder / f"{name}.wav", clip.wav)
+        write_bytes(folder / f"{name}.npz", clip.features.to_bytes())
     user_tone.save(folder / "tone_user.json")
     agent_tone.save(folder / "tone_agent.json")
-    write_json(folder / "hearing.json", hearing)
+    write_json(folder / AUDIBILITY_FILE, audibility)
     save_tables(folder, queries, demonstrations, candidates)
     return load_dataset(folder)
 
@@ -189,14 +283,14 @@ def save_dataset(
 def save_tables(
     folder: Path, queries: Sequence[Query], demonstrations: Sequence[Demonstration], candidates: Sequence[Candidate]
 ) -> None:
-    """Write the three tables, the queries last, as the sign that the dataset is whole."""
+    """Writes the three tables; the queries come last and mark the dataset as complete."""
     _write_table(folder / "demonstrations.parquet", demonstrations, Demonstration)
     _write_table(folder / "candidates.parquet", candidates, Candidate)
     _write_table(folder / "queries.parquet", queries, Query)
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read the tables of a dataset, whoever made it.
+    """Reads the tables of a dataset, of a run or of a curation.
 
     Raises:
         DataError: a table is missing, broken or of another version, or a named clip is missing or outside.
@@ -209,18 +303,18 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def load_dataset(folder: Path) -> Dataset:
-    """Read the dataset of a run.
+    """Reads the dataset of a run.
 
     Raises:
-        DataError: as `load_manifest`, or a classifier or the hearing check is missing.
+        DataError: as `load_manifest`, or a tone classifier or the style check is missing.
     """
-    found = load_manifest(folder)
+    manifest = load_manifest(folder)
     return Dataset(
-        found.folder,
-        found.queries,
-        found.demonstrations,
-        found.candidates,
+        manifest.folder,
+        manifest.queries,
+        manifest.demonstrations,
+        manifest.candidates,
         ToneClassifier.load(folder / "tone_user.json"),
         ToneClassifier.load(folder / "tone_agent.json"),
-        read_json(folder / "hearing.json"),
+        read_json(folder / AUDIBILITY_FILE),
     )

@@ -1,4 +1,4 @@
-"""A curated dataset as the data of a run: its clips taken over, with what the embedded policy reads of them."""
+"""Imports a curated dataset as the data of a run: copies its clips and computes their features for the embedded policy."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ CHUNK_CLIPS = 64
 
 
 @dataclass(frozen=True)
-class _Heard:
+class _ImportedClip:
     wav: bytes
-    percept: ClipFeatures
+    features: ClipFeatures
 
 
-def _perceive(paths: Sequence[Path]) -> list[_Heard]:
+def _import_clips(paths: Sequence[Path]) -> list[_ImportedClip]:
     codec = Codec2Pairs()
-    return [_Heard(path.read_bytes(), extract_features(read_clip(path), codec)) for path in paths]
+    return [_ImportedClip(path.read_bytes(), extract_features(read_clip(path), codec)) for path in paths]
 
 
-def adopt_curated(curated: Path, folder: Path, cache: Path, progress: Progress) -> Dataset:
-    """The curated dataset as a run's. Tone classifiers are fitted as for the shipped scripts: on Piper's speech.
+def import_curated(curated: Path, folder: Path, cache: Path, progress: Progress) -> Dataset:
+    """Imports a curated dataset into a run. Tone classifiers are fitted as for the shipped scripts: on Piper's speech.
 
     Raises:
-        DataError: it is not whole, or lacks a role that a run needs. AudioError: a clip holds no sound.
+        DataError: it is incomplete, or lacks a role that a run needs. AudioError: a clip is silent.
     """
     manifest = load_manifest(curated)
     roles = Counter(query.role for query in manifest.queries)
@@ -43,19 +43,19 @@ def adopt_curated(curated: Path, folder: Path, cache: Path, progress: Progress) 
         raise DataError(f"{curated}: no queries of role {missing[0]}; a run needs {', '.join(get_args(Role))}")
     if not manifest.demonstrations:
         raise DataError(f"{curated}: no demonstrations to learn from; see its answers.jsonl")
-    named = [*(query.clip for query in manifest.queries), *(one.clip for one in manifest.demonstrations)]
-    names = list(dict.fromkeys(named))
+    clips_named = [query.clip for query in manifest.queries] + [answer.clip for answer in manifest.demonstrations]
+    names = list(dict.fromkeys(clips_named))
     paths = [inside(curated, name) for name in names]
-    heard = map_chunks(_perceive, paths, CHUNK_CLIPS, lambda done, total: progress("words", done, total))
-    clips = dict(zip((str(Path(name).with_suffix("")) for name in names), heard, strict=True))
+    imported = map_chunks(_import_clips, paths, CHUNK_CLIPS, lambda done, total: progress("words", done, total))
+    clips = dict(zip((str(Path(name).with_suffix("")) for name in names), imported, strict=True))
     _, (user_tone, agent_tone) = speak_and_fit([], cache, progress)
     styles: dict[str, tuple[str, ...]] = defaultdict(tuple)
     rows = []
-    kept = {one.id: one for one in manifest.candidates if one.rejected_by is None}
+    accepted = {candidate.id: candidate for candidate in manifest.candidates if candidate.rejected_by is None}
     for query in manifest.queries:
-        if query.style is not None and query.id in kept:
+        if query.style is not None and query.id in accepted:
             styles[query.contrast_id] = tuple(dict.fromkeys((*styles[query.contrast_id], query.style)))
-            rows.append((kept[query.id], clips[str(Path(query.clip).with_suffix(""))].percept.utterance))
+            rows.append((accepted[query.id], clips[str(Path(query.clip).with_suffix(""))].features.utterance))
     return save_dataset(
         folder,
         queries=manifest.queries,
@@ -64,5 +64,5 @@ def adopt_curated(curated: Path, folder: Path, cache: Path, progress: Progress) 
         clips=clips,
         user_tone=user_tone,
         agent_tone=agent_tone,
-        hearing=style_audibility(rows, styles),
+        audibility=style_audibility(rows, styles),
     )

@@ -1,10 +1,8 @@
-"""Questions: as a policy reads them, and as the embedded reward model hears them, whatever the policy."""
+"""Questions of a dataset as prompts of a policy, and as inputs of the embedded reward model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from paras2s.audio.text_embedding import SENTENCE_DIM, embed_sentences
 from paras2s.data_gen.dataset import Dataset
@@ -12,8 +10,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.frontend import ClipFeatures
-from paras2s.policy.embedded.policy import EmbeddedPolicy
-from paras2s.policy.types import Prompt, Turn
+from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.types import Query
 
@@ -21,25 +18,21 @@ CODEC = Codec2Pairs()
 
 
 def prepare_prompts(policy: Policy, dataset: Dataset, queries: Sequence[Query]) -> list[Prompt]:
-    """Prompts of queries, in order: from the clip and what the recogniser heard, never from a label."""
-    if not isinstance(policy, EmbeddedPolicy):
-        return [policy.encode_prompt([Turn("user", query.transcript, dataset.clip(query.clip))]) for query in queries]
-    embed_sentences([query.transcript for query in queries])
-    # What its front-end makes of a clip is kept beside the clip.
-    return [policy.prompt_of(dataset.percept(query.clip, CODEC), query.transcript) for query in queries]
+    """Prompts of queries, in order: from clip and transcript, never from a label."""
+    return policy.encode_queries(dataset, queries)
 
 
 def fit_normalizer(dataset: Dataset) -> FeatureNormalizer:
-    """How the demonstrations' queries sound, on average."""
-    return FeatureNormalizer.fit(np.stack([dataset.percept(q.clip, CODEC).utterance for q in dataset.of_role("demonstration")]))
+    """Mean and spread of the prosody of the demonstrations' queries."""
+    return FeatureNormalizer.of_clips(dataset, [query.clip for query in dataset.of_role("demonstration")], CODEC)
 
 
 def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[EncodedQuestion]:
-    """What the embedded reward model hears of questions: codes and features of their sound, and no label."""
+    """Inputs of the embedded reward model: codes and features of each question, and no label."""
     embed_sentences([query.transcript for query in queries])
-    listener = fit_normalizer(dataset)
+    normalizer = fit_normalizer(dataset)
 
-    def heard(percept: ClipFeatures, words: str) -> EncodedQuestion:
-        return EncodedQuestion(percept.codes, listener.features(percept, words), SENTENCE_DIM)
+    def encode(features: ClipFeatures, transcript: str) -> EncodedQuestion:
+        return EncodedQuestion(features.codes, normalizer.features(features, transcript), SENTENCE_DIM)
 
-    return [heard(dataset.percept(query.clip, CODEC), query.transcript) for query in queries]
+    return [encode(dataset.clip_features(query.clip, CODEC), query.transcript) for query in queries]

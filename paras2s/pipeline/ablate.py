@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from paras2s.bench.paras2s.report import draw_curves, standalone_svg
+from paras2s.bench.charts import draw_curves, standalone_svg
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
 from paras2s.configs.schema.run import AblationConfig, AblationRow, Claim, RunConfig, load_config, preset_path
@@ -82,7 +82,8 @@ def share_stages(run: Run, shared: Path) -> None:
 
 def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
     """One row through its stages; those that are whole are not run again."""
-    from paras2s.bench.paras2s.run_checkpoint import run_bench, summary
+    from paras2s.bench.paras2s.contrasts import run_bench
+    from paras2s.bench.paras2s.metrics import summary
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill

@@ -25,7 +25,7 @@ def reward_questions(run: Run, dataset: Dataset, queries: Sequence[Query]) -> li
     """The queries as rewards may know them: sound, transcript, predicted style, and no label."""
     styles: list[str] | list[None] = [None] * len(queries)
     if any(run.reward_setup().needs(kind) for kind in STYLE_SOURCES):
-        rows = np.stack([dataset.percept(query.clip, CODEC).utterance for query in queries])
+        rows = np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries])
         styles = dataset.user_tone.predict(rows)
     return [
         RewardQuestion(query.id, encoded, query.transcript, style, (run.data_dir / query.clip).resolve())

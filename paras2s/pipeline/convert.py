@@ -59,7 +59,9 @@ def convert_run(folder: Path) -> list[str]:
         raise ConfigError(f"{path}: no such file; give the folder of a run")
     before = path.read_text()
     config = parse_config(renamed(yaml.safe_load(before)), str(path), RunConfig)
-    changed = list(convert_tables(folder / "data")) if (folder / "data").is_dir() else []
+    changed = []
+    if (folder / "data").is_dir():
+        changed += [f"data/{table.name}" for table in convert_tables(folder / "data")]
     for bench in ("bench", "bench-validation"):
         changed += _rename_systems(folder / bench)
     # Last, since a folder whose config is converted counts as converted.

@@ -1,20 +1,20 @@
-"""`paras2s data`: scripts to a dataset on disk."""
+"""The data stage of a run: the shipped scripts, or a curated dataset, to a dataset on disk."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from paras2s.data_gen.dataset import Dataset, load_dataset
-from paras2s.data_gen.import_curated import adopt_curated
+from paras2s.data_gen.import_curated import import_curated
 from paras2s.data_gen.scripted.build import build_dataset
 from paras2s.run import Run
 
 
 def run_data(run: Run) -> Dataset:
-    """Build the dataset, or load it where it is whole already."""
+    """Builds the dataset, or loads it where it is complete."""
     if (run.data_dir / "queries.parquet").is_file():
         dataset = load_dataset(run.data_dir)
-        run.say("  the dataset is there already")
+        run.say("  the dataset is complete already")
         return dataset
     config = run.config
     with run.stage("data"), run.bar("scripts spoken") as speech, run.bar("clips transcribed") as words:
@@ -24,7 +24,7 @@ def run_data(run: Run) -> Dataset:
             bars[name].at(done, total)
 
         if config.data.curated is not None:
-            dataset = adopt_curated(config.data.curated, run.data_dir, config.cache_dir, at)
+            dataset = import_curated(config.data.curated, run.data_dir, config.cache_dir, at)
         else:
             dataset = build_dataset(config.data, config.seed, run.data_dir, config.cache_dir, at)
     describe_dataset(run, dataset)
@@ -32,7 +32,7 @@ def run_data(run: Run) -> Dataset:
 
 
 def describe_dataset(run: Run, dataset: Dataset) -> None:
-    """The funnel, the tone classifiers and the hearing check, in a few lines."""
+    """Logs the number of clips, the tone classifiers' accuracy and the style check."""
     roles = Counter(query.role for query in dataset.queries)
     rejected = sum(candidate.rejected is not None for candidate in dataset.candidates)
     run.say(
@@ -42,8 +42,8 @@ def describe_dataset(run: Run, dataset: Dataset) -> None:
     for name, tone in (("users' styles", dataset.user_tone), ("agent's tones", dataset.agent_tone)):
         report = tone.report
         run.say(f"  tone classifier of the {name}: {report['accuracy']:.3f} on {report['n']} clips of held-out speakers")
-    hearing = dataset.hearing
+    audibility = dataset.audibility
     run.say(
-        f"  hearing check: a plain classifier tells the two styles apart for {hearing['accuracy']:.3f} of "
-        f"{hearing['clips']} held-out clips (chance 0.5)"
+        f"  style check: a plain classifier tells the two styles apart for {audibility['accuracy']:.3f} of "
+        f"{audibility['clips']} held-out clips (chance 0.5)"
     )

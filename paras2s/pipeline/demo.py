@@ -37,7 +37,8 @@ def _shares(timings: dict[str, float]) -> str:
 
 def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     """All stages; a stage whose output is whole is not run again. Returns the summary."""
-    from paras2s.bench.paras2s.run_checkpoint import describe_bench, run_bench, summary
+    from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
+    from paras2s.bench.paras2s.metrics import summary
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill
@@ -76,7 +77,7 @@ def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> P
         ("preset, seed", f"{run.config.name}, {run.config.seed}"),
         ("queries", f"{len(dataset.of_role('rl'))} RL prompts, {len(dataset.of_role('test'))} held out"),
         ("demonstrations", f"{demonstrations} for {len(shown)} queries"),
-        ("hearing check", f"{dataset.hearing['accuracy']:.3f} (chance 0.5)"),
+        ("styles audible", f"{dataset.audibility['accuracy']:.3f} (chance 0.5)"),
         ("agent's tone classifier", f"{dataset.agent_tone.report['accuracy']:.3f} on held-out speakers"),
         ("reward model", f"Pearson {'-' if pearson is None else format(pearson, '.3f')} with the judge, held out"),
         ("time", f"{sum(timings.values()) / 60:.1f} min: {_shares(timings)}"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from paras2s.bench.paras2s.table2 import cell
+from paras2s.bench.paras2s.metrics import cell
 from paras2s.configs.schema.run import AblationConfig, load_ablation, preset_path
 from paras2s.errors import DataError
 from paras2s.pipeline.ablate import draw, judge_claim, markdown, paired_claim, run_ablation

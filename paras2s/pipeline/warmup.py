@@ -8,15 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.policy_inputs import CODEC, fit_normalizer, prepare_prompts
+from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.errors import DataError
 from paras2s.policy.base import Policy
-from paras2s.policy.embedded.policy import EmbeddedPolicy
-from paras2s.policy.registry import is_checkpoint, load_policy
+from paras2s.policy.registry import NEW_POLICY, is_checkpoint, load_policy, policy_class
 from paras2s.run import Run
 from paras2s.train.checkpoint import latest_checkpoint
 from paras2s.train.sft import Example, Warmup
-from paras2s.types import Block, Category, Query
+from paras2s.types import Category, Query
 from paras2s.utils.io import append_jsonl
 from paras2s.utils.process_pool import cores
 
@@ -46,22 +45,18 @@ def make_examples(policy: Policy, dataset: Dataset, contrasts: int) -> list[Exam
         raise DataError(f"{dataset.folder}: no demonstrations, or for unknown queries ({unknown[:3]}); run `paras2s data`")
     chosen = [one for one in dataset.demonstrations if one.query_id in learned]
     targets = {
-        (clip, text): _target(policy, dataset, clip, text) for clip, text in sorted({(one.clip, one.text) for one in chosen})
+        (clip, text): policy.encode_demonstration(dataset, clip, text)
+        for clip, text in sorted({(one.clip, one.text) for one in chosen})
     }
     return [Example(prompts[one.query_id], targets[one.clip, one.text]) for one in chosen]
 
 
-def _target(policy: Policy, dataset: Dataset, clip: str, text: str) -> tuple[Block, ...]:
-    if isinstance(policy, EmbeddedPolicy):
-        return (policy.target_block(dataset.percept(clip, CODEC).codes, policy.pieces.encode(text)),)
-    return policy.encode_target(dataset.clip(clip), text)
-
-
 def first_policy(run: Run, dataset: Dataset) -> Policy:
-    """The policy that is warmed up: a new small one, or released weights."""
+    """The policy to warm up: a new one, or released weights."""
     sizes = run.config.policy
     if sizes.weights is None:
-        return EmbeddedPolicy.create(sizes, CODEC, fit_normalizer(dataset), run.config.seed)
+        questions = [query.clip for query in dataset.of_role("demonstration")]
+        return policy_class(sizes.kind or NEW_POLICY).create(sizes, dataset, questions, run.config.seed)
     policy = load_policy(sizes.weights, sizes.kind, sizes.device, sizes.torch_dtype, sizes.decoder)
     if run.config.warmup.lora is not None:
         policy.add_lora(run.config.warmup.lora.rank, run.config.warmup.lora.alpha)
@@ -69,7 +64,7 @@ def first_policy(run: Run, dataset: Dataset) -> Policy:
 
 
 def run_warmup(run: Run, dataset: Dataset) -> Policy:
-    """Train the SFT policy, continue a cut-off training, or load it where it is whole already."""
+    """Train the SFT policy, continue a cut-off training, or load it where it is complete already."""
     if is_checkpoint(run.sft_dir):
         run.say("  the SFT policy is there already")
         return run.load_policy(run.sft_dir)

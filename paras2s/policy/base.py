@@ -12,17 +12,50 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from paras2s.audio.clip import Clip
-from paras2s.configs.schema.run import AugmentConfig
+from paras2s.configs.schema.run import AugmentConfig, PolicyConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.types import Generation, PolicySpec, Prompt, Sampling, Turn
-from paras2s.types import Block
+from paras2s.policy.types import Answer, ClipStore, Generation, PolicySpec, Prompt, Sampling, Turn
+from paras2s.types import Block, Query
+
+
+class CausalDecoder(Protocol):
+    """A single-stream policy as an inference engine sees it: a causal decoder of transformers that samples one id a step."""
+
+    @property
+    def first_audio(self) -> int:
+        """Ids from here on are audio codes."""
+
+    @property
+    def pad_id(self) -> int:
+        """Id behind the end of an answer."""
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids any of which ends an answer."""
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+
+    def export_hf(self, folder: Path) -> None:
+        """Write the decoder as a checkpoint of transformers, without tokenizer and audio encoder."""
+
+    def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Its weights under the names of transformers, adapters folded in."""
+
+    def embed_prompt(self, prompt: Prompt) -> np.ndarray | None:
+        """A prompt's input embeddings [L, d]; None for a prompt of ids alone."""
 
 
 class Policy(ABC):
@@ -80,6 +113,29 @@ class Policy(ABC):
     def reload(self, folder: Path) -> None:
         """Fill the model's weights from a checkpoint of this policy, and nothing else."""
 
+    # -- what a policy may have of its own ----------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, sizes: PolicyConfig, clips: ClipStore, questions: Sequence[str], seed: int) -> Policy:
+        """A new policy with random weights; `questions` names the training questions' clips, for feature statistics.
+
+        Raises:
+            PolicyError: this policy exists as released weights only.
+        """
+        raise PolicyError(f"{cls.__name__} is not trained from nothing; set policy.weights to a released checkpoint")
+
+    def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
+        """Prompts of spoken questions, in order, from clip and transcript."""
+        return [self.encode_prompt([Turn("user", query.transcript, clips.clip(query.clip))]) for query in queries]
+
+    def encode_demonstration(self, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
+        """The recorded demonstration `name` as the blocks that the model should have sampled (see `encode_target`)."""
+        return self.encode_target(clips.clip(name), text)
+
+    def causal_decoder(self) -> CausalDecoder | None:
+        """The network for an engine such as vLLM; None where it samples more than one plain stream."""
+        return None
+
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
         """A demonstration as the blocks that the model should have sampled (G = 1).
 
@@ -92,10 +148,26 @@ class Policy(ABC):
         )
 
     def augment_prompt(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
-        """A question as it is misheard in training; as it is, where a policy has its own ears."""
+        """A prompt with noise added for training; unchanged by default."""
         return prompt
 
     # -- what is the same for all -------------------------------------------------------------------------------------
+
+    def answer(self, question: Clip, transcript: str | None = None, seed: int = 0, sampling: Sampling | None = None) -> Answer:
+        """One answer to one spoken question; ASR transcribes the question where no transcript is given.
+
+        The same seed gives the same answer.
+
+        Raises:
+            PolicyError: the question does not fit the policy. AssetError: ASR is not installed and no transcript is given.
+        """
+        if transcript is None:
+            from paras2s.audio.asr import transcribe
+
+            transcript = transcribe([question])[0].text
+        prompt = self.encode_prompt([Turn("user", transcript, question)])
+        blocks = self.generate([prompt], 1, sampling or Sampling(), [[seed]])[0].blocks
+        return Answer(self.decode_text(blocks, 0), self.decode_audio(blocks, 0, seed))
 
     def logprobs(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:
         """Teacher-forced log-probs, differentiable: one tensor [N, T, S] for each of an answer's blocks.
@@ -162,16 +234,30 @@ class Policy(ABC):
             del self.model.peft_config
         self.model.requires_grad_(True)
 
-    def checkpoint_layers(self) -> None:
-        """From now on, make activations anew for the gradient.
+    def refuse_adapters(self) -> None:
+        """Check before `save`: a checkpoint holds the original parameter names.
+
+        Raises:
+            PolicyError: there are adapters.
+        """
+        if self.adapters:
+            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Recompute activations in the backward pass from now on.
 
         Raises:
             PolicyError: this policy cannot.
         """
-        if not hasattr(self.model, "checkpoint_layers"):
-            raise PolicyError(f"{type(self).__name__} keeps its activations; set align.checkpoint_layers to false")
-        setattr(self.model, "checkpoint_layers", True)  # noqa: B010 - not every model has it
+        if not hasattr(self.model, "gradient_checkpointing"):
+            raise PolicyError(f"{type(self).__name__} cannot recompute activations; set gradient_checkpointing to false")
+        setattr(self.model, "gradient_checkpointing", True)  # noqa: B010 - not every model has it
 
     def trainable(self) -> dict[str, Tensor]:
         """Parameters that learn, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+
+def flat(parts: Sequence[Tensor]) -> Tensor:
+    """Log-probs of each block [N, T, S] side by side, [N, M]."""
+    return torch.cat([part.flatten(1) for part in parts], 1)

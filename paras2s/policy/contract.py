@@ -1,4 +1,4 @@
-"""The contract: what every policy must keep for its samples to be worth learning from (reference 3.3, tests 1 to 8).
+"""The contract that every policy must keep, so that its samples can be learned from (docs/policies.md, "The contract").
 
 Run on a policy with real weights by `paras2s check-policy`, on tiny random ones by the tests, and by whoever adds one.
 A check gives what it measured; it raises nothing, whatever the policy does. The policy is left with the weights it came with.
@@ -17,9 +17,8 @@ from torch import Tensor
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import ParaS2SError, PolicyError, one_line
-from paras2s.policy.base import Policy
+from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Generation, Prompt, Sampling, Turn
-from paras2s.train.batching import flat
 from paras2s.types import Block
 
 # Nats by which two ways to the same log-prob may differ, of one token; half precision rounds by position in a batch.

@@ -39,7 +39,7 @@ from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.logprobs import in_parts, picked_logprobs
 from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
-from paras2s.policy.types import Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
+from paras2s.policy.types import NO_PARAMETERS, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn, slot_names
 from paras2s.policy.weights import check_state, load_tensors, read_config, shapes_of, shard_files
 from paras2s.types import Block
 from paras2s.utils.io import read_json, write_json, write_text
@@ -47,8 +47,6 @@ from paras2s.utils.io import read_json, write_json, write_text
 ARCHITECTURE = "Moshi"
 LORA_TARGETS = r"decoder\.model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj\.linear|mlp\.fc[12])"
 SHARDED = r"(decoder\.model|depth_decoder)\.layers\.\d+"
-# The user's code tables are fed from the same codec as Moshi's own; they are no adaptor that may learn faster.
-HEARING = r"(?!)"
 # Silence between a question and its answer, and at the end of every prompt.
 PAUSE_FRAMES = 2
 # Zeros that Mimi hears before its codes count as those of silence.
@@ -286,11 +284,6 @@ def _generation(recorded: Sequence[np.ndarray], rows: slice, seeds: Sequence[int
     return Generation((block,), tuple("eos" if end else "length" for end in ended), tuple(seeds))
 
 
-def slot_names(codebooks: int) -> tuple[str, ...]:
-    """S = 1 + K names."""
-    return ("text", *(f"audio{number}" for number in range(codebooks)))
-
-
 class MoshiPolicy(Policy):
     """Moshi, Mimi and a tokenizer behind the policy interface."""
 
@@ -321,7 +314,8 @@ class MoshiPolicy(Policy):
             continuous_audio_input=False,
             joint_step=True,
             lora_targets=LORA_TARGETS,
-            adaptor_parameters=HEARING,
+            # The user's code tables read the same codec as Moshi's own; they are no adaptor with a learning rate of its own.
+            adaptor_parameters=NO_PARAMETERS,
             sharded=SHARDED,
             context_steps=min(config.max_position_embeddings, config.sliding_window),
             code_format=f"mimi-{self.model.codebooks}@{codec_hz:g}",
@@ -460,8 +454,7 @@ class MoshiPolicy(Policy):
         """
         from transformers import MoshiForConditionalGeneration
 
-        if self.adapters:
-            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+        self.refuse_adapters()
         # transformers renames Mimi's tensors on their way to the file, so it has to write them.
         with torch.device("meta"):
             whole: Any = MoshiForConditionalGeneration(self.model.config)

@@ -32,7 +32,7 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
-from paras2s.policy.types import Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
+from paras2s.policy.types import NO_PARAMETERS, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
 from paras2s.utils.io import write_bytes, write_json
@@ -120,7 +120,7 @@ class OmniNetwork(nn.Module):
         self.thinker: Any = whole.thinker
         self.talker: Any = whole.talker
         self.token2wav: Any = whole.token2wav
-        self.ids, self.talker_gradient, self.checkpoint_layers = ids, talker_gradient, False
+        self.ids, self.talker_gradient, self.gradient_checkpointing = ids, talker_gradient, False
         forbidden = torch.arange(self.talker.config.vocab_size) >= ids.codes
         forbidden[list(ids.codec_ends)] = False
         self.register_buffer("forbidden", forbidden, persistent=False)
@@ -173,7 +173,7 @@ class OmniNetwork(nn.Module):
         A prompt is read again for each of its answers: without a cache, layers may be checkpointed and sharded.
         """
         # transformers checkpoints in training mode alone; nothing of it drops out.
-        self.train(self.checkpoint_layers)
+        self.train(self.gradient_checkpointing)
         texts, sounds = [blocks[0] for blocks in answers], [blocks[1] for blocks in answers]
         owner = torch.repeat_interleave(torch.tensor([len(block.tokens) for block in texts])).to(self.device)
         x, heard, lengths = (part[owner] for part in self.read(prompts))
@@ -394,7 +394,7 @@ class QwenOmniPolicy(Policy):
         return PolicySpec(
             slots=slots, step_rate_hz=rate_hz, input_rate_hz=INPUT_RATE_HZ, output_rate_hz=OUTPUT_RATE_HZ,
             shared_prefill=True, has_target_encoder=False, stochastic_decoder=True, continuous_audio_input=True,
-            joint_step=False, lora_targets=LORA_TARGETS, adaptor_parameters=r"(?!)", sharded=LAYERS,
+            joint_step=False, lora_targets=LORA_TARGETS, adaptor_parameters=NO_PARAMETERS, sharded=LAYERS,
             context_steps=min(text.max_position_embeddings, config.talker_config.max_position_embeddings),
             code_format=f"qwen2.5-omni-{self.ids.codes}@{rate_hz:g}",
         )  # fmt: skip
@@ -404,11 +404,11 @@ class QwenOmniPolicy(Policy):
         for part in (self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.token2wav):
             part.requires_grad_(False)
 
-    def checkpoint_layers(self) -> None:
+    def enable_gradient_checkpointing(self) -> None:
         """As every policy's, by transformers' own means."""
         for part in (self.model.thinker, self.model.talker):
             part.gradient_checkpointing_enable({"use_reentrant": False})
-        self.model.checkpoint_layers = True
+        self.model.gradient_checkpointing = True
 
     def merge_lora(self) -> None:
         """As every policy's; the towers stay frozen."""
@@ -519,8 +519,7 @@ class QwenOmniPolicy(Policy):
 
     def save(self, folder: Path) -> None:
         """The released layout: `thinker.*`, `talker.*`, `token2wav.*`, tokenizer and speakers; `config.json` comes last."""
-        if self.adapters:
-            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+        self.refuse_adapters()
         write_tensors(folder, {stored_name(name): value for name, value in self.model.state_dict().items()})
         self.tokenizer.save_pretrained(str(folder))
         speakers = io.BytesIO()

@@ -37,6 +37,8 @@ ARCHITECTURES = {
     "Qwen2_5OmniForConditionalGeneration": "qwen_omni",
 }
 GROUP = "paras2s.policies"
+# The kind that a run without released weights trains from nothing.
+NEW_POLICY = "embedded"
 
 
 def policy_class(name: str) -> type[Policy]:

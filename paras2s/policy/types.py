@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -23,6 +23,24 @@ class Turn:
     clip: Clip | None = None
 
 
+class ClipStore(Protocol):
+    """Recorded clips by name, as a dataset holds them."""
+
+    def clip(self, name: str) -> Clip:
+        """One clip, decoded."""
+
+    def cached_features(self, name: str) -> bytes | None:
+        """The features of the embedded front-end that are stored beside a clip (`ClipFeatures.to_bytes`), None without."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One spoken answer: its text and its sound, which is empty (0 samples) where the policy said nothing."""
+
+    text: str
+    clip: Clip
+
+
 @dataclass(frozen=True)
 class SlotSpec:
     """One token slot: ids [start, stop) can be sampled in it."""
@@ -31,6 +49,15 @@ class SlotSpec:
     kind: Literal["text", "audio", "both"]
     start: int
     stop: int
+
+
+def slot_names(codebooks: int) -> tuple[str, ...]:
+    """S = 1 + K names."""
+    return ("text", *(f"audio{number}" for number in range(codebooks)))
+
+
+# A pattern that matches no name: a policy without an adaptor that could learn.
+NO_PARAMETERS = r"(?!)"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -176,3 +177,14 @@ def fill(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray], where:
         if held.dtype == torch.int16:
             held = held.view(torch.bfloat16)
         tensors[name].data.copy_(held)
+
+
+def check_fixed(released: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:
+    """Refuse a config that asks for what is not built; a key that is not there is the model's own default.
+
+    Raises:
+        PolicyError: by key.
+    """
+    for key, value in fixed.items():
+        if released.get(key, value) != value:
+            raise PolicyError(f"{where}: {key} is {released[key]!r}; only {value!r} is built")

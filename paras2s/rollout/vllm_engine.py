@@ -20,9 +20,7 @@ import torch
 import paras2s
 from paras2s.configs.schema.align import SamplingConfig
 from paras2s.errors import ConfigError, PolicyError
-from paras2s.policy.base import Policy
-from paras2s.policy.dual_stream.sampler import slot_names
-from paras2s.policy.interleaved.glm4_voice import InterleavedPolicy
+from paras2s.policy.base import CausalDecoder, Policy
 from paras2s.policy.types import Generation, Prompt, Sampling
 from paras2s.policy.weights import fill, to_arrays
 from paras2s.rollout.engine import check_lengths, decoded
@@ -50,37 +48,37 @@ def engine_python(config: SamplingConfig) -> Path:
     return found
 
 
-def as_block(policy: InterleavedPolicy, answers: Sequence[Answer]) -> Block:
+def as_block(decoder: CausalDecoder, slot: str, answers: Sequence[Answer]) -> Block:
     """G answers of different length as one block; every token is sampled, the end too."""
     steps = max(len(tokens) for tokens, _, _ in answers)
-    tokens = np.full((len(answers), steps, 1), policy.config.pad_id, dtype=np.int64)
+    tokens = np.full((len(answers), steps, 1), decoder.pad_id, dtype=np.int64)
     sampled, logp = np.zeros(tokens.shape, dtype=bool), np.zeros(tokens.shape)
     for row, (ids, values, _) in enumerate(answers):
         tokens[row, : len(ids), 0], sampled[row, : len(ids)], logp[row, : len(ids), 0] = ids, True, values
-    labels = np.where(tokens >= policy.first_audio, AUDIO, TEXT)
-    return Block(slot_names(policy.config), tokens, sampled, logp, labels)
+    labels = np.where(tokens >= decoder.first_audio, AUDIO, TEXT)
+    return Block((slot,), tokens, sampled, logp, labels)
 
 
 class VllmEngine:
     """Samples a single-stream policy with vLLM. `version` is -1 until weights come."""
 
     def __init__(self, policy: Policy, config: SamplingConfig, max_steps: int, threads: int) -> None:
-        if not isinstance(policy, InterleavedPolicy):
+        decoder = policy.causal_decoder()
+        if decoder is None:
             raise PolicyError(
                 "align.sampling.engine: vllm samples single-stream policies (GLM-4-Voice, Step-Audio 2), and "
                 f"{type(policy).__name__} is none; set align.sampling.engine to native"
             )
-        self.policy, self.version = policy, -1
+        self.policy, self.decoder, self.version = policy, decoder, -1
         self._python, self._threads = engine_python(config), threads
         self._folder = tempfile.TemporaryDirectory(prefix="paras2s-vllm-")
-        policy.export_hf(Path(self._folder.name))
+        decoder.export_hf(Path(self._folder.name))
         self._weights: dict[str, np.ndarray] | None = None
         self._worker = self._start()
 
     def _start(self) -> Any:
         """On this machine and this worker's own GPU, if it has one."""
         on_gpu = torch.cuda.is_available()
-        config = self.policy.config
         # A test or a user may stand in another folder than the package's.
         variables = {"PYTHONPATH": str(Path(paras2s.__file__).parents[1])}
         if on_gpu:
@@ -93,18 +91,18 @@ class VllmEngine:
             "scheduling_strategy": here,
             "runtime_env": {"py_executable": str(self._python), "env_vars": variables},
         }
-        dtype = str(self.policy.model.lm_head.weight.dtype).removeprefix("torch.")
+        dtype = str(self.decoder.dtype).removeprefix("torch.")
         context = self.policy.spec.context_steps or 8192
         share = MEMORY_SHARE["cuda" if on_gpu else "cpu"]
         made = ray.remote(VllmWorker).options(**options)
-        if config.hidden_size // config.num_heads < 32 and not on_gpu:
+        if self.decoder.head_dim < 32 and not on_gpu:
             raise PolicyError("vLLM's CPU build wants attention heads of 32 dimensions or more")
         return made.remote(self._folder.name, dtype, context, self._threads, share)
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Into the policy here, and from it into the engine."""
         fill(self.policy.trainable(), weights, "the learner's weights")
-        self._weights = to_arrays(dict(self.policy.hf_tensors()))
+        self._weights = to_arrays(dict(self.decoder.hf_tensors()))
         self.version = version
         ray.get(self._worker.set_weights.remote(self._weights, version))
 
@@ -132,9 +130,9 @@ class VllmEngine:
             group_size,
             sampling.text_temperature,
             sampling.max_steps,
-            list(self.policy.config.text_end_ids),
+            list(self.decoder.stop_ids),
             [list(row) for row in seeds],
-            [self._embedded(prompt) for prompt in prompts],
+            [self.decoder.embed_prompt(prompt) for prompt in prompts],
         )
         try:
             found = ray.get(self._worker.sample.remote(*arguments))
@@ -145,19 +143,14 @@ class VllmEngine:
                 ray.get(self._worker.set_weights.remote(self._weights, self.version))
             found = ray.get(self._worker.sample.remote(*arguments))
         generations = [
-            Generation((as_block(self.policy, answers),), tuple(finish for _, _, finish in answers), tuple(row))
+            Generation(
+                (as_block(self.decoder, self.policy.spec.slots[0].name, answers),),
+                tuple(finish for _, _, finish in answers),
+                tuple(row),
+            )
             for answers, row in zip(found, seeds, strict=True)
         ]
         return [
             decoded(self.policy, query_id, self.version, generation, with_waves)
             for query_id, generation in zip(query_ids, generations, strict=True)
         ]
-
-    @torch.inference_mode()
-    def _embedded(self, prompt: Prompt) -> np.ndarray | None:
-        """A prompt that is heard as vectors [L, d], None for one of ids alone."""
-        if prompt.features is None:
-            return None
-        audio, text = torch.from_numpy(prompt.audio_ids)[None], torch.from_numpy(prompt.text_ids)[None]
-        features, continuous = torch.from_numpy(prompt.features)[None], torch.from_numpy(prompt.continuous)[None]
-        return self.policy.model.embed(audio, text, features, continuous)[0].float().numpy()

@@ -81,11 +81,6 @@ def _padded(block: Block, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return np.pad(block.sampled, behind), np.pad(block.behaviour_logp.astype(np.float64), behind), streams
 
 
-def flat(parts: Sequence[Tensor]) -> Tensor:
-    """Log-probs of each block [N, T, S] side by side, [N, M]."""
-    return torch.cat([part.flatten(1) for part in parts], 1)
-
-
 def top_groups_by_reward_std(advantages: Sequence[Sequence[float | None]], count: int) -> list[int]:
     """The `count` groups whose advantages differ most, in their order; the rest would move little (after DAPO, section 3.2).
 

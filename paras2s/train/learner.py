@@ -12,10 +12,10 @@ import torch
 
 from paras2s.configs.schema.align import AlignConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.base import Policy
+from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
-from paras2s.train.batching import MicroBatch, TokenBatch, flat, micro_batches, parity, token_batch, top_groups_by_reward_std
+from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.losses import (
     SUMS,
     LossNormalizer,
@@ -50,7 +50,7 @@ class Learner:
     ) -> None:
         self.policy, self.config, self.devices, self._reopen = policy, config, devices or Devices(), reopen
         if config.optimizer.gradient_checkpointing:
-            policy.checkpoint_layers()
+            policy.enable_gradient_checkpointing()
         if config.lora is not None:
             policy.add_lora(config.lora.rank, config.lora.alpha)
         else:

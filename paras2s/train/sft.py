@@ -1,4 +1,4 @@
-"""Supervised warm-up on both streams (ParaS2S, section 4.1)."""
+"""Supervised warm-up on both streams (ParaS2S, section 4.1; masks: docs/policies.md, "Kimi-Audio: targets")."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from paras2s.configs.schema.run import WarmupConfig
-from paras2s.policy.base import Policy
+from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.train.batching import flat, token_batch
+from paras2s.train.batching import token_batch
 from paras2s.train.checkpoint import restore_training, save_training
 from paras2s.types import AUDIO, TEXT, Block
 
@@ -61,7 +61,7 @@ class Warmup:
     def __init__(self, policy: Policy, examples: Sequence[Example], config: WarmupConfig, seed: int) -> None:
         self.policy, self.examples, self.config, self.seed = policy, examples, config, seed
         if config.gradient_checkpointing:
-            policy.checkpoint_layers()
+            policy.enable_gradient_checkpointing()
         # Adapters alone, where there are any: frozen weights have no optimiser state.
         learning = policy.trainable().values()
         decayed, plain = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]

@@ -1,4 +1,4 @@
-"""What was computed once and need not be again: JSON by key in one SQLite file. Pickle is never read.
+"""A cache of JSON values by key in one SQLite file. Pickle is never read.
 
 Safe with several processes: write-ahead log, one transaction a write, and a reader waits rather than fails.
 """
@@ -19,19 +19,19 @@ QUERY_KEYS = 500
 
 
 def key_of(value: Any) -> str:
-    """A key of everything in a JSON value: two values that differ anywhere have different keys."""
+    """Returns the SHA-256 of a JSON value: two values that differ anywhere have different keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Kept:
-    """A table of key to JSON. A key once written keeps its value until it is written again."""
+class JsonCache:
+    """A table of JSON values by key. A value stays until its key is written again."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file.
+        """Opens or creates the file.
 
         Raises:
-            StorageError: it cannot be made, or is not such a file.
+            StorageError: it cannot be created, or is no such cache.
         """
         self.path = path
         try:
@@ -39,34 +39,35 @@ class Kept:
             self._db = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
+            # The table keeps its first name, so that caches of earlier versions stay valid.
             self._db.execute("CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
         except (sqlite3.Error, OSError) as error:
             raise StorageError(f"{path}: cannot be used as a cache ({error}); delete it or give another folder") from error
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        """The values of those keys that are there.
+        """Returns the values of the keys that are in the cache.
 
         Raises:
             StorageError: the file is damaged.
         """
-        wanted = list(dict.fromkeys(keys))
-        found: dict[str, Any] = {}
-        for start in range(0, len(wanted), QUERY_KEYS):
-            part = wanted[start : start + QUERY_KEYS]
+        distinct = list(dict.fromkeys(keys))
+        values: dict[str, Any] = {}
+        for start in range(0, len(distinct), QUERY_KEYS):
+            part = distinct[start : start + QUERY_KEYS]
             marks = ",".join("?" * len(part))
             try:
                 rows = self._db.execute(f"SELECT key, value FROM kept WHERE key IN ({marks})", part)
-                found.update((key, json.loads(value)) for key, value in rows)
+                values.update((key, json.loads(value)) for key, value in rows)
             except (sqlite3.Error, ValueError) as error:
                 raise StorageError(f"{self.path}: cannot be read ({error}); delete it, it is made again") from error
-        return found
+        return values
 
     def get(self, key: str) -> Any | None:
-        """One value, or None."""
+        """Returns one value, or None."""
         return self.get_many([key]).get(key)
 
     def put_many(self, values: Mapping[str, Any]) -> None:
-        """Write all in one transaction.
+        """Writes all values in one transaction.
 
         Raises:
             StorageError: the disk refused.
@@ -80,5 +81,5 @@ class Kept:
             raise StorageError(f"cannot write {self.path}: {error}; free disk space and run again") from error
 
     def close(self) -> None:
-        """Give the file back."""
+        """Closes the file."""
         self._db.close()

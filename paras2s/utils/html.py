@@ -1,4 +1,4 @@
-"""HTML pages from templates: everything that is put into one is escaped, and a name that is missing is an error."""
+"""HTML pages from Jinja templates: every value is escaped, and a missing name is an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 
 def page_template(path: Path) -> Template:
-    """The template in this file."""
+    """Loads the template in a file."""
     environment = Environment(
         autoescape=True,
         loader=FileSystemLoader(path.parent),

@@ -1,7 +1,9 @@
-"""Atomic files: written beside, flushed to disk, then renamed, so that a killed run leaves whole files only."""
+"""Reading and writing files. Writes are atomic (temporary file, flush, rename): a killed run leaves no half-written file."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import tempfile
@@ -9,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from paras2s.errors import DataError, StorageError
+from paras2s.errors import DataError, StorageError, one_line
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step.
+    """Replaces `path` by `data` in one step.
 
     Raises:
         StorageError: the disk refused (full, read-only); the old file, if any, is still there.
@@ -36,17 +38,45 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step."""
+    """Replaces a text file in one step."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file in one step; NaN is refused, because a failure is never a number."""
+    """Replaces a JSON file in one step; NaN is refused, because a failure is never a number."""
     write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
+def read_text(path: Path) -> str:
+    """Returns the text of a UTF-8 file that a user made, without the byte order mark that spreadsheets put first.
+
+    Raises:
+        DataError: missing, or not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the rows of a CSV file with their line numbers, for a strict model to validate.
+
+    Values that are missing are None, and values without a column stand under the key "more values than columns".
+
+    Raises:
+        DataError: the file cannot be read, or is no CSV; names file:line.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(path)), restkey="more values than columns")
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
+
+
 def read_json(path: Path) -> Any:
-    """Parse a JSON file.
+    """Parses a JSON file.
 
     Raises:
         DataError: missing or not JSON.
@@ -62,7 +92,7 @@ def read_json(path: Path) -> Any:
 
 
 def append_jsonl(path: Path, row: dict[str, Any]) -> None:
-    """Add one row to a log.
+    """Adds one row to a log.
 
     Raises:
         StorageError: the disk refused.
@@ -72,15 +102,15 @@ def append_jsonl(path: Path, row: dict[str, Any]) -> None:
         with path.open("a+b") as file:
             # A kill may have cut the last line off; a new row must not be glued to it.
             if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                whole = path.read_bytes().rfind(b"\n") + 1
-                file.truncate(whole)
+                last_line_end = path.read_bytes().rfind(b"\n") + 1
+                file.truncate(last_line_end)
             file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; free disk space and run again") from error
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a log; a last line cut off by a kill is passed over, any other bad line is an error.
+    """Yields the rows of a log; a last line cut off by a kill is skipped, any other bad line is an error.
 
     Raises:
         DataError: missing, or a line in the middle is not JSON.
@@ -103,5 +133,5 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Replace a log in one step."""
+    """Replaces a log in one step."""
     write_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))

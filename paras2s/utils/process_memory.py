@@ -1,4 +1,4 @@
-"""How much memory a run takes over all its processes on this machine, Ray and its actors among them, shared pages once."""
+"""Memory of a run over all its processes on this machine, Ray and its actors included; shared pages count once."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ EVERY_S = 5.0
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all below it, by /proc; those that end meanwhile are left out."""
-    found, waiting = [], [pid]
-    while waiting:
-        one = waiting.pop()
-        found.append(one)
+    """Returns the ids of a process and all its descendants, by /proc; those that end meanwhile are left out."""
+    ids, pending = [], [pid]
+    while pending:
+        current = pending.pop()
+        ids.append(current)
         try:
-            for task in os.listdir(f"/proc/{one}/task"):
-                waiting += map(int, Path(f"/proc/{one}/task/{task}/children").read_text().split())
+            for task in os.listdir(f"/proc/{current}/task"):
+                pending += map(int, Path(f"/proc/{current}/task/{task}/children").read_text().split())
         except OSError:
             continue
-    return found
+    return ids
 
 
 def proportional_gib(pid: int) -> float:
-    """A process's share of memory: its own pages, and of each shared page its part; 0 for one that has ended."""
+    """Returns a process's proportional memory (PSS) in GiB: its own pages and its part of shared ones; 0 once it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -34,28 +34,28 @@ def proportional_gib(pid: int) -> float:
 
 
 class MemoryWatch:
-    """Looks every few seconds while the block lasts. `peak_gib` is None where there is no /proc."""
+    """Samples the memory every few seconds inside a `with` block. `peak_gib` is None where there is no /proc."""
 
     def __init__(self) -> None:
         self.peak_gib: float | None = None
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> MemoryWatch:
         if Path("/proc/self/smaps_rollup").is_file():
-            self._look()
+            self._sample()
             self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._over.set()
+        self._stopped.set()
         if self.peak_gib is not None:
-            self._look()
+            self._sample()
 
     def _watch(self) -> None:
-        while not self._over.wait(EVERY_S):
-            self._look()
+        while not self._stopped.wait(EVERY_S):
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         now_gib = sum(map(proportional_gib, descendants(os.getpid())))
         self.peak_gib = max(now_gib, self.peak_gib or 0.0)

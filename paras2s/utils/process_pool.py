@@ -1,4 +1,4 @@
-"""Work spread over this machine's cores, in processes of their own (Piper, WORLD and Whisper hold Python back)."""
+"""Work over this machine's cores, in processes of their own (Piper, WORLD and Whisper hold the GIL)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many cores this process may use: fewer than the machine has, under `taskset` or in a container."""
+    """Returns how many cores this process may use: fewer than the machine has, under `taskset` or in a container."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def native_threads(most: int = 2) -> int:
-    """Threads for a model of a native library: one in a worker process, since every core has a worker already."""
+    """Returns the threads for a native library's model: one in a worker process, since every core has a worker already."""
     return 1 if multiprocessing.parent_process() is not None else min(most, cores())
 
 
 def _watch_parent(parent: int) -> None:
-    """A worker whose parent was killed would wait for work for ever, and keep a core and its memory."""
-
+    # A worker whose parent was killed would wait for work for ever, and hold a core and its memory.
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
@@ -44,7 +43,7 @@ def map_chunks(
     chunk: int,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Result]:
-    """`work` on chunks of items, results in the order of items; `on_progress(done, total)` counts items.
+    """Runs `work` on chunks of items and returns results in the order of items; `on_progress(done, total)` counts items.
 
     Raises:
         DataError: a worker process was killed from outside.

@@ -1,4 +1,4 @@
-"""Progress with the time left: a bar on a terminal, a line now and then where there is none."""
+"""Progress with the time left: a bar on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -9,37 +9,35 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-# Into a log, a line every so often is enough.
+# In a log, a line every so often is enough.
 LINE_EVERY_S = 20.0
-
-
-# Without a terminal there is no width to keep to; tables that fold at 80 columns cannot be read in a log.
+# A log has no width; tables that fold at 80 columns cannot be read in one.
 LOG_WIDTH = 160
 
 
 def open_console(to_stderr: bool = False) -> Console:
-    """The terminal, or a log that is wide enough for tables."""
+    """Opens the terminal, or a log that is wide enough for tables."""
     console = Console(stderr=to_stderr)
     return console if console.is_terminal else Console(stderr=to_stderr, width=LOG_WIDTH)
 
 
 class Bar:
-    """One bar."""
+    """A progress bar."""
 
     def __init__(self, console: Console, name: str, quiet: bool, progress: Progress, task: TaskID) -> None:
         self._console, self._name, self._quiet = console, name, quiet
         self._progress, self._task = progress, task
         # A bar may be made long before its work begins: time is counted from its first step.
         self._first: tuple[float, int] | None = None
-        self._said = time.monotonic()
+        self._logged_s = time.monotonic()
 
     def at(self, done: int, total: int, note: str = "") -> None:
-        """Show `done` of `total`, and a few words."""
+        """Shows `done` of `total` and a short note."""
         self._progress.update(self._task, completed=done, total=total, note=note)
         now = time.monotonic()
         self._first = self._first or (now, done)
-        if not self._quiet and not self._console.is_terminal and done < total and now - self._said >= LINE_EVERY_S:
-            self._said = now
+        if not self._quiet and not self._console.is_terminal and done < total and now - self._logged_s >= LINE_EVERY_S:
+            self._logged_s = now
             since, already = self._first
             left = f", {(now - since) / (done - already) * (total - done):.0f} s left" if done > already else ""
             self._console.print(f"{self._name:>22} {done}/{total}{left} {note}", highlight=False)
@@ -47,7 +45,7 @@ class Bar:
 
 @contextlib.contextmanager
 def progress_bar(console: Console, name: str, total: int | None, quiet: bool = False) -> Iterator[Bar]:
-    """A bar for the length of the block."""
+    """Shows a progress bar inside a `with` block."""
     columns = (
         TextColumn("{task.description:>22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),

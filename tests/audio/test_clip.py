@@ -151,3 +151,14 @@ def test_a_wav_whose_length_was_not_known_when_it_was_begun_is_read_whole(size: 
     whole = encode_clip(clip)
     assert mend_wav(whole) == whole
     assert mend_wav(b"{}") == b"{}"
+
+
+def test_the_digest_tells_samples_and_sample_rates_apart():
+    clip = Clip(tone(), 16_000)
+    assert clip.digest == Clip(tone(), 16_000).digest
+    assert len({clip.digest, Clip(tone(), 8_000).digest, Clip(tone(level=0.4), 16_000).digest}) == 3
+    assert clip.samples_digest == Clip(tone(), 8_000).samples_digest
+    # Both stand in stored keys and seeds: they must not change.
+    short = Clip(np.array([0.0, 0.5, -0.25], dtype=np.float32), 16_000)
+    assert short.digest.startswith("e9629b58a549c4c9")
+    assert short.samples_digest.startswith("aefc94c0059375ff")

@@ -18,10 +18,10 @@ from paras2s.clients.chat import (
     estimate_tokens,
     request_key,
 )
-from paras2s.clients.endpoint import Price, Wallet, load_prices, retry_after_s, wait_s
+from paras2s.clients.endpoint import Budget, Price, load_prices, retry_after_s, wait_s
 from paras2s.configs.schema.run import LLMConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
-from paras2s.utils.cache import Kept, key_of
+from paras2s.utils.cache import JsonCache, key_of
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
 
@@ -112,18 +112,18 @@ def test_one_failing_call_holds_nobody_up():
 def test_a_second_run_makes_no_call_and_costs_nothing(tmp_path):
     requests = [ask(str(n), schema=SCHEMA) for n in range(5)]
     with ScriptedEndpoint(echo) as server:
-        first = client_for(server, Kept(tmp_path / "llm.sqlite")).complete_all(requests)
-        again = client_for(server, Kept(tmp_path / "llm.sqlite"))
+        first = client_for(server, JsonCache(tmp_path / "llm.sqlite")).complete_all(requests)
+        again = client_for(server, JsonCache(tmp_path / "llm.sqlite"))
         second = again.complete_all(requests)
         assert len(server.requests) == 5
     assert [reply.text for reply in first] == [reply.text for reply in second]
     assert all(reply.cached for reply in second)
-    assert (again.caller.wallet.spent_usd, again.calls) == (0.0, 0)
+    assert (again.spent_usd, again.calls) == (0.0, 0)
 
 
 def test_failures_are_not_kept(tmp_path):
     with ScriptedEndpoint(lambda asked, n: Fail(400) if n == 0 else Say("fine")) as server:
-        kept = Kept(tmp_path / "llm.sqlite")
+        kept = JsonCache(tmp_path / "llm.sqlite")
         assert isinstance(client_for(server, kept).complete_all([ask()])[0], JudgeError)
         assert client_for(server, kept).complete_all([ask()])[0].text == "fine"
 
@@ -181,14 +181,14 @@ def test_the_budget_is_never_exceeded_and_a_later_run_goes_on(tmp_path):
     most = estimate_tokens(requests[0], load_prices().models["gpt-4o"], 50).cost_usd(load_prices().models["gpt-4o"])
     with ScriptedEndpoint(echo) as server:
         settings = {"max_output_tokens": 50, "concurrency": 1}
-        client = client_for(server, Kept(tmp_path / "a.sqlite"), budget_usd=3.5 * most, **settings)
+        client = client_for(server, JsonCache(tmp_path / "a.sqlite"), budget_usd=3.5 * most, **settings)
         found = client.complete_all(requests)
         paid = sum(isinstance(one, Reply) for one in found)
         assert 0 < paid < 10
-        assert client.caller.wallet.spent_usd <= 3.5 * most
+        assert client.spent_usd <= 3.5 * most
         assert all("the budget of" in str(one) for one in found if isinstance(one, BudgetError))
         assert len(server.requests) == paid
-        again = client_for(server, Kept(tmp_path / "a.sqlite"), budget_usd=1.0, **settings).complete_all(requests)
+        again = client_for(server, JsonCache(tmp_path / "a.sqlite"), budget_usd=1.0, **settings).complete_all(requests)
         assert all(isinstance(one, Reply) for one in again)
         assert len(server.requests) == 10
 
@@ -199,7 +199,7 @@ def test_calls_wait_for_what_others_under_way_give_back():
         client = client_for(server, budget_usd=0.1, concurrency=16)
         found = client.complete_all([ask(str(n)) for n in range(100)])
     assert sum(isinstance(one, Reply) for one in found) == 100
-    assert client.caller.wallet.spent_usd == pytest.approx(100 * (100 * 2.5 + 20 * 10) / 1e6)
+    assert client.spent_usd == pytest.approx(100 * (100 * 2.5 + 20 * 10) / 1e6)
 
 
 def test_audio_without_a_price_is_not_free(monkeypatch):
@@ -230,10 +230,10 @@ def test_half_an_emoji_and_an_echoed_key_do_not_reach_a_file(monkeypatch):
     assert text == "? and ***"
 
 
-def test_calls_under_way_count_against_the_budget():
-    wallet = Wallet(1.0)
+def test_pending_calls_count_against_the_budget():
+    wallet = Budget(1.0)
     wallet.reserve(0.6)
-    with pytest.raises(BudgetError, match=r"0\.6000 in calls under way"):
+    with pytest.raises(BudgetError, match=r"0\.6000 in pending calls"):
         wallet.reserve(0.6)
     wallet.settle(0.6, 0.1)
     wallet.reserve(0.6)
@@ -266,7 +266,7 @@ def test_a_key_is_sent_and_seen_nowhere_else(monkeypatch, tmp_path):
         return Fail(401, f"Incorrect API key provided: {key}") if number == 0 else Say("ok")
 
     with ScriptedEndpoint(answer) as server:
-        kept = Kept(tmp_path / "llm.sqlite")
+        kept = JsonCache(tmp_path / "llm.sqlite")
         client = client_for(server, kept, api_key_env="MY_KEY")
         failed = client.complete_all([ask()])[0]
         assert client.complete_all([ask()])[0].text == "ok"
@@ -309,9 +309,9 @@ def test_retry_after_is_read_as_seconds_or_a_date():
 
 
 def test_kept_values_survive_and_are_read_back_in_bulk(tmp_path):
-    kept = Kept(tmp_path / "deep" / "kept.sqlite")
+    kept = JsonCache(tmp_path / "deep" / "kept.sqlite")
     kept.put_many({str(n): {"n": n} for n in range(1200)})
-    other = Kept(tmp_path / "deep" / "kept.sqlite")
+    other = JsonCache(tmp_path / "deep" / "kept.sqlite")
     assert other.get_many([str(n) for n in range(1300)]) == {str(n): {"n": n} for n in range(1200)}
     assert other.get("x") is None
     assert key_of({"a": 1, "b": [1.5]}) == key_of({"b": [1.5], "a": 1}) != key_of({"a": 1, "b": [1.25]})

@@ -16,12 +16,13 @@ import pytest
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.audio.prosody import STEP_DIM, UTTERANCE_DIM
-from paras2s.data_gen.dataset import Dataset, inside, load_dataset, save_dataset
+from paras2s.data_gen.dataset import Dataset, convert_tables, inside, load_dataset, save_dataset, table_schema
 from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.frontend import ClipFeatures
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query
+from paras2s.utils.io import read_jsonl, write_jsonl
 
 TEST = Query("emotion000-sad-m4", "emotion000", "emotion", "food", "test", "m4", "queries/q0.wav", 0.5, "hello",
              "Hello.", "sad")  # fmt: skip
@@ -38,18 +39,18 @@ KEPT = replace(REJECTED, id="y", rejected=None)
 @dataclass(frozen=True)
 class Made:
     wav: bytes
-    percept: ClipFeatures
+    features: ClipFeatures
 
 
 def clip_of(number: int) -> Made:
     rng = np.random.default_rng(number)
     samples = 0.1 * rng.standard_normal(8_000).astype(np.float32)
-    percept = ClipFeatures(
+    features = ClipFeatures(
         rng.integers(0, 16, size=(7, 8)),
         rng.normal(size=(7, STEP_DIM)).astype(np.float32),
         rng.normal(size=UTTERANCE_DIM).astype(np.float32),
     )
-    return Made(encode_clip(Clip(samples, 16_000)), percept)
+    return Made(encode_clip(Clip(samples, 16_000)), features)
 
 
 def tone(*labels: str) -> ToneClassifier:
@@ -68,7 +69,7 @@ def saved(tmp_path: Path) -> Dataset:
         clips={name: clip_of(number) for number, name in enumerate(names)},
         user_tone=tone("happy", "sad"),
         agent_tone=tone("calm", "cheerful", "gentle"),
-        hearing={"accuracy": 0.75, "clips": 4},
+        audibility={"accuracy": 0.75, "clips": 4},
     )
 
 
@@ -78,35 +79,35 @@ def test_round_trip(saved: Dataset) -> None:
         assert dataset.queries == (TEST, PROMPT, SHOWN)
         assert dataset.demonstrations == (ANSWER,)
         assert dataset.candidates == (REJECTED, KEPT)
-        assert dataset.hearing == {"accuracy": 0.75, "clips": 4}
+        assert dataset.audibility == {"accuracy": 0.75, "clips": 4}
         assert dataset.user_tone.labels == ("happy", "sad")
         assert dataset.agent_tone.labels == ("calm", "cheerful", "gentle")
         assert dataset.of_role("rl") == [PROMPT]
         assert dataset.of_role("preference") == []
 
 
-def test_clips_and_percepts_come_back(saved: Dataset) -> None:
+def test_clips_and_features_come_back(saved: Dataset) -> None:
     made = clip_of(1)
     np.testing.assert_array_equal(saved.clip(PROMPT.clip).samples, read_clip(made.wav).samples)
-    percept = saved.percept(PROMPT.clip, Codec2Pairs())
-    np.testing.assert_array_equal(percept.codes, made.percept.codes)
-    np.testing.assert_array_equal(percept.steps, made.percept.steps)
-    np.testing.assert_array_equal(percept.utterance, made.percept.utterance)
+    features = saved.clip_features(PROMPT.clip, Codec2Pairs())
+    np.testing.assert_array_equal(features.codes, made.features.codes)
+    np.testing.assert_array_equal(features.steps, made.features.steps)
+    np.testing.assert_array_equal(features.utterance, made.features.utterance)
 
 
-def test_a_percept_without_its_file_is_made_from_the_clip(saved: Dataset) -> None:
+def test_features_without_their_file_are_computed_from_the_clip(saved: Dataset) -> None:
     (saved.folder / "queries/q1.npz").unlink()
-    percept = saved.percept(PROMPT.clip, Codec2Pairs())
-    assert percept.codes.shape == (7, 8)
-    assert percept.utterance.shape == (UTTERANCE_DIM,)
+    features = saved.clip_features(PROMPT.clip, Codec2Pairs())
+    assert features.codes.shape == (7, 8)
+    assert features.utterance.shape == (UTTERANCE_DIM,)
 
 
 @pytest.mark.parametrize("length", [0, 3, 100, -9])
-def test_a_broken_percept_is_named(saved: Dataset, length: int) -> None:
+def test_a_broken_feature_file_is_named(saved: Dataset, length: int) -> None:
     path = saved.folder / "queries/q1.npz"
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(DataError, match=r"queries/q1\.npz: not a percept"):
-        saved.percept(PROMPT.clip, Codec2Pairs())
+        saved.clip_features(PROMPT.clip, Codec2Pairs())
 
 
 def rewrite(name: str, **values: object) -> Callable[[Path], None]:
@@ -166,19 +167,18 @@ def zero_footer(data: bytes) -> bytes:
         (cut("candidates.parquet", lambda data: b"words, words"), r"candidates\.parquet: not a parquet table"),
         (cut("demonstrations.parquet", zero_middle), r"demonstrations\.parquet: not a parquet table"),
         (cut("queries.parquet", zero_footer), r"queries\.parquet: not a parquet table"),
-        (columns("queries.parquet", lambda row: {k: v for k, v in row.items() if k != "transcript"}),
-         r"queries\.parquet.*transcript"),
+        (columns("queries.parquet", lambda row: {key: row[key] for key in row if key != "transcript"}), r"columns transcript"),
         (columns("candidates.parquet", lambda row: {**row, "mood": 1}), r"candidates\.parquet: columns mood"),
         (columns("queries.parquet", lambda row: {**row, "clip": None}), r"queries\.parquet"),
         (columns("queries.parquet", lambda row: {**row, "clip": 7}), r"queries\.parquet"),
         (lambda folder: (folder / "queries.parquet").unlink(), r"queries\.parquet: no such table"),
-        (without_version, r"candidates\.parquet: of schema 1, this version reads 2; run `paras2s data` into another folder"),
+        (without_version, r"candidates\.parquet: of schema 1, this version reads 3; run `paras2s data` into another folder"),
         (lambda folder: (folder / "tone_agent.json").unlink(), r"tone_agent\.json: no such file"),
-        (cut("hearing.json", lambda data: data[:9]), r"hearing\.json: not valid JSON"),
+        (cut("style_audibility.json", lambda data: data[:9]), r"style_audibility\.json: not valid JSON"),
     ],
     ids=["query clip missing", "answer clip missing", "leaves", "leaves by a detour", "absolute", "answer leaves",
          "a folder", "cut off", "empty", "text", "zeros inside", "zeros in the footer", "column missing",
-         "column too many", "clip is null", "clip is a number", "no table", "older schema", "no classifier", "hearing cut off"],
+         "column too many", "clip is null", "clip is a number", "no table", "older schema", "no classifier", "check cut off"],
 )  # fmt: skip
 def test_a_broken_manifest_is_named(saved: Dataset, damage: Callable[[Path], None], named: str) -> None:
     (saved.folder.parent / "secret.wav").write_bytes(clip_of(9).wav)
@@ -201,3 +201,50 @@ def test_a_clip_that_is_asked_for_later_is_checked_again(saved: Dataset) -> None
     for name in ("../data2/x.wav", "queries/none.wav"):
         with pytest.raises(DataError):
             saved.clip(name)
+
+
+def as_version_before(folder: Path) -> None:
+    """The same dataset as the version before wrote it: a column `heard`, schema 2, and `hearing.json`."""
+    for name in ("queries", "demonstrations", "candidates"):
+        path = folder / f"{name}.parquet"
+        table = pq.read_table(path)
+        columns = ["heard" if column == "transcript" else column for column in table.column_names]
+        pq.write_table(table.rename_columns(columns).replace_schema_metadata({"paras2s_schema": "2"}), path)
+    (folder / "style_audibility.json").rename(folder / "hearing.json")
+    take = {"clip": "answers/a.wav", "heard": "hello", "word_error_rate": 0.0}
+    write_jsonl(folder / "answers.jsonl", [{"query_id": "q", "takes": [take]}])
+
+
+def test_a_dataset_of_the_version_before_is_refused_by_name_and_converted(saved: Dataset) -> None:
+    as_version_before(saved.folder)
+    with pytest.raises(DataError, match=f"queries.parquet: of schema 2.*run `paras2s convert {saved.folder.parent}`$"):
+        load_dataset(saved.folder)
+    changed = [path.name for path in convert_tables(saved.folder)]
+    tables = ["demonstrations.parquet", "candidates.parquet", "queries.parquet"]
+    assert changed == ["style_audibility.json", "answers.jsonl", *tables]
+    loaded = load_dataset(saved.folder)
+    assert (loaded.queries, loaded.demonstrations, loaded.candidates) == (
+        saved.queries,
+        saved.demonstrations,
+        saved.candidates,
+    )
+    assert loaded.audibility == saved.audibility
+    assert next(read_jsonl(saved.folder / "answers.jsonl"))["takes"][0]["transcript"] == "hello"
+    assert pq.read_schema(saved.folder / "queries.parquet").equals(table_schema(Query), check_metadata=True)
+    assert convert_tables(saved.folder) == []
+
+
+def test_a_conversion_that_was_killed_goes_on(saved: Dataset) -> None:
+    as_version_before(saved.folder)
+    queries = (saved.folder / "queries.parquet").read_bytes()
+    convert_tables(saved.folder)
+    (saved.folder / "queries.parquet").write_bytes(queries)
+    assert [path.name for path in convert_tables(saved.folder)] == ["queries.parquet"]
+    assert load_dataset(saved.folder).queries == saved.queries
+
+
+def test_what_cannot_be_converted_is_named(saved: Dataset, tmp_path: Path) -> None:
+    assert convert_tables(tmp_path / "none") == []
+    without_version(saved.folder)
+    with pytest.raises(DataError, match=r"candidates\.parquet: of schema 1, which cannot be converted"):
+        convert_tables(saved.folder)

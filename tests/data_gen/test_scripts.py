@@ -18,9 +18,9 @@ from paras2s.data_gen.scripted.scripts import (
     Contrast,
     assign_roles,
     load_calibration,
+    load_cascade,
     load_contrasts,
     load_families,
-    load_words_only,
     take_balanced,
 )
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES
@@ -87,7 +87,7 @@ def test_every_style_has_answers_in_a_known_tone() -> None:
         assert family.style == style
         assert len(set(family.answers)) >= 2
         assert family.tone in AGENT_TONES
-    assert load_words_only().keys() == set(CATEGORIES)
+    assert load_cascade().keys() == set(CATEGORIES)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -130,9 +130,9 @@ def test_counts_by_hand() -> None:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"rl_contrasts": 51}, r"70 training, 10 validation and 20 test scripts, 71, 8 and 12 are asked for; lower data\.\*"),
-        ({"test_contrasts": 21}, "68, 8 and 21 are asked for"),
-        ({"validation_contrasts": 11}, "68, 11 and 12 are asked for"),
+        ({"rl_contrasts": 51}, r"70 training, 10 validation and 20 test scripts, 71, 8 and 12 are requested; lower data\.\*"),
+        ({"test_contrasts": 21}, "68, 8 and 21 are requested"),
+        ({"validation_contrasts": 11}, "68, 11 and 12 are requested"),
         ({"preference_contrasts": 49}, r"data\.preference_contrasts: must not be more than data\.rl_contrasts"),
     ],
 )

@@ -16,7 +16,7 @@ from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
 from paras2s.clients.endpoint import Price
 from paras2s.configs.schema.run import EndpointConfig, VoiceConfig
 from paras2s.data_gen.curation.cost import Spend
-from paras2s.data_gen.tts.base import Line, Unspoken, line_key, speak_all
+from paras2s.data_gen.tts.base import FailedSpeech, Line, line_key, synthesise_all
 from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
 from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS, speech_usd
@@ -42,25 +42,25 @@ def endpoint(server: ScriptedEndpoint, **changes: object) -> EndpointConfig:
 
 def test_piper_speaks_the_words_in_the_voice_and_style(tmp_path: Path) -> None:
     lines = [Line(TEXTS[0], voice("piper", f0_factor=factor), style) for factor, style in ((1.0, "happy"), (1.7, "sad"))]
-    first, second = speak_all(PiperTTS(tmp_path), lines, tmp_path)
+    first, second = synthesise_all(PiperTTS(tmp_path), lines, tmp_path)
     assert isinstance(first, Clip)
     assert isinstance(second, Clip)
     assert second.duration_s > 1.2 * first.duration_s
     assert word_error_rate(TEXTS[0], transcribe([first])[0].text) <= 0.2
-    assert speak_all(PiperTTS(tmp_path), lines, tmp_path)[0].samples.tolist() == first.samples.tolist()
+    assert synthesise_all(PiperTTS(tmp_path), lines, tmp_path)[0].samples.tolist() == first.samples.tolist()
 
 
 def test_a_style_that_an_engine_cannot_do_is_not_spoken_plain(tmp_path: Path) -> None:
     for tts in (PiperTTS(tmp_path), EspeakTTS()):
-        found = speak_all(tts, [Line(TEXTS[0], voice("piper"), "whispering")], tmp_path)[0]
-        assert isinstance(found, Unspoken)
+        found = synthesise_all(tts, [Line(TEXTS[0], voice("piper"), "whispering")], tmp_path)[0]
+        assert isinstance(found, FailedSpeech)
         assert "espeak-ng is not installed" in found.reason or "'whispering' has no shape" in found.reason
 
 
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed here")
 def test_espeak_speaks(tmp_path: Path) -> None:
     lines = [Line(TEXTS[0], voice("espeak", voice="en-us+f3"), style) for style in ("angry", "sad")]
-    quick, slow = speak_all(EspeakTTS(), lines, tmp_path)
+    quick, slow = synthesise_all(EspeakTTS(), lines, tmp_path)
     assert slow.duration_s > 1.2 * quick.duration_s
     assert len(list(tmp_path.rglob("*.wav"))) == 2
 
@@ -72,8 +72,8 @@ def test_openai_is_told_the_words_and_the_manner_and_a_clip_is_paid_for_once(tmp
     lines = [Line(text, voice("openai", voice="coral"), "happy", "Bright and quick.") for text in TEXTS]
     with ScriptedEndpoint(answer) as server:
         tts = OpenAITTS(endpoint(server))
-        found = speak_all(tts, lines, tmp_path)
-        again = speak_all(OpenAITTS(endpoint(server)), lines, tmp_path)
+        found = synthesise_all(tts, lines, tmp_path)
+        again = synthesise_all(OpenAITTS(endpoint(server)), lines, tmp_path)
         assert len(server.requests) == 2
     asked = {one["input"]: one for one in server.requests}
     assert asked[TEXTS[0]]["instructions"] == "Bright and quick."
@@ -98,7 +98,7 @@ def test_cosyvoice_is_given_the_voice_to_copy(tmp_path: Path, spoken: dict[str, 
     line = Line(TEXTS[0], voice("cosyvoice", clip=str(tmp_path / "me.wav"), text=TEXTS[1]), "female")
     with ScriptedEndpoint(answer) as server:
         config = endpoint(server, base_url=server.base_url.removesuffix("/v1"), model="CosyVoice2-0.5B")
-        found = speak_all(CosyVoiceTTS(config), [line], tmp_path)[0]
+        found = synthesise_all(CosyVoiceTTS(config), [line], tmp_path)[0]
     asked = server.requests[0]
     assert (asked["route"], asked["tts_text"], asked["prompt_text"]) == ("/inference_zero_shot", TEXTS[0], TEXTS[1])
     assert asked["prompt_wav"] == (tmp_path / "me.wav").read_bytes()
@@ -111,11 +111,11 @@ def test_silence_refusals_and_noise_that_is_no_audio_are_reasons_and_are_tried_a
     lines = [Line(name, voice("openai"), "happy") for name in bodies]
     with ScriptedEndpoint(lambda asked, _: bodies[asked["input"]]) as server:
         config = endpoint(server, max_attempts=2)
-        found = speak_all(OpenAITTS(config), lines, tmp_path)
+        found = synthesise_all(OpenAITTS(config), lines, tmp_path)
         first = len(server.requests)
-        speak_all(OpenAITTS(config), lines, tmp_path)
+        synthesise_all(OpenAITTS(config), lines, tmp_path)
         assert len(server.requests) == 2 * first == 8
-    assert [type(one) for one in found] == [Unspoken] * 3
+    assert [type(one) for one in found] == [FailedSpeech] * 3
     assert "1.0 s of silence" in found[0].reason
     assert "cannot be decoded" in found[1].reason
     assert "HTTP 400: " in found[2].reason
@@ -125,8 +125,8 @@ def test_silence_refusals_and_noise_that_is_no_audio_are_reasons_and_are_tried_a
 def test_a_voice_whose_clip_is_missing_holds_nobody_up(tmp_path: Path, spoken: dict[str, Clip]) -> None:
     lines = [Line(TEXTS[0], voice("openai", clip=str(tmp_path / "gone.wav")), "happy"), Line(TEXTS[0], voice("openai"), "sad")]
     with ScriptedEndpoint(lambda asked, _: Raw(encode_clip(spoken[asked["input"]]))) as server:
-        found = speak_all(OpenAITTS(endpoint(server)), lines, tmp_path)
-    assert found[0] == Unspoken(f"voice v: {tmp_path / 'gone.wav'}: No such file or directory")
+        found = synthesise_all(OpenAITTS(endpoint(server)), lines, tmp_path)
+    assert found[0] == FailedSpeech(f"voice v: {tmp_path / 'gone.wav'}: No such file or directory")
     assert isinstance(found[1], Clip)
 
 
@@ -136,9 +136,9 @@ def test_the_budget_is_kept_to(tmp_path: Path, spoken: dict[str, Clip]) -> None:
         tts = OpenAITTS(endpoint(server, budget_usd=0.004, concurrency=2))
         spend = Spend()
         with pytest.raises(BudgetError, match="run again with a larger one"):
-            speak_all(tts, lines, tmp_path, spend=spend)
+            synthesise_all(tts, lines, tmp_path, spend=spend)
         first = len(server.requests)
-        said = speak_all(OpenAITTS(endpoint(server)), lines, tmp_path)
+        said = synthesise_all(OpenAITTS(endpoint(server)), lines, tmp_path)
         # What was paid for is kept.
         assert 0 < first < 20
         assert len(server.requests) == 20
@@ -151,9 +151,9 @@ def test_equal_lines_are_said_once_and_counted(tmp_path: Path, spoken: dict[str,
     lines = [Line(TEXTS[n % 2], voice("openai"), "happy") for n in range(6)]
     with ScriptedEndpoint(lambda asked, _: Raw(encode_clip(spoken[asked["input"]]))) as server:
         spend = Spend()
-        found = speak_all(OpenAITTS(endpoint(server, model="mine")), lines, tmp_path, spend=spend)
+        found = synthesise_all(OpenAITTS(endpoint(server, model="mine")), lines, tmp_path, spend=spend)
         assert len(server.requests) == 2
-        speak_all(OpenAITTS(endpoint(server, model="mine")), lines, tmp_path, spend=spend)
+        synthesise_all(OpenAITTS(endpoint(server, model="mine")), lines, tmp_path, spend=spend)
     assert found[0].samples.tolist() == found[2].samples.tolist() == found[4].samples.tolist()
     # No price is known, so the cost is not known either.
     assert (spend.requests, spend.cached, spend.failed, spend.usd) == (4, 2, 0, None)

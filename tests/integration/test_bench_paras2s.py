@@ -1,4 +1,4 @@
-"""`paras2s bench paras2s` and `bench guard` whole: folders, an audio chat endpoint, a checkpoint, yardsticks; a scripted judge.
+"""`paras2s bench paras2s` and `bench voicebench` end to end: folders, an endpoint, a checkpoint, baselines; a scripted judge.
 
 Not covered: what real systems score, which needs keys and weights.
 """
@@ -15,7 +15,7 @@ from tiny.world import invoke
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import read_clip, write_clip
-from paras2s.bench.paras2s.table2 import PAPER_SETS, cell, columns, markdown, table_2
+from paras2s.bench.paras2s.metrics import PAPER_SETS, cell, columns, markdown, table_2
 from paras2s.bench.results import load_rows
 from paras2s.cli.app import app
 from paras2s.data_gen.dataset import Dataset, load_dataset, load_manifest
@@ -208,7 +208,8 @@ def test_what_a_system_still_knows(world: Any, tmp_path: Path) -> None:
     answers.mkdir()
     for item, clip in zip(items, speak_plain(["The answer is B, green.", "The answer is B, five."]), strict=True):
         write_clip(answers / f"{item['id']}.wav", clip)
-    command = ["bench", "guard", tmp_path / "openbookqa.jsonl", "--system", answers, "--out", tmp_path / "g.jsonl", "--json"]
+    items_file = tmp_path / "openbookqa.jsonl"
+    command = ["bench", "voicebench", items_file, "--system", answers, "--out", tmp_path / "v.jsonl", "--json"]
     found = json.loads(invoke(*command).stdout)
     assert found["subsets"]["openbookqa"]["mean"] == 50.0
     assert found["subsets"]["overall"]["n_scored"] == 2
@@ -218,11 +219,11 @@ def test_what_a_system_still_knows(world: Any, tmp_path: Path) -> None:
         world[1].folder,
         "--system",
         f"mine={world[0] / 'run/sft'}",
-        "--guard",
-        f"mine={tmp_path / 'g.jsonl'}",
+        "--voicebench",
+        f"mine={tmp_path / 'v.jsonl'}",
     ]
     beside += ["--judge", "rubric", "--tone", world[1].folder / "tone_agent.json", "--out", tmp_path / "o", "--json"]
-    assert json.loads(invoke(*beside).stdout)["systems"]["mine"]["guard"]["mean"] == 50.0
+    assert json.loads(invoke(*beside).stdout)["systems"]["mine"]["voicebench"]["mean"] == 50.0
     assert (tmp_path / "o/table2.md").read_text().splitlines()[0].endswith("still knows, of 100 |")
     (answers / "g1.wav").unlink()
     found = json.loads(invoke(*command).stdout)
@@ -231,12 +232,20 @@ def test_what_a_system_still_knows(world: Any, tmp_path: Path) -> None:
     questions.mkdir()
     for item, clip in zip(items, speak_plain([one["prompt"] for one in items]), strict=True):
         write_clip(questions / f"{item['id']}.wav", clip)
-    tiny = ["bench", "guard", tmp_path / "openbookqa.jsonl", "--system", world[0] / "run/sft", "--out", tmp_path / "t.jsonl"]
+    tiny = [
+        "bench",
+        "voicebench",
+        tmp_path / "openbookqa.jsonl",
+        "--system",
+        world[0] / "run/sft",
+        "--out",
+        tmp_path / "t.jsonl",
+    ]
     assert json.loads(invoke(*tiny, "--questions", questions, "--json").stdout)["subsets"]["openbookqa"]["n_asked"] == 2
 
 
 def test_averages_are_those_of_the_papers_table() -> None:
-    """The published sets of Kimi-Audio SFT give its published averages; see `sets` for the row that does not."""
+    """The published sets of Kimi-Audio SFT give its published averages; see `metrics` for the row that does not."""
     published = dict(zip(PAPER_SETS, (4.393, 4.090, 3.530, 4.291, 4.121, 3.307), strict=True))
     rows = []
     for name, mean in published.items():

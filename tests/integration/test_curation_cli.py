@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from paras2s.audio.clip import Clip, encode_clip
 from paras2s.cli.app import app
 from paras2s.configs.schema.run import load_curation
-from paras2s.data_gen.curation.synthesis import Ears
+from paras2s.data_gen.curation.synthesis import ClipMeasurer
 from paras2s.data_gen.dataset import Manifest, load_dataset, load_manifest, save_tables
 from paras2s.data_gen.review.decisions import DECISIONS, items_to_check
 from paras2s.data_gen.review.server import CheckSession, Decision
@@ -275,14 +275,14 @@ def test_bad_use_is_named(curated: Any, tmp_path: Path) -> None:
     assert "moods: unknown key" in str(result.exception)
 
 
-def test_ears_over_ray_data_hear_what_ears_here_hear(curated: Any, tmp_path: Path) -> None:
+def test_measuring_over_ray_data_gives_the_same(curated: Any, tmp_path: Path) -> None:
     folder, config, *_ = curated
     manifest = load_manifest(folder / "out")
     clips = [manifest.clip(query.clip) for query in manifest.of_role("test")]
     loaded = load_curation(config, {"style_check": "tone", "tone": str(tmp_path / "tone.json")})
     tone(["happy", "sad"]).save(tmp_path / "tone.json")
-    here = Ears(loaded.model_copy(update={"cache_dir": tmp_path / "here"})).measure(clips)
-    there = Ears(loaded.model_copy(update={"cache_dir": tmp_path / "there"}), None).measure(clips)
+    here = ClipMeasurer(loaded.model_copy(update={"cache_dir": tmp_path / "here"})).measure(clips)
+    there = ClipMeasurer(loaded.model_copy(update={"cache_dir": tmp_path / "there"}), None).measure(clips)
     # Workers have other numbers of threads, which moves the last digits of confidences.
     words = [one.value("agent_response") for one in here]
     assert [one.value("agent_response") for one in there] == words
@@ -399,7 +399,7 @@ def test_a_run_learns_from_a_curated_dataset(curated: Any, tmp_path: Path, monke
     dataset = load_dataset(tmp_path / "run/data")
     manifest = load_manifest(folder / "out")
     assert (dataset.queries, dataset.demonstrations) == (manifest.queries, manifest.demonstrations)
-    assert dataset.hearing["clips"] == 4
+    assert dataset.audibility["clips"] == 4
     assert (tmp_path / "run/sft/policy.json").is_file()
     only = tmp_path / "few"
     only.mkdir()

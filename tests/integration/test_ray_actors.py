@@ -22,7 +22,7 @@ from paras2s.audio.text_embedding import WordPieces
 from paras2s.configs.schema.run import PolicyConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids

@@ -1,6 +1,6 @@
-"""`bench styleset` whole: a true tiny checkpoint, an audio chat endpoint, folders of clips, the true judge over HTTP.
+"""`bench styleset` end to end: a true tiny checkpoint, an audio chat endpoint, folders of clips, the true judge over HTTP.
 
-Not covered: what real models say and real judges hear. The endpoint is scripted; so are its scores.
+Not covered: real models and real judges. The endpoint is scripted; so are its scores.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tiny.endpoint import Fail, Raw, Say, ScriptedEndpoint, said
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
+from paras2s.bench.styleset.data import FollowingItem, RoleContext
 from paras2s.bench.styleset.dialogue import Output
-from paras2s.bench.styleset.items import FollowingItem, RoleContext
-from paras2s.bench.styleset.report import load_rows
-from paras2s.bench.styleset.run import speak_prompts
+from paras2s.bench.styleset.metrics import load_rows
+from paras2s.bench.styleset.outputs import speak_prompts
 from paras2s.cli.bench_styleset import bench_styleset
 from paras2s.errors import BudgetError, ConfigError, ParaS2SError
 
@@ -126,12 +126,12 @@ def test_a_true_checkpoint_plays_four_turns_and_resumed_is_as_in_one_go(tiny_run
     for path in sorted((world / "fresh/outputs").rglob("*.*")):
         assert path.read_bytes() == (world / "out" / path.relative_to(world / "fresh")).read_bytes()
     output = Output.model_validate_json((world / "out/outputs/tiny/role_play/p1.json").read_text())
-    assert [turn.speaker for turn in output.said] == [1, 2, 1, 2]
+    assert [turn.speaker for turn in output.turns] == [1, 2, 1, 2]
     # It reads single questions: of three turns it is shown one.
-    assert [turn.left_out for turn in output.said] == [0, 0, 2, 2]
+    assert [turn.left_out for turn in output.turns] == [0, 0, 2, 2]
     clip = read_clip(kept)
-    assert clip.duration_s == pytest.approx(sum(turn.duration_s for turn in output.said) + 3 * 2.0, abs=1e-3)
-    for turn in output.said:
+    assert clip.duration_s == pytest.approx(sum(turn.duration_s for turn in output.turns) + 3 * 2.0, abs=1e-3)
+    for turn in output.turns:
         part = clip.samples[round(turn.start_s * clip.sample_rate_hz) : round(turn.stop_s * clip.sample_rate_hz)]
         assert np.abs(part).max() > 1e-3
     made = resumed["outputs"]["tiny"]["role_play"]

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from paras2s.bench.results import AnswerRow, save_rows
-from paras2s.configs.schema.run import AblationConfig, AblationRow, Claim
+from paras2s.configs.schema.run import AblationConfig, AblationRow, Claim, load_ablation
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.scripted.build import prompt_categories
 from paras2s.errors import ConfigError
@@ -54,6 +54,13 @@ def test_rows_share_what_they_would_make_alike(tmp_path: Path, key: str, value: 
     changed = AblationRow(name="b", set={} if key == "seed" else {key: value})
     base, other = stage_keys(row_config(grid, grid.rows[0], 0)), stage_keys(row_config(grid, changed, seed))
     assert {stage for stage in base if base[stage] == other[stage]} == shared
+
+
+def test_the_cascades_old_name_is_an_error_that_says_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text("{name: grid, base: ci, rows: [{name: a, system: words_only}]}")
+    with pytest.raises(ConfigError, match="'words_only' is called 'cascade' now"):
+        load_ablation(path)
 
 
 def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> None:

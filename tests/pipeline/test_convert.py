@@ -18,7 +18,7 @@ from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import ConfigError
 from paras2s.pipeline.convert import convert_run, renamed
-from paras2s.run import claim_folder, flatten
+from paras2s.run import claim_folder, flatten, open_run
 
 OLD: dict[str, Any] = {
     "name": "mine",
@@ -74,7 +74,10 @@ def test_an_old_folder_is_refused_by_name_until_it_is_converted(tmp_path: Path) 
     resolved = dump_config(RunConfig.model_validate(renamed(OLD)))
     with pytest.raises(ConfigError, match=f"`paras2s convert {folder}`"):
         claim_folder(folder, resolved)
+    with pytest.raises(ConfigError, match=f"`paras2s convert {folder}`"):
+        open_run(folder)
     assert convert_run(folder) == ["bench/cascade.jsonl", "config.resolved.yaml"]
+    assert open_run(folder).config.align.objective.groups_per_update == 2
     claim_folder(folder, resolved)
     assert json.loads((folder / "bench" / "cascade.jsonl").read_text()) == {"system": "cascade", "score": 3.0}
     assert set(json.loads((folder / "bench" / "summary.json").read_text())) == {"cascade", "sft"}

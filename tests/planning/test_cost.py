@@ -41,7 +41,7 @@ def test_kimi_audio_has_the_parameters_counted_by_hand() -> None:
 )
 def test_the_embedded_policy_has_the_parameters_of_its_network(sizes: dict[str, int]) -> None:
     from paras2s.policy.dual_stream.config import DualStreamConfig
-    from paras2s.policy.dual_stream.network import DualStreamLM
+    from paras2s.policy.dual_stream.model import DualStreamLM
     from paras2s.policy.embedded.codec2 import Codec2Pairs
     from paras2s.policy.embedded.features import FEATURE_DIM
     from paras2s.policy.embedded.policy import SPECIALS, special_ids

@@ -1,4 +1,4 @@
-"""The eight tests of reference 3.3 that every policy must pass, on tiny dual-stream models in float64.
+"""The contract of docs/policies.md on tiny dual-stream models in float64.
 
 Not covered: half precision, GPUs, and whether the released checkpoint samples as these tiny models do.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.policy import EmbeddedPolicy
@@ -430,7 +430,7 @@ def test_6_merged_saved_and_loaded_is_the_same_policy(tmp_path: Path) -> None:
 
 
 def all_answers(config: DualStreamConfig, max_steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Every (tokens [T, S], sampled [T, S]) that the rules of reference 1.7 allow, written without the sampler."""
+    """Every (tokens [T, S], sampled [T, S]) that the sampling rules of docs/policies.md allow, written without the sampler."""
     slots = 1 + config.num_codebooks
     words = [*range(config.text_eos_id), config.text_eos_id]
     starts = config.codebook_offsets
@@ -536,7 +536,7 @@ def test_8_an_answer_decodes_to_its_codes_and_words() -> None:
 def test_8_a_codec_of_other_sizes_is_refused() -> None:
     policy = small_policy(small_model(small_config()))
     with pytest.raises(PolicyError, match="do not fit the codec"):
-        EmbeddedPolicy(small_model(small_config((3,))), policy.pieces, policy.codec, policy.listener)
+        EmbeddedPolicy(small_model(small_config((3,))), policy.pieces, policy.codec, policy.normalizer)
 
 
 # -- What the model reads -------------------------------------------------------------------------------------------

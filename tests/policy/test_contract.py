@@ -134,7 +134,7 @@ class Broken(EmbeddedPolicy):
 )
 def test_what_is_broken_is_found(fault: str, found: set[str]) -> None:
     whole = small_policy(small_model(small_config(delay=2)))
-    policy = Broken(whole.model, whole.pieces, whole.codec, whole.listener)
+    policy = Broken(whole.model, whole.pieces, whole.codec, whole.normalizer)
     policy.fault = fault
     failed = {one.name[0] for one in check_policy(embedded_subject(policy)) if one.ok is False}
     assert found <= failed

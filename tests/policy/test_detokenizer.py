@@ -6,7 +6,6 @@ equals the official code was checked by hand on random weights (float32, largest
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,73 +15,23 @@ import numpy as np
 import pytest
 import scipy.signal
 import torch
-import yaml
+from tiny.detokenizer import (
+    RELEASED_DIT,
+    RELEASED_FLOW,
+    RELEASED_VOCODER,
+    TINY_FLOW,
+    save_detokenizer,
+    tiny_models,
+    with_filters,
+)
 from torch import Tensor, nn
 
 from paras2s.errors import PolicyError
-from paras2s.policy.kimi.bigvgan import Activation, BigVGAN, BigVGANConfig, Conv, Upsample, kaiser_sinc
+from paras2s.policy.kimi.bigvgan import BigVGAN, BigVGANConfig, Conv, Upsample, kaiser_sinc
 from paras2s.policy.kimi.detokenizer import KimiDetokenizer, MelStream, Streaming, WaveStream
 from paras2s.policy.kimi.flow_matching import FlowConfig, FlowModel, euler
 
-RELEASED_DIT = {
-    **{"input_size": 80, "semantic_vocab_size": 16384, "hidden_size": 2304, "depth": 16, "num_heads": 18, "mlp_ratio": 4.0},
-    **{"ffn_type": "vanilla_mlp", "use_rope": True, "position_embedding_type": "skip", "condition_input_dim": 1280},
-    "rope_params": {"max_position_embeddings": 4096, "rope_base": 10000.0, "rope_interpolation_factor": 1},
-}
-MEL = {"normalize_mel": True, "mel_mean": -4.479605, "mel_std": 3.4584913}
-RELEASED_FLOW = {"model": {"dit": RELEASED_DIT}, **MEL, "ode_steps": 150}
-RELEASED_VOCODER = {
-    **{"num_mels": 80, "sampling_rate": 24000, "hop_size": 480, "n_fft": 1024, "upsample_initial_channel": 2048},
-    **{"upsample_rates": [5, 2, 2, 2, 2, 3, 2], "upsample_kernel_sizes": [9, 4, 4, 4, 4, 5, 4]},
-    **{"resblock_kernel_sizes": [3, 5, 7, 11], "resblock_dilation_sizes": [[1, 3, 5]] * 4, "resblock": "1"},
-    **{"activation": "snakebeta", "snake_logscale": True, "use_bias_at_final": False, "use_tanh_at_final": False},
-}
-TINY_DIT = {**RELEASED_DIT, "input_size": 8, "semantic_vocab_size": 40, "hidden_size": 24, "depth": 2, "num_heads": 2}
-TINY_FLOW = {"model": {"dit": TINY_DIT}, **MEL}
-TINY_VOCODER = {
-    **RELEASED_VOCODER,
-    **{"num_mels": 8, "sampling_rate": 300, "hop_size": 6, "upsample_initial_channel": 8},
-    **{"upsample_rates": [3, 2], "upsample_kernel_sizes": [5, 4]},
-    **{"resblock_kernel_sizes": [3, 5], "resblock_dilation_sizes": [[1, 3]] * 2},
-}
 SAMPLES_PER_CODE = 4 * 6
-
-
-def tiny_flow(codes: int) -> dict[str, object]:
-    return {**TINY_FLOW, "model": {"dit": {**TINY_DIT, "semantic_vocab_size": codes}}}
-
-
-def tiny_models(codes: int = 40) -> tuple[FlowModel, BigVGAN]:
-    torch.manual_seed(0)
-    flow = FlowModel(FlowConfig.from_released(tiny_flow(codes)))
-    vocoder = BigVGAN(BigVGANConfig.from_released(TINY_VOCODER))
-    for name, parameter in [*flow.named_parameters(), *vocoder.named_parameters()]:
-        if name.endswith(("alpha", "beta", "bias")):
-            nn.init.normal_(parameter, std=0.3)
-    # Quiet enough not to be clamped, so that a change anywhere shows.
-    nn.init.constant_(vocoder.conv_post.weight_g, 0.02)
-    return flow, vocoder
-
-
-def save_released(folder: Path, flow: dict[str, Tensor], vocoder: dict[str, Tensor], codes: int = 40) -> Path:
-    """Both models' tensors in the layout of the release, with what else the release holds."""
-    for name in ("audio_detokenizer", "vocoder"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "audio_detokenizer" / "config.yaml").write_text(yaml.safe_dump(tiny_flow(codes)))
-    (folder / "vocoder" / "config.json").write_text(json.dumps(TINY_VOCODER))
-    state = {f"speech_model.{name}": tensor for name, tensor in flow.items()} | {"step": torch.zeros(1)}
-    torch.save({"state_dict": state}, folder / "audio_detokenizer" / "model.pt")
-    torch.save({"generator": vocoder}, folder / "vocoder" / "model.pt")
-    return folder
-
-
-def with_filters(vocoder: BigVGAN) -> dict[str, Tensor]:
-    filters = {}
-    for name, module in vocoder.named_modules():
-        if isinstance(module, Activation):
-            for end in ("upsample.filter", "downsample.lowpass.filter"):
-                filters[f"{name}.{end}"] = torch.tensor(kaiser_sinc()).view(1, 1, 12)
-    return {**vocoder.state_dict(), **filters}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -97,7 +46,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flow, vocoder = tiny_models()
-    return save_released(tmp_path_factory.mktemp("kimi"), flow.state_dict(), with_filters(vocoder))
+    return save_detokenizer(tmp_path_factory.mktemp("kimi"), flow.state_dict(), with_filters(vocoder))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +103,7 @@ def test_tensors_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     state["t_embedder.mlp.0.bias"] = torch.zeros(5)
     state["position_embedding.weight"] = torch.zeros(2, 3)
     with pytest.raises(PolicyError) as refused:
-        KimiDetokenizer.load(save_released(tmp_path, state, with_filters(vocoder)), "cpu")
+        KimiDetokenizer.load(save_detokenizer(tmp_path, state, with_filters(vocoder)), "cpu")
     message = str(refused.value)
     assert "audio_detokenizer/model.pt" in message
     for part in ("input_linear.bias [24]", "t_embedder.mlp.0.bias", "[5]", "position_embedding.weight [2, 3]"):
@@ -162,7 +111,7 @@ def test_tensors_that_do_not_fit_are_listed(tmp_path: Path) -> None:
 
     folded = {name.replace("weight_v", "weight"): tensor for name, tensor in with_filters(vocoder).items()}
     with pytest.raises(PolicyError, match=r"vocoder/model\.pt") as refused:
-        KimiDetokenizer.load(save_released(tmp_path, flow.state_dict(), folded), "cpu")
+        KimiDetokenizer.load(save_detokenizer(tmp_path, flow.state_dict(), folded), "cpu")
     assert str(refused.value).count("weight") == 10
 
 
@@ -171,14 +120,14 @@ def test_a_filter_of_another_design_is_refused(tmp_path: Path) -> None:
     state = with_filters(vocoder)
     state["activation_post.upsample.filter"] = torch.full((1, 1, 12), 1 / 12)
     with pytest.raises(PolicyError, match=r"activation_post\.upsample\.filter"):
-        KimiDetokenizer.load(save_released(tmp_path, flow.state_dict(), state), "cpu")
+        KimiDetokenizer.load(save_detokenizer(tmp_path, flow.state_dict(), state), "cpu")
 
 
 def test_files_that_are_not_the_release_are_refused(tmp_path: Path) -> None:
     flow, vocoder = tiny_models()
     with pytest.raises(PolicyError, match=r"config\.yaml"):
         KimiDetokenizer.load(tmp_path, "cpu")
-    folder = save_released(tmp_path, flow.state_dict(), with_filters(vocoder))
+    folder = save_detokenizer(tmp_path, flow.state_dict(), with_filters(vocoder))
     torch.save({"generator": 1}, folder / "vocoder" / "model.pt")
     with pytest.raises(PolicyError, match="no tensors under 'generator'"):
         KimiDetokenizer.load(folder, "cpu")

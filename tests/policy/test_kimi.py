@@ -1,4 +1,4 @@
-"""Kimi-Audio: golden prompts and golden numbers of reference 1.5 and 1.12 through the released layout, and what is refused.
+"""Kimi-Audio: the official prompt manager's prompts and golden numbers (docs/policies.md), and what is refused.
 
 Not covered: the released weights and tokenizers, which cannot be had here (`paras2s check-policy kimi --weights DIR`).
 """
@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_whisper_vq import noise
 from tiny.dual_stream import golden_prompt
 from tiny.kimi import CODES, IDS, SIZES, TEXT, write_golden, write_kimi
+from tiny.whisper_vq import noise
 
 from paras2s.errors import ParaS2SError, PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.kimi.policy import SPECIALS, KimiPolicy, Message, lay_out, stream_config
 from paras2s.policy.registry import kind_of, load_policy
 from paras2s.policy.types import Prompt, Sampling, Turn

@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni as a policy: the eight tests of reference 3.3 on a tiny random instance of the true classes, and its own rules.
+"""Qwen2.5-Omni as a policy: the contract of docs/policies.md on a tiny random instance of the true classes, and its own rules.
 
 Weights are float64, but transformers' norms and rotary angles are float32 in any case, so log-probs agree to about 1e-7 and
 not to 1e-10. Not covered: released weights (parity with them was never run), half precision on a GPU, sharding.
@@ -346,7 +346,7 @@ def test_5_with_the_talker_s_gradient_the_thinker_s_is_the_slope() -> None:
 def test_5_layers_may_be_checkpointed() -> None:
     policy, prompts, answers, _ = with_lora(talker_gradient=True)
     plain = [gradients(policy, prompts, answers, stream) for stream in (0, 1)]
-    policy.checkpoint_layers()
+    policy.enable_gradient_checkpointing()
     runs: list[int] = []
     policy.model.talker.model.layers[0].mlp.gate_proj.register_forward_hook(lambda *_: runs.append(1))
     again = [gradients(policy, prompts, answers, stream) for stream in (0, 1)]

@@ -5,7 +5,6 @@ Not covered: the released tokenizer and Whisper weights, which cannot be had her
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny.whisper_vq import SMALL, TINY, encoder_of, noise, save_tokenizer, whisper_folder
 from torch import Tensor
 
 from paras2s.audio.clip import Clip
@@ -20,70 +20,11 @@ from paras2s.errors import AudioError, PolicyError
 from paras2s.policy.speech_tokenizers.whisper_features import WhisperFeatures
 from paras2s.policy.speech_tokenizers.whisper_vq import GlmTokenizer, WhisperVQConfig, WhisperVQEncoder, block_causal, nearest
 
-# Reference 1.6's tiny config: pooled to 25 Hz half-way, so that two layers run behind the pooling.
-TINY = {
-    "num_mel_bins": 4,
-    "d_model": 8,
-    "encoder_attention_heads": 2,
-    "encoder_ffn_dim": 16,
-    "max_source_positions": 12,
-    "pooling_kernel_size": 2,
-    "pooling_type": "avg",
-    "pooling_position": 2,
-    "quantize_position": 4,
-    "quantize_vocab_size": 4,
-    "quantize_causal_block_size": 4,
-    "quantize_causal_encoder": False,
-    "encoder_causal_attention": False,
-    "encoder_causal_convolution": True,
-    "activation_function": "gelu",
-}
-# The proportions of the release, small: 12.5 Hz, 30 s, 4 s blocks, quantised where it is pooled.
-SMALL = TINY | {
-    "max_source_positions": 1500,
-    "pooling_kernel_size": 4,
-    "quantize_position": 2,
-    "quantize_vocab_size": 64,
-    "quantize_causal_block_size": 200,
-}
-
-
-def encoder_of(config: dict[str, object], seed: int = 0) -> WhisperVQEncoder:
-    """Random weights, and codes that lie where the states are: with a plain random codebook one code takes them all."""
-    torch.manual_seed(seed)
-    encoder = WhisperVQEncoder(WhisperVQConfig.model_validate(config)).double()
-    with torch.no_grad():
-        for weight in encoder.parameters():
-            weight.normal_(std=0.5)
-        states = encoder.hidden(torch.randn(8, 4, 16).double(), torch.ones(8, 16)).flatten(0, 1)
-        encoder.codebook.weight.mul_(3 * states.std(dim=0)).add_(states.mean(dim=0))
-    return encoder
-
 
 def tokenizer_of(seed: int = 0, chunk_s: int = 30) -> GlmTokenizer:
     from transformers import WhisperFeatureExtractor
 
     return GlmTokenizer(encoder_of(SMALL, seed).float(), WhisperFeatureExtractor(feature_size=4, chunk_length=chunk_s))
-
-
-def noise(samples: int, seed: int = 0) -> Clip:
-    """A sliding tone in noise at 16 kHz; its first second is the loudest, as log-mel floors everything by the peak."""
-    time = np.arange(samples) / 16_000
-    tone = np.sin(2 * np.pi * (200 + 150 * np.sin(2 * np.pi * 0.7 * time)) * time)
-    wave = 0.2 * tone * np.abs(np.sin(3 * time)) + 0.02 * np.random.default_rng(seed).normal(size=samples)
-    return Clip((wave * np.where(time < 1, 4.0, 1.0)).astype(np.float32), 16_000)
-
-
-def released(folder: Path, encoder: WhisperVQEncoder, config: dict[str, object]) -> Path:
-    """A folder as released: the config among Whisper's keys, log-mel recipe, weights with what training left in them."""
-    from transformers import WhisperFeatureExtractor
-
-    WhisperFeatureExtractor(feature_size=4).save_pretrained(str(folder))
-    (folder / "config.json").write_text(json.dumps(config | {"encoder_layers": 32, "quantize_encoder_only": True}))
-    state = {name: value.float().clone() for name, value in encoder.state_dict().items()}
-    state |= {"ema_count": torch.ones(64), "ema_weight": torch.ones(64, 8), "embed_positions2.weight": torch.ones(375, 8)}
-    save_file(state, folder / "model.safetensors")
-    return folder
 
 
 # -- the network ------------------------------------------------------------------------------------------------------
@@ -288,7 +229,7 @@ def test_an_empty_clip_is_refused() -> None:
 
 def test_a_released_folder_is_loaded_by_name(tmp_path: Path) -> None:
     encoder = encoder_of(SMALL).float()
-    loaded = GlmTokenizer.load(released(tmp_path, encoder, SMALL))
+    loaded = GlmTokenizer.load(save_tokenizer(tmp_path, encoder, SMALL))
     assert loaded.encoder.state_dict().keys() == encoder.state_dict().keys()
     for name, value in encoder.state_dict().items():
         assert torch.equal(loaded.encoder.state_dict()[name], value)
@@ -297,7 +238,7 @@ def test_a_released_folder_is_loaded_by_name(tmp_path: Path) -> None:
 
 
 def test_a_whole_whisper_with_a_codebook_is_cut(tmp_path: Path) -> None:
-    folder = released(tmp_path, encoder_of(SMALL), SMALL)
+    folder = save_tokenizer(tmp_path, encoder_of(SMALL), SMALL)
     state = {f"model.encoder.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
     above = {"model.encoder.layers.2.fc1.weight", "model.encoder.layer_norm.bias", "model.decoder.x", "proj_out.weight"}
     save_file(state | {name: torch.ones(2) for name in above}, folder / "model.safetensors")
@@ -306,7 +247,7 @@ def test_a_whole_whisper_with_a_codebook_is_cut(tmp_path: Path) -> None:
 
 
 def test_tensors_that_do_not_fit_are_named_with_their_shapes(tmp_path: Path) -> None:
-    folder = released(tmp_path, encoder_of(SMALL), SMALL)
+    folder = save_tokenizer(tmp_path, encoder_of(SMALL), SMALL)
     state = load_file(folder / "model.safetensors")
     del state["layers.1.fc1.bias"]
     state["codebook.weight"] = torch.ones(63, 8)
@@ -338,13 +279,13 @@ def test_tensors_that_do_not_fit_are_named_with_their_shapes(tmp_path: Path) -> 
     ],
 )
 def test_a_variant_that_was_not_released_is_refused(tmp_path: Path, key: str, value: object) -> None:
-    folder = released(tmp_path, encoder_of(SMALL), SMALL | {key: value})
+    folder = save_tokenizer(tmp_path, encoder_of(SMALL), SMALL | {key: value})
     with pytest.raises(PolicyError, match=key):
         GlmTokenizer.load(folder)
 
 
 def test_a_config_is_never_completed_from_defaults(tmp_path: Path) -> None:
-    folder = released(tmp_path, encoder_of(SMALL), {key: value for key, value in SMALL.items() if key != "pooling_type"})
+    folder = save_tokenizer(tmp_path, encoder_of(SMALL), {key: value for key, value in SMALL.items() if key != "pooling_type"})
     with pytest.raises(PolicyError, match="pooling_type"):
         GlmTokenizer.load(folder)
 
@@ -352,7 +293,7 @@ def test_a_config_is_never_completed_from_defaults(tmp_path: Path) -> None:
 def test_a_missing_or_foreign_feature_recipe_is_refused(tmp_path: Path) -> None:
     from transformers import WhisperFeatureExtractor
 
-    folder = released(tmp_path, encoder_of(SMALL), SMALL)
+    folder = save_tokenizer(tmp_path, encoder_of(SMALL), SMALL)
     WhisperFeatureExtractor(feature_size=5).save_pretrained(str(folder))
     with pytest.raises(PolicyError, match="5 bins"):
         GlmTokenizer.load(folder)
@@ -362,22 +303,6 @@ def test_a_missing_or_foreign_feature_recipe_is_refused(tmp_path: Path) -> None:
 
 
 # -- Whisper's own features -------------------------------------------------------------------------------------------
-
-
-def whisper_folder(folder: Path, chunk_s: int = 2) -> Path:
-    """A tiny Whisper as saved by transformers, decoder and all, with chunks of `chunk_s`."""
-    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
-
-    torch.manual_seed(0)
-    sizes = {"d_model": 8, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "num_mel_bins": 4}
-    text = {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16, "vocab_size": 20, "pad_token_id": 0}
-    config = WhisperConfig(**sizes, **text, max_source_positions=50 * chunk_s, bos_token_id=1, eos_token_id=2)
-    model = WhisperForConditionalGeneration(config)
-    for weight in model.parameters():
-        weight.data.normal_(std=0.5)
-    model.save_pretrained(str(folder))
-    WhisperFeatureExtractor(feature_size=4, chunk_length=chunk_s).save_pretrained(str(folder))
-    return folder
 
 
 @pytest.mark.parametrize(("samples", "steps"), [(1, 1), (1280, 1), (1281, 2), (32_000, 25), (32_001, 26), (80_000, 63)])

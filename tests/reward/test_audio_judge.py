@@ -176,7 +176,7 @@ def test_both_orders_exchange_the_answers_and_never_the_instruction():
         heard = sorted(pitches(request["messages"][-1]) for request in server.requests)
     assert heard == [[1200, 300, 600], [1200, 600, 300]]
     # "1" was said of each order: of two different answers.
-    assert (found.label, found.points, found.said, found.consistent) == ("tie", 0.5, ("1", "1"), False)
+    assert (found.label, found.points, found.order_labels, found.consistent) == ("tie", 0.5, ("1", "1"), False)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_votes_of_both_orders_are_averaged(first, second, label, said, consisten
 
     with ScriptedEndpoint(answer) as server:
         found = judge_at(server).compare([PAIR])[0]
-    assert (found.label, found.said, found.consistent) == (label, said, consistent)
+    assert (found.label, found.order_labels, found.consistent) == (label, said, consistent)
 
 
 def test_samples_vote_and_their_spread_is_kept():
@@ -217,7 +217,7 @@ def test_samples_vote_and_their_spread_is_kept():
 
 
 def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
-    from paras2s.utils.cache import Kept
+    from paras2s.utils.cache import JsonCache
 
     in_order = {True: iter(["1", "1", "2"]), False: iter(["2", "2", "tie"])}
 
@@ -226,13 +226,13 @@ def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
 
     with ScriptedEndpoint(answer) as server:
         judge = judge_at(server, samples=3, llm={"temperature": 1.0})
-        judge.client.kept = Kept(tmp_path / "kept.sqlite")
+        judge.client.cache = JsonCache(tmp_path / "kept.sqlite")
         first, again = judge.compare([PAIR])[0], judge.compare([PAIR])[0]
         assert len(server.requests) == 6
     assert sorted(first.votes[:3]) == [0.0, 1.0, 1.0]
     # Turned back: "2" of the second order is the pair's own first.
     assert sorted(first.votes[3:]) == [0.5, 1.0, 1.0]
-    assert (first.points, first.label, first.said, first.consistent) == (pytest.approx(0.75), "1", ("1", "2"), True)
+    assert (first.points, first.label, first.order_labels, first.consistent) == (pytest.approx(0.75), "1", ("1", "2"), True)
     assert again == first
 
 
@@ -263,7 +263,7 @@ def test_a_match_is_same_or_different_and_an_even_vote_is_neither():
     said = {True: iter([True, False]), False: iter([True, True])}
     with ScriptedEndpoint(lambda asked, n: verdict(next(said[pitches(asked["messages"][-1])[0] == 300]), "match")) as server:
         found = judge_at(server, "speaker_identity", samples=2, llm={"temperature": 1.0}).compare([PAIR])[0]
-    assert (found.label, found.points, found.said, found.consistent) == ("same", 0.75, ("tie", "same"), False)
+    assert (found.label, found.points, found.order_labels, found.consistent) == ("same", 0.75, ("tie", "same"), False)
 
 
 def test_a_refused_recording_is_unscored_with_the_endpoints_words():
@@ -458,7 +458,7 @@ def test_aspects_are_fused_by_order(tmp_path):
         "paralinguistic": "1",
         "speech_quality": "tie",
     }
-    assert (panel.whole.label, panel.whole.said, panel.whole.consistent) == ("1", ("1", "2"), True)
+    assert (panel.whole.label, panel.whole.order_labels, panel.whole.consistent) == ("1", ("1", "2"), True)
     with pytest.raises(ConfigError, match="wants a verdict of speech_quality"):
         AspectJudge(judges[:2], find_ensemble())
 

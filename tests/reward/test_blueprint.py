@@ -31,7 +31,7 @@ from paras2s.reward.blueprint.schema import FIELDS, Fields, contour, trace_json
 from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 PROPERTIES = "agent_audio_properties"
 QUALITY_KEYS = QualityExtractor.keys
@@ -191,7 +191,7 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_was_measured_once_is_kept_by_samples_and_version(tmp_path: Path) -> None:
     clips = [Clip(np.full(100, level, dtype=np.float32), 16_000) for level in (1, 0, 3)]
-    kept, first = Kept(tmp_path / "kept.sqlite"), Fussy()
+    kept, first = JsonCache(tmp_path / "kept.sqlite"), Fussy()
     found = build_blueprints(clips, [first], kept)
     again = Fussy()
     assert build_blueprints([clips[2], clips[1], Clip(clips[0].samples + 4, 16_000)], [again], kept) == [
@@ -207,7 +207,7 @@ def test_what_was_measured_once_is_kept_by_samples_and_version(tmp_path: Path) -
 
 
 def test_what_a_missing_package_left_out_is_not_kept(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "kept.sqlite")
+    kept = JsonCache(tmp_path / "kept.sqlite")
     build_blueprints([sine()], [WordsExtractor("/nowhere/whisper")], kept)
     monkey = WordsExtractor("/nowhere/whisper")
     assert "cannot be loaded" in build_blueprints([sine()], [monkey], kept)[0].why_absent("agent_response")

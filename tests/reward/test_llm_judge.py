@@ -21,7 +21,7 @@ from paras2s.reward.judges.llm_judge import Exchange, LLMJudge, Pair, Utterance
 from paras2s.reward.judges.parsing import json_objects, read_pair, read_score
 from paras2s.reward.judges.prompts import as_data, load_prompt
 from paras2s.types import PairVerdict, Unscored, Verdict
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 VERDICT = {"reasoning": "because", "content": "1", "voice_quality": "both_good", "paralinguistics": "2"}
 DATA = re.compile(r"<data (\w+)>\n(.*)\n</data>")
@@ -366,7 +366,7 @@ def test_real_speech_through_the_whole_judge_and_again_from_the_cache(tmp_path):
     short = [Clip(clip.samples[: 4 * clip.sample_rate_hz], clip.sample_rate_hz) for clip in clips]
     pair = Pair(Utterance(clip=short[0]), short[1], short[2])
     with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
-        kept = Kept(tmp_path / "kept.sqlite")
+        kept = JsonCache(tmp_path / "kept.sqlite")
         extractors = ("words", "quality", "pitch", "loudness")
         first = judge_for(server, "blueprint", kept, extractors).pairs([pair])[0]
         again = judge_for(server, "blueprint", kept, extractors).pairs([pair])[0]

@@ -19,14 +19,14 @@ from paras2s.reward.reward_model.omni import OmniScore, SpokenPair
 from paras2s.reward.reward_model.omni_vllm import ServedOmni, score_of
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.types import Unscored
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 
 def clip(duration_s: float = 0.5, level: float = 0.1) -> Clip:
     return Clip(np.full(int(8000 * duration_s), level, dtype=np.float32), 8000)
 
 
-def served(server: ScriptedEndpoint, kept: Kept | None = None, **changes: Any) -> ServedOmni:
+def served(server: ScriptedEndpoint, kept: JsonCache | None = None, **changes: Any) -> ServedOmni:
     config = OmniServedConfig(**changes)
     llm = config.llm.model_copy(update={"base_url": server.base_url, "backoff_s": 0.001, "max_attempts": 2})
     return ServedOmni(config.model_copy(update={"llm": llm}), kept)
@@ -68,9 +68,9 @@ def test_without_all_five_digits_there_is_no_score(logprobs: dict[str, float] | 
 def test_both_clips_and_the_guideline_are_sent_and_five_ids_asked_for(tmp_path: Path) -> None:
     pairs = [SpokenPair(clip(0.5), clip(0.25)), SpokenPair(clip(0.5), clip(0.75))]
     with ScriptedEndpoint(lambda *_: reply(DIGITS)) as server:
-        model = served(server, Kept(tmp_path / "kept.sqlite"))
+        model = served(server, JsonCache(tmp_path / "kept.sqlite"))
         found = model.score_each(pairs)
-        assert served(server, Kept(tmp_path / "kept.sqlite")).score_each(pairs) == found
+        assert served(server, JsonCache(tmp_path / "kept.sqlite")).score_each(pairs) == found
         assert len(server.requests) == 2
     assert all(isinstance(one, OmniScore) and one.hard == 4 for one in found)
     asked = server.requests[0]

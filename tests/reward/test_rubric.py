@@ -14,7 +14,7 @@ import yaml
 
 import paras2s.reward.judges.rubric as rubric_module
 from paras2s.audio.prosody import UTTERANCE_DIM
-from paras2s.data_gen.scripted.scripts import load_families, load_words_only
+from paras2s.data_gen.scripted.scripts import load_cascade, load_families
 from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, USER_STYLES
 from paras2s.data_gen.tts.render import Take, render
 from paras2s.errors import ConfigError
@@ -104,8 +104,8 @@ def test_mismatches_by_hand(judge: RubricJudge, style: str, text: str, tone: str
         ("gender", {"male": 3, "female": 3}),
     ],
 )
-def test_answers_to_the_words_only(judge: RubricJudge, category: str, expected: dict[str, int], number: int) -> None:
-    reply = spoken(load_words_only()[category][number], "neutral")
+def test_the_cascades_answers(judge: RubricJudge, category: str, expected: dict[str, int], number: int) -> None:
+    reply = spoken(load_cascade()[category][number], "neutral")
     assert {style: score(judge, style, reply) for style in expected} == expected
 
 

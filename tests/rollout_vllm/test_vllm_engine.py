@@ -18,8 +18,8 @@ from tiny.interleaved import TinyGlm, TinyStep, tiny_glm, tiny_step, tiny_turns
 
 from paras2s.configs.schema.align import SamplingConfig
 from paras2s.errors import ConfigError, PolicyError
-from paras2s.policy.dual_stream.network import DualStreamLM
-from paras2s.policy.interleaved.glm4_voice import InterleavedPolicy
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.interleaved.base import InterleavedPolicy
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
 from paras2s.rollout import vllm_engine

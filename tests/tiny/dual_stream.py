@@ -1,4 +1,4 @@
-"""Tiny models for the policy tests: the golden instance of reference 1.12 and small random ones."""
+"""Tiny models for the policy tests: the golden instance of docs/policies.md and small random ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paras2s.audio.clip import Clip
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import WordPieces
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Prompt, Sampling

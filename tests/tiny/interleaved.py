@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
-from test_whisper_vq import SMALL, encoder_of, released
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from paras2s.audio.clip import Clip
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.interleaved.base import InterleavedPolicy
 from paras2s.policy.interleaved.glm4_voice import Glm4VoicePolicy
 from paras2s.policy.interleaved.step_audio2 import StepAudio2Policy
-from paras2s.policy.types import Turn
+from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.weights import shard_files
+from paras2s.types import Block
+from tiny.whisper_vq import SMALL, encoder_of, save_tokenizer
 
 GLM_CODES, STEP_CODES = 64, 8
 # Byte b is id b, in both tokenizers; then the special tokens; then the codes.
@@ -169,7 +175,7 @@ def write_glm(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64) -
     write_shards(folder, random_tensors(shapes_of_glm(), GLM_CONFIG["eos_token_id"], slice(268, 332), seed, dtype))
     ears = folder / "glm-4-voice-tokenizer"
     ears.mkdir()
-    released(ears, encoder_of(SMALL), SMALL)
+    save_tokenizer(ears, encoder_of(SMALL), SMALL)
     return folder
 
 
@@ -222,3 +228,46 @@ def sliding(duration_s: float, rate_hz: int, pitch_hz: float) -> Clip:
     noise = np.random.default_rng(round(pitch_hz)).normal(size=len(time_s))
     wave = 0.4 * np.sin(2 * np.pi * pitch_hz * time_s * (1 + time_s)) * (1 + np.sin(30 * time_s)) + 0.1 * noise
     return Clip(wave.astype(np.float32), rate_hz)
+
+
+MAKERS: dict[str, Callable[[], InterleavedPolicy]] = {"glm": tiny_glm, "step": tiny_step}
+WARM = Sampling(text_temperature=0.7, max_steps=9)
+
+
+@functools.cache
+def tiny_glm_once() -> TinyGlm:
+    return tiny_glm()
+
+
+@functools.cache
+def tiny_step_once() -> TinyStep:
+    return tiny_step()
+
+
+def fresh(case: tuple[InterleavedPolicy, list[Prompt]]) -> InterleavedPolicy:
+    """The same policy again, to be changed."""
+    return MAKERS["glm" if isinstance(case[0], TinyGlm) else "step"]()
+
+
+def seeds(prompts: int, group: int) -> list[list[int]]:
+    return [[1000 * row + number for number in range(group)] for row in range(prompts)]
+
+
+def scored(policy: InterleavedPolicy, prompts: list[Prompt], blocks: list[Block], sampling: Sampling = WARM) -> Tensor:
+    (logp,) = policy.logprobs(prompts, [[block] for block in blocks], sampling)
+    return logp
+
+
+def drawn(policy: InterleavedPolicy, prompts: list[Prompt], group: int, sampling: Sampling = WARM) -> list[Block]:
+    return [one.blocks[0] for one in policy.generate(prompts, group, sampling, seeds(len(prompts), group))]
+
+
+def logits_of(model: DualStreamLM, ids: Tensor) -> Tensor:
+    """Ours [B, L, V] at every position of ids [B, L]."""
+    x = model.embed(torch.zeros(*ids.shape, 0, dtype=torch.long), ids, None, None)
+    state, _ = model.hidden(x, torch.arange(ids.shape[1]).expand(ids.shape))
+    return model.text_logits(state)
+
+
+def stored_tensors(folder: Path) -> dict[str, Tensor]:
+    return {name: value for file in shard_files(folder) for name, value in load_file(file).items()}

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from test_detokenizer import save_released, tiny_models, with_filters
-from test_whisper_vq import SMALL, encoder_of, released, whisper_folder
 
 from paras2s.policy.kimi.policy import SPECIALS
+from tiny.detokenizer import save_detokenizer, tiny_models, with_filters
 from tiny.dual_stream import golden_config, golden_model
+from tiny.whisper_vq import SMALL, encoder_of, save_tokenizer, whisper_folder
 
-# As in the golden vector of reference 1.12, with room for the bytes; 64 codes.
+# As the golden instance of docs/policies.md, with room for the bytes; 64 codes.
 TEXT, CODES = 300, 64
 IDS = {name: 270 + number for number, name in enumerate(SPECIALS)}
 SIZES = {
@@ -45,7 +45,7 @@ def write_tokenizer(folder: Path, ids: dict[str, int], texts: Sequence[str] = ()
 
 def write_weights(folder: Path, seed: int, dtype: torch.dtype, sizes: dict[str, Any]) -> None:
     """Two shards and an index, with what the released checkpoint has beside them."""
-    from paras2s.policy.dual_stream.network import DualStreamLM
+    from paras2s.policy.dual_stream.model import DualStreamLM
     from paras2s.policy.kimi.policy import special_ids, stream_config
 
     ids = special_ids(folder)
@@ -73,15 +73,15 @@ def write_kimi(
     write_tokenizer(folder, {name: one + text - TEXT for name, one in IDS.items()}, texts)
     write_weights(folder, seed, dtype, sizes)
     (folder / "glm-4-voice-tokenizer").mkdir()
-    released(folder / "glm-4-voice-tokenizer", encoder_of(SMALL), SMALL)
+    save_tokenizer(folder / "glm-4-voice-tokenizer", encoder_of(SMALL), SMALL)
     whisper_folder(folder / "whisper-large-v3", chunk_s=30)
     flow, vocoder = tiny_models(codes=CODES)
-    save_released(folder, flow.state_dict(), with_filters(vocoder), codes=CODES)
+    save_detokenizer(folder, flow.state_dict(), with_filters(vocoder), codes=CODES)
     return folder
 
 
 def write_golden(folder: Path) -> Path:
-    """The golden network of reference 1.12 as a released checkpoint, without its ears and its voice."""
+    """The golden network (docs/policies.md) as a released checkpoint, without audio encoder and vocoder."""
     config = golden_config()
     folder.mkdir(parents=True)
     sizes = SIZES | {

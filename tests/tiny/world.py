@@ -100,5 +100,5 @@ def make_data(config: Path) -> Dataset:
         clips=clips,
         user_tone=tone(sorted(USER_STYLES)),
         agent_tone=tone(sorted(AGENT_TONES)),
-        hearing={"accuracy": 0.5, "clips": 0},
+        audibility={"accuracy": 0.5, "clips": 0},
     )

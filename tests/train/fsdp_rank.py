@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from test_learner import GROUP, STEPS, make_prompts, rewards_of
 from tiny.dual_stream import small_config, small_model, small_policy, small_rollouts
+from tiny.learner import GROUP, STEPS, make_prompts, rewards_of
 from tiny.settings import align_config
 
 from paras2s.policy.embedded.policy import EmbeddedPolicy

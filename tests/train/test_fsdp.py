@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 from fsdp_rank import advance, first_policy, make_learner, run
-from test_learner import GROUP, STEPS, make_prompts
 from tiny.dual_stream import small_rollouts
+from tiny.learner import GROUP, STEPS, make_prompts
 
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy

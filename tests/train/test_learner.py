@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny.dual_stream import small_config, small_model, small_policy, small_prompt, small_rollouts
+from tiny.dual_stream import small_config, small_model, small_policy, small_rollouts
+from tiny.learner import GROUP, STEPS, make_prompts, reward, rewards_of
 from tiny.settings import align_config
 
 from paras2s.errors import PolicyError
@@ -21,9 +22,8 @@ from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Prompt
 from paras2s.train.batching import parity, select_answers, token_batch, top_groups_by_reward_std
 from paras2s.train.learner import Learner, schedule
-from paras2s.types import AUDIO, TEXT, Block, Reward, Rollout, Unscored
+from paras2s.types import AUDIO, TEXT, Block, Rollout, Unscored
 
-STEPS, GROUP = 7, 4
 SILENT = Unscored("rubric", "no transcript")
 
 
@@ -31,19 +31,6 @@ def make_learner(dtype: torch.dtype = torch.float64, **values: Any) -> Learner:
     policy = small_policy(small_model(small_config()).to(dtype))
     settings = {"lr": 0.01, "loss_type": "grpo", "kl_weight": 0.05, **values}
     return Learner(policy, align_config(**settings), max_steps=STEPS)
-
-
-def make_prompts(count: int = 2) -> list[Prompt]:
-    return [small_prompt(small_config(), 1 + number % 2, 3 + number, seed=number) for number in range(count)]
-
-
-def reward(value: float) -> Reward:
-    return Reward(value, {})
-
-
-def rewards_of(rollouts: Sequence[Rollout]) -> list[list[Reward | Unscored]]:
-    """Something that depends on the answer and is never flat for long: its first text token and its length."""
-    return [[reward(float(r.blocks[0].tokens[g, 0, 0]) + 0.1 * len(r.codes[g])) for g in range(r.size)] for r in rollouts]
 
 
 def advance(learner: Learner, prompts: Sequence[Prompt], steps: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The objective against the golden vectors of reference 5.7 and 5.8, TRL's own loss, and advantages by hand.
+"""The objective against golden vectors (docs/policies.md), TRL's own loss, and advantages by hand.
 
 Not covered: whether a run with these losses learns anything, and float32 rounding.
 """
@@ -57,7 +57,7 @@ def one_stream() -> LogProbBatch:
 
 
 def two_streams(audio_mask: list[list[int]] | None = None) -> LogProbBatch:
-    """Text is 5.7; audio is 5.7 with its rows reversed."""
+    """Text is the golden arrays; audio is the same with its rows reversed."""
 
     def both(values: Any) -> Tensor:
         return torch.cat([wide(values), wide(values).flip(0)], dim=1)

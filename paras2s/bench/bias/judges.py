@@ -164,7 +164,7 @@ class ModelScorer:
         self.version = hashlib.sha256(weights).hexdigest()[:12]
         # What was heard in a run's own questions is in its manifest.
         held_out = (query for role in ("test", "validation") for query in self._dataset.of_role(role))
-        self._queries = {digest(self._dataset.clip(query.clip)): query for query in held_out}
+        self._queries = {self._dataset.clip(query.clip).digest: query for query in held_out}
         self._heard: dict[str, Any] = {}
 
     def __call__(self, exchanges: Sequence[Exchange]) -> list[Score]:
@@ -183,7 +183,7 @@ class ModelScorer:
     def _question(self, clip: Clip | None) -> Any:
         if clip is None:
             return Unscored(REWARD_MODEL, "the reward model hears the instruction, and the pair has no clip of it")
-        name = digest(clip)
+        name = clip.digest
         if name not in self._heard:
             try:
                 self._heard[name] = self._hear(clip, self._queries.get(name))
@@ -198,14 +198,9 @@ class ModelScorer:
         from paras2s.policy.embedded.frontend import extract_features
         from paras2s.reward.reward_model.model import EncodedQuestion
 
-        percept = extract_features(clip, CODEC) if query is None else self._dataset.percept(query.clip, CODEC)
+        percept = extract_features(clip, CODEC) if query is None else self._dataset.clip_features(query.clip, CODEC)
         words = transcribe([clip])[0].text if query is None else query.transcript
         return EncodedQuestion(percept.codes, self._listener.features(percept, words), SENTENCE_DIM)
-
-
-def digest(clip: Clip) -> str:
-    """Names what a clip sounds like."""
-    return hashlib.sha256(clip.samples.tobytes() + str(clip.sample_rate_hz).encode()).hexdigest()
 
 
 class Memory:
@@ -231,5 +226,5 @@ class Memory:
 
     def _key(self, exchange: Exchange) -> tuple[Any, ...]:
         asked = exchange.question
-        heard = None if asked.clip is None else digest(asked.clip)
-        return (heard, asked.text, asked.style, digest(exchange.answer), exchange.words)
+        heard = None if asked.clip is None else asked.clip.digest
+        return (heard, asked.text, asked.style, exchange.answer.digest, exchange.words)

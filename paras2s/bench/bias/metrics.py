@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from paras2s.bench.human_correlation import Correlation, correlations
-from paras2s.bench.speakbench.agreement import RESAMPLES, Share
+from paras2s.bench.speakbench.metrics import RESAMPLES, Share
 from paras2s.reward.judges.votes import turned
 from paras2s.types import PairLabel
 

@@ -10,9 +10,7 @@ says what their labels come to. What differs from the paper:
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +22,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.bias.metrics import AGAINST_ORDER, VERDICT, mos_bin, noise_class, place_of
-from paras2s.errors import AudioError, DataError, one_line
+from paras2s.errors import AudioError, DataError
 from paras2s.reward.judges.llm_judge import Pair, Utterance
 from paras2s.reward.judges.votes import turned
 from paras2s.types import PairLabel
+from paras2s.utils.io import read_csv, read_text
 
 SNRS_DB = (1.0, 5.0, 10.0, 20.0, 30.0, 40.0)
 # Noise that nobody hears: what changes here is the judge's own unrest, and no other level can be read without it.
@@ -113,19 +112,11 @@ def load_probe_pairs(path: Path) -> list[ProbePair]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}); give a CSV or JSONL file of pairs") from error
     if path.suffix.lower() == ".csv":
-        reader = csv.DictReader(io.StringIO(text), restkey="more values than columns")
-        try:
-            for row in reader:
-                yield reader.line_num, {key: value for key, value in row.items() if value not in ("", None)}
-        except csv.Error as error:
-            raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
+        for number, row in read_csv(path):
+            yield number, {key: value for key, value in row.items() if value not in ("", None)}
         return
+    text = read_text(path)
     if path.suffix.lower() not in (".jsonl", ".ndjson"):
         raise DataError(f"{path}: expected .csv or .jsonl")
     # Not splitlines: it would also break a row at a line separator inside its text.

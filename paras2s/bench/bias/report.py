@@ -17,9 +17,8 @@ from rich.table import Table
 
 from paras2s.bench.bias.metrics import AGAINST_ORDER, PROBES, VERDICT, Part, ProbeResult
 from paras2s.bench.bias.perturbations import CONTROL_DB
-from paras2s.bench.charts import stacked_bars
-from paras2s.bench.paras2s.report import draw_curves
-from paras2s.bench.speakbench.agreement import Share
+from paras2s.bench.charts import draw_curves, stacked_bars
+from paras2s.bench.speakbench.metrics import Share
 from paras2s.utils.html import page_template
 from paras2s.utils.io import write_json, write_text
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.bench.bias import perturbations
-from paras2s.bench.bias.judges import Memory, Probed, ProbeOptions, digest, open_probed
+from paras2s.bench.bias.judges import Memory, Probed, ProbeOptions, open_probed
 from paras2s.bench.bias.metrics import (
     PROBES,
     Change,
@@ -30,7 +30,7 @@ from paras2s.bench.bias.perturbations import Ask, OneClip, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.bench.speakbench.agreement import RESAMPLES
+from paras2s.bench.speakbench.metrics import RESAMPLES
 from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
@@ -126,7 +126,7 @@ class Revoicer:
             AudioError: nothing that sounds came out.
         """
         at_rate = clip.at(16_000)
-        name = digest(at_rate)
+        name = at_rate.digest
         if self._last is None or self._last[0] != name:
             self._last = (name, analyse(at_rate))
         made = synthesise(self._last[1], VOICES[voice], Style(), int(name[:8], 16))
@@ -311,13 +311,13 @@ class _Spending:
 
     def __init__(self, probed: Probed) -> None:
         self._judge, self._client = probed.judge, probed.client
-        self._before = (self._client.caller.wallet.spent_usd, self._client.calls) if self._client else (0.0, 0)
+        self._before = (self._client.spent_usd, self._client.calls) if self._client else (0.0, 0)
 
     def now_usd(self, judged: Sequence[Judged]) -> float | None:
         """In USD; 0 where no call was made, None where calls were made that have no price."""
         if self._client is None or self._client.calls == self._before[1]:
             return 0.0
-        now_usd = self._client.caller.wallet.spent_usd - self._before[0]
+        now_usd = self._client.spent_usd - self._before[0]
         if isinstance(self._judge, ScoringJudge):
             priced = isinstance(self._judge.score, Memory) and self._judge.score.priced
         else:

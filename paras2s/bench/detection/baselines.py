@@ -1,4 +1,4 @@
-"""Judges made for one characteristic, beside which a listening one is set (AudioJudge, 4.3 and appendix C).
+"""Judges made for one characteristic, as baselines of an audio judge (AudioJudge, 4.3 and appendix C).
 
 Left out: UTMOS, MOSA-Net+ and SALMONN, whose weights come from hubs; Table 2's figures of them stand in the report.
 DNSMOS stands for a trained model of quality. It was trained on noise suppression, not on synthesis.
@@ -30,7 +30,7 @@ from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
 from paras2s.reward.judges.votes import POINTS, prefer
 from paras2s.types import MatchLabel, Measured, PairLabel, Preference, Unscored, Verdict
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 RATE_HZ = 16_000
 # Of the loudest frame of a clip: quieter than this, at its ends, is silence.
@@ -45,7 +45,7 @@ class Baseline(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the method and the model behind it."""
+        """Name of the method and the model behind it."""
 
     @property
     def version(self) -> str:
@@ -60,13 +60,13 @@ class Baseline(Protocol):
 
 
 class MeasuringOptions(Section):
-    """Of a baseline that measures clips; a clip of several pairs, or of an earlier run, is measured once."""
+    """Options of a baseline that measures clips; a clip of several pairs, or of an earlier run, is measured once."""
 
-    cache_dir: Path = Field(Path("runs/cache"), description="where what was measured is kept")
+    cache_dir: Path = Field(Path("runs/cache"), description="where measured blueprints are cached")
 
-    def kept(self) -> Kept:
+    def open_cache(self) -> JsonCache:
         """The cache, the one that judges have."""
-        return Kept(self.cache_dir / "judging.sqlite")
+        return JsonCache(self.cache_dir / "judging.sqlite")
 
 
 class DnsmosBaseline:
@@ -77,7 +77,7 @@ class DnsmosBaseline:
     rates = True
 
     def __init__(self, options: MeasuringOptions) -> None:
-        self._extractor, self._kept = QualityExtractor(), options.kept()
+        self._extractor, self._cache = QualityExtractor(), options.open_cache()
 
     def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
         """Both clips of each pair scored alone."""
@@ -89,29 +89,29 @@ class DnsmosBaseline:
 
     def rate(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Verdict | Unscored]:
         """The MOS of each clip."""
-        found: list[Verdict | Unscored] = []
+        verdicts: list[Verdict | Unscored] = []
         for place, exchange in enumerate(exchanges, 1):
             score = self._score(exchange.answer)
             if isinstance(score, Unscored):
-                found.append(score)
+                verdicts.append(score)
             else:
-                found.append(Verdict(self.name, self.version, "", score, f"MOS {score:.3f}", "", 0.0, 0.0))
+                verdicts.append(Verdict(self.name, self.version, "", score, f"MOS {score:.3f}", "", 0.0, 0.0))
             _tell(on_progress, place, len(exchanges))
-        return found
+        return verdicts
 
     def _score(self, clip: Clip) -> float | Unscored:
-        field = build_blueprints([clip], [self._extractor], self._kept)[0].fields[OVERALL]
+        field = build_blueprints([clip], [self._extractor], self._cache)[0].fields[OVERALL]
         return float(field.value) if isinstance(field, Measured) else Unscored(self.name, field.reason)
 
 
 class SyllableOptions(MeasuringOptions):
-    """Words are the given transcripts, or what a recogniser hears."""
+    """Options of baselines that count in transcripts: the given ones, or those of a recogniser."""
 
-    recogniser: str = Field(asr.EMBEDDED, description="Whisper that hears clips without a transcript: tiny, or a folder")
+    recogniser: str = Field(asr.EMBEDDED, description="Whisper for clips without a transcript: tiny, or a folder")
 
 
 class PhonemeOptions(SyllableOptions):
-    """The words' phonemes are espeak-ng's."""
+    """Options of the baseline that counts phonemes, which are espeak-ng's."""
 
     voice: str = Field("en-us", description="espeak-ng's voice, whose language the phonemes are of")
 
@@ -119,14 +119,14 @@ class PhonemeOptions(SyllableOptions):
 class RateBaseline:
     """The clip with more units of speech a second is the faster one; silence before and after speech does not count.
 
-    The paper's labels are phonemes over the whole clip's length (A.1.2).
+    The paper's labels are phonemes over the full length of the clip (A.1.2).
     """
 
     rates = False
 
     def __init__(self, unit: str, count: Callable[[str], int], counter: str, options: SyllableOptions) -> None:
         self.name = f"{unit}-per-s"
-        self.unit, self.count, self._kept = unit, count, options.kept()
+        self.unit, self.count, self._cache = unit, count, options.open_cache()
         self._recogniser = WordsExtractor(options.recogniser)
         self.version = f"1/{counter}/{self._recogniser.version}"
 
@@ -134,23 +134,23 @@ class RateBaseline:
         """Both clips of each pair measured alone."""
         words = self._words(pairs)
         rates = []
-        for place, (pair, said) in enumerate(zip(pairs, words, strict=True), 1):
-            rates += [self._rate(*one) for one in zip((pair.first, pair.second), said, strict=True)]
+        for place, (pair, texts) in enumerate(zip(pairs, words, strict=True), 1):
+            rates += [self._rate(*one) for one in zip((pair.first, pair.second), texts, strict=True)]
             _tell(on_progress, place, len(pairs))
         return higher_wins(self, "speaking_rate", rates, f"{self.unit}/s")
 
     def _words(self, pairs: Sequence[Pair]) -> list[tuple[str | Unscored, str | Unscored]]:
-        """What is said in both clips of each pair; why not, where it is neither given nor heard."""
-        unknown = {clip.samples.tobytes(): clip for pair in pairs if pair.words is None for clip in (pair.first, pair.second)}
-        made = build_blueprints(list(unknown.values()), [self._recogniser], self._kept)
-        heard = dict(zip(unknown, made, strict=True))
+        """The transcripts of both clips of each pair; a reason where one is neither given nor measured."""
+        unknown = {clip.digest: clip for pair in pairs if pair.words is None for clip in (pair.first, pair.second)}
+        made = build_blueprints(list(unknown.values()), [self._recogniser], self._cache)
+        blueprints = dict(zip(unknown, made, strict=True))
 
-        def hear(clip: Clip) -> str | Unscored:
-            found = heard[clip.samples.tobytes()]
-            said = found.value(RESPONSE)
-            return Unscored(self.name, f"no transcript: {found.why_absent(RESPONSE)}") if said is None else str(said)
+        def transcript(clip: Clip) -> str | Unscored:
+            blueprint = blueprints[clip.digest]
+            text = blueprint.value(RESPONSE)
+            return Unscored(self.name, f"no transcript: {blueprint.why_absent(RESPONSE)}") if text is None else str(text)
 
-        return [pair.words or (hear(pair.first), hear(pair.second)) for pair in pairs]
+        return [pair.words or (transcript(pair.first), transcript(pair.second)) for pair in pairs]
 
     def _rate(self, clip: Clip, words: str | Unscored) -> float | Unscored:
         if isinstance(words, Unscored):
@@ -227,11 +227,11 @@ class SpeakerBaseline:
 
     def compare(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
         """Each clip embedded alone, so that no padding changes it."""
-        found: list[Preference | Unscored] = []
+        verdicts: list[Preference | Unscored] = []
         for place, pair in enumerate(pairs, 1):
-            found.append(self._verdict(pair))
+            verdicts.append(self._verdict(pair))
             _tell(on_progress, place, len(pairs))
-        return found
+        return verdicts
 
     def _verdict(self, pair: Pair) -> Preference | Unscored:
         if is_silent(pair.first) or is_silent(pair.second):
@@ -240,10 +240,10 @@ class SpeakerBaseline:
             first, second = (_embed(self.options.model, clip) for clip in (pair.first, pair.second))
         except AudioError as error:
             return Unscored(self.name, str(error))
-        found = same_speaker(first, second, self.options.threshold)
-        if found is None:
+        match = same_speaker(first, second, self.options.threshold)
+        if match is None:
             return Unscored(self.name, "the embedding has no direction")
-        label, cosine = found
+        label, cosine = match
         return _preference(self, "speaker_identity", label, f"cosine {cosine:.4f}, threshold {self.options.threshold:g}")
 
 
@@ -260,10 +260,10 @@ def _embed(model: str, clip: Clip) -> np.ndarray:
     import torch
 
     features, network = _speaker_model(model)
-    heard = features(clip.at(RATE_HZ).samples, sampling_rate=RATE_HZ, return_tensors="pt")
+    inputs = features(clip.at(RATE_HZ).samples, sampling_rate=RATE_HZ, return_tensors="pt")
     try:
         with torch.inference_mode():
-            return np.asarray(network(**heard).embeddings[0], dtype=np.float64)
+            return np.asarray(network(**inputs).embeddings[0], dtype=np.float64)
     except (RuntimeError, ValueError) as error:
         # A layer that is left with fewer frames than it spans says so in words of its own.
         raise AudioError(f"a clip is too short for the model ({one_line(error)[:200]})") from error
@@ -284,20 +284,17 @@ def _speaker_model(model: str) -> tuple[Any, Any]:
         ) from error
 
 
-# What all of them share.
-
-
 def higher_wins(judge: Baseline, task: str, scores: Sequence[float | Unscored], unit: str) -> list[Preference | Unscored]:
     """Scores of single clips, two a pair, as preferences; equal ones tie."""
-    found: list[Preference | Unscored] = []
+    verdicts: list[Preference | Unscored] = []
     for first, second in zip(scores[::2], scores[1::2], strict=True):
         if isinstance(first, Unscored):
-            found.append(first)
+            verdicts.append(first)
         elif isinstance(second, Unscored):
-            found.append(second)
+            verdicts.append(second)
         else:
-            found.append(_preference(judge, task, prefer(first, second), f"{first:.3f} and {second:.3f} {unit}"))
-    return found
+            verdicts.append(_preference(judge, task, prefer(first, second), f"{first:.3f} and {second:.3f} {unit}"))
+    return verdicts
 
 
 def _preference(judge: Baseline, task: str, label: PairLabel | MatchLabel, reason: str) -> Preference:

@@ -29,11 +29,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.errors import AudioError, DataError, one_line
+from paras2s.errors import AudioError, DataError
 from paras2s.reward.judges.llm_judge import Pair, Utterance
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
-from paras2s.utils.io import read_json, read_jsonl
+from paras2s.utils.io import read_json, read_jsonl, read_text
 
 TruthLabel = PairLabel | MatchLabel
 MAX_CLIP_S = 120.0
@@ -92,7 +92,7 @@ class DetectSuite:
 
     @property
     def labels(self) -> tuple[TruthLabel, ...]:
-        """What people may say of a pair."""
+        """The labels that people may give a pair."""
         return ("1", "2") if self.kind == "winner" else ("same", "different")
 
 
@@ -143,7 +143,7 @@ SUITES: dict[str, DetectSuite] = {
 
 
 class DetectPair(BaseModel):
-    """One pair and what people say of it. Paths are relative to the audio's folder; what is not known is None."""
+    """One pair and people's label of it. Paths are relative to the audio's folder; unknown values are None."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_min_length=1, coerce_numbers_to_str=True)
 
@@ -193,7 +193,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "speaker2": ("speaker2", "speaker_b"),
 }
 FIELD_OF = {key: name for name, keys in KEYS.items() for key in keys}
-# Keys of the releases that say nothing a verdict is measured by. Any other is a slip of the pen, and refused.
+# Keys of the releases that no verdict is measured by. Any other is taken for a typing error, and refused.
 PASSED_OVER = frozenset(
     (
         "index", "word", "region", "IPAs", "OED", "gpt4o_reasoning", "gpt4o_correct", "meta_a", "meta_b", "id_a", "id_b",
@@ -247,12 +247,7 @@ def read_table(path: Path) -> tuple[list[str], Iterator[tuple[str, dict[str, Any
     Raises:
         DataError: it cannot be read, is empty, or a row is longer or shorter than the head.
     """
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
-    reader = csv.DictReader(io.StringIO(text), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    reader = csv.DictReader(io.StringIO(read_text(path)), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
     columns = list(reader.fieldnames or [])
     if not columns:
         raise DataError(f"{path}: is empty")
@@ -298,17 +293,17 @@ def read_pair(where: str, row: Any, suite: DetectSuite) -> DetectPair:
     return pair
 
 
-def read_label(where: str, said: Any, suite: DetectSuite, key: str = "label") -> TruthLabel:
+def read_label(where: str, label_text: Any, suite: DetectSuite, key: str = "label") -> TruthLabel:
     """A label as it is written in one release or another: 1 or 2, true or false.
 
     Raises:
         DataError: the suite knows no such label.
     """
-    written = str(said).strip().lower()
+    written = str(label_text).strip().lower()
     for label in suite.labels:
         if written == label or written == {"same": "true", "different": "false"}.get(label):
             return label
-    raise DataError(f"{where}: {key}: {said!r} is not one of {', '.join(suite.labels)}")
+    raise DataError(f"{where}: {key}: {label_text!r} is not one of {', '.join(suite.labels)}")
 
 
 def _require_consistent(where: str, pair: DetectPair, suite: DetectSuite) -> None:
@@ -324,7 +319,7 @@ def _require_consistent(where: str, pair: DetectPair, suite: DetectSuite) -> Non
 
 @dataclass(frozen=True)
 class RatedClip:
-    """A clip, its mean rating, and what is said in it where that is known."""
+    """A clip, its mean rating, and its transcript where that is known."""
 
     path: str
     sentence: str
@@ -384,7 +379,7 @@ def _wrong(where: str, error: ValidationError) -> DataError:
 
 
 def pair_up(clips: Sequence[RatedClip], min_difference: float) -> list[tuple[RatedClip, RatedClip]]:
-    """All pairs of clips of one sentence whose mean ratings differ by more than `min_difference`, whatever the file's order."""
+    """Pairs all clips of one sentence whose mean ratings differ by more than `min_difference`, whatever the file's order."""
     by_sentence: dict[str, list[RatedClip]] = defaultdict(list)
     for clip in sorted(clips, key=lambda one: one.path):
         by_sentence[clip.sentence].append(clip)
@@ -432,13 +427,10 @@ def _read(root: Path, name: str) -> Clip:
     return read_clip(path, max_duration_s=MAX_CLIP_S)
 
 
-# Verdicts, recorded.
-
-
 class DetectRow(BaseModel):
-    """What a judge said of one pair: a label or the reason in `unscored`, never both. `truth` is what people say of it.
+    """A judge's verdict on one pair: a label or the reason in `unscored`, never both. `truth` is people's label.
 
-    `scores` are those of the two clips, of a judge that was asked for each alone. What others' files lack keeps its default.
+    `scores` are those of the two clips, where each was scored alone. Keys that others' files lack keep their defaults.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -466,14 +458,14 @@ class DetectRow(BaseModel):
         return self
 
 
-def row_of(pair: DetectPair, found: Preference | Unscored) -> DetectRow:
+def row_of(pair: DetectPair, verdict: Preference | Unscored) -> DetectRow:
     """A verdict on a pair as a line of the file."""
-    if isinstance(found, Unscored):
-        return DetectRow(id=pair.id, truth=pair.label, unscored=found.reason, judge=found.judge, reply=found.reply)
+    if isinstance(verdict, Unscored):
+        return DetectRow(id=pair.id, truth=pair.label, unscored=verdict.reason, judge=verdict.judge, reply=verdict.reply)
     return DetectRow(
-        id=pair.id, truth=pair.label, label=found.label, judge=found.judge, version=found.version,
-        prompt_hash=found.prompt_hash, votes=found.votes, spread=found.spread, consistent=found.consistent,
-        reason=found.reason, reply=found.reply, cost_usd=found.cost_usd, latency_s=found.latency_s,
+        id=pair.id, truth=pair.label, label=verdict.label, judge=verdict.judge, version=verdict.version,
+        prompt_hash=verdict.prompt_hash, votes=verdict.votes, spread=verdict.spread, consistent=verdict.consistent,
+        reason=verdict.reason, reply=verdict.reply, cost_usd=verdict.cost_usd, latency_s=verdict.latency_s,
     )  # fmt: skip
 
 
@@ -498,17 +490,17 @@ def load_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
     Raises:
         DataError: no such file, a wrong row, a label of another kind of suite, or a pair judged twice; names file and line.
     """
-    found: dict[str, DetectRow] = {}
+    rows: dict[str, DetectRow] = {}
     for where, row in _authors_rows(path, suite) if path.suffix.lower() == ".csv" else _own_rows(path):
         for name, label in (("truth", row.truth), ("label", row.label)):
             if label not in (*suite.labels, *([None, "tie"] if name == "label" and suite.kind == "winner" else [None])):
                 raise DataError(f"{where}: {name}: {label!r} is not one of {', '.join(suite.labels)}")
-        if row.id in found:
+        if row.id in rows:
             raise DataError(f"{where}: id: the pair {row.id} is judged twice")
-        found[row.id] = row
-    if not found:
+        rows[row.id] = row
+    if not rows:
         raise DataError(f"{path}: holds no verdicts")
-    return found
+    return rows
 
 
 def _own_rows(path: Path) -> Iterator[tuple[str, DetectRow]]:
@@ -521,20 +513,21 @@ def _own_rows(path: Path) -> Iterator[tuple[str, DetectRow]]:
 
 
 def _authors_rows(path: Path, suite: DetectSuite) -> Iterator[tuple[str, DetectRow]]:
-    """Their results are known by file alone: no row names its model."""
+    """Rows of the authors' results; the file alone tells the model, no row does."""
     columns, rows = read_table(path)
     if missing := [name for name in ("audio1_path", "audio2_path", "ground_truth", "prediction") if name not in columns]:
         raise DataError(f"{path}:1: no column {missing[0]}: these are no results of the authors' form")
     for where, row in rows:
-        pair, said = read_pair(where, row, suite), row["prediction"].strip()
-        if not said:
+        pair, prediction = read_pair(where, row, suite), row["prediction"].strip()
+        if not prediction:
             yield where, row_of(pair, Unscored(path.stem, "the file records no prediction"))
             continue
-        label = "tie" if said == "tie" and suite.kind == "winner" else read_label(where, said, suite, "prediction")
+        is_tie = prediction == "tie" and suite.kind == "winner"
+        label = "tie" if is_tie else read_label(where, prediction, suite, "prediction")
         try:
             scores = tuple(_on_scale(where, key, row[key]) for key in ("score1", "score2") if key in columns)
         except DataError:
-            # A model said 0 of a scale from 1, and the authors counted it; here such a reply is no verdict.
+            # A model gave 0 on a scale from 1, and the authors counted it; here such a reply is no verdict.
             off = f"scores {row.get('score1')} and {row.get('score2')}: one is not from 1 to 5"
             yield where, row_of(pair, Unscored(path.stem, off))
             continue
@@ -548,19 +541,19 @@ def matched(pairs: Sequence[DetectPair], rows: Mapping[str, DetectRow], name: st
     """The verdict on each pair, None where there is none.
 
     Raises:
-        DataError: they are about other pairs, or people said something else of one of them.
+        DataError: they are about other pairs, or hold another label of people for one of them.
     """
-    found = [rows.get(pair.id) for pair in pairs]
-    if not any(found):
+    verdicts = [rows.get(pair.id) for pair in pairs]
+    if not any(verdicts):
         exchanged = sum(pair.exchanged_id in rows for pair in pairs)
         but = f", but {exchanged} on them in the other order" if exchanged else ""
         raise DataError(f"{name}: holds no verdict on any of these pairs{but}; its first one is {next(iter(rows))}")
-    for pair, row in zip(pairs, found, strict=True):
+    for pair, row in zip(pairs, verdicts, strict=True):
         if row is not None and row.truth != pair.label:
             raise DataError(f"{name}: {pair.id}: people's label is {row.truth} there, and {pair.label} here")
-    return found
+    return verdicts
 
 
 def why_missing(pair: DetectPair, rows: Mapping[str, DetectRow]) -> str:
-    """Why there is no verdict on a pair as it is asked."""
+    """The reason why there is no verdict on a pair in this order."""
     return "a verdict recorded in the other order alone" if pair.exchanged_id in rows else "no verdict recorded"

@@ -1,6 +1,6 @@
-"""How often a judge is right on a suite of one characteristic, against people and a baseline, as JSON and as a table.
+"""The share of right verdicts on a suite of one characteristic, against people and a baseline, as JSON and as a table.
 
-A tie is worth half a right answer (AudioJudge, appendix E). A pair without a verdict is left out of every figure, and counted.
+A tie counts as half a right answer (AudioJudge, appendix E). A pair without a verdict is left out of every figure, and counted.
 Added to the paper: intervals, and the difference from the baseline with its own.
 """
 
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from paras2s.bench.bias.metrics import p_equal
 from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, Loaded, matched, why_missing
-from paras2s.bench.speakbench.agreement import Share, mcnemar, resample
+from paras2s.bench.speakbench.metrics import Share, mcnemar, resample
 
 RIGHT, TIED, WRONG = 1.0, 0.5, 0.0
 # The paper's stars: a judge that is better than the baseline, by chance with less than this probability.
@@ -27,7 +27,7 @@ Report = dict[str, Any]
 
 
 def mark(row: DetectRow | None) -> float | None:
-    """What a verdict is worth: 1 right, 0.5 a tie, 0 wrong; None without one."""
+    """The value of a verdict: 1 right, 0.5 a tie, 0 wrong; None without one."""
     if row is None or row.label is None:
         return None
     return TIED if row.label == "tie" else RIGHT if row.label == row.truth else WRONG
@@ -193,10 +193,10 @@ def show_detection(console: Console, report: Report) -> None:
             console.print(f"{name}: not tested: {found['against_baseline']['why_none']}", highlight=False, markup=False)
 
 
-def _cells(found: Report) -> list[str]:
-    right, error, against_first = found["accuracy"], found["squared_error"], found["against_baseline"]
+def _cells(figures: Report) -> list[str]:
+    right, error, against_first = figures["accuracy"], figures["squared_error"], figures["against_baseline"]
     cells = ["none" if right["value"] is None else f"{100 * right['value']:.1f}", _span(right, 100, 1)]
-    cells += [f"{right['n']} of {right['n_asked']}", str(found["ties"])]
+    cells += [f"{right['n']} of {right['n_asked']}", str(figures["ties"])]
     cells.append("" if error is None else f"{error['value']:.2f} ({_span(error, 1, 2)})")
     if against_first is None or against_first["difference"]["value"] is None:
         return [*cells, "", "", ""]

@@ -1,33 +1,189 @@
-"""`paras2s bench detect`: a judge over the pairs of a suite of one characteristic, or over their single clips."""
+"""`paras2s bench detect`: a judge on the pairs of a suite of one characteristic, or on their single clips."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from paras2s.bench.detection.baselines import Baseline
-from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, load_rows, read_pair_audio, row_of, row_of_scores
+from rich.console import Console
+
+from paras2s.bench.audio_judges import open_audio_judges
+from paras2s.bench.detection.baselines import Baseline, open_baseline
+from paras2s.bench.detection.data import (
+    QUALITY,
+    SUITES,
+    DetectPair,
+    DetectRow,
+    DetectSuite,
+    Loaded,
+    load_pairs,
+    load_rows,
+    read_pair_audio,
+    row_of,
+    row_of_scores,
+)
+from paras2s.bench.detection.report import detection_report
+from paras2s.bench.results import require_new
 from paras2s.clients.chat import Bill
-from paras2s.errors import BudgetError, StorageError
+from paras2s.errors import BudgetError, ConfigError, StorageError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.llm_judge import Exchange, Pair, Progress
 from paras2s.reward.judges.pairwise import sides_of
 from paras2s.types import Preference, Unscored, Verdict
 from paras2s.utils.io import write_jsonl
+from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
 CHUNK_PAIRS = 64
 
 
+@dataclass(frozen=True)
+class DetectionOptions:
+    """The options of `bench detect`: a suite, its pairs, a judge or a baseline or neither, and recorded verdicts beside it.
+
+    The first of `verdicts`, or else the judge, is the reference that the others are tested against.
+    """
+
+    suite: str
+    manifest: Path
+    audio: Path | None = None
+    judge: str | None = None
+    baseline: str | None = None
+    verdicts: Sequence[Path] = ()
+    pointwise: bool = False
+    limit: int | None = None
+    seed: int | None = None
+    out: Path | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def judges_now(self) -> bool:
+        """Whether a judge runs at all: recorded verdicts alone need none."""
+        return self.judge is not None or self.baseline is not None or not self.verdicts
+
+    def check(self, estimate: bool) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            ConfigError: names them.
+        """
+        if self.judge is not None and self.baseline is not None:
+            raise ConfigError("--judge and --baseline: give one of them; the verdicts of the other can be given by --verdicts")
+        if not self.judges_now and (self.pointwise or estimate or self.out is not None or self.overrides):
+            raise ConfigError(
+                "--verdicts alone asks nobody: leave --pointwise, --estimate, --out and --set out, or give --judge"
+            )
+        if len(set(self.verdicts)) < len(self.verdicts):
+            raise ConfigError("--verdicts: a file stands twice")
+
+    def audio_root(self) -> Path:
+        """The folder of the clips.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.audio is None or not self.audio.is_dir():
+            raise ConfigError("--audio: give the folder that holds the clips, or recorded --verdicts")
+        return self.audio
+
+
+@dataclass(frozen=True)
+class DetectionEstimate:
+    """The most that judging can cost, for which model, and how many of the pairs cannot be judged."""
+
+    model: str
+    bill: Bill
+    unscored: int
+    n_pairs: int
+
+
+@dataclass(frozen=True)
+class DetectionResult:
+    """The report, a line on what judging took ("" where nothing was judged), and the error if a budget ended it."""
+
+    report: dict[str, Any]
+    note: str
+    stopped: BudgetError | None
+
+
+def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionResult:
+    """Judges the pairs of a suite, unless verdicts are recorded already, and reports on all verdicts.
+
+    Raises:
+        ConfigError: options that contradict each other. StorageError: the file of verdicts is another judge's.
+    """
+    options.check(estimate=False)
+    suite, loaded = _load(options)
+    recorded = {str(path): load_rows(path, suite) for path in options.verdicts}
+    note, stopped = "", None
+    if options.judges_now:
+        path, note, stopped = _judge_suite(options, suite, loaded.pairs, console, quiet)
+        recorded[str(path)] = load_rows(path, suite)
+    return DetectionResult(detection_report(suite, loaded, recorded), note, stopped)
+
+
+def estimate_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionEstimate:
+    """The cost of judging a suite, without a call.
+
+    Raises:
+        ConfigError: options that contradict each other, or a baseline, which makes no calls.
+    """
+    options.check(estimate=True)
+    suite, loaded = _load(options)
+    judge = _open(options, suite)
+    if not isinstance(judge, AudioJudge):
+        raise ConfigError("--estimate: a baseline calls nobody; leave it out")
+    with progress_bar(console, "pairs read", len(loaded.pairs), quiet=quiet) as bar:
+        bill, unscored = estimate_pairs(judge, loaded.pairs, options.audio_root(), bar.at)
+    return DetectionEstimate(judge.config.llm.model, bill, unscored, len(loaded.pairs))
+
+
+def _load(options: DetectionOptions) -> tuple[DetectSuite, Loaded]:
+    suite = SUITES[options.suite]
+    loaded = load_pairs(options.manifest, suite, options.seed)
+    return suite, replace(loaded, pairs=loaded.pairs[: options.limit])
+
+
+def _open(options: DetectionOptions, suite: DetectSuite) -> AudioJudge | Baseline:
+    if options.baseline is not None:
+        baseline = open_baseline(options.baseline, suite, options.overrides)
+        if options.pointwise and not baseline.rates:
+            raise ConfigError(f"--pointwise: --baseline {options.baseline} gives single clips no score from 1 to 5")
+        return baseline
+    if options.pointwise and suite.task != QUALITY:
+        raise ConfigError(f"--pointwise: {suite.name} asks for no score of a clip; it is for somos, tmhintq, thaimos")
+    task = "mos" if options.pointwise else suite.task
+    return open_audio_judges(options.judge or "detection", options.overrides, [task])[0]
+
+
+def _judge_suite(
+    options: DetectionOptions, suite: DetectSuite, pairs: Sequence[DetectPair], console: Console, quiet: bool
+) -> tuple[Path, str, BudgetError | None]:
+    """Path of the verdicts, a line on what it took, and the error that stopped it before its end, if any."""
+    judge: Any = _open(options, suite)
+    root = options.audio_root()
+    own_name = re.sub(r"[^\w.+-]+", "-", f"{judge.name}-{judge.version}{'-pointwise' if options.pointwise else ''}")
+    path = options.out or Path("runs/detect") / suite.name / f"{own_name}.jsonl"
+    require_same_pairs(path, suite, judge, pairs)
+    ask = by_clip(judge) if options.pointwise else by_pair(judge)
+    with progress_bar(console, "pairs judged", len(pairs), quiet=quiet) as bar:
+        took_s, stopped = judge_pairs(judge.name, ask, pairs, root, path, bar.at)
+    called = ""
+    if isinstance(judge, AudioJudge):
+        called = f"{judge.client.calls} calls, {judge.client.spent_usd:.4f} USD spent now; "
+    return path, f"{took_s:.0f} s; {called}verdicts in {path}", stopped
+
+
 class Comparing(Protocol):
-    """A judge of pairs: one that listens, or a specialised one."""
+    """A judge of pairs: an audio judge, or a specialised one."""
 
     @property
     def name(self) -> str:
-        """Of the judge and what is behind it."""
+        """Name of the judge and the model behind it."""
 
     def compare(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
@@ -40,7 +196,7 @@ class Rating(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the judge and what is behind it."""
+        """Name of the judge and the model behind it."""
 
     def rate(
         self, exchanges: Sequence[Exchange], on_progress: Progress | None = None
@@ -48,42 +204,45 @@ class Rating(Protocol):
         """A score each, in order."""
 
 
-Found = DetectRow | BudgetError
-Ask = Callable[[Sequence[tuple[DetectPair, Pair]], Progress], list[Found]]
+RowOrStop = DetectRow | BudgetError
+JudgeChunk = Callable[[Sequence[tuple[DetectPair, Pair]], Progress], list[RowOrStop]]
 
 
-def by_pair(judge: Comparing) -> Ask:
-    """Ask about both clips of a pair at once."""
+def by_pair(judge: Comparing) -> JudgeChunk:
+    """Judge both clips of a pair at once."""
 
-    def ask(pairs: Sequence[tuple[DetectPair, Pair]], tell: Progress) -> list[Found]:
-        said = judge.compare([clips for _, clips in pairs], tell)
-        return [one if isinstance(one, BudgetError) else row_of(pair, one) for (pair, _), one in zip(pairs, said, strict=True)]
+    def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
+        verdicts = judge.compare([clips for _, clips in pairs], on_progress)
+        return [
+            one if isinstance(one, BudgetError) else row_of(pair, one) for (pair, _), one in zip(pairs, verdicts, strict=True)
+        ]
 
-    return ask
-
-
-def by_clip(judge: Rating) -> Ask:
-    """Ask about each clip alone, and let the higher score win (AudioJudge, appendix E)."""
-
-    def ask(pairs: Sequence[tuple[DetectPair, Pair]], tell: Progress) -> list[Found]:
-        said = judge.rate([one for _, clips in pairs for one in sides_of(clips)], tell)
-        return [_scored(pair, *two) for (pair, _), two in zip(pairs, zip(said[::2], said[1::2], strict=True), strict=True)]
-
-    return ask
+    return judge_chunk
 
 
-def _scored(pair: DetectPair, first: Verdict | Unscored | BudgetError, second: Verdict | Unscored | BudgetError) -> Found:
+def by_clip(judge: Rating) -> JudgeChunk:
+    """Judge each clip alone, and let the higher score win (AudioJudge, appendix E)."""
+
+    def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
+        scores = judge.rate([one for _, clips in pairs for one in sides_of(clips)], on_progress)
+        sides = zip(scores[::2], scores[1::2], strict=True)
+        return [_scored(pair, *two) for (pair, _), two in zip(pairs, sides, strict=True)]
+
+    return judge_chunk
+
+
+def _scored(pair: DetectPair, first: Verdict | Unscored | BudgetError, second: Verdict | Unscored | BudgetError) -> RowOrStop:
     if isinstance(first, BudgetError):
         return first
     return second if isinstance(second, BudgetError) else row_of_scores(pair, first, second)
 
 
 def judge_pairs(
-    name: str, ask: Ask, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress
+    name: str, judge_chunk: JudgeChunk, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress
 ) -> tuple[float, BudgetError | None]:
-    """Verdicts of the judge of that name on all pairs; seconds taken, and the error if the budget ended before they did.
+    """Judges all pairs and writes their rows; returns seconds taken, and the error if the budget ended first.
 
-    The file is written after every chunk. What an LLM replied is kept as it comes: to start again repeats no call.
+    The file is written after every chunk. Replies are cached as they come, so a new start repeats no call.
 
     Raises:
         BudgetError: the budget ended before the first verdict; a file that is there stays as it is.
@@ -94,18 +253,18 @@ def judge_pairs(
     for start in range(0, len(pairs), CHUNK_PAIRS):
         chunk = pairs[start : start + CHUNK_PAIRS]
 
-        def tell(now: int, total: int, start: int = start, size: int = len(chunk)) -> None:
+        def at(now: int, total: int, start: int = start, size: int = len(chunk)) -> None:
             on_progress(start + now * size // max(total, 1), len(pairs))
 
         read = [(pair, read_pair_audio(pair, root)) for pair in chunk]
-        said = iter(ask([(pair, one) for pair, one in read if isinstance(one, Pair)], tell))
+        judged = iter(judge_chunk([(pair, one) for pair, one in read if isinstance(one, Pair)], at))
         for pair, one in read:
-            # Whose verdict is missing is the judge's name; why, the reason says.
-            found = row_of(pair, replace(one, judge=name)) if isinstance(one, Unscored) else next(said)
-            if isinstance(found, BudgetError):
-                stopped = stopped or found
+            # The row of a pair that cannot be read carries the judge's name and the reason.
+            row = row_of(pair, replace(one, judge=name)) if isinstance(one, Unscored) else next(judged)
+            if isinstance(row, BudgetError):
+                stopped = stopped or row
             else:
-                rows.append(found)
+                rows.append(row)
         if stopped and not any(row.label for row in rows):
             raise stopped
         write_jsonl(path, (row.model_dump() for row in rows))
@@ -116,42 +275,40 @@ def judge_pairs(
 
 
 def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
-    """What it takes at most, and how many pairs cannot be judged, without a call."""
+    """The most that judging can cost, and how many pairs cannot be judged, without a call."""
     bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
-        whole = [one for one in read if isinstance(one, Pair)]
-        items: list[Pair | Exchange] = list(whole)
+        readable = [one for one in read if isinstance(one, Pair)]
+        items: list[Pair | Exchange] = list(readable)
         if judge.task.clips == 1:
-            items = [exchange for one in whole for exchange in sides_of(one)]
-        asked = judge.requests(items)
-        bill += judge.client.estimate(asked)
-        unscored += len(read) - len(whole) + _refused(asked, judge.task.clips)
+            items = [exchange for one in readable for exchange in sides_of(one)]
+        requests = judge.requests(items)
+        bill += judge.client.estimate(requests)
+        unscored += len(read) - len(readable) + _refused(requests, judge.task.clips)
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
     return bill, unscored
 
 
-def _refused(asked: Sequence[Any], clips: int) -> int:
-    """Pairs of which nothing, or of one clip nothing, can be asked."""
+def _refused(requests: Sequence[Any], clips: int) -> int:
+    """Number of pairs for which a request cannot be made, of one of their clips at least."""
     size = 2 if clips == 1 else 1
-    return sum(any(isinstance(one, Unscored) for one in asked[at : at + size]) for at in range(0, len(asked), size))
+    return sum(any(isinstance(one, Unscored) for one in requests[at : at + size]) for at in range(0, len(requests), size))
 
 
-def require_new(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline, pairs: Sequence[DetectPair]) -> None:
-    """Refuse to replace another judge's verdicts, or verdicts on pairs that are not asked now.
+def require_same_pairs(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline, pairs: Sequence[DetectPair]) -> None:
+    """Refuse to replace another judge's verdicts, or verdicts on pairs that are not judged now.
 
     Raises:
         StorageError: the file is of another judge or prompt, or of other pairs.
     """
-    if not path.is_file():
-        return
-    own = f"{judge.name}/{judge.version}/{judge.prompt.hash if isinstance(judge, AudioJudge) else ''}"
-    there = [row for row in load_rows(path, suite).values() if row.label]
-    if others := sorted({f"{row.judge}/{row.version}/{row.prompt_hash}" for row in there} - {own}):
-        raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")
-    asked = {pair.id for pair in pairs}
-    if lost := [row.id for row in there if row.id not in asked]:
+    rows = [row for row in load_rows(path, suite).values() if row.label] if path.is_file() else []
+    prompt_hash = judge.prompt.hash if isinstance(judge, AudioJudge) else ""
+    there = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows]
+    require_new(path, there, [f"{judge.name}/{judge.version}/{prompt_hash}"])
+    ids = {pair.id for pair in pairs}
+    if lost := [row.id for row in rows if row.id not in ids]:
         raise StorageError(
-            f"{path} holds verdicts on {len(there)} pairs, {len(lost)} of which are not asked now (the first: {lost[0]}); "
+            f"{path} holds verdicts on {len(rows)} pairs, {len(lost)} of which are not asked now (the first: {lost[0]}); "
             f"give another --out, or delete it"
         )

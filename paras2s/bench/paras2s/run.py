@@ -1,49 +1,111 @@
-"""`paras2s bench paras2s` and `bench guard`: spoken answers to a dataset's held-out questions, or to VoiceBench's."""
+"""The runner that all of ParaS2S's benchmarks share, and `paras2s bench paras2s`, which benches any system with it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from paras2s.audio.asr import normalise_words, transcribe, word_error_rate
-from paras2s.audio.clip import Clip, read_clip, write_clip
+from paras2s.audio.asr import normalise_words, word_error_rate
+from paras2s.audio.clip import write_clip
+from paras2s.bench.human_correlation import HumanAgreement, human_agreement, load_ratings
+from paras2s.bench.human_correlation import markdown_tables as human_tables
+from paras2s.bench.paras2s.judges import AnswerJudge, Judgement
+from paras2s.bench.paras2s.metrics import automatic_scores, markdown, table_2
 from paras2s.bench.results import FITTING_SCORE, AnswerRow, load_rows, save_rows
-from paras2s.bench.systems import (
-    SUFFIXES,
-    CascadeSystem,
-    EndpointSystem,
-    FolderSystem,
-    PolicySystem,
-    Response,
-    SpokenQuestion,
-    System,
-    question_of_query,
-)
-from paras2s.configs.schema.run import load_audio_chat, load_curation
+from paras2s.bench.systems import Response, System, open_system, question_of_query
+from paras2s.bench.voicebench.metrics import load_voicebench_rows, voicebench_summary
 from paras2s.data_gen.dataset import Manifest, load_manifest
-from paras2s.errors import BudgetError, ConfigError
-from paras2s.policy.registry import is_checkpoint
-from paras2s.reward.blueprint.extract import build_blueprints
-from paras2s.reward.blueprint.schema import RESPONSE
-from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.judges.rubric import Question, RubricJudge
-from paras2s.types import Query, Unscored, Verdict
+from paras2s.errors import ConfigError
+from paras2s.types import Query
 from paras2s.utils.cache import key_of
-from paras2s.utils.io import read_json, write_json
+from paras2s.utils.io import read_json, write_json, write_text
 from paras2s.utils.progress import progress_bar
 
-YARDSTICKS = ("cascade", "topline")
-CHUNK_ANSWERS = 64
+
+@dataclass(frozen=True)
+class Runner:
+    """Asks systems, judges their answers, builds rows and saves them.
+
+    `data` is the folder of the queries' clips. Rows are written to `rows`/NAME.jsonl and name clips relative to `root`; answers
+    are written to `root`/`samples`/NAME, so that people can listen.
+    """
+
+    queries: Sequence[Query]
+    data: Path
+    answers: int
+    judge: AnswerJudge
+    root: Path
+    rows: Path
+    samples: Path
+    console: Console
+    quiet: bool
+
+    def bench(self, name: str, system: System) -> list[AnswerRow]:
+        """Rows of one system, one for each answer, saved."""
+        questions = [question_of_query(query, self.data) for query in self.queries]
+        with progress_bar(self.console, f"{name} answers", len(questions), self.quiet) as bar:
+            responses = system.answer(questions, self.answers, bar.at)
+        places = [(query, n) for query in self.queries for n in range(self.answers)]
+        answers = [(question, one) for question, row in zip(questions, responses, strict=True) for one in row]
+        for (query, n), (_, response) in zip(places, answers, strict=True):
+            if response.clip is not None:
+                write_clip(self.root / self._sample(name, query, n), response.clip)
+        with progress_bar(self.console, f"judging {name}", len(answers), self.quiet) as bar:
+            judgements = self.judge.judge_all(answers, bar.at)
+        rows = [
+            self._row(name, query, n, response, judgement)
+            for (query, n), (_, response), judgement in zip(places, answers, judgements, strict=True)
+        ]
+        save_rows(self.rows_path(name), rows)
+        return rows
+
+    def rows_path(self, name: str) -> Path:
+        """The file of a system's rows."""
+        return self.rows / f"{name}.jsonl"
+
+    def _sample(self, name: str, query: Query, n: int) -> Path:
+        return self.samples / name / f"{query.id}-{n}.wav"
+
+    def _row(self, name: str, query: Query, n: int, response: Response, judgement: Judgement) -> AnswerRow:
+        transcript, text = judgement.transcript, response.text
+        comparable = transcript is not None and bool(normalise_words(text))
+        return AnswerRow(
+            system=name,
+            query_id=query.id,
+            contrast_id=query.contrast_id,
+            category=query.category or "",
+            style=query.style or "",
+            question_text=query.text or "",
+            question_clip=os.path.relpath(self.data / query.clip, self.root),
+            answer_index=n,
+            text_stream=text,
+            transcript=transcript,
+            tone=judgement.tone,
+            tone_scores=judgement.tone_scores,
+            score=judgement.score,
+            unscored=judgement.unscored,
+            reason=judgement.reason,
+            family=judgement.family,
+            fitting=judgement.score is not None and judgement.score >= FITTING_SCORE,
+            answer_clip=str(self._sample(name, query, n)),
+            duration_s=response.clip.duration_s if response.clip else 0.0,
+            word_error_rate=word_error_rate(text, transcript or "") if comparable else None,
+            judge=self.judge.name,
+            model_score=judgement.model_score,
+        )
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is benched: a dataset, one role of it, systems by name and how each is reached, and where rows go."""
+    """The options of `bench paras2s`: a dataset and one role of it, systems by name and spec, and where rows go.
+
+    `human` is a file of people's ratings; `voicebench` gives files of VoiceBench rows by system, to stand beside.
+    """
 
     data: Path
     role: str
@@ -52,220 +114,78 @@ class BenchOptions:
     out: Path
     curation: Path | None
     cache_dir: Path
-
-
-def open_system(spec: str, asked: BenchOptions) -> System:
-    """A system by its spec: `cascade`, `topline`, an endpoint's YAML, a checkpoint's folder, or a folder of clips.
-
-    Raises:
-        ConfigError: it is none of these, or a yardstick without a curation's config.
-    """
-    if spec in YARDSTICKS:
-        if asked.curation is None:
-            raise ConfigError(f"--curation: the {spec} needs a curation's YAML: its tester writes, its agent speaks")
-        return CascadeSystem(load_curation(asked.curation), told_style=spec == "topline")
-    path = Path(spec)
-    if path.suffix in (".yaml", ".yml"):
-        return EndpointSystem(load_audio_chat(path), asked.cache_dir)
-    if is_checkpoint(path):
-        return PolicySystem(path)
-    if path.is_dir():
-        return FolderSystem(path)
-    raise ConfigError(f"--system: {spec!r} is no folder, no YAML of an endpoint, and neither {' nor '.join(YARDSTICKS)}")
+    human: Path | None = None
+    voicebench: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What a judge says of one answer: a score, or why there is none; the transcript; of the rubric, what it recognised."""
+class BenchReport:
+    """The table of all systems (ParaS2S, Table 2), and how its scores agree with people's where there are ratings."""
 
-    score: float | None
-    unscored: str | None
-    reason: str = ""
-    transcript: str | None = None
-    family: str | None = None
-    tone: str | None = None
+    table: dict[str, Any]
+    agreement: HumanAgreement | None
 
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON."""
+        if self.agreement is None:
+            return {"systems": self.table}
+        return {"systems": self.table, "human": {name: asdict(one) for name, one in self.agreement.groups.items()}}
 
-class AnswerJudge:
-    """One judge for all systems: an LLM, or the rubric over its own blueprints. `name` is of it and of all it is asked with."""
-
-    def __init__(self, judge: LLMJudge | None, rubric_extractors: Sequence[Any] = ()) -> None:
-        self._judge, self._rubric = judge, RubricJudge()
-        self._extractors = judge.extractors if judge else list(rubric_extractors)
-        one = judge or self._rubric
-        hashed = judge.answer_prompt.hash if judge else self._rubric.prompt_hash
-        self.name = f"{one.name}/{one.version}/{hashed}"
-
-    def judge_all(self, pairs: Sequence[tuple[Query, Clip]], folder: Path) -> list[Judgement]:
-        """A judgement of each query's answer; `folder` holds the queries' clips.
-
-        Raises:
-            BudgetError: the budget ended; what was said is kept.
-        """
-        blueprints = build_blueprints([clip for _, clip in pairs], self._extractors, self._judge.kept if self._judge else None)
-        heard = [one.value(RESPONSE) for one in blueprints] if self._extractors else [None] * len(pairs)
-        if self._judge is None:
-            found = [
-                self._rubric.find(Question(query.text or "", query.style or ""), blueprint)
-                for (query, _), blueprint in zip(pairs, blueprints, strict=True)
-            ]
-            return [
-                Judgement(None, one.reason, transcript=words)
-                if isinstance(one, Unscored)
-                else Judgement(one.score, None, one.reason, words, one.family, one.tone)
-                for one, words in zip(found, heard, strict=True)
-            ]
-        exchanges = [self._judge.exchange_of(q.text, q.style, folder / q.clip, clip) for q, clip in pairs]
-        judged = []
-        for verdict, words in zip(self._judge.answers(exchanges), heard, strict=True):
-            if isinstance(verdict, BudgetError):
-                raise verdict
-            judged.append(
-                Judgement(verdict.score, None, verdict.reason, words)
-                if isinstance(verdict, Verdict)
-                else Judgement(None, verdict.reason, transcript=words)
-            )
-        return judged
+    def to_markdown(self) -> list[str]:
+        """Its tables for a page or a terminal."""
+        return [markdown(self.table), *([human_tables(self.agreement)] if self.agreement else [])]
 
 
-def bench_system(
-    asked: BenchOptions, manifest: Manifest, name: str, judge: AnswerJudge, console: Console, quiet: bool
-) -> list[AnswerRow]:
-    """Rows of one system: its answers are written beside them, so that people can listen."""
-    queries = [query for query in manifest.queries if query.role == asked.role]
-    questions = [question_of_query(query, manifest.folder) for query in queries]
-    respondent = open_system(asked.systems[name], asked)
-    with progress_bar(console, f"{name} answers", len(questions), quiet) as bar:
-        responses = respondent.respond(questions, asked.answers, bar.at)
-    flat = [(query, n, one) for query, row in zip(queries, responses, strict=True) for n, one in enumerate(row)]
-    rows: list[AnswerRow] = []
-    with progress_bar(console, f"judging {name}", len(flat), quiet) as bar:
-        for start in range(0, len(flat), CHUNK_ANSWERS):
-            chunk = flat[start : start + CHUNK_ANSWERS]
-            spoken = [(query, one.clip) for query, _, one in chunk if one.clip is not None]
-            judged = iter(judge.judge_all(spoken, manifest.folder))
-            for query, n, one in chunk:
-                relative = Path("samples") / name / f"{query.id}-{n}.wav"
-                found = Judgement(None, one.failed or "no answer")
-                if one.clip is not None:
-                    write_clip(asked.out / relative, one.clip)
-                    found = next(judged)
-                question = os.path.relpath(manifest.folder / query.clip, asked.out)
-                rows.append(_row(name, query, n, one, found, (question, str(relative), judge.name)))
-            bar.at(len(rows), len(flat))
-    return rows
+def run_paras2s(options: BenchOptions, judge: AnswerJudge, console: Console, quiet: bool) -> BenchReport:
+    """Benches all systems and writes rows, samples, table2.json, table2.md and, with ratings, human.md.
+
+    Raises:
+        ConfigError: a system that cannot be opened, or a folder with other questions' rows. BudgetError: the budget ended.
+    """
+    ratings = load_ratings(options.human) if options.human else None
+    voicebench = {name: voicebench_summary(load_voicebench_rows(Path(path))) for name, path in options.voicebench.items()}
+    if unknown := sorted(set(voicebench) - set(options.systems)):
+        raise ConfigError(f"--voicebench {unknown[0]}: no --system is called that")
+    systems = bench_systems(options, judge, console, quiet)
+    table = table_2(systems)
+    for name, summary in voicebench.items():
+        table[name]["voicebench"] = summary.overall.to_json()
+    report = BenchReport(table, human_agreement(ratings, automatic_scores(systems)) if ratings else None)
+    write_json(options.out / "table2.json", table)
+    for name, text in zip(("table2.md", "human.md"), report.to_markdown(), strict=False):
+        write_text(options.out / name, text)
+    return report
 
 
-def _row(system: str, query: Query, number: int, one: Response, found: Judgement, named: tuple[str, str, str]) -> AnswerRow:
-    """`named`: the question's and the answer's clip, relative to where rows are written, and the judge."""
-    question_clip, answer_clip, judge = named
-    comparable = found.transcript is not None and bool(normalise_words(one.text))
-    return AnswerRow(
-        system=system,
-        query_id=query.id,
-        contrast_id=query.contrast_id,
-        category=query.category or "",
-        style=query.style or "",
-        question_text=query.text or "",
-        question_clip=question_clip,
-        answer_index=number,
-        text_stream=one.text,
-        transcript=found.transcript,
-        tone=found.tone,
-        tone_scores={},
-        score=found.score,
-        unscored=found.unscored,
-        reason=found.reason,
-        family=found.family,
-        fitting=found.score is not None and found.score >= FITTING_SCORE,
-        answer_clip=answer_clip,
-        duration_s=one.clip.duration_s if one.clip else 0.0,
-        word_error_rate=word_error_rate(one.text, found.transcript or "") if comparable else None,
-        judge=judge,
-        model_score=None,
-    )
+def bench_systems(options: BenchOptions, judge: AnswerJudge, console: Console, quiet: bool) -> dict[str, list[AnswerRow]]:
+    """Rows of all systems, each written as soon as it is done; those of systems benched into this folder earlier come first."""
+    manifest = load_manifest(options.data)
+    queries = [query for query in manifest.queries if query.role == options.role]
+    claim_table(options, manifest, queries, judge)
+    earlier = {path.stem: load_rows(path) for path in sorted(options.out.glob("*.jsonl"))}
+    samples = Path("samples")
+    runner = Runner(queries, manifest.folder, options.answers, judge, options.out, options.out, samples, console, quiet)
+    rows = {
+        name: runner.bench(name, open_system(spec, options.curation, options.cache_dir))
+        for name, spec in options.systems.items()
+    }
+    return {**{name: there for name, there in earlier.items() if name not in rows}, **rows}
 
 
-def claim_table(asked: BenchOptions, manifest: Manifest, judge: AnswerJudge) -> None:
+def claim_table(options: BenchOptions, manifest: Manifest, queries: Sequence[Query], judge: AnswerJudge) -> None:
     """Refuse a folder whose rows are of other questions or of another judge: they would stand in one table.
 
     Raises:
         ConfigError: names what differs.
     """
-    queries = [query.id for query in manifest.queries if query.role == asked.role]
     if not queries:
-        raise ConfigError(f"{asked.data}: no queries of role {asked.role}")
-    here = {"questions": key_of([asked.role, queries]), "answers": asked.answers, "judge": judge.name}
-    path = asked.out / "asked.json"
+        raise ConfigError(f"{manifest.folder}: no queries of role {options.role}")
+    names = key_of([options.role, [query.id for query in queries]])
+    here: Mapping[str, Any] = {"questions": names, "answers": options.answers, "judge": judge.name}
+    path = options.out / "asked.json"
     there = read_json(path) if path.is_file() else here
-    if other := [name for name in here if there.get(name) != here[name]]:
+    if different := [name for name in here if there.get(name) != here[name]]:
         raise ConfigError(
-            f"{asked.out}: holds rows with other {other[0]} ({there.get(other[0])}); give another --out, or delete it"
+            f"{options.out}: holds rows with other {different[0]} ({there.get(different[0])}); give another --out, or delete it"
         )
     write_json(path, here)
-
-
-def bench_sets(asked: BenchOptions, judge: AnswerJudge, console: Console, quiet: bool) -> dict[str, list[AnswerRow]]:
-    """All systems, each written as soon as it is done; rows of systems benched earlier into the same folder stand beside."""
-    manifest = load_manifest(asked.data)
-    claim_table(asked, manifest, judge)
-    there = {path.stem: load_rows(path) for path in sorted(asked.out.glob("*.jsonl"))}
-    made = {}
-    for name in asked.systems:
-        made[name] = bench_system(asked, manifest, name, judge, console, quiet)
-        save_rows(asked.out / f"{name}.jsonl", made[name])
-    return {**{name: rows for name, rows in there.items() if name not in made}, **made}
-
-
-def automatic_scores(systems: dict[str, list[AnswerRow]]) -> dict[Any, float | Unscored]:
-    """What human ratings are set against: one score an answer; its id is the query's, with the answer's number where it has
-    several.
-    """
-    from paras2s.bench.human_correlation import AnswerKey
-
-    scores: dict[Any, float | Unscored] = {}
-    for name, rows in systems.items():
-        several = any(row.answer_index for row in rows)
-        for row in rows:
-            key = AnswerKey(f"{row.query_id}-{row.answer_index}" if several else row.query_id, name, row.category)
-            scores[key] = Unscored("", row.unscored or "") if row.score is None else row.score
-    return scores
-
-
-def voicebench_transcripts(
-    spec: str, ids: Sequence[str], questions: Path | None, asked: BenchOptions, console: Console, quiet: bool
-) -> dict[str, str | Unscored]:
-    """What a system said to a guard's questions, as Whisper hears it; an answer that is not there is unscored.
-
-    Raises:
-        ConfigError: the system must be asked, and there is no folder of spoken questions.
-    """
-    respondent = open_system(spec, asked)
-    if isinstance(respondent, FolderSystem):
-        spoken = [SpokenQuestion(one, Path(one), "") for one in ids]
-    else:
-        if questions is None:
-            raise ConfigError("--questions: give the folder with the spoken questions, ID.wav each, or a folder of answers")
-        paths = [_find(questions, one) for one in ids]
-        words = [one.text for one in transcribe([read_clip(path) for path in paths])]
-        spoken = [SpokenQuestion(one, path, heard) for one, path, heard in zip(ids, paths, words, strict=True)]
-    with progress_bar(console, "answers", len(spoken), quiet) as bar:
-        responses = [row[0] for row in respondent.respond(spoken, 1, bar.at)]
-    clips = [one.clip for one in responses if one.clip is not None]
-    heard_again = iter(transcribe(clips))
-    return {
-        name: Unscored("", one.failed or "no answer") if one.clip is None else next(heard_again).text
-        for name, one in zip(ids, responses, strict=True)
-    }
-
-
-def _find(folder: Path, name: str) -> Path:
-    for suffix in SUFFIXES:
-        if (path := folder / f"{name}{suffix}").is_file():
-            return path
-    raise ConfigError(f"{folder / name}.wav: no such question; the guard's audio is named by its ids")
-
-
-def voicebench_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Guard rows as JSON."""
-    return [asdict(row) for row in rows]

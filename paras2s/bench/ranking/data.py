@@ -1,4 +1,4 @@
-"""What is ranked: a judge's recorded verdicts, and people's scores or comparisons, from files (AudioJudge, 5 and appendix D).
+"""Inputs of a ranking: recorded verdicts, and people's scores or comparisons, from files (AudioJudge, 5 and appendix D).
 
 A row of verdicts holds both orders of one meeting with the reference. What cannot be used is counted and named, never guessed.
 Alphabet: I instructions, S systems.
@@ -19,16 +19,17 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from paras2s.bench.speakbench.data import load_pairs
-from paras2s.errors import ConfigError, DataError, one_line
+from paras2s.errors import ConfigError, DataError
 from paras2s.reward.judges.votes import ENSEMBLE, POINTS
 from paras2s.types import PAIR_LABELS, PairLabel
+from paras2s.utils.io import read_text
 
 COLUMNS = ("aspect", "instruction_id", "system", "reference", "system_first", "system_second")
 ORDERS = ("system_first", "system_second")
 
 
 class Game(NamedTuple):
-    """A system against the reference on one instruction; each label as it was said: "1" is the clip heard first."""
+    """A system against the reference on one instruction; each label as the judge gave it: "1" is the first clip played."""
 
     aspect: str
     instruction: str
@@ -46,7 +47,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Recorded:
-    """Verdicts of one judge. Made by `load_recorded`; every system is asked on every instruction in every aspect.
+    """Verdicts of one judge. Made by `load_recorded`; every system meets every instruction in every aspect.
 
     `games` are those that can be used, in no order that means anything; the names are sorted.
     """
@@ -107,11 +108,7 @@ def load_recorded(path: Path) -> Recorded:
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Rows with their line, cells stripped; of a column or a row that cannot be read its line and why."""
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
+    reader = csv.reader(io.StringIO(read_text(path)), strict=True)
     try:
         head = [name.strip() for name in next(reader, [])]
         if missing := [name for name in columns if head.count(name) != 1]:

@@ -1,6 +1,6 @@
 """Speech systems ranked by a pairwise judge's recorded verdicts against one reference (AudioJudge, 5, 6.3 and appendix D).
 
-A row holds both orders. Each order is worth 1 point of the system for a win, 0.5 for a tie and 0 for a loss; the mean over the
+A row holds both orders. Each order gives 1 point of the system for a win, 0.5 for a tie and 0 for a loss; the mean over the
 two orders is its points on an instruction, the mean over instructions its win rate. What cannot be used is counted and named.
 Intervals draw instructions with replacement, as all games on one instruction hear the reference's one answer to it; the test of
 position gives each instruction's difference a random sign.
@@ -20,7 +20,7 @@ import numpy as np
 from paras2s.bench.bias.metrics import PLACES, p_equal, place_of
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking.data import Game, People, Problem, Recorded, points_table
-from paras2s.bench.speakbench.agreement import RESAMPLES, Share, resample
+from paras2s.bench.speakbench.metrics import RESAMPLES, Share, resample
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.votes import ENSEMBLE, POINTS, EnsembleRule, turned
 from paras2s.reward.sources.pairwise import Result, bradley_terry
@@ -78,7 +78,7 @@ class Rates:
 
 
 def draws(instructions: int, resamples: int = RESAMPLES, seed: int = JUDGE_SEED) -> np.ndarray:
-    """How often each resample draws each instruction [R, I]."""
+    """Counts of how often each resample draws each instruction [R, I]."""
     return resample(np.eye(instructions), resamples, seed)
 
 
@@ -104,7 +104,7 @@ def _percentiles(drawn: np.ndarray | None) -> tuple[float | None, float | None]:
 
 @dataclass(frozen=True)
 class Position:
-    """How far the order decides, over `n` games with both orders; all but `p_value` are shares with their 95 % intervals.
+    """The influence of the order, over `n` games with both orders; all but `p_value` are shares with their 95 % intervals.
 
     `stable`: both orders mean the same, a tie twice as well. `first`, `second`: both prefer the clip in that place. `other`:
     one order is a tie. `bias` is `first` less `second`; `p_value` is of none, two-sided, by random signs of the instructions'
@@ -220,9 +220,9 @@ def _row_pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """How far people's win rates of two random halves of the instructions correlate: the mean over `n_halves` splits.
+    """Correlation of people's win rates on two random halves of the instructions: the mean over `n_halves` splits.
 
-    The corrected value is what Spearman and Brown expect of two whole sets as large as this. None where no split is defined.
+    The corrected value is what Spearman and Brown expect of two full sets as large as this. None where no split is defined.
     """
 
     spearman: float | None
@@ -242,8 +242,8 @@ def split_half(table: np.ndarray, halves: int = HALVES, seed: int = HALVES_SEED)
     found = row_correlations(_ratio(first), _ratio(table.sum(0) - first)) if enough else ()
     known = [one[np.isfinite(one)] for one in found]
     means = [float(one.mean()) if len(one) else None for one in known] or [None, None]
-    whole = [None if mean is None or mean <= -1 else 2 * mean / (1 + mean) for mean in means]
-    return Ceiling(means[0], whole[0], means[1], whole[1], len(known[0]) if known else 0)
+    full = [None if mean is None or mean <= -1 else 2 * mean / (1 + mean) for mean in means]
+    return Ceiling(means[0], full[0], means[1], full[1], len(known[0]) if known else 0)
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Standing:
 class SelfComparison:
     """Games of the reference against itself: a judge without a preference for a place gives 0.5 by ties alone.
 
-    `n_same` of them have the same label in both orders, as one call for both has; such a game is worth 0.5 whatever it says.
+    `n_same` of them have the same label in both orders, as one call for both has; such a game counts 0.5 whatever it says.
     """
 
     win_rate: float
@@ -340,8 +340,8 @@ def rank_systems(
         problems.append(Problem("no self-comparison", f"{recorded.reference}, the reference, has no win rate of its own"))
     other, beside = (None, None) if people is None else _people_ranking(people, recorded.systems, resamples)
     drawn = draws(len(recorded.instructions), resamples)
-    found = {name: _rank(recorded, played, drawn, beside, other) for name, played in games.items()}
-    return Ranking(recorded.reference, recorded.n_rows, len(recorded.instructions), found, other, tuple(problems))
+    rankings = {name: _rank(recorded, played, drawn, beside, other) for name, played in games.items()}
+    return Ranking(recorded.reference, recorded.n_rows, len(recorded.instructions), rankings, other, tuple(problems))
 
 
 def _rank(

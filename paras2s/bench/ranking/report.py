@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from paras2s.bench.charts import round_ticks
 from paras2s.bench.human_correlation import Correlation
-from paras2s.bench.paras2s.report import round_ticks
 from paras2s.bench.ranking.data import Problem
 from paras2s.bench.ranking.metrics import AspectRanking, PeopleRanking, Position, Ranking, SelfComparison, Standing
-from paras2s.bench.speakbench.agreement import Share
+from paras2s.bench.speakbench.metrics import Share
 
 SHOWN_PROBLEMS = 5
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 520, 400, 2
@@ -28,9 +28,9 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 24, 34, 44
 LETTER, LINE = 5.6, 11.0  # About what a letter of a label takes, and a line of it.
 
 
-def ranking_json(found: Ranking, about: Mapping[str, str | None]) -> dict[str, Any]:
+def ranking_json(ranking: Ranking, about: Mapping[str, str | None]) -> dict[str, Any]:
     """Everything, rates and shares from 0 to 1; of each kind of problem how many there are, and the first few."""
-    return {**about, **asdict(found), "problems": gathered(found.problems)}
+    return {**about, **asdict(ranking), "problems": gathered(ranking.problems)}
 
 
 def gathered(problems: Iterable[Problem]) -> dict[str, dict[str, Any]]:
@@ -51,34 +51,34 @@ class Sheet:
     notes: tuple[str, ...] = ()
 
 
-def sheets_of(found: Ranking) -> list[Sheet]:
+def sheets_of(ranking: Ranking) -> list[Sheet]:
     """Tables of every aspect, of position, and where they are known of people."""
-    sheets = [_aspect_sheet(name, one, found) for name, one in found.aspects.items()]
-    sheets.append(_position_sheet(found.aspects))
-    if found.people is not None:
-        sheets += [_people_sheet(found.people), _correlation_sheet(found.aspects, found.people)]
+    sheets = [_aspect_sheet(name, one, ranking) for name, one in ranking.aspects.items()]
+    sheets.append(_position_sheet(ranking.aspects))
+    if ranking.people is not None:
+        sheets += [_people_sheet(ranking.people), _correlation_sheet(ranking.aspects, ranking.people)]
     return sheets
 
 
-def notes_of(found: Ranking) -> list[str]:
-    """What was read, and every problem."""
-    lines = [f"{found.n_rows} rows on {found.n_instructions} instructions against {found.reference}."]
-    for kind, one in gathered(found.problems).items():
+def notes_of(ranking: Ranking) -> list[str]:
+    """Notes on the rows that were read, and on every problem."""
+    lines = [f"{ranking.n_rows} rows on {ranking.n_instructions} instructions against {ranking.reference}."]
+    for kind, one in gathered(ranking.problems).items():
         more = f"; and {one['count'] - SHOWN_PROBLEMS} more" if one["count"] > SHOWN_PROBLEMS else ""
         lines.append(f"{kind} ({one['count']}): {'; '.join(one['first'])}{more}")
-    return lines if found.problems else [*lines, "No problems: every row could be used, and none is missing."]
+    return lines if ranking.problems else [*lines, "No problems: every row could be used, and none is missing."]
 
 
-def _aspect_sheet(name: str, one: AspectRanking, found: Ranking) -> Sheet:
-    people = found.people
+def _aspect_sheet(name: str, one: AspectRanking, ranking: Ranking) -> Sheet:
+    people = ranking.people
     head = ("", "system", "win rate %", "Bradley-Terry %", "n of asked", *(("people",) if people else ()))
     rows = [
         ("-" if standing.place is None else str(standing.place), system, *_standing(standing))
         + ((_people_score(people, system),) if people else ())
         for system, standing in one.systems.items()
     ]
-    itself = f"{found.reference} has not met itself." if one.self_comparison is None else _of_itself(one.self_comparison)
-    return Sheet(f"{name}: against {found.reference}", head, rows, (itself,))
+    itself = f"{ranking.reference} has not met itself." if one.self_comparison is None else _of_itself(one.self_comparison)
+    return Sheet(f"{name}: against {ranking.reference}", head, rows, (itself,))
 
 
 def _standing(one: Standing) -> tuple[str, str, str]:
@@ -179,9 +179,9 @@ def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3f}"
 
 
-def show(console: Console, found: Ranking) -> None:
+def show(console: Console, ranking: Ranking) -> None:
     """Every table on a terminal."""
-    for sheet in sheets_of(found):
+    for sheet in sheets_of(ranking):
         table = Table(*map(escape, sheet.head), title=escape(sheet.title), title_justify="left")
         for row in sheet.rows:
             table.add_row(*(Text(cell) for cell in row))
@@ -189,19 +189,19 @@ def show(console: Console, found: Ranking) -> None:
         for note in sheet.notes:
             console.print(note, highlight=False, markup=False)
         console.print()
-    for line in notes_of(found):
+    for line in notes_of(ranking):
         console.print(line, highlight=False, markup=False)
 
 
-def markdown(found: Ranking, about: Mapping[str, str | None]) -> str:
+def markdown(ranking: Ranking, about: Mapping[str, str | None]) -> str:
     """The same tables in Markdown."""
     lines = ["# Systems ranked by recorded verdicts", ""]
     lines += [f"- {name}: {_safe(value)}" for name, value in about.items() if value is not None]
-    for sheet in sheets_of(found):
+    for sheet in sheets_of(ranking):
         lines += ["", f"## {_safe(sheet.title)}", "", _line(sheet.head), "|---" * len(sheet.head) + "|"]
         lines += [_line(row) for row in sheet.rows]
         lines += [part for note in sheet.notes for part in ("", _safe(note))]
-    lines += ["", "## What was read", "", *(f"- {_safe(line)}" for line in notes_of(found))]
+    lines += ["", "## What was read", "", *(f"- {_safe(line)}" for line in notes_of(ranking))]
     return "\n".join(lines) + "\n"
 
 
@@ -222,12 +222,12 @@ class Dot:
     y: tuple[float, float, float]
 
 
-def scatter_svg(found: Ranking, people: PeopleRanking) -> str:
+def scatter_svg(ranking: Ranking, people: PeopleRanking) -> str:
     """A panel for each aspect: the judge's win rate across, people's score upwards, one labelled dot a system."""
     scale = 100.0 if people.win_rates else 1.0
     title = "people's win rate %" if people.win_rates else "people's score"
     panels = []
-    for number, (name, one) in enumerate(found.aspects.items()):
+    for number, (name, one) in enumerate(ranking.aspects.items()):
         dots = [_dot(system, standing, people, scale) for system, standing in one.systems.items() if system in people.scores]
         value = one.people.spearman.value if one.people else None
         body = _panel(
@@ -306,9 +306,9 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
 
 
 def place_labels(names: Sequence[str], centres: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Where each label starts: beside its dot, where it covers no dot and no label before it if there is such a place."""
+    """The start of each label: beside its dot, where it covers no dot and no label before it if there is such a place."""
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in centres]
-    found = []
+    starts = []
     for name, (x, y) in zip(names, centres, strict=True):
         width = LETTER * len(name)
         sides = [(x + 6, y + step * LINE + 3) for step in (0, -1, 1, -2, 2)]
@@ -317,8 +317,8 @@ def place_labels(names: Sequence[str], centres: Sequence[tuple[float, float]]) -
         inside = [box for box in boxes if box[0] > LEFT and box[2] < PANEL_WIDTH and box[1] > TOP / 2]
         box = min(inside or boxes[:1], key=lambda box: sum(_overlap(box, other) for other in taken))
         taken.append(box)
-        found.append((box[0], box[3] - 2))
-    return found
+        starts.append((box[0], box[3] - 2))
+    return starts
 
 
 Box = tuple[float, float, float, float]

@@ -1,6 +1,6 @@
 """Pairwise benchmarks with people's labels in the form of TRACE's release: SpeakBench and S2S-Arena.
 
-The audio stays where the user has it; the labels say how it is called under its root.
+The audio stays where the user has it; the labels hold its names under that root.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from paras2s.reward.judges.llm_judge import Pair, Utterance
 from paras2s.types import DIMENSIONS, Dimension, Label, Unscored
 from paras2s.utils.io import read_json
 
-# Long answers are asked for ("recite the alphabet slowly"); more than this is not an answer.
+# Some instructions want long answers ("recite the alphabet slowly"); more than this is not an answer.
 MAX_ANSWER_S = 600.0
 
 
 class HumanLabels(BaseModel):
-    """People's label of each dimension, and of the whole."""
+    """People's label of each dimension, and the overall one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -122,7 +122,7 @@ def _read(root: Path, name: str) -> Clip:
 
 
 def label_counts(pairs: Sequence[SuitePair]) -> dict[str, dict[str, int]]:
-    """How many pairs are both bad, have a winner, are both good, per dimension and overall (TRACE, Table 6)."""
+    """Counts of pairs that are both bad, have a winner, are both good, per dimension and overall (TRACE, Table 6)."""
     names = {"both_bad": "both_bad", "both_good": "both_good", "1": "winner", "2": "winner"}
     return {
         dimension: {

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from paras2s.bench.speakbench.agreement import (
+from paras2s.bench.speakbench.data import Suite, SuitePair, label_counts
+from paras2s.bench.speakbench.metrics import (
     Labels,
     accuracy,
     cohen_kappa,
@@ -23,7 +24,6 @@ from paras2s.bench.speakbench.agreement import (
     winner_on_bad,
     winner_slice,
 )
-from paras2s.bench.speakbench.data import Suite, SuitePair, label_counts
 from paras2s.bench.speakbench.verdicts import VerdictRow
 from paras2s.reward.fusion import FusionRule
 from paras2s.types import DIMENSIONS, Label
@@ -32,7 +32,7 @@ Report = dict[str, Any]
 
 
 def oracle_report(suite: Suite, pairs: Sequence[SuitePair], rules: Mapping[str, FusionRule]) -> Report:
-    """How far each fusion rule, given people's own dimension labels, rebuilds their overall label; no judge is asked."""
+    """Scores fusion rules on people's own dimension labels: how often each gives their overall label, without a judge."""
     overall: list[Label] = [pair.label.overall for pair in pairs]
     clusters = [pair.instruction_id for pair in pairs]
     rows: list[Labels] = [pair.label.dimensions() for pair in pairs]
@@ -235,24 +235,23 @@ def _figure(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def _show_confusion(console: Console, found: Report) -> None:
+def _show_confusion(console: Console, confusion: Report) -> None:
     table = Table(title="people (rows) and judge (columns)", title_justify="left")
     table.add_column("")
-    for label in found["labels"]:
+    for label in confusion["labels"]:
         table.add_column(label, justify="right")
-    for label, row in zip(found["labels"], found["counts"], strict=True):
+    for label, row in zip(confusion["labels"], confusion["counts"], strict=True):
         table.add_row(label, *map(str, row))
     console.print(table)
-    if found["weighted_precision"] is not None:
-        console.print(
-            f"  weighted precision {100 * found['weighted_precision']:.1f} %, recall {100 * found['weighted_recall']:.1f} %"
-        )
+    if confusion["weighted_precision"] is not None:
+        precision, recall = confusion["weighted_precision"], confusion["weighted_recall"]
+        console.print(f"  weighted precision {100 * precision:.1f} %, recall {100 * recall:.1f} %")
 
 
-def show_comparison(console: Console, first: str, second: str, found: Report) -> None:
+def show_comparison(console: Console, first: str, second: str, comparison: Report) -> None:
     """Two judges."""
     console.print(
-        f"{first} less {second}: {share_text(found['difference'])}; right alone: {found['first_only']} and "
-        f"{found['second_only']}; McNemar p = {found['p_value']:.3g} ({found['test']})",
+        f"{first} less {second}: {share_text(comparison['difference'])}; right alone: {comparison['first_only']} and "
+        f"{comparison['second_only']}; McNemar p = {comparison['p_value']:.3g} ({comparison['test']})",
         highlight=False,
     )

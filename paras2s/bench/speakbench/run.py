@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paras2s.bench.results import require_new
 from paras2s.bench.speakbench.data import SuitePair, read_pair_audio
-from paras2s.bench.speakbench.verdicts import as_verdict_row, save_verdicts
+from paras2s.bench.speakbench.verdicts import as_verdict_row, load_verdicts, save_verdicts
 from paras2s.clients.chat import Bill
-from paras2s.errors import BudgetError, StorageError
+from paras2s.errors import BudgetError
 from paras2s.reward.judges.llm_judge import LLMJudge, Pair, Progress
 from paras2s.types import PairVerdict, Unscored
 
@@ -19,13 +20,13 @@ CHUNK_PAIRS = 64
 
 
 def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
-    """What it takes at most, and how many pairs cannot be judged, without a call; clips are measured for it, and kept."""
+    """The most that judging can cost, and how many pairs cannot be judged, without a call; clips are measured and cached."""
     bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
-        asked = judge.pair_requests([one for one in read if isinstance(one, Pair)])
-        bill += judge.client.estimate(asked)
-        unscored += len(read) - sum(isinstance(one, list) for one in asked)
+        requests = judge.pair_requests([one for one in read if isinstance(one, Pair)])
+        bill += judge.client.estimate(requests)
+        unscored += len(read) - sum(isinstance(one, list) for one in requests)
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
     return bill, unscored
 
@@ -35,8 +36,12 @@ def judge_suite(
 ) -> tuple[float, BudgetError | None]:
     """Judge all pairs and write their verdicts; seconds taken, and the error if the budget ended before the pairs did.
 
-    The file is written after every chunk. Replies are kept as they come, so a killed or stopped run repeats no call.
+    The file is written after every chunk. Replies are cached as they come, so a killed or stopped run repeats no call.
+
+    Raises:
+        StorageError: the file holds verdicts of another judge, or of another prompt.
     """
+    _require_new(path, judge)
     rows: list[dict[str, Any]] = []
     stopped: BudgetError | None = None
     started = time.perf_counter()
@@ -50,8 +55,8 @@ def judge_suite(
                 lambda now, total, done=done: on_progress(min(done + now, len(pairs)), len(pairs)),  # type: ignore[misc]
             )
         )
-        found: list[PairVerdict | Unscored | BudgetError] = [next(judged) if isinstance(one, Pair) else one for one in read]
-        for pair, one in zip(chunk, found, strict=True):
+        verdicts: list[PairVerdict | Unscored | BudgetError] = [next(judged) if isinstance(one, Pair) else one for one in read]
+        for pair, one in zip(chunk, verdicts, strict=True):
             if isinstance(one, BudgetError):
                 stopped = stopped or one
             else:
@@ -63,17 +68,7 @@ def judge_suite(
     return time.perf_counter() - started, stopped
 
 
-def require_new(path: Path, judge: LLMJudge) -> None:
-    """Refuse to replace another judge's verdicts.
-
-    Raises:
-        StorageError: the file is of another judge or prompt.
-    """
-    from paras2s.bench.speakbench.verdicts import load_verdicts
-
-    if not path.is_file():
-        return
-    own = f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"
-    there = {f"{row.judge}/{row.version}/{row.prompt_hash}" for row in load_verdicts(path).values() if row.labels}
-    if others := sorted(there - {own}):
-        raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")
+def _require_new(path: Path, judge: LLMJudge) -> None:
+    rows = load_verdicts(path).values() if path.is_file() else ()
+    there = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows if row.labels]
+    require_new(path, there, [f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"])

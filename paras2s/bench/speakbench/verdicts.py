@@ -1,4 +1,4 @@
-"""Recorded pair verdicts, one JSON object a line: what a judge said of which pair, or why it said nothing."""
+"""Recorded pair verdicts, one JSON object a line: a judge's verdict on each pair, or why there is none."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class VerdictRow(BaseModel):
         return self
 
 
-def as_verdict_row(index: int, found: PairVerdict | Unscored) -> dict[str, Any]:
+def as_verdict_row(index: int, verdict: PairVerdict | Unscored) -> dict[str, Any]:
     """A verdict as a line of the file."""
-    if isinstance(found, Unscored):
-        return {"index": index, "judge": found.judge, "unscored": found.reason, "reply": found.reply}
-    return {"index": index, **asdict(found)}
+    if isinstance(verdict, Unscored):
+        return {"index": index, "judge": verdict.judge, "unscored": verdict.reason, "reply": verdict.reply}
+    return {"index": index, **asdict(verdict)}
 
 
 def save_verdicts(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -67,14 +67,14 @@ def load_verdicts(path: Path) -> dict[int, VerdictRow]:
     Raises:
         DataError: no file, a wrong row, or a pair judged twice; names the line.
     """
-    found: dict[int, VerdictRow] = {}
+    rows: dict[int, VerdictRow] = {}
     for number, values in enumerate(read_jsonl(path), 1):
         try:
             row = VerdictRow.model_validate_json(json.dumps(values), strict=True)
         except ValidationError as error:
             wrong = error.errors()[0]
             raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
-        if row.index in found:
+        if row.index in rows:
             raise DataError(f"{path}:{number}: pair {row.index} is judged twice")
-        found[row.index] = row
-    return found
+        rows[row.index] = row
+    return rows

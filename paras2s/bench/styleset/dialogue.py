@@ -1,4 +1,4 @@
-"""Dialogues with a model that speaks: style instructions in two turns, and a role-play of a model with itself (StyleSet, A).
+"""Dialogues with a speaking model: style instructions in two turns, and a role-play of a model with itself (StyleSet, A).
 
 Several dialogues are led side by side, a turn of all of them at once. A turn that fails or is silent ends its dialogue, with
 the reason; it is never replaced.
@@ -11,36 +11,36 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.styleset.items import FollowingItem, RoleContext, Task
+from paras2s.bench.styleset.data import FollowingItem, RoleContext, Task
 from paras2s.bench.systems import Response
 from paras2s.data_gen.tts.base import SILENT_PEAK
 from paras2s.policy.types import Turn
 from paras2s.utils.cache import key_of
 
-# Of a joined dialogue (StyleSet, A.2.2). Models of one voice would otherwise sound like a monologue.
+# Of a joined dialogue (StyleSet, A.2.2): without silence, models of one voice would sound like a monologue.
 SILENCE_S, LONGEST_S = 2.0, 60.0
-# What a minute holds at least in the paper; less is no dialogue.
+# A minute in the paper holds at least so many; fewer are no dialogue.
 FEWEST_TURNS = 3
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Reply(Response):
-    """A turn that a model said. `left_out` turns of the dialogue it was not shown; `cut`: it was at its longest length."""
+    """A model's turn. `left_out` turns of the dialogue were not shown to it; `cut`: the turn is at its longest length."""
 
     left_out: int = 0
     cut: bool = False
 
 
 class DialogueModel(Protocol):
-    """Says the next turn of dialogues. `at_once` is how many are led side by side."""
+    """Gives the next turn of dialogues. `at_once` is how many are led side by side."""
 
     @property
     def at_once(self) -> int:
-        """As many as share a batch, or an endpoint's slots."""
+        """The size of a batch, or the number of an endpoint's slots."""
 
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
         """One turn each, from its own dialogue and seed alone. A user's turn is sound without words.
@@ -51,8 +51,8 @@ class DialogueModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Said:
-    """A turn of a dialogue as it was said, by instance 1 or 2."""
+class DialogueTurn:
+    """A turn of a dialogue, spoken by instance 1 or 2."""
 
     speaker: int
     text: str
@@ -63,46 +63,46 @@ class Said:
 
 @dataclass(frozen=True)
 class Dialogue:
-    """What the model said, in order, and why it ended before it was over (None: it did not)."""
+    """The model's turns, in order, and why the dialogue ended early (None: it did not)."""
 
-    said: tuple[Said, ...]
+    turns: tuple[DialogueTurn, ...]
     ended: str | None
 
 
-class _Course:
-    """A dialogue under way: each instance's own history, in which it is the assistant and what it hears the user."""
+class _OpenDialogue:
+    """A dialogue in progress: each instance's own history, in which it is the assistant and the other one the user."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.histories: tuple[list[Turn], list[Turn]] = ([], [])
-        self.said: list[Said] = []
+        self.turns: list[DialogueTurn] = []
         self.ended: str | None = None
 
-    def hear(self, side: int, clip: Clip) -> None:
+    def add_user_turn(self, side: int, clip: Clip) -> None:
         self.histories[side].append(Turn("user", "", clip))
 
-    def say(self, side: int, reply: Reply) -> None:
-        number = len(self.said) + 1
+    def add_reply(self, side: int, reply: Reply) -> None:
+        number = len(self.turns) + 1
         if reply.clip is None:
             self.ended = f"turn {number}: {reply.failed or 'no answer'}"
         elif float(np.abs(reply.clip.samples).max(initial=0.0)) <= SILENT_PEAK:
             self.ended = f"turn {number}: {reply.clip.duration_s:.1f} s of silence"
         else:
-            self.said.append(Said(side + 1, reply.text, reply.clip, reply.left_out, reply.cut))
+            self.turns.append(DialogueTurn(side + 1, reply.text, reply.clip, reply.left_out, reply.cut))
             self.histories[side].append(Turn("assistant", reply.text, reply.clip))
 
 
 def follow(
     model: DialogueModel, items: Sequence[FollowingItem], spoken: Mapping[str, Clip], seed: int, on_progress: Progress
 ) -> list[Dialogue]:
-    """Each sentence asked for alone, then in its style; `spoken` has a clip of every request."""
-    courses = [_Course(item.id) for item in items]
+    """Requests each sentence alone, then in its style; `spoken` has a clip of every request."""
+    dialogues = [_OpenDialogue(item.id) for item in items]
     for number in range(2):
-        for course, item in zip(courses, items, strict=True):
-            course.hear(0, spoken[item.requests()[number]])
-        _take_turn(model, courses, 0, number, seed)
+        for dialogue, item in zip(dialogues, items, strict=True):
+            dialogue.add_user_turn(0, spoken[item.requests()[number]])
+        _take_turn(model, dialogues, 0, number, seed)
         on_progress(number + 1, 2)
-    return [Dialogue(tuple(course.said), course.ended) for course in courses]
+    return [Dialogue(tuple(dialogue.turns), dialogue.ended) for dialogue in dialogues]
 
 
 def role_play(
@@ -113,37 +113,34 @@ def role_play(
     seed: int,
     on_progress: Progress,
 ) -> list[Dialogue]:
-    """One model as both roles: each instance is told its own, and then hears what the other one says.
+    """Plays one model in both roles: each instance is prompted with its own role, and then gets the other one's turns.
 
-    Instance 2 hears the first line at the end of its prompt, in the prompt's voice, as in the paper.
+    The prompt of instance 2 ends with the first line, in the prompt's voice, as in the paper.
     """
-    courses = [_Course(context.id) for context in contexts]
+    dialogues = [_OpenDialogue(context.id) for context in contexts]
     for number in range(turns):
         side = number % 2
-        for course, context in zip(courses, contexts, strict=True):
-            if course.ended is None:
-                course.hear(side, spoken[context.prompts()[side]] if number < 2 else course.said[-1].clip)
-        _take_turn(model, courses, side, number, seed)
+        for dialogue, context in zip(dialogues, contexts, strict=True):
+            if dialogue.ended is None:
+                dialogue.add_user_turn(side, spoken[context.prompts()[side]] if number < 2 else dialogue.turns[-1].clip)
+        _take_turn(model, dialogues, side, number, seed)
         on_progress(number + 1, turns)
-    return [Dialogue(tuple(course.said), course.ended) for course in courses]
+    return [Dialogue(tuple(dialogue.turns), dialogue.ended) for dialogue in dialogues]
 
 
-def _take_turn(model: DialogueModel, courses: Sequence[_Course], side: int, number: int, seed: int) -> None:
-    live = [course for course in courses if course.ended is None]
+def _take_turn(model: DialogueModel, dialogues: Sequence[_OpenDialogue], side: int, number: int, seed: int) -> None:
+    live = [dialogue for dialogue in dialogues if dialogue.ended is None]
     if not live:
         return
-    seeds = [turn_seed(seed, course.name, number) for course in live]
-    replies = model.reply([tuple(course.histories[side]) for course in live], seeds)
-    for course, reply in zip(live, replies, strict=True):
-        course.say(side, reply)
+    seeds = [turn_seed(seed, dialogue.name, number) for dialogue in live]
+    replies = model.reply([tuple(dialogue.histories[side]) for dialogue in live], seeds)
+    for dialogue, reply in zip(live, replies, strict=True):
+        dialogue.add_reply(side, reply)
 
 
 def turn_seed(seed: int, name: str, number: int) -> int:
-    """Of one turn: it depends on the run's seed, the item and the turn, and not on what else is asked."""
+    """The seed of one turn: it depends on the run's seed, the item and the turn, and on nothing else."""
     return int(key_of([seed, name, number])[:8], 16)
-
-
-# What is judged.
 
 
 @dataclass(frozen=True)
@@ -177,8 +174,8 @@ def crop(clip: Clip, longest_s: float = LONGEST_S) -> Clip:
     return Clip(clip.samples[: round(longest_s * clip.sample_rate_hz)], clip.sample_rate_hz)
 
 
-class SaidRow(BaseModel):
-    """A turn as it is kept beside the audio; `start_s` and `stop_s` are None where the crop left nothing of it."""
+class TurnRow(BaseModel):
+    """A turn as it is written beside the audio; `start_s` and `stop_s` are None where the crop left nothing of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -192,12 +189,13 @@ class SaidRow(BaseModel):
 
 
 class Output(BaseModel):
-    """What is to be judged of one item, or why there is nothing. `key` is of all that it was made from.
+    """The output of one item, or why there is nothing to judge. `key` identifies all that it was made from.
 
-    `ended` says why a dialogue was over early, which may still leave enough to judge. `said` is empty for others' clips.
+    `ended` says why a dialogue was over early, which may still leave enough to judge. `turns` is empty for others' clips; the
+    file calls it `said`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
     item: str
     system: str
@@ -206,7 +204,7 @@ class Output(BaseModel):
     unscored: str | None
     ended: str | None
     duration_s: float | None
-    said: tuple[SaidRow, ...]
+    turns: tuple[TurnRow, ...] = Field(alias="said")
 
     @model_validator(mode="after")
     def _check(self) -> Output:
@@ -215,30 +213,30 @@ class Output(BaseModel):
         return self
 
     @property
-    def heard(self) -> int:
-        """How many turns the judged clip holds."""
-        return sum(one.start_s is not None for one in self.said)
+    def turns_in_clip(self) -> int:
+        """The number of turns that the judged clip holds."""
+        return sum(one.start_s is not None for one in self.turns)
 
 
 def output_of(item: FollowingItem | RoleContext, system: str, key: str, dialogue: Dialogue) -> tuple[Output, Clip | None]:
-    """What a judge hears of a dialogue: the last answer to a style instruction, a minute of a role-play."""
-    said = dialogue.said
+    """The output of a dialogue and its clip: the last answer to a style instruction, a minute of a role-play."""
+    turns = dialogue.turns
     clip: Clip | None = None
-    places: tuple[tuple[float, float] | None, ...] = (None,) * len(said)
+    places: tuple[tuple[float, float] | None, ...] = (None,) * len(turns)
     if isinstance(item, RoleContext):
-        enough = len(said) >= FEWEST_TURNS
-        why = f"{len(said)} turns are no dialogue, at least {FEWEST_TURNS} are"
+        enough = len(turns) >= FEWEST_TURNS
+        why = f"{len(turns)} turns are no dialogue, at least {FEWEST_TURNS} are"
         if enough:
-            joined = join([one.clip for one in said])
+            joined = join([one.clip for one in turns])
             clip, places = joined.clip, joined.places
     else:
-        enough = len(said) == 2
-        why = f"{len(said)} answers of 2"
+        enough = len(turns) == 2
+        why = f"{len(turns)} answers of 2"
         if enough:
-            clip = said[-1].clip
+            clip = turns[-1].clip
             places = (None, (0.0, clip.duration_s))
     rows = tuple(
-        SaidRow(
+        TurnRow(
             speaker=one.speaker,
             text=one.text,
             duration_s=one.clip.duration_s,
@@ -247,7 +245,7 @@ def output_of(item: FollowingItem | RoleContext, system: str, key: str, dialogue
             left_out=one.left_out,
             cut=one.cut,
         )
-        for one, place in zip(said, places, strict=True)
+        for one, place in zip(turns, places, strict=True)
     )
     reason = None if enough else f"{why} ({dialogue.ended})" if dialogue.ended else why
     output = Output(
@@ -258,6 +256,6 @@ def output_of(item: FollowingItem | RoleContext, system: str, key: str, dialogue
         unscored=reason,
         ended=dialogue.ended,
         duration_s=clip.duration_s if clip else None,
-        said=rows,
+        turns=rows,
     )
     return output, clip

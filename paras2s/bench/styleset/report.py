@@ -1,354 +1,30 @@
-"""What verdicts and people's scores come to: StyleSet's Tables 1 and 2, means of each style element, a sweep of temperatures.
-
-A score of an item is a judge's mean over its votes, or the mean over people. Spreads in Table 1 are sample standard deviations
-(n - 1) of these scores over items. What has no score is counted beside a mean, and never part of it.
-"""
+"""The report of `bench styleset`: every table as JSON, and as Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations, product
-from pathlib import Path
-from statistics import correlation, fmean, stdev
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-
-from paras2s.bench.styleset.items import ELEMENTS, FollowingItem
-from paras2s.errors import DataError, one_line
-from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
-from paras2s.types import Unscored, Verdict
-from paras2s.utils.io import read_jsonl, write_jsonl
-
-FEWEST_COMMON = 3  # Two always lie on a line.
-FLAT = 1e-9
-PEOPLE = "people"
-CHANGES = "changes within"
-# Heads of tables, by the judge's task.
-TITLES = {
-    "style_following": "Style instructions (1 to 5)",
-    "role_play_style": "Role-play, style (1 to 5)",
-    "role_play_realism": "Role-play, realism (0 or 1)",
-}
-SD_SAYS = "sample standard deviation (n - 1) of the items' scores"
-Key = tuple[str, str]  # (system, item)
-
-
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    item: str = Field(min_length=1)
-    system: str = Field(min_length=1)
-    task: str
-
-    @field_validator("task")
-    @classmethod
-    def _known(cls, task: str) -> str:
-        if task not in TITLES:
-            raise ValueError(f"{task!r} is none of {', '.join(TITLES)}")
-        return task
-
-    def _check_score(self, score: float) -> None:
-        low, *_, high = SCALES[find_task(self.task).kind]
-        if not low <= score <= high:
-            raise ValueError(f"score: {score} of {self.task} is not between {low} and {high}")
-
-
-class StyleRow(_Row):
-    """A judge's score of one output, or the reason in `unscored`. `temperature` is None where the judge's own was asked at.
-
-    `spread` is the standard deviation of the votes; `reply` all that the judge said.
-    """
-
-    judge: str = Field(min_length=1)
-    version: str = ""
-    temperature: float | None = None
-    score: float | None = None
-    votes: tuple[float, ...] = ()
-    spread: float | None = None
-    unscored: str | None = None
-    reason: str = ""
-    reply: str = ""
-    cost_usd: float | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> StyleRow:
-        if (self.score is None) == (self.unscored is None):
-            raise ValueError("give either a score or the reason in 'unscored', and not both")
-        if self.score is not None:
-            self._check_score(self.score)
-        return self
-
-    @property
-    def label(self) -> str:
-        """The judge, and its temperature where several were asked for."""
-        return label_of(self.judge, self.temperature)
-
-
-class HumanRow(_Row):
-    """One person's score of one output."""
-
-    model_config = ConfigDict(str_strip_whitespace=True)
-
-    rater: str = Field(min_length=1)
-    score: float
-
-    @model_validator(mode="after")
-    def _check(self) -> HumanRow:
-        self._check_score(self.score)
-        return self
-
-
-RowKind = TypeVar("RowKind", StyleRow, HumanRow)
-
-
-def label_of(judge: str, temperature: float | None) -> str:
-    """What a judge is called in tables."""
-    return judge if temperature is None else f"{judge} T={temperature:g}"
-
-
-def row_of(item: str, system: str, task: str, judge: str, temperature: float | None, found: Verdict | Unscored) -> StyleRow:
-    """A verdict as a row."""
-    if isinstance(found, Unscored):
-        return StyleRow(
-            item=item, system=system, task=task, judge=judge, temperature=temperature, unscored=found.reason, reply=found.reply
-        )
-    return StyleRow(
-        item=item, system=system, task=task, judge=judge, version=found.version, temperature=temperature, score=found.score,
-        votes=found.votes, spread=found.spread, reason=found.reason, reply=found.reply, cost_usd=found.cost_usd,
-    )  # fmt: skip
-
-
-def save_rows(path: Path, rows: Iterable[StyleRow]) -> None:
-    """Replace the file.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    write_jsonl(path, (row.model_dump(mode="json") for row in rows))
-
-
-def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
-    """Recorded verdicts of one or several files.
-
-    Raises:
-        DataError: no file, a wrong row, or an output that a judge has two verdicts of; names file:line and key.
-    """
-    found: list[StyleRow] = []
-    seen: set[tuple[str, ...]] = set()
-    for path in paths:
-        lines = ((f"{path}:{number}", json.dumps(values)) for number, values in enumerate(read_jsonl(path), 1))
-        for where, line in lines:
-            row = _checked(where, StyleRow, line)
-            _once(seen, (row.label, row.task, row.system, row.item), where)
-            found.append(row)
-    return found
-
-
-def load_human(path: Path) -> list[HumanRow]:
-    """People's scores: a CSV with the columns item, system, task, rater and score.
-
-    Raises:
-        DataError: missing, empty, a missing or unknown column, a wrong value, or a rater twice on one output; names file:line.
-    """
-    try:
-        # Spreadsheets put a mark before the first column's name.
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
-    found: list[HumanRow] = []
-    seen: set[tuple[str, ...]] = set()
-    # Too few values become None, too many a column of their own; neither is allowed.
-    reader = csv.DictReader(io.StringIO(text), restkey="more values than columns")
-    try:
-        for values in reader:
-            where = f"{path}:{reader.line_num}"
-            row = _checked(where, HumanRow, values)
-            _once(seen, (row.rater, row.task, row.system, row.item), where)
-            found.append(row)
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num + 1}: {error}") from error
-    if not found:
-        raise DataError(f"{path}: holds no scores; expected the columns item, system, task, rater, score")
-    return found
-
-
-def _checked(where: str, kind: type[RowKind], values: Any) -> RowKind:
-    try:
-        return kind.model_validate_json(values, strict=True) if isinstance(values, str) else kind.model_validate(values)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
-
-
-def _once(seen: set[tuple[str, ...]], names: tuple[str, ...], where: str) -> None:
-    if names in seen:
-        raise DataError(f"{where}: {', '.join(names)} stands more than once")
-    seen.add(names)
-
-
-# Figures.
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Mean and standard deviation over the `n_scored` of `n_asked` items; None of nothing, and no deviation of one."""
-
-    mean: float | None
-    sd: float | None
-    n_scored: int
-    n_asked: int
-
-
-def cell_of(scores: Sequence[float | None]) -> Cell:
-    """Of the scores of items, None where one has none."""
-    known = [score for score in scores if score is not None]
-    return Cell(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, len(known), len(scores))
-
-
-@dataclass(frozen=True)
-class PairR:
-    """Pearson's r of two raters over the `n` outputs that both scored; None with the reason in `why_none`."""
-
-    first: str
-    second: str
-    n: int
-    r: float | None
-    why_none: str | None
-
-
-@dataclass(frozen=True)
-class MeanR:
-    """The mean of the `n_known` of `n_pairs` correlations that are defined; None where none is."""
-
-    r: float | None
-    n_known: int
-    n_pairs: int
-
-
-def pearson(first: tuple[str, Mapping[Key, float]], second: tuple[str, Mapping[Key, float]]) -> PairR:
-    """Of two raters, each a name and its scores."""
-    (one, mine), (other, theirs) = first, second
-    common = [key for key in mine if key in theirs]
-    sides = [[scores[key] for key in common] for scores in (mine, theirs)]
-    if len(common) < FEWEST_COMMON:
-        return PairR(one, other, len(common), None, f"{len(common)} outputs in common, at least {FEWEST_COMMON} are needed")
-    for name, values in zip((one, other), sides, strict=True):
-        if max(values) - min(values) < FLAT:
-            return PairR(one, other, len(common), None, f"all scores of {name} are the same")
-    return PairR(one, other, len(common), correlation(*sides), None)
-
-
-def mean_r(pairs: Sequence[PairR]) -> MeanR:
-    """The average of Table 2."""
-    known = [pair.r for pair in pairs if pair.r is not None]
-    return MeanR(fmean(known) if known else None, len(known), len(pairs))
-
-
-def table_1(rows: Sequence[StyleRow], ratings: Sequence[HumanRow]) -> dict[str, dict[str, dict[str, Cell]]]:
-    """By task, system and judge; people together are the last judge."""
-    given: dict[tuple[str, str], dict[str, dict[str, float | None]]] = defaultdict(lambda: defaultdict(dict))
-    for row in rows:
-        given[row.task, row.system][row.label][row.item] = row.score
-    for (task, system, item), score in _mean_ratings(ratings).items():
-        given[task, system][PEOPLE][item] = score
-    found: dict[str, dict[str, dict[str, Cell]]] = {}
-    for task in TITLES:
-        for (of_task, system), judges in given.items():
-            if of_task == task:
-                items = list(dict.fromkeys(item for scores in judges.values() for item in scores))
-                # People were asked for what anybody was; a judge for what it has a row of.
-                cells = {
-                    name: cell_of([scores.get(item) for item in (items if name == PEOPLE else scores)])
-                    for name, scores in judges.items()
-                }
-                found.setdefault(task, {})[system] = cells
-    return found
-
-
-def _mean_ratings(ratings: Sequence[HumanRow]) -> dict[tuple[str, str, str], float]:
-    given: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for one in ratings:
-        given[one.task, one.system, one.item].append(one.score)
-    return {key: fmean(scores) for key, scores in given.items()}
-
-
-def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By task: r of every two raters over (system, item), and the averages; systems in `left_out` are not correlated."""
-    judges: dict[str, dict[str, dict[Key, float]]] = defaultdict(lambda: defaultdict(dict))
-    people: dict[str, dict[str, dict[Key, float]]] = defaultdict(lambda: defaultdict(dict))
-    for row in rows:
-        if row.score is not None and row.system not in left_out:
-            judges[row.task][row.label][row.system, row.item] = row.score
-    for one in ratings:
-        if one.system not in left_out:
-            people[one.task][one.rater][one.system, one.item] = one.score
-    of_label = {row.label: row.judge for row in rows}
-    found = {}
-    for task in TITLES:
-        if task in judges or task in people:
-            humans = [pearson(*two) for two in combinations(people[task].items(), 2)]
-            mixed = {
-                name: [pearson((name, scores), one) for one in people[task].items()] for name, scores in judges[task].items()
-            }
-            machines = [pearson(*two) for two in combinations(judges[task].items(), 2)]
-            # One judge at two temperatures is no two judges.
-            two_judges = [pair for pair in machines if of_label[pair.first] != of_label[pair.second]]
-            found[task] = {
-                "human_human": asdict(mean_r(humans)),
-                "judge_judge": asdict(mean_r(two_judges)),
-                "judge_human": {name: asdict(mean_r(pairs)) for name, pairs in mixed.items()},
-                "pairs": [asdict(pair) for pair in (*humans, *(one for pairs in mixed.values() for one in pairs), *machines)],
-            }
-    return found
-
-
-def element_means(
-    rows: Sequence[StyleRow], ratings: Sequence[HumanRow], items: Sequence[FollowingItem]
-) -> dict[str, dict[str, dict[str, Cell]]]:
-    """By system, judge and style element: over the sentences whose style asks for it, or changes within the sentence."""
-    scores: dict[tuple[str, str], dict[str, float | None]] = defaultdict(dict)
-    for row in rows:
-        if row.task == "style_following":
-            scores[row.system, row.label][row.item] = row.score
-    for (task, system, item), score in _mean_ratings(ratings).items():
-        if task == "style_following":
-            scores[system, PEOPLE][item] = score
-    found: dict[str, dict[str, dict[str, Cell]]] = {}
-    for (system, judge), given in scores.items():
-        cells = {}
-        for element in (*ELEMENTS, CHANGES):
-            having = [item.id for item in items if (item.changes_within if element == CHANGES else element in item.elements)]
-            cells[element] = cell_of([given[name] for name in having if name in given])
-        found.setdefault(system, {})[judge] = cells
-    return found
-
-
-def sweep(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By judge and temperature, the same outputs judged at each: r with people and mean, SD of every system."""
-    found: dict[str, dict[str, Any]] = {}
-    for judge, temperature in dict.fromkeys((row.judge, row.temperature) for row in rows):
-        if temperature is not None:
-            mine = [row for row in rows if (row.judge, row.temperature) == (judge, temperature)]
-            label = label_of(judge, temperature)
-            agreement = table_2(mine, ratings, left_out)
-            found.setdefault(judge, {})[f"{temperature:g}"] = {
-                task: {
-                    "r_with_people": agreement[task]["judge_human"].get(label),
-                    "systems": {name: asdict(cells[label]) for name, cells in systems.items() if label in cells},
-                }
-                for task, systems in table_1(mine, []).items()
-            }
-    return found
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
+from typing import Any
+
+from paras2s.bench.styleset.data import ELEMENTS, FollowingItem
+from paras2s.bench.styleset.metrics import (
+    CHANGES,
+    SD_TEXT,
+    TITLES,
+    Cell,
+    HumanRow,
+    StyleRow,
+    element_means,
+    sweep,
+    table_1,
+    table_2,
+)
 
 
 def unscored_reasons(rows: Sequence[StyleRow]) -> list[dict[str, Any]]:
-    """Why outputs have no score, and how many of each judge and system."""
+    """The reasons why outputs have no score, counted by judge and system."""
     counted = Counter((row.task, row.system, row.label, row.unscored) for row in rows if row.unscored is not None)
     return [
         {"task": task, "system": system, "judge": judge, "reason": reason, "count": count}
@@ -364,11 +40,11 @@ def build_report(
     made: Mapping[str, Any],
     stopped: str | None = None,
 ) -> dict[str, Any]:
-    """All of it as JSON values; `made` says what the systems' outputs are like, `stopped` why not all was judged."""
+    """The full report as JSON values; `made` describes the systems' outputs, `stopped` says why not all was judged."""
     rated = {(one.task, one.system, one.item) for one in ratings}
     judged = {(row.task, row.system, row.item) for row in rows}
     return {
-        "sd": SD_SAYS,
+        "sd": SD_TEXT,
         "stopped": stopped,
         "table_1": _plain(table_1(rows, ratings)),
         "table_2": table_2(rows, ratings, left_out),
@@ -386,12 +62,9 @@ def _plain(value: Any) -> Any:
     return asdict(value) if isinstance(value, Cell) else {key: _plain(one) for key, one in value.items()}
 
 
-# Markdown.
-
-
 def markdown(report: Mapping[str, Any]) -> str:
-    """Every table for people."""
-    lines = ["# StyleSet", "", f"Mean ± SD over items; SD: {report['sd']}. Fewer scored than asked: (n of N)."]
+    """Every table as Markdown."""
+    lines = ["# StyleSet", "", f"Mean ± SD over items; SD: {report['sd']}. Where fewer are scored: (n of N)."]
     lines += ["", f"**Stopped before its end**: {' '.join(report['stopped'].split())}"] if report["stopped"] else []
     for task, systems in report["table_1"].items():
         judges = list(dict.fromkeys(name for cells in systems.values() for name in cells))

@@ -15,11 +15,18 @@ class AblationRow(Section):
 
     name: str = Field(pattern=r"^\w[\w .,+=-]*$", description="also its folder")
     set: dict[str, Any] = Field({}, description="dotted keys laid over the base")
-    system: Literal["words_only", "sft", "aligned", "topline"] = Field(
+    system: Literal["cascade", "sft", "aligned", "topline"] = Field(
         "aligned", description="whose score counts; only the aligned one is reinforced"
     )
     line: str = Field("", description="rows of one line are joined in the plot")
     x: float | None = Field(None, description="place on the plot's axis; null: not plotted")
+
+    @field_validator("system", mode="before")
+    @classmethod
+    def _renamed(cls, value: Any) -> Any:
+        if value == "words_only":
+            raise ValueError("'words_only' is called 'cascade' now")
+        return value
 
 
 class Claim(Section):

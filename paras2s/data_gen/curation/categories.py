@@ -1,4 +1,4 @@
-"""What queries are about: categories with their topics, pairs of contrasting styles and rules; shipped, or a user's."""
+"""Categories of queries, shipped or a user's: topics, pairs of contrasting styles, rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARKED = re.compile(r"\.\.|…|[\"“”]|[!?]{2,}|\b(?![AI]\b)[A-Z]{3,}\b|[\U00
 
 
 class QueryCategory(Section):
-    """One kind of contrast."""
+    """A category of contrasts, as a section of YAML."""
 
     prompt: str = Field(description="name of the prompt that asks for a list of sentences")
     engine: Literal["openai", "cosyvoice", "piper", "espeak"] = Field(description="of the voices that speak it")
@@ -36,9 +36,9 @@ class QueryCategory(Section):
 
     @model_validator(mode="after")
     def _check(self) -> QueryCategory:
-        every = [" ".join(topic.split()).lower() for topics in self.topics.values() for topic in topics]
-        if len(set(every)) < len(every):
-            raise ValueError(f"topic {max(every, key=every.count)!r} stands in two splits")
+        names = [" ".join(topic.split()).lower() for topics in self.topics.values() for topic in topics]
+        if len(set(names)) < len(names):
+            raise ValueError(f"topic {max(names, key=names.count)!r} stands in two splits")
         if not self.topics.get("train"):
             raise ValueError("topics: train must name at least one")
         if any(first == second for first, second in self.styles):
@@ -46,26 +46,26 @@ class QueryCategory(Section):
         return self
 
     def complaint(self, text: str) -> str | None:
-        """What is wrong with a sentence by the category's own rules; None: nothing."""
+        """Returns why a sentence breaks the category's rules, or None."""
         words = normalise_words(text)
         count = len(words.split())
         if not self.min_words <= count <= self.max_words:
-            return f"{count} words, {self.min_words} to {self.max_words} are asked for"
-        for taboo in self.forbidden:
-            if f" {normalise_words(taboo)} " in f" {words} ":
-                return f"holds {taboo!r}, which the rules forbid"
+            return f"{count} words, {self.min_words} to {self.max_words} are allowed"
+        for phrase in self.forbidden:
+            if f" {normalise_words(phrase)} " in f" {words} ":
+                return f"holds {phrase!r}, which the rules forbid"
         marked = MARKED.search(text) if self.plain_marks else None
         return f"{marked.group(0)!r} gives the tone away" if marked else None
 
 
 def load_categories(path: Path | None = None) -> dict[str, QueryCategory]:
-    """The shipped categories, with those of a file of the same form laid over them.
+    """Loads the shipped categories, overridden by those of a user's file of the same form.
 
     Raises:
         ConfigError: missing, not YAML, or not such a file; names the key.
     """
     shipped = resources.files("paras2s.data_gen.curation").joinpath("categories.yaml")
-    found: dict[str, Any] = yaml.safe_load(shipped.read_text())
+    values: dict[str, Any] = yaml.safe_load(shipped.read_text())
     if path is not None:
         try:
             own = yaml.safe_load(path.read_text())
@@ -75,5 +75,6 @@ def load_categories(path: Path | None = None) -> dict[str, QueryCategory]:
             raise ConfigError(f"{path}: expected categories by name")
         if strange := [name for name in own if not NAME.fullmatch(str(name))]:
             raise ConfigError(f"{path}: {strange[0]!r} is no name for a category: letters, digits, - and _ alone")
-        found |= own
-    return {name: parse_config(values, f"{path or 'categories'}: {name}", QueryCategory) for name, values in found.items()}
+        values |= own
+    source = path or "categories"
+    return {name: parse_config(category, f"{source}: {name}", QueryCategory) for name, category in values.items()}

@@ -1,4 +1,4 @@
-"""What a stage of the pipeline cost in this run."""
+"""The cost of a pipeline stage in a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Spend:
-    """Calls, tokens, USD and seconds of one stage. `cached` calls were paid for earlier; `failed` ones gave nothing of use.
+    """Calls, tokens, USD and seconds of one stage. `cached` calls were paid for earlier; `failed` ones gave no usable result.
 
     `usd` is None as soon as one price is unknown. Made by the stages; read by the report and the next estimate.
     """
@@ -21,5 +21,5 @@ class Spend:
     seconds: float = 0.0
 
     def pay(self, usd: float | None) -> None:
-        """Add a cost; one that is unknown makes the sum unknown."""
+        """Adds a cost; an unknown one makes the sum unknown."""
         self.usd = None if self.usd is None or usd is None else self.usd + usd

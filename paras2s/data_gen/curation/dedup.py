@@ -1,4 +1,4 @@
-"""The same sentence twice, or nearly: within a topic, and between what is trained on and what is held out."""
+"""A filter of near-duplicate sentences: within a topic, and between training and held-out data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ HELD_OUT = "held out"
 
 
 @dataclass
-class Duplicates:
-    """Sentences seen so far, normalised: a sentence of about 60 letters each, which is all that is kept of them."""
+class DuplicateFilter:
+    """Rejects sentences that are too similar to earlier ones; holds only their normalised words, about 60 letters each."""
 
     near: float
     _exact: set[str] = field(default_factory=set)
@@ -23,21 +23,21 @@ class Duplicates:
     _by_side: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def drop(self, scripts: Sequence[Script]) -> list[Script]:
-        """Scripts with later twins rejected; a rejected one is no twin of anybody."""
-        return [script if script.rejected_by else self._judge(script) for script in scripts]
+        """Rejects scripts that repeat an earlier one; a rejected script does not count as earlier."""
+        return [script if script.rejected_by else self._check(script) for script in scripts]
 
-    def _judge(self, script: Script) -> Script:
+    def _check(self, script: Script) -> Script:
         from rapidfuzz import fuzz, process
 
         words = normalise_words(script.text)
         if words in self._exact:
-            return reject(script, "duplicate", "the same words stand there already")
-        side, other = ("train", HELD_OUT) if script.split == "train" else (HELD_OUT, "train")
+            return reject(script, "duplicate", "the same words as an earlier sentence")
+        side, other_side = ("train", HELD_OUT) if script.split == "train" else (HELD_OUT, "train")
         topic = self._by_topic[script.category, script.topic]
-        for rivals in (topic, self._by_side[other]):
-            twin = process.extractOne(words, rivals, scorer=fuzz.token_sort_ratio, score_cutoff=self.near)
+        for candidates in (topic, self._by_side[other_side]):
+            twin = process.extractOne(words, candidates, scorer=fuzz.token_sort_ratio, score_cutoff=self.near)
             if twin is not None:
-                where = "" if rivals is topic else f" on the other side of the split ({other})"
+                where = "" if candidates is topic else f" on the other side of the split ({other_side})"
                 return reject(script, "duplicate", f"{twin[1]:.0f} of 100 like {twin[0]!r}{where}")
         self._exact.add(words)
         topic.append(words)

@@ -1,4 +1,4 @@
-"""Proof that nothing held out is anywhere in training: topics, speakers, words."""
+"""A check that no topic, speaker or sentence of the held-out splits is in training."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ TRAIN = "train"
 
 
 @dataclass
-class Sides:
-    """Topics, speakers and words of each split, by category; words as hashes, to keep little of each query."""
+class LeakageCheck:
+    """Topics, speakers and words of each split, by category; words as hashes, to save memory."""
 
     _seen: dict[str, dict[str, dict[str, set[object]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
     )
 
     def add(self, candidate: Candidate, split: str) -> None:
-        """Note a kept query."""
+        """Adds an accepted query."""
         own = self._seen[candidate.category]
         own["topic"][split].add(candidate.topic)
         own["speaker"][split].add(candidate.speaker)
         own["words"][split].add(hash(normalise_words(candidate.text)))
 
-    def prove(self) -> dict[str, str]:
-        """What published corpora share between their own splits, by "corpus/kind"; they cannot be dealt anew.
+    def check(self) -> dict[str, str]:
+        """Returns what published corpora share between their own, fixed splits, by "corpus/kind".
 
         Raises:
-            DataError: a category that was written here shares a topic, a voice or a sentence; names it.
+            DataError: a category other than a corpus shares a topic, a voice or a sentence between its splits; names it.
         """
         overlaps = {}
         for category, kinds in sorted(self._seen.items()):
             for kind, splits in sorted(kinds.items()):
-                held_out = set().union(*(found for split, found in splits.items() if split != TRAIN), set())
+                held_out = set().union(*(values for split, values in splits.items() if split != TRAIN), set())
                 both = splits.get(TRAIN, set()) & held_out
                 if not both:
                     continue

@@ -1,4 +1,4 @@
-"""A numbered list as an LLM writes it: what was asked for, and what is wrong with it."""
+"""Parses numbered lists as LLMs write them."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ QUOTES = "\"'“”‘’"
 
 @dataclass(frozen=True)
 class NumberedList:
-    """Items in the order they were written, and what the list does otherwise than asked ("" where nothing)."""
+    """Items in the order they were written, those beyond the expected count, and what is wrong with the list ("": nothing)."""
 
     items: tuple[str, ...]
     surplus: tuple[str, ...]
     complaint: str
 
 
-def read_numbered(text: str, asked: int) -> NumberedList:
-    """The items of a numbered list. Its numbers order nothing: a wrong one is told, and the item is taken all the same.
+def read_numbered(text: str, expected: int) -> NumberedList:
+    """Parses a numbered list. A wrong number is a complaint, and its item counts all the same.
 
-    Items beyond `asked` are surplus. A line right below an item goes on with it; other prose is passed over.
+    Items beyond `expected` are surplus. A line right below an item continues it; other prose is skipped.
     """
     numbers: list[int] = []
     texts: list[str] = []
     within = False
     for line in text.splitlines():
-        found = ITEM.match(line)
-        if found:
-            numbers.append(int(found.group(1)))
-            texts.append(found.group(2))
+        match = ITEM.match(line)
+        if match:
+            numbers.append(int(match.group(1)))
+            texts.append(match.group(2))
         elif within and line.strip():
             texts[-1] += f" {line.strip()}"
         within = bool(line.strip()) and bool(texts)
-    items = [_bare(one) for one in texts]
+    items = [_strip_quotes(item) for item in texts]
     complaints = []
-    if len(items) != asked:
-        complaints.append(f"{len(items)} items, {asked} were asked for")
+    if len(items) != expected:
+        complaints.append(f"{len(items)} items, {expected} were requested")
     if numbers != list(range(1, len(numbers) + 1)):
         complaints.append("wrongly numbered")
-    return NumberedList(tuple(items[:asked]), tuple(items[asked:]), "; ".join(complaints))
+    return NumberedList(tuple(items[:expected]), tuple(items[expected:]), "; ".join(complaints))
 
 
-def _bare(item: str) -> str:
-    """Without the quotes that some models put around each item, and without a trailing pair of styles in brackets."""
+def _strip_quotes(item: str) -> str:
+    """Removes the quotes that some models put around an item, and a trailing pair of styles in brackets."""
     item = re.sub(r"\s*\(\w+(?:\s*,\s*\w+)+\)\s*$", "", item).replace("**", "").strip()
     paired = len(item) > 1 and item[0] in QUOTES and item[-1] in QUOTES and not any(mark in item[1:-1] for mark in '"“”')
     return item[1:-1].strip() if paired else item

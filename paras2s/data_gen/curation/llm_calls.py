@@ -1,4 +1,4 @@
-"""What the pipeline asks language models, what it takes from their replies, and what each stage of it cost."""
+"""The pipeline's calls of language models: requests, parsed replies, and the cost of each stage."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from paras2s.data_gen.curation.list_parsing import NumberedList, read_numbered
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.reward.judges.parsing import read_as, require_whole
 from paras2s.reward.judges.prompts import Prompt, read_prompt
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 PACKAGE = "paras2s.data_gen.curation"
 Progress = Callable[[str, int, int], None]
-Found = TypeVar("Found", bound=BaseModel)
-Answer = TypeVar("Answer")
-# Failures of fewer calls than these say little.
-FEW = 10
+Record = TypeVar("Record", bound=BaseModel)
+Result = TypeVar("Result")
+# With fewer calls than this a share of failures says little.
+MIN_CALLS = 10
 
 
-class Checked(BaseModel):
-    """Base of replies: no key beyond those asked for."""
+class StructuredReply(BaseModel):
+    """Base of structured replies; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Neutrality(Checked):
-    """Whether the words alone lean to one of two styles (ParaS2S, B.1)."""
+class Neutrality(StructuredReply):
+    """The neutrality test: whether the words alone lean to one of two styles (ParaS2S, B.1)."""
 
     reasoning: str
     likelier: Literal["first", "second", "neutral"]
 
 
-class Reasonability(Checked):
-    """Whether each style is plausible for these words."""
+class Reasonability(StructuredReply):
+    """The reasonability test: whether each style is plausible for the words."""
 
     reasoning: str
     first: bool
     second: bool
 
 
-class Relevance(Checked):
-    """Whether good answers to the two styles differ in what matters."""
+class Relevance(StructuredReply):
+    """The relevance test: whether good answers to the two styles differ in what matters."""
 
     reasoning: str
     differ: bool
 
 
-class WrittenAnswer(Checked):
-    """A good answer: its words, and its tone in words."""
+class WrittenAnswer(StructuredReply):
+    """A good answer: its words, and a description of its tone."""
 
     answer: str = Field(min_length=1, max_length=600)
     tone: str = Field(min_length=1, max_length=300)
@@ -63,7 +63,7 @@ class WrittenAnswer(Checked):
 
 @dataclass
 class CurationLLM:
-    """The writer and the tester, their prompts, and what every stage cost so far."""
+    """The writer and the tester models, their prompts, and the cost of every stage so far."""
 
     config: CurationConfig
     writer: LLMClient
@@ -73,47 +73,47 @@ class CurationLLM:
 
     @classmethod
     def open(cls, config: CurationConfig, progress: Progress) -> CurationLLM:
-        """With a cache, so that no reply is paid for twice."""
-        kept = Kept(config.cache_dir / "curation.sqlite")
-        return cls(config, LLMClient(config.writer, kept, "writer"), LLMClient(config.tester, kept, "tester"), progress)
+        """Opens both models with one cache, so that no reply is paid for twice."""
+        cache = JsonCache(config.cache_dir / "curation.sqlite")
+        return cls(config, LLMClient(config.writer, cache, "writer"), LLMClient(config.tester, cache, "tester"), progress)
 
     def prompt(self, system: str, user: str) -> Prompt:
-        """Shipped prompts, or the user's."""
+        """Loads a prompt: shipped, or the user's."""
         folder = self.config.prompts
         return Prompt(read_prompt(system, folder, PACKAGE), read_prompt(user, folder, PACKAGE))
 
-    def ask(
-        self, stage: str, client: LLMClient, requests: Sequence[Request], read: Callable[[Reply], Answer]
-    ) -> list[Answer | JudgeError]:
-        """What `read` makes of each reply, in order. A reply that it refuses is not kept, so that a later run asks again.
+    def request_all(
+        self, stage: str, client: LLMClient, requests: Sequence[Request], parse: Callable[[Reply], Result]
+    ) -> list[Result | JudgeError]:
+        """Returns parsed replies in order. A reply that `parse` refuses is not cached, so that a later run requests it again.
 
         Raises:
-            BudgetError: the budget ended before the requests did. JudgeError: more calls failed than may. What was answered
-            is kept either way.
+            BudgetError: the budget ended before the requests did. JudgeError: too many calls failed. Usable replies stay
+            cached either way.
         """
         started = time.perf_counter()
 
         def usable(reply: Reply) -> bool:
-            return not isinstance(_read(reply, read), JudgeError)
+            return not isinstance(_parse(reply, parse), JudgeError)
 
         replies = client.complete_all(requests, lambda done, total: self.progress(stage, done, total), usable)
-        found = [one if isinstance(one, BudgetError) else _read(one, read) for one in replies]
-        self._count(stage, replies, found, time.perf_counter() - started)
-        for one in found:
-            if isinstance(one, BudgetError):
-                raise one
-        read_all = [one for one in found if not isinstance(one, BudgetError)]
-        failed = [one for one in read_all if isinstance(one, JudgeError)]
-        stop_if_too_many(stage, self.spends[stage], failed[-1:], self.config.max_failed_share)
-        return read_all
+        parsed = [reply if isinstance(reply, BudgetError) else _parse(reply, parse) for reply in replies]
+        self._count(stage, replies, parsed, time.perf_counter() - started)
+        for result in parsed:
+            if isinstance(result, BudgetError):
+                raise result
+        results = [result for result in parsed if not isinstance(result, BudgetError)]
+        failed = [result for result in results if isinstance(result, JudgeError)]
+        stop_if_too_many_failed(stage, self.spends[stage], failed[-1:], self.config.max_failed_share)
+        return results
 
     def _count(
-        self, stage: str, replies: Sequence[Reply | JudgeError | BudgetError], found: Sequence[Any], took_s: float
+        self, stage: str, replies: Sequence[Reply | JudgeError | BudgetError], parsed: Sequence[Any], took_s: float
     ) -> None:
         spend = self.spends.setdefault(stage, Spend())
         spend.requests += len(replies)
         spend.seconds += took_s
-        spend.failed += sum(isinstance(one, JudgeError | BudgetError) for one in found)
+        spend.failed += sum(isinstance(result, JudgeError | BudgetError) for result in parsed)
         for reply in replies:
             if isinstance(reply, Reply) and reply.cached:
                 spend.cached += 1
@@ -122,49 +122,49 @@ class CurationLLM:
                 spend.text_out_tokens += reply.tokens.text_out
                 spend.pay(reply.cost_usd)
 
-    def write(
-        self, stage: str, asked: Sequence[tuple[Prompt, Mapping[str, str]]], count: int
+    def write_lists(
+        self, stage: str, prompts: Sequence[tuple[Prompt, Mapping[str, str]]], count: int
     ) -> list[NumberedList | JudgeError]:
-        """Numbered lists of `count` items by the writer, one for each prompt with our own words."""
-        requests = [Request(prompt.messages({}, plain)) for prompt, plain in asked]
-        return self.ask(stage, self.writer, requests, lambda reply: _list(reply, count))
+        """Has the writer write numbered lists of `count` items, one for each prompt with its values."""
+        requests = [Request(prompt.messages({}, values)) for prompt, values in prompts]
+        return self.request_all(stage, self.writer, requests, lambda reply: _parse_list(reply, count))
 
     def check(
         self,
         stage: str,
         prompt: Prompt,
-        kind: type[Found],
+        kind: type[Record],
         values: Sequence[Mapping[str, Any]],
         plain: Mapping[str, str] | None = None,
-    ) -> list[Found | JudgeError]:
-        """One record by the tester for each set of data."""
+    ) -> list[Record | JudgeError]:
+        """Has the tester fill in one record for each set of values."""
         schema = kind.model_json_schema()
-        requests = [Request(prompt.messages(one, plain or {}), schema) for one in values]
-        return self.ask(stage, self.tester, requests, lambda reply: read_as(require_whole(reply), kind))
+        requests = [Request(prompt.messages(value, plain or {}), schema) for value in values]
+        return self.request_all(stage, self.tester, requests, lambda reply: read_as(require_whole(reply), kind))
 
 
-def stop_if_too_many(stage: str, spend: Spend, reasons: Sequence[object], most: float) -> None:
-    """Stop a stage that mostly fails: going on would pay for what cannot be used.
+def stop_if_too_many_failed(stage: str, spend: Spend, reasons: Sequence[object], max_share: float) -> None:
+    """Stops a stage that mostly fails: going on would pay for unusable replies.
 
     Raises:
-        JudgeError: of the ten and more calls of this run, a larger share than `most` failed.
+        JudgeError: of at least `MIN_CALLS` calls of this run, a larger share than `max_share` failed.
     """
-    if reasons and spend.requests >= FEW and spend.failed > most * spend.requests:
+    if reasons and spend.requests >= MIN_CALLS and spend.failed > max_share * spend.requests:
         raise JudgeError(
             f"{stage}: {spend.failed} of {spend.requests} failed, more than max_failed_share allows (the last: {reasons[-1]}); "
-            "mend it and run again: what was paid for is kept"
+            "mend it and run again: paid replies are cached"
         )
 
 
-def _list(reply: Reply, count: int) -> NumberedList:
-    found = read_numbered(require_whole(reply), count)
-    if not found.items:
+def _parse_list(reply: Reply, count: int) -> NumberedList:
+    numbered = read_numbered(require_whole(reply), count)
+    if not numbered.items:
         raise JudgeError("the reply holds no numbered list")
-    return found
+    return numbered
 
 
-def _read(reply: Reply | JudgeError, read: Callable[[Reply], Answer]) -> Answer | JudgeError:
+def _parse(reply: Reply | JudgeError, parse: Callable[[Reply], Result]) -> Result | JudgeError:
     try:
-        return reply if isinstance(reply, JudgeError) else read(reply)
+        return reply if isinstance(reply, JudgeError) else parse(reply)
     except JudgeError as error:
         return error

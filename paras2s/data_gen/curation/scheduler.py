@@ -1,4 +1,4 @@
-"""Which lists are still to be written, and who gets which script: decisions only, made from counts."""
+"""Schedules the lists to be written and assigns scripts to roles, from counts alone."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SPLIT_OF_ROLE: dict[Role, Split] = {
     "validation": "validation",
     "test": "test",
 }
-# Of the sentences written, how many are taken to survive before any was seen; later their own share counts.
+# The assumed share of sentences that survive, before any was tested; later the measured share counts.
 FIRST_YIELD, LEAST_YIELD = 0.5, 0.05
 YIELD_WEIGHT = 50
-# What comes through all text filters and speech, as a rule.
+# The usual share that passes all text and speech filters.
 USUAL_YIELD = 0.45
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one list is about."""
+    """The subject of a list."""
 
     category: str
     split: Split
@@ -39,120 +39,119 @@ class Cell:
 
 @dataclass(frozen=True)
 class ListRequest:
-    """Part number `part` of a cell's lists."""
+    """A list to be written: number `part` of a cell."""
 
     cell: Cell
     part: int
 
 
-class Dealer:
-    """Counts what is there, and decides from it alone."""
+class ScriptScheduler:
+    """Decides which lists are written next and which role a script gets."""
 
     def __init__(self, config: CurationConfig, categories: Mapping[str, QueryCategory]) -> None:
         self.config = config
-        self.kept: Counter[tuple[str, Role]] = Counter()
+        self.accepted: Counter[tuple[str, Role]] = Counter()
         self._written: Counter[tuple[str, Split]] = Counter()
         self._survived: Counter[tuple[str, Split]] = Counter()
-        # Scripts that passed and are not needed now; they are dealt before new ones are paid for.
-        self._bank: dict[tuple[str, str], list[Script]] = defaultdict(list)
+        # Scripts that passed and are not needed yet; they are assigned before new ones are paid for.
+        self._spare: dict[tuple[str, str], list[Script]] = defaultdict(list)
         self._queues = {pool: self._cells(pool, categories[pool[0]], number) for number, pool in enumerate(self.pools())}
 
     def pools(self) -> list[tuple[str, Split]]:
-        """Category and split of all that is wanted."""
+        """Returns category and split of all wanted contrasts."""
         splits = dict.fromkeys(SPLIT_OF_ROLE[role] for role, count in self.config.contrasts.items() if count)
         return [(name, split) for name in self.config.categories for split in splits]
 
     def _cells(self, pool: tuple[str, Split], category: QueryCategory, number: int) -> list[ListRequest]:
-        """Every list of a pool: all first parts in a drawn order, then all second ones."""
+        """Returns every list of a pool: all first parts in a random order, then all second ones."""
         name, split = pool
         cells = [Cell(name, split, topic, pair) for topic in category.topics.get(split, ()) for pair in category.styles]
         order = np.random.default_rng([self.config.seed, 21, number]).permutation(len(cells))
         return [ListRequest(cells[i], part) for part in range(1, self.config.max_lists + 1) for i in order]
 
     def need(self, category: str, split: Split) -> int:
-        """Contrasts that the roles of a split still lack."""
+        """Returns how many contrasts the roles of a split still lack."""
         wanted = {role: count for role, count in self.config.contrasts.items() if SPLIT_OF_ROLE[role] == split}
-        return sum(max(0, count - self.kept[category, role]) for role, count in wanted.items())
+        return sum(max(0, count - self.accepted[category, role]) for role, count in wanted.items())
 
     def next_lists(self, sentences: int | None = None) -> list[ListRequest]:
-        """The lists of the next round: as many as should fill what is lacking, within `texts_at_once`; [] when all is done.
+        """Returns the lists of the next round: enough for the lacking contrasts, within `texts_at_once`; [] when done.
 
-        `sentences`: how many may still be written, where that is limited.
+        `sentences`: how many may still be written, None without a limit.
         """
         size = self.config.list_size
-        lacking = {pool: self.need(*pool) - len(self._bank[pool]) for pool in self._queues}
+        lacking = {pool: self.need(*pool) - len(self._spare[pool]) for pool in self._queues}
         wanted = {pool: math.ceil(need / (size * self.share(pool))) for pool, need in lacking.items() if need > 0}
-        room, asked = max(1, self.config.texts_at_once // size), []
+        room, requests = max(1, self.config.texts_at_once // size), []
         room = room if sentences is None else min(room, math.ceil(sentences / size))
         while room and any(count and self._queues[pool] for pool, count in wanted.items()):
             for pool, count in wanted.items():
                 if room and count and self._queues[pool]:
-                    asked.append(self._queues[pool].pop(0))
+                    requests.append(self._queues[pool].pop(0))
                     wanted[pool] -= 1
                     room -= 1
-        return asked
+        return requests
 
     def share(self, pool: tuple[str, Split]) -> float:
-        """Of the sentences written for a pool, the share that survived, drawn toward a half while few were written."""
-        survived = self._survived[pool] + len(self._bank[pool])
+        """Returns the share of a pool's sentences that survived, shrunk toward a half while few were written."""
+        survived = self._survived[pool] + len(self._spare[pool])
         share = (survived + FIRST_YIELD * YIELD_WEIGHT) / (self._written[pool] + YIELD_WEIGHT)
         return max(share, LEAST_YIELD)
 
-    def deal(self, scripts: Sequence[Script]) -> list[tuple[Script, Role]]:
-        """Roles for scripts that passed the text tests, and for those that wait from earlier rounds; the rest waits on.
+    def assign(self, scripts: Sequence[Script]) -> list[tuple[Script, Role]]:
+        """Assigns roles to scripts that passed the text tests and to spare ones of earlier rounds; the rest becomes spare.
 
         Lists are taken in turn, so that no role is filled from one topic alone.
         """
         taken: Counter[tuple[str, Role]] = Counter()
-        dealt: list[tuple[Script, Role]] = []
-        waiting = [script for bank in self._bank.values() for script in bank]
-        self._bank.clear()
-        for script in (*waiting, *sorted(scripts, key=_turn)):
+        assigned: list[tuple[Script, Role]] = []
+        spare = [script for scripts in self._spare.values() for script in scripts]
+        self._spare.clear()
+        for script in (*spare, *sorted(scripts, key=_line_and_list)):
             lacking = [
                 role
                 for role, count in self.config.contrasts.items()
                 if SPLIT_OF_ROLE[role] == script.split
-                and self.kept[script.category, role] + taken[script.category, role] < count
+                and self.accepted[script.category, role] + taken[script.category, role] < count
             ]
             if lacking:
                 taken[script.category, lacking[0]] += 1
-                dealt.append((script, lacking[0]))
+                assigned.append((script, lacking[0]))
             else:
-                self._bank[script.category, script.split].append(script)
-        return dealt
+                self._spare[script.category, script.split].append(script)
+        return assigned
 
     def leftover(self) -> list[Script]:
-        """Scripts that passed and that no role wanted."""
-        return [script for bank in self._bank.values() for script in bank]
+        """Returns scripts that passed and that no role needed."""
+        return [script for scripts in self._spare.values() for script in scripts]
 
-    def count(self, written: Sequence[Script], kept: Sequence[tuple[Script, Role]]) -> None:
-        """Note a round's outcome: what was written, and the contrasts that came through everything."""
+    def count(self, written: Sequence[Script], accepted: Sequence[tuple[Script, Role]]) -> None:
+        """Counts the sentences of a round and the contrasts that passed every filter."""
         for script in written:
             self._written[script.category, script.split] += 1  # type: ignore[index]
-        for script, role in kept:
+        for script, role in accepted:
             self._survived[script.category, script.split] += 1  # type: ignore[index]
-            self.kept[script.category, role] += 1
+            self.accepted[script.category, role] += 1
 
     def out_of_reach(self) -> dict[str, tuple[int, int]]:
-        """Pools that all their lists would hardly fill, by "category/split": sentences there can be, contrasts wanted."""
-        found = {}
+        """Returns pools that all their lists would hardly fill, by "category/split": possible sentences, wanted contrasts."""
+        pools = {}
         for (name, split), queue in self._queues.items():
             most, wanted = len(queue) * self.config.list_size, self.need(name, split)
             if most * USUAL_YIELD < wanted:
-                found[f"{name}/{split}"] = (most, wanted)
-        return found
+                pools[f"{name}/{split}"] = (most, wanted)
+        return pools
 
     def missing(self) -> dict[str, int]:
-        """What the roles lack, by "category/role", where they lack anything."""
+        """Returns how many contrasts roles lack, by "category/role"."""
         return {
-            f"{name}/{role}": count - self.kept[name, role]
+            f"{name}/{role}": count - self.accepted[name, role]
             for name in self.config.categories
             for role, count in self.config.contrasts.items()
-            if count > self.kept[name, role]
+            if count > self.accepted[name, role]
         }
 
 
-def _turn(script: Script) -> tuple[int, str]:
-    """A script's place within its list comes first, then the list."""
+def _line_and_list(script: Script) -> tuple[int, str]:
     line = script.id.rpartition("-")[2]
     return int(line), script.id

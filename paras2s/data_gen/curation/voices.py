@@ -1,8 +1,7 @@
-"""Which voice says a script in which style, and the engines that voices have."""
+"""Voices of a curation: the engines they need, and which voice speaks a script in which style."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +16,9 @@ from paras2s.data_gen.curation.scheduler import SPLIT_OF_ROLE
 from paras2s.data_gen.tts.base import TTS, Line
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.types import Role, Script
+from paras2s.utils.seeds import seed_of
 
-# Styles that are the speaker's, and the kinds of voice that have them; every other style is delivery, by any adult.
+# Styles that belong to the speaker, and the kinds of voice that have them; any adult can speak every other style.
 KINDS_OF_STYLE: dict[str, tuple[str, ...]] = {"child": ("child",), "male": ("male",), "female": ("female",)}
 ADULTS = ("male", "female")
 OPTIONS: dict[str, set[str]] = {
@@ -30,26 +30,21 @@ OPTIONS: dict[str, set[str]] = {
 MANNERS_PER_STYLE = 4
 
 
-def seed_of(*parts: object) -> int:
-    """A seed from names."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")
-
-
 @dataclass
 class Engines:
-    """Engines by name, made when a voice first needs one."""
+    """TTS engines by name, opened when a voice first needs one."""
 
     config: CurationConfig
     spend: Spend = field(default_factory=Spend)
-    _made: dict[str, TTS] = field(default_factory=dict)
+    _open: dict[str, TTS] = field(default_factory=dict)
 
     def of(self, voice: VoiceConfig) -> TTS:
-        """The engine of a voice."""
-        if voice.engine not in self._made:
-            self._made[voice.engine] = self._make(voice.engine)
-        return self._made[voice.engine]
+        """Returns the engine of a voice."""
+        if voice.engine not in self._open:
+            self._open[voice.engine] = self._open_engine(voice.engine)
+        return self._open[voice.engine]
 
-    def _make(self, name: str) -> TTS:
+    def _open_engine(self, name: str) -> TTS:
         from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
         from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS
 
@@ -61,19 +56,19 @@ class Engines:
 
 
 def engine_of(config: CurationConfig, categories: Mapping[str, QueryCategory], category: str) -> str:
-    """The engine that speaks a category; of a corpus without sound, the one that is told in words how to speak."""
+    """Returns the engine of a category; for a corpus without audio, the one that takes instructions in words."""
     own = categories[category].engine if category in categories else "openai"
     return config.speak_with or own
 
 
 def voices_for(config: CurationConfig, engine: str, split: str, style: str) -> list[VoiceConfig]:
-    """Voices of an engine and a split that can have this style."""
+    """Returns the voices of an engine and a split that can speak this style."""
     kinds = KINDS_OF_STYLE.get(style, ADULTS)
-    return [one for one in config.voices if (one.engine, one.split) == (engine, split) and one.kind in kinds]
+    return [voice for voice in config.voices if (voice.engine, voice.split) == (engine, split) and voice.kind in kinds]
 
 
 def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]) -> None:
-    """Refuse a config that could not speak what it asks for, before anything is paid.
+    """Refuses a config whose voices cannot speak its categories, before anything is paid.
 
     Raises:
         ConfigError: a style has no voice in some split, a voice stands twice, or a voice to copy has no clip.
@@ -113,47 +108,47 @@ def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]
 
 
 def pick_voices(config: CurationConfig, engine: str, script: Script) -> dict[str, VoiceConfig]:
-    """A voice for each style that is spoken; where both can have the same one, they have it: only delivery differs."""
+    """Picks a voice for each spoken style; one voice for both where it can speak both, so that only delivery differs."""
     rng = np.random.default_rng([config.seed, seed_of(script.id)])
     spoken = script.styles[: script.spoken_styles]
-    shared = [v for v in voices_for(config, engine, script.split, spoken[0]) if _fits_all(v, spoken)]
+    shared = [voice for voice in voices_for(config, engine, script.split, spoken[0]) if _fits_all(voice, spoken)]
     if shared:
         return dict.fromkeys(spoken, shared[int(rng.integers(len(shared)))])
     options = {style: voices_for(config, engine, script.split, style) for style in spoken}
-    return {style: found[int(rng.integers(len(found)))] for style, found in options.items()}
+    return {style: voices[int(rng.integers(len(voices)))] for style, voices in options.items()}
 
 
 def _fits_all(voice: VoiceConfig, styles: Sequence[str]) -> bool:
-    # Age and gender are heard in who speaks, so their two styles are two people.
+    # Age and gender belong to the speaker, so their two styles are two voices.
     delivery = all(style not in KINDS_OF_STYLE and style != "adult" for style in styles)
     return delivery and all(voice.kind in KINDS_OF_STYLE.get(style, ADULTS) for style in styles)
 
 
-def describe_styles(asker: CurationLLM, styles: Sequence[str]) -> dict[str, list[str]]:
-    """Instructions for a synthesiser that is told in words how to speak, several a style (ParaS2S, section 3.1, step 3).
+def describe_styles(llm: CurationLLM, styles: Sequence[str]) -> dict[str, list[str]]:
+    """Has instructions for a TTS engine that takes words written, several a style (ParaS2S, section 3.1, step 3).
 
     Raises:
-        JudgeError: none could be had for a style; without them all styles would sound alike.
+        JudgeError: a style has none; without them all styles would sound alike.
     """
     plain = {"count": str(MANNERS_PER_STYLE)}
-    prompt = asker.prompt("write_system", "manner")
-    found = asker.write("manners", [(prompt, plain | {"style": style}) for style in styles], MANNERS_PER_STYLE)
+    prompt = llm.prompt("write_system", "manner")
+    lists = llm.write_lists("manners", [(prompt, plain | {"style": style}) for style in styles], MANNERS_PER_STYLE)
     manners = {}
-    for style, one in zip(styles, found, strict=True):
-        if isinstance(one, JudgeError):
-            raise JudgeError(f"style {style!r}: no instruction for the synthesiser ({one}); run again")
-        manners[style] = list(one.items)
+    for style, reply in zip(styles, lists, strict=True):
+        if isinstance(reply, JudgeError):
+            raise JudgeError(f"style {style!r}: no instruction for the synthesiser ({reply}); run again")
+        manners[style] = list(reply.items)
     return manners
 
 
 def query_line(config: CurationConfig, script: Script, style: str, voice: VoiceConfig, manners: Mapping[str, Any]) -> Line:
-    """The line of one query."""
-    told = manners.get(style, [""]) if voice.engine == "openai" else [""]
+    """Returns the TTS line of a query."""
+    instructions = manners.get(style, [""]) if voice.engine == "openai" else [""]
     number = seed_of(config.seed, script.id, style)
-    return Line(script.text, voice, style, told[number % len(told)], number % 1000)
+    return Line(script.text, voice, style, instructions[number % len(instructions)], number % 1000)
 
 
 def query_name(role: Role, script_id: str, style: str) -> str:
-    """Names a query; prompts for RL have no labels, and their name must not tell them either."""
+    """Returns the name of a query; prompts for RL have no labels, and their name must not reveal them either."""
     plain = f"{script_id}-{style}"
     return f"rl-{seed_of(plain):08x}{seed_of(plain, 1):08x}" if role == "rl" else plain

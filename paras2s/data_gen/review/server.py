@@ -1,7 +1,7 @@
-"""The human check of the pipeline (paper, section 3.1, step 5, and section 4.1): people listen, and accept or reject.
+"""The page of the human check (ParaS2S, section 3.1, step 5, and section 4.1): annotators listen, and accept or reject.
 
-A query has one clip: are the words and the style right? A spoken answer has several takes, of which one stands: a person may
-have another one used, or none. Decisions go to a JSONL file at once, so the check can be left and taken up again at any
+A query has one clip: are the words and the style right? A spoken answer has several takes, of which one is picked: an annotator
+may pick another one, or none. Decisions go to a JSONL file at once, so the check can be left and taken up again at any
 point, and several people can check the same items into the same file, one after the other or side by side.
 
 The page is served on the loopback address only. Because every other page open in the same browser can reach that address
@@ -47,20 +47,20 @@ PACE_MIN_DECISIONS = 3
 
 @dataclass(frozen=True)
 class CheckItem:
-    """One thing to listen to. Made by the pipeline; read by the page."""
+    """An item to check. Made by the pipeline; read by the page."""
 
     id: str
     kind: Literal["query", "answer"]
-    text: str  # what should be heard
-    style: str  # how it should sound
+    text: str  # the intended words
+    style: str  # the intended style
     clips: tuple[Path, ...]  # a query has one; an answer has its takes
-    picked: int  # which take stands now (0 for a query)
-    details: dict[str, str]  # shown small: category, heard transcript, word error rate, ...
+    picked: int  # the take that is used now (0 for a query)
+    details: dict[str, str]  # shown small: category, transcript, word error rate, ...
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What one annotator says of one item; as an outcome of `judge_items`, what all of them say together."""
+    """An annotator's decision on an item; as an outcome of `judge_items`, that of all annotators together."""
 
     item_id: str
     annotator: str
@@ -70,7 +70,7 @@ class Decision:
 
 
 class _Row(BaseModel):
-    """A line of the file: a decision, or that the annotator's latest one on this item is taken back."""
+    """A line of the file: a decision, or an undo of the annotator's latest one on this item."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -89,7 +89,7 @@ class _Row(BaseModel):
 
 
 class _Posted(BaseModel):
-    """The body of a decision as the page sends it; the annotator is the session's, never the sender's to say."""
+    """The body of a decision as the page sends it; the annotator is always the session's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -105,9 +105,9 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def load_decisions(path: Path) -> list[Decision]:
-    """The decisions that bind, in the order they were made: an annotator's last one on each item, unless taken back.
+    """Loads the valid decisions in the order they were made: an annotator's last one on each item, unless undone.
 
-    No file is no decisions: nobody has begun.
+    No file means no decisions.
 
     Raises:
         DataError: a line is not a decision; names the file and the line.
@@ -135,27 +135,27 @@ def load_decisions(path: Path) -> list[Decision]:
 
 
 def judge_items(decisions: Sequence[Decision], annotators_needed: int = 1) -> dict[str, Decision | str]:
-    """The outcome of every item somebody has decided; an item nobody has decided is not in it.
+    """Returns the outcome of every item with a decision.
 
-    All annotators of an item vote, also those beyond `annotators_needed`. An outcome names every voter and holds every note.
+    All annotators of an item vote, also those beyond `annotators_needed`. An outcome names all of them and joins their notes.
 
     Args:
         decisions: in the order they were made; of an annotator's decisions on an item, the last binds.
-        annotators_needed: with fewer, the item's outcome is a line that says it waits.
+        annotators_needed: with fewer, the item's outcome is a line that begins with "waiting".
 
     Returns:
         By item: a `Decision` (accepted if more than half accept, with the take most of those name; of takes named equally
         often, that of the earliest voter) or the line "waiting: 1 of 3 annotators".
 
     Raises:
-        ConfigError: fewer than one annotator is asked for.
+        ConfigError: `annotators_needed` is below 1.
     """
     if annotators_needed < 1:
         raise ConfigError(f"annotators_needed: {annotators_needed} is no number of people; give 1 or more")
     votes: dict[str, dict[str, Decision]] = {}
     for decision in decisions:
         of_item = votes.setdefault(decision.item_id, {})
-        # Put in anew, so that the order is that of the votes that bind.
+        # Inserted anew, so that the order is that of the valid votes.
         of_item.pop(decision.annotator, None)
         of_item[decision.annotator] = decision
     return {item_id: _outcome(list(of_item.values()), annotators_needed) for item_id, of_item in votes.items()}
@@ -170,17 +170,17 @@ def _outcome(votes: Sequence[Decision], annotators_needed: int) -> Decision | st
         votes[0].item_id,
         ", ".join(vote.annotator for vote in votes),
         accept,
-        # Of equal counts, `most_common` gives the one met first.
+        # Of equal counts, `most_common` returns the first one.
         Counter(choices).most_common(1)[0][0] if accept else None,
         "; ".join(vote.note for vote in votes if vote.note),
     )
 
 
 class CheckSession:
-    """One annotator at one list of items: what is left, and where decisions go. No HTTP, and for one thread at a time."""
+    """The check of a list of items by one annotator: what is pending, and where decisions go. No HTTP; not thread-safe."""
 
     def __init__(self, items: Sequence[CheckItem], path: Path, annotator: str) -> None:
-        """Take the check up where this annotator left it.
+        """Continues the check where this annotator left it.
 
         Raises:
             ConfigError: the name is empty, too long or has other characters than letters, digits, dot, dash, underscore.
@@ -212,32 +212,32 @@ class CheckSession:
                 )
             if known is not None and decision.annotator == annotator:
                 self._mine[known.id] = decision
-        # This session's decisions in order, each with what stood before it.
+        # This session's decisions in order, each with the decision it replaced.
         self._done: list[tuple[CheckItem, Decision | None]] = []
 
     def pending(self) -> list[CheckItem]:
-        """Those this annotator has not decided, in order."""
+        """Returns the items without a decision of this annotator, in order."""
         return [item for item in self.items if item.id not in self._mine]
 
     def progress(self) -> tuple[int, int]:
-        """Items decided by this annotator, in whichever session, and all items."""
+        """Returns the number of items decided by this annotator, in any session, and of all items."""
         return len(self._mine), len(self.items)
 
     def decided(self) -> list[Decision]:
-        """What this annotator has decided, in the order of the items."""
+        """Returns this annotator's decisions, in the order of the items."""
         return [self._mine[item.id] for item in self.items if item.id in self._mine]
 
     def can_undo(self) -> bool:
-        """Whether this session has a decision that `undo` would take back."""
+        """Whether this session has a decision to undo."""
         return bool(self._done)
 
     def decide(self, decision: Decision) -> None:
-        """Write a decision down; one on an item already decided replaces what this annotator said of it.
+        """Records a decision; it replaces this annotator's earlier one on the item.
 
-        A choice of the take that is picked anyway is kept as None, and a rejected item has no choice.
+        A choice of the take that is picked anyway is stored as None, and a rejected item has no choice.
 
         Raises:
-            DataError: no such item or take, or the decision is somebody else's. StorageError: the disk refused.
+            DataError: no such item or take, or the decision is another annotator's. StorageError: the disk refused.
         """
         item = self._by_id.get(decision.item_id)
         if item is None:
@@ -257,9 +257,9 @@ class CheckSession:
         self._mine[item.id] = decision
 
     def undo(self) -> CheckItem | None:
-        """Take this session's last decision back; what stood before it stands again. None if there is nothing to take back.
+        """Undoes this session's last decision and restores the one before; returns its item, None without a decision.
 
-        A row that says so is added: nothing is ever removed from the file, which others may be writing to.
+        It adds a row: nothing is ever removed from the file, which others may be writing to.
 
         Raises:
             StorageError: the disk refused.
@@ -277,7 +277,7 @@ class CheckSession:
 
 
 def _end_last_row(path: Path) -> None:
-    """End a whole last row that has no line break (an editor's doing): it counts, but the next append would cut it off."""
+    """Adds the line break that a complete last row lacks after manual editing; the next append would cut that row off."""
     if not path.is_file():
         return
     try:
@@ -294,7 +294,7 @@ def _end_last_row(path: Path) -> None:
 
 
 def time_left(paces_s: Sequence[float], remaining: int) -> str:
-    """How long `remaining` items take at this session's pace, in words; empty while the pace is not known.
+    """Returns in words how long `remaining` items take at this session's pace; empty while the pace is not known.
 
     The pace is the median, so that a break does not count.
     """
@@ -308,7 +308,7 @@ def time_left(paces_s: Sequence[float], remaining: int) -> str:
 
 
 class _Refusal(Exception):
-    """A request that is not answered as asked: the status and the one-line reason."""
+    """A refused request: the HTTP status and a one-line reason."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -316,7 +316,7 @@ class _Refusal(Exception):
 
 
 class _CheckServer(ThreadingHTTPServer):
-    """The session behind the page; `lock` keeps requests from two tabs apart."""
+    """The HTTP server of a session; `lock` serialises requests of two tabs."""
 
     daemon_threads = True
 
@@ -333,7 +333,7 @@ class _CheckServer(ThreadingHTTPServer):
         self.hosts = {*names, *(("127.0.0.1", "localhost") if self.server_port == 80 else ())}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A tab that was closed in the middle of a request is no error; anything else is printed."""
+        """Ignores a tab that was closed in the middle of a request; prints any other error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -342,7 +342,7 @@ class _CheckServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
     def state(self, item: CheckItem | None = None) -> dict[str, Any]:
-        """What the page shows now: `item`, or else the first one pending."""
+        """Returns what the page shows: `item`, or else the first pending one."""
         pending = self.session.pending()
         item = item or (pending[0] if pending else None)
         decided, total = self.session.progress()
@@ -373,22 +373,22 @@ class _CheckServer(ThreadingHTTPServer):
         }
 
     def decide(self, posted: _Posted) -> None:
-        """Hand a decision from the page to the session."""
+        """Passes a decision from the page to the session."""
         self.session.decide(Decision(posted.item_id, self.session.annotator, posted.accept, posted.choice, posted.note.strip()))
         self.paces_s.append(time.monotonic() - self.shown_at_s)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """The page, the clips by number, and three things to post: /decide, /undo, /done."""
+    """Serves the page and the clips by number; accepts posts to /decide, /undo and /done."""
 
     server: _CheckServer
     timeout = SOCKET_TIMEOUT_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The terminal belongs to the command line."""
+        """Logs nothing: the terminal belongs to the command line."""
 
     def do_GET(self) -> None:
-        """The page or a clip."""
+        """Sends the page or a clip."""
         try:
             self._check_host()
             url = self._url()
@@ -404,7 +404,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(refusal)
 
     def do_POST(self) -> None:
-        """A decision, taking one back, or the end."""
+        """Handles a decision, an undo, or the end."""
         try:
             # Read before anything is refused: closing on unread bytes would reset the connection and lose the reason.
             body = self._body()
@@ -513,7 +513,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {
             "Content-Type": kind,
             "Content-Length": str(len(data)),
-            # A page kept by the browser would show an item that is long decided.
+            # A page cached by the browser would show an item that is long decided.
             "Cache-Control": "no-store",
             "Cross-Origin-Resource-Policy": "same-origin",
             "Referrer-Policy": "no-referrer",
@@ -528,17 +528,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
             self.wfile.flush()
         except ConnectionError:
-            # The tab was closed meanwhile; what was decided is on disk.
+            # The tab was closed meanwhile; the decision is on disk.
             self.close_connection = True
 
 
 def serve(session: CheckSession, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve the page until its "done" button or a KeyboardInterrupt.
+    """Serves the page until its "done" button or a KeyboardInterrupt.
 
     Args:
-        session: whose items are checked.
-        port: of 127.0.0.1; 0 takes any that is free.
-        on_ready: gets the address to open, once it answers; pages are sent only after it returns.
+        session: the items and their annotator.
+        port: on 127.0.0.1; 0 takes any free one.
+        on_ready: called with the address to open; pages are sent only after it returns.
 
     Raises:
         ConfigError: the port cannot be used.

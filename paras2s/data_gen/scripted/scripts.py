@@ -1,4 +1,4 @@
-"""Scripts and answers, and who gets which: topics divide train from test, contrasts divide the roles within train."""
+"""The shipped scripts and answers, and their split: topics separate train from test, contrasts the roles within train."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEST_TOPICS: dict[Category, frozenset[str]] = {
     "age": frozenset({"privacy", "vehicles"}),
     "gender": frozenset({"ceremony", "sports"}),
 }
-# Topics on which settings are chosen, so that the test is asked once.
+# Topics on which settings are chosen, so that the test set stays unseen.
 VALIDATION_TOPICS: dict[Category, frozenset[str]] = {
     "emotion": frozenset({"culture", "news"}),
     "sarcasm": frozenset({"culture", "news"}),
@@ -36,7 +36,7 @@ VALIDATION_TOPICS: dict[Category, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Contrast:
-    """One sentence and the two styles that call for different answers."""
+    """A sentence and the two styles that call for different answers."""
 
     id: str
     category: Category
@@ -47,7 +47,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Family:
-    """The fitting answers to one style, and the tone they are spoken in."""
+    """The fitting answers to a style, and the tone they are spoken in."""
 
     style: str
     tone: str
@@ -60,27 +60,27 @@ def _read(name: str) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def load_contrasts() -> tuple[Contrast, ...]:
-    """All scripts, in the order of the files.
+    """Loads all scripts, in the order of the files.
 
     Raises:
         DataError: an unknown style, or the same words twice.
     """
-    found: list[Contrast] = []
+    contrasts: list[Contrast] = []
     for category in CATEGORIES:
         for number, row in enumerate(_read(f"scripts/{category}.yaml")["contrasts"]):
             first, second = row["styles"]
             if first == second or not {first, second} <= USER_STYLES.keys():
                 raise DataError(f"scripts/{category}.yaml, entry {number}: styles {row['styles']} are not two known ones")
-            found.append(Contrast(f"{category}{number:03d}", category, row["topic"], row["text"], (first, second)))
-    words = [normalise_words(contrast.text) for contrast in found]
+            contrasts.append(Contrast(f"{category}{number:03d}", category, row["topic"], row["text"], (first, second)))
+    words = [normalise_words(contrast.text) for contrast in contrasts]
     if len(set(words)) != len(words):
         raise DataError("scripts: the same words stand twice, which would leak between splits")
-    return tuple(found)
+    return tuple(contrasts)
 
 
 @functools.lru_cache(maxsize=1)
 def load_families() -> dict[str, Family]:
-    """Answer families by style."""
+    """Loads the answer families by style."""
     families = {}
     for style, row in _read("answers.yaml")["families"].items():
         if style not in USER_STYLES or row["tone"] not in AGENT_TONES:
@@ -90,39 +90,39 @@ def load_families() -> dict[str, Family]:
 
 
 @functools.lru_cache(maxsize=1)
-def load_words_only() -> dict[Category, tuple[str, ...]]:
-    """What a system answers that hears only the words, by category."""
-    return {category: tuple(rows) for category, rows in _read("answers.yaml")["words_only"].items()}
+def load_cascade() -> dict[Category, tuple[str, ...]]:
+    """The cascade's answers by category."""
+    return {category: tuple(rows) for category, rows in _read("answers.yaml")["cascade"].items()}
 
 
 @functools.lru_cache(maxsize=1)
 def load_calibration() -> tuple[str, ...]:
-    """Sentences for fitting tone classifiers."""
+    """Loads the sentences on which tone classifiers are fitted."""
     return tuple(_read("calibration.yaml")["sentences"])
 
 
 def take_balanced(contrasts: list[Contrast], count: int) -> list[Contrast]:
-    """Take `count` contrasts out of the list: always the first of those whose styles have been taken least.
+    """Takes `count` contrasts out of the list: always the first of those whose styles have been taken least.
 
-    A plain draw of a dozen left some emotion without a single demonstration, and no policy finds an answer it never gives.
+    A plain draw of a dozen left some emotion without a single demonstration, and no policy finds an answer it never samples.
     """
     taken: Counter[str] = Counter()
-    found = []
+    balanced = []
     for _ in range(count):
-        best = min(contrasts, key=lambda one: sorted(taken[style] for style in one.styles))
+        best = min(contrasts, key=lambda contrast: sorted(taken[style] for style in contrast.styles))
         contrasts.remove(best)
         taken.update(best.styles)
-        found.append(best)
-    return found
+        balanced.append(best)
+    return balanced
 
 
 def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
-    """Deal contrasts to roles, equally many a category; a topic kept for a test or for validation has that role only.
+    """Assigns contrasts to roles, equally many a category; a topic of the test or validation set has that role only.
 
-    "preference" and "rl" together are the RL prompts; "rl" are those of which no labelled copy is kept.
+    "preference" and "rl" together are the RL prompts; "rl" are those without a labelled copy.
 
     Raises:
-        ConfigError: more contrasts asked than there are scripts.
+        ConfigError: more contrasts are requested than there are scripts.
     """
     if config.preference_contrasts > config.rl_contrasts:
         raise ConfigError("data.preference_contrasts: must not be more than data.rl_contrasts, whose clips they share")
@@ -131,16 +131,16 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
     for category in CATEGORIES:
         rng = np.random.default_rng([seed, CATEGORIES.index(category)])
         own = [contrast for contrast in contrasts if contrast.category == category]
-        kept = TEST_TOPICS[category] | VALIDATION_TOPICS[category]
-        train = _shuffled([c for c in own if c.topic not in kept], rng)
+        held_out = TEST_TOPICS[category] | VALIDATION_TOPICS[category]
+        train = _shuffled([c for c in own if c.topic not in held_out], rng)
         test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
         validation = _shuffled([c for c in own if c.topic in VALIDATION_TOPICS[category]], rng)
-        asked = (sum(wanted), config.validation_contrasts, config.test_contrasts)
-        there = (len(train), len(validation), len(test))
-        if any(a > b for a, b in zip(asked, there, strict=True)):
+        requested = (sum(wanted), config.validation_contrasts, config.test_contrasts)
+        available = (len(train), len(validation), len(test))
+        if any(a > b for a, b in zip(requested, available, strict=True)):
             raise ConfigError(
-                f"data: {category} has {there[0]} training, {there[1]} validation and {there[2]} test scripts, "
-                f"{asked[0]}, {asked[1]} and {asked[2]} are asked for; lower data.*_contrasts"
+                f"data: {category} has {available[0]} training, {available[1]} validation and {available[2]} test scripts, "
+                f"{requested[0]}, {requested[1]} and {requested[2]} are requested; lower data.*_contrasts"
             )
         roles["test"] += take_balanced(test, config.test_contrasts)
         roles["validation"] += take_balanced(validation, config.validation_contrasts)

@@ -1,4 +1,4 @@
-"""What every engine is asked and gives. An engine says a line or says why it could not; it never gives silence instead."""
+"""The interface of TTS engines. An engine returns a clip or the reason of a failure, never silence."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from paras2s.errors import AudioError
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import write_bytes
 
-# Below this peak a clip holds nothing that anybody could hear.
+# A clip with a lower peak is inaudible.
 SILENT_PEAK = 1e-3
 
 
 @dataclass(frozen=True)
 class Line:
-    """Something to say: in which voice, in which style (a label), and how that sounds in words ("" where nobody described it).
+    """A line to synthesise: words, voice, style (a label), and the style described in words ("" without a description).
 
-    Another `take` asks for another rendering of the same.
+    Another `take` is another rendering of the same line.
     """
 
     text: str
@@ -37,18 +37,18 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Unspoken:
-    """No clip, and why."""
+class FailedSpeech:
+    """The reason why a line has no clip."""
 
     reason: str
 
 
-Spoken = Clip | Unspoken
-Keep = Callable[[int, Spoken], None]
+SpeechResult = Clip | FailedSpeech
+OnClip = Callable[[int, SpeechResult], None]
 
 
 class TTS(Protocol):
-    """An engine. `version` changes whenever the same line would sound different."""
+    """A TTS engine. `version` changes whenever the same line would sound different."""
 
     @property
     def version(self) -> str:
@@ -56,10 +56,10 @@ class TTS(Protocol):
 
     @property
     def spent_usd(self) -> float | None:
-        """Paid by this instance so far; None where no price is known."""
+        """Cost of this instance's calls so far; None where no price is known."""
 
-    def speak(self, lines: Sequence[Line], keep: Keep) -> None:
-        """Say every line, and hand each clip or failure to `keep` with the line's place as soon as it is there.
+    def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
+        """Synthesises lines; calls `on_clip` with the line's index and its clip or failure as soon as it is there.
 
         Raises:
             BudgetError: the budget ended before the lines did.
@@ -67,7 +67,7 @@ class TTS(Protocol):
 
 
 def line_key(version: str, line: Line) -> str:
-    """A hash of everything that shapes a rendering; of a reference clip its content counts, not its name."""
+    """Returns a hash of everything that shapes a rendering; a reference clip enters by its content, not its name."""
     voice = line.voice.model_dump(mode="json", include={"engine", "options"})
     clip = voice["options"].get("clip")
     if clip is not None:
@@ -75,71 +75,72 @@ def line_key(version: str, line: Line) -> str:
     return key_of([version, line.text, voice, line.style, line.manner, line.take])
 
 
-def heard(clip: Clip) -> Spoken:
-    """The clip, unless there is no sound in it."""
+def reject_silence(clip: Clip) -> SpeechResult:
+    """Returns the clip, or a failure where it is silent."""
     peak = float(np.abs(clip.samples).max(initial=0.0))
-    return clip if peak > SILENT_PEAK else Unspoken(f"the engine gave {clip.duration_s:.1f} s of silence")
+    return clip if peak > SILENT_PEAK else FailedSpeech(f"the engine gave {clip.duration_s:.1f} s of silence")
 
 
-def speak_all(
+def synthesise_all(
     tts: TTS,
     lines: Sequence[Line],
     cache: Path,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     spend: Spend | None = None,
-) -> list[Spoken]:
-    """Clips in order, equal lines said once. What was said before comes from `cache`; a failure is not kept: it is tried again.
+) -> list[SpeechResult]:
+    """Synthesises lines and returns results in order; equal lines once, clips from `cache` where there, failures never cached.
 
     Raises:
-        StorageError: the cache cannot be written. BudgetError: the engine's budget ended; what was said is kept.
+        StorageError: the cache cannot be written. BudgetError: the engine's budget ended; earlier clips stay cached.
     """
     started, spend = time.perf_counter(), spend or Spend()
-    found: list[Spoken | None] = [None] * len(lines)
-    places: dict[Path, list[int]] = {}
-    for place, line in enumerate(lines):
+    results: list[SpeechResult | None] = [None] * len(lines)
+    indices_of: dict[Path, list[int]] = {}
+    for index, line in enumerate(lines):
         try:
             key = line_key(tts.version, line)
         except OSError as error:
-            found[place] = Unspoken(f"voice {line.voice.name}: {error.filename}: {error.strerror}")
+            results[index] = FailedSpeech(f"voice {line.voice.name}: {error.filename}: {error.strerror}")
             continue
-        places.setdefault(cache / "tts" / key[:2] / f"{key}.wav", []).append(place)
+        indices_of.setdefault(cache / "tts" / key[:2] / f"{key}.wav", []).append(index)
     missing = []
-    for path, same in places.items():
+    for path, indices in indices_of.items():
         try:
-            kept = read_clip(path) if path.is_file() else None
+            cached = read_clip(path) if path.is_file() else None
         except AudioError:
-            # Not ours, or damaged: said again.
-            kept = None
-        if kept is None:
+            # Damaged: synthesised again.
+            cached = None
+        if cached is None:
             missing.append(path)
-        for place in same:
-            found[place] = kept
-    done = len(lines) - sum(len(places[path]) for path in missing)
-    spend.requests += len(places)
-    spend.cached += len(places) - len(missing)
+        for index in indices:
+            results[index] = cached
+    done = len(lines) - sum(len(indices_of[path]) for path in missing)
+    spend.requests += len(indices_of)
+    spend.cached += len(indices_of) - len(missing)
     before_usd = tts.spent_usd
 
-    def keep(number: int, spoken: Spoken) -> None:
+    def on_clip(number: int, result: SpeechResult) -> None:
         nonlocal done
         path = missing[number]
-        if isinstance(spoken, Clip):
-            spoken = heard(spoken)
-            if isinstance(spoken, Clip):
-                data = encode_clip(spoken)
+        if isinstance(result, Clip):
+            result = reject_silence(result)
+            if isinstance(result, Clip):
+                data = encode_clip(result)
                 write_bytes(path, data)
-                # What a later run reads from the cache is what this one goes on with.
-                spoken = read_clip(data)
-        spend.failed += isinstance(spoken, Unspoken)
-        for place in places[path]:
-            found[place] = spoken
-        done += len(places[path])
+                # This run goes on with the same samples that a later one reads from the cache.
+                result = read_clip(data)
+        spend.failed += isinstance(result, FailedSpeech)
+        for index in indices_of[path]:
+            results[index] = result
+        done += len(indices_of[path])
         on_progress(done, len(lines))
 
     try:
         if missing:
-            tts.speak([lines[places[path][0]] for path in missing], keep)
+            tts.speak([lines[indices_of[path][0]] for path in missing], on_clip)
     finally:
         after_usd = tts.spent_usd
         spend.pay(None if before_usd is None or after_usd is None else after_usd - before_usd)
         spend.seconds += time.perf_counter() - started
-    return [one if one is not None else Unspoken("the engine gave neither a clip nor a reason") for one in found]
+    lost = FailedSpeech("the engine gave neither a clip nor a reason")
+    return [result if result is not None else lost for result in results]

@@ -1,4 +1,4 @@
-"""Engines on this machine: Piper through the vocoder, and espeak-ng. Both are run as programs, never imported (GPL-3.0)."""
+"""TTS engines on this machine: Piper through a vocoder, and espeak-ng. Both run as programs, never imported (GPL-3.0)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paras2s.audio.clip import read_clip
-from paras2s.data_gen.tts.base import Keep, Line, Spoken, Unspoken
+from paras2s.data_gen.tts.base import FailedSpeech, Line, OnClip, SpeechResult
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES, Speaker, Style
 from paras2s.data_gen.tts.piper_world import VERSION as PIPER_VERSION
 from paras2s.data_gen.tts.render import Take, render
@@ -20,17 +20,17 @@ ESPEAK_TIMEOUT_S = 60.0
 
 
 def shape_of(style: str) -> Style | None:
-    """How a style or tone is shaped here; None where it is not known. What is the speaker's (age, gender) is plain."""
+    """Returns the vocoder settings of a style or tone, None where unknown; age and gender, the speaker's, are neutral."""
     return USER_STYLES.get(style) or AGENT_TONES.get(style)
 
 
-def _unknown(style: str) -> Unspoken:
+def _unknown(style: str) -> FailedSpeech:
     known = ", ".join(dict.fromkeys((*USER_STYLES, *AGENT_TONES)))
-    return Unspoken(f"style {style!r} has no shape in this engine; there are {known}")
+    return FailedSpeech(f"style {style!r} has no shape in this engine; there are {known}")
 
 
 class PiperTTS:
-    """Piper's one voice; the vocoder makes speaker and style. Options of a voice: f0_factor, formant_warp."""
+    """Piper's one voice; the vocoder makes speaker and style. Voice options: f0_factor, formant_warp."""
 
     version = PIPER_VERSION
     spent_usd = 0.0
@@ -38,45 +38,45 @@ class PiperTTS:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
 
-    def speak(self, lines: Sequence[Line], keep: Keep) -> None:
-        """All lines, in all cores."""
-        places, takes = [], []
-        for place, line in enumerate(lines):
+    def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
+        """Synthesises all lines, on all cores."""
+        indices, takes = [], []
+        for index, line in enumerate(lines):
             shape = shape_of(line.style)
             if shape is None:
-                keep(place, _unknown(line.style))
+                on_clip(index, _unknown(line.style))
                 continue
             options = line.voice.options
             speaker = Speaker(line.voice.name, float(options.get("f0_factor", 1.0)), float(options.get("formant_warp", 1.0)))
-            places.append(place)
+            indices.append(index)
             takes.append(Take(line.text, speaker, shape, line.take))
         try:
-            for place, one in zip(places, render(takes, self._cache), strict=True):
-                keep(place, one.clip)
+            for index, rendered in zip(indices, render(takes, self._cache), strict=True):
+                on_clip(index, rendered.clip)
         except (DataError, AssetError) as error:
-            for place in places:
-                keep(place, Unspoken(str(error)))
+            for index in indices:
+                on_clip(index, FailedSpeech(str(error)))
 
 
 class EspeakTTS:
-    """espeak-ng, for a pipeline that must run anywhere. Options of a voice: voice (en-us+f3), pitch (0 to 99)."""
+    """espeak-ng, which runs anywhere. Voice options: voice (en-us+f3), pitch (0 to 99)."""
 
     version = "espeak-ng/1"
     spent_usd = 0.0
 
-    def speak(self, lines: Sequence[Line], keep: Keep) -> None:
-        """One line after the other: each takes a few milliseconds."""
+    def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
+        """Synthesises one line after the other: each takes a few milliseconds."""
         program = shutil.which("espeak-ng")
-        for place, line in enumerate(lines):
+        for index, line in enumerate(lines):
             shape = shape_of(line.style)
             if program is None:
-                keep(place, Unspoken("espeak-ng is not installed (Debian: espeak-ng)"))
+                on_clip(index, FailedSpeech("espeak-ng is not installed (Debian: espeak-ng)"))
             elif shape is None:
-                keep(place, _unknown(line.style))
+                on_clip(index, _unknown(line.style))
             else:
-                keep(place, self._say(program, line, shape))
+                on_clip(index, self._synthesise(program, line, shape))
 
-    def _say(self, program: str, line: Line, shape: Style) -> Spoken:
+    def _synthesise(self, program: str, line: Line, shape: Style) -> SpeechResult:
         pitch = int(line.voice.options.get("pitch", ESPEAK_PITCH))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "line.wav")
@@ -90,7 +90,7 @@ class EspeakTTS:
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=ESPEAK_TIMEOUT_S)
                 if done.returncode:
-                    return Unspoken(f"espeak-ng: {one_line(Exception(done.stderr))[:200]}")
+                    return FailedSpeech(f"espeak-ng: {one_line(Exception(done.stderr))[:200]}")
                 return read_clip(path)
             except (AudioError, OSError, subprocess.TimeoutExpired) as error:
-                return Unspoken(f"espeak-ng: {one_line(error)[:200]}")
+                return FailedSpeech(f"espeak-ng: {one_line(error)[:200]}")

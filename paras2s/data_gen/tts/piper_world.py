@@ -1,4 +1,4 @@
-"""Speech with a chosen speaker and style: Piper speaks, WORLD takes the voice apart, and we put it together anew.
+"""Speech with a chosen speaker and style: Piper synthesises, the WORLD vocoder changes voice and delivery.
 
 Piper is GPL-3.0 and therefore runs as a program of its own (`python -m piper`), never as an import.
 """
@@ -36,11 +36,11 @@ class Speaker:
 
 @dataclass(frozen=True)
 class Style:
-    """How something is said.
+    """Vocoder settings of a delivery.
 
     `f0_level` factor on mean pitch; `f0_range` power on the excursion from it; `rate` factor on speed; `gain` factor on
-    amplitude; `tilt_db_octave` spectral slope around 1 kHz; `tremor_depth` relative F0 swing at 6 Hz; `breath` 0-1, how
-    much of the voice is whispered (aperiodic).
+    amplitude; `tilt_db_octave` spectral slope around 1 kHz; `tremor_depth` relative F0 swing at 6 Hz; `breath` 0-1, the
+    whispered (aperiodic) share of the voice.
     """
 
     f0_level: float = 1.0
@@ -100,7 +100,7 @@ SPEAKERS: dict[str, dict[str, tuple[Speaker, ...]]] = {
 
 @dataclass(frozen=True)
 class Voice:
-    """A spoken sentence taken apart: F0 [T] (0 unvoiced), envelope and aperiodicity [T, bins], frames of 5 ms."""
+    """WORLD parameters of an utterance: F0 [T] (0 unvoiced), envelope and aperiodicity [T, bins], frames of 5 ms."""
 
     f0_hz: np.ndarray
     envelope: np.ndarray
@@ -108,7 +108,7 @@ class Voice:
 
 
 def speak_plain(texts: Sequence[str]) -> list[Clip]:
-    """Piper's reading of each text, 16 kHz. The noise scales are 0, so equal text gives equal samples.
+    """Synthesises each text with Piper, 16 kHz. The noise scales are 0, so equal text gives equal samples.
 
     Raises:
         DataError: Piper failed, or gave another number of clips than texts.
@@ -136,7 +136,7 @@ def _trim(clip: Clip, floor: float = 0.01, margin_s: float = 0.04) -> Clip:
 
 
 def analyse(clip: Clip) -> Voice:
-    """Take a 16 kHz clip apart: F0 by SwiftF0, envelope by CheapTrick, aperiodicity by D4C."""
+    """Computes the WORLD parameters of a 16 kHz clip: F0 by SwiftF0, envelope by CheapTrick, aperiodicity by D4C."""
     import pyworld
 
     samples = clip.samples.astype(np.float64)
@@ -148,20 +148,20 @@ def analyse(clip: Clip) -> Voice:
 
 
 def synthesise(voice: Voice, speaker: Speaker, style: Style, seed: int = 0) -> Clip:
-    """Say it again as `speaker` in `style`, with a small seeded spread so that no two takes are alike; 16 kHz."""
+    """Resynthesises an utterance as `speaker` in `style`, 16 kHz; a small seeded variation makes takes differ."""
     import pyworld
 
-    spread = 1.0 + np.random.default_rng(seed).uniform(-0.03, 0.03, size=4)
-    count = max(4, round(len(voice.f0_hz) / (style.rate * spread[0])))
+    variation = 1.0 + np.random.default_rng(seed).uniform(-0.03, 0.03, size=4)
+    count = max(4, round(len(voice.f0_hz) / (style.rate * variation[0])))
     source = np.linspace(0, len(voice.f0_hz) - 1, count)
     nearest = np.rint(source).astype(int)
     f0_hz = voice.f0_hz[nearest]
     voiced = f0_hz > 0
     if voiced.any():
         mean = np.exp(np.log(f0_hz[voiced]).mean())
-        level = mean * style.f0_level * speaker.f0_factor * spread[1]
+        level = mean * style.f0_level * speaker.f0_factor * variation[1]
         swing = 1 + style.tremor_depth * np.sin(2 * np.pi * 6.0 * np.arange(count) * FRAME_MS / 1000)
-        f0_hz = np.where(voiced, level * (np.where(voiced, f0_hz, mean) / mean) ** (style.f0_range * spread[2]) * swing, 0)
+        f0_hz = np.where(voiced, level * (np.where(voiced, f0_hz, mean) / mean) ** (style.f0_range * variation[2]) * swing, 0)
         f0_hz = np.where(voiced, np.clip(f0_hz, 60.0, 580.0), 0.0)
     bins = voice.envelope.shape[1]
     axis_hz = np.linspace(0, RATE_HZ / 2, bins)
@@ -181,6 +181,6 @@ def synthesise(voice: Voice, speaker: Speaker, style: Style, seed: int = 0) -> C
         FRAME_MS,
     )
     loudness = np.sqrt(np.mean(samples**2)) + 1e-9
-    # One reference level for every speaker, then the style's gain: loudness tells the style, not the sentence.
-    samples = samples * (0.06 * style.gain * spread[3] / loudness)
+    # One reference level for every speaker, then the style's gain: loudness depends on the style, not on the sentence.
+    samples = samples * (0.06 * style.gain * variation[3] / loudness)
     return Clip(np.clip(samples, -0.99, 0.99).astype(np.float32), RATE_HZ)

@@ -1,4 +1,4 @@
-"""Engines behind HTTP: OpenAI-compatible speech, told in words how to speak, and CosyVoice, given a voice to speak like."""
+"""TTS engines behind HTTP: OpenAI-compatible speech with instructions in words, and CosyVoice with a voice to copy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.clients.chat import CHARACTERS_PER_TOKEN
-from paras2s.clients.endpoint import Caller, Price, Session
+from paras2s.clients.endpoint import EndpointClient, Price, Session
 from paras2s.configs.schema.run import EndpointConfig
-from paras2s.data_gen.tts.base import Keep, Line, Spoken, Unspoken
+from paras2s.data_gen.tts.base import FailedSpeech, Line, OnClip, SpeechResult
 from paras2s.errors import AudioError, BudgetError, JudgeError
 
-# Slow speech, for the most that a line may cost.
+# Slow speech, for an upper estimate of a line's cost.
 SLOW_CHARACTERS_PER_S = 8.0
 
 
 def speech_usd(price: Price | None, line: Line, duration_s: float) -> float | None:
-    """What a rendering of this length costs; None where no price of spoken output is known."""
+    """Returns the cost of a rendering of this length; None where no price of spoken output is known."""
     if price is None or price.audio_out is None or price.audio_out_tokens_per_s is None:
         return None
     text_tokens = (len(line.text) + len(line.manner)) / CHARACTERS_PER_TOKEN
@@ -30,99 +30,100 @@ def speech_usd(price: Price | None, line: Line, duration_s: float) -> float | No
 
 
 class _RemoteTTS(ABC):
-    """What both have in common: attempts, slots, budget."""
+    """Base of remote engines: attempts, concurrency, budget."""
 
     section = ""
 
     def __init__(self, config: EndpointConfig) -> None:
         self.config = config
-        self._caller = Caller(config, self.section)
+        self._endpoint = EndpointClient(config, self.section)
 
     @property
     def version(self) -> str:
-        """Engine, model and where it runs."""
+        """Names engine, model and endpoint."""
         return f"{self.section}:{self.config.model}@{self.config.base_url}/1"
 
     @property
     def spent_usd(self) -> float | None:
-        """Paid by this instance so far; None where no price of speech is known."""
-        price = self._caller.price
-        return None if price is None or price.audio_out is None else self._caller.wallet.spent_usd
+        """Cost of this instance's calls so far; None where no price of speech is known."""
+        price = self._endpoint.price
+        return None if price is None or price.audio_out is None else self._endpoint.budget.spent_usd
 
-    def speak(self, lines: Sequence[Line], keep: Keep) -> None:
-        """As many lines at once as the endpoint has slots."""
-        asyncio.run(self._speak(lines, keep))
+    def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
+        """Synthesises lines, `concurrency` calls at once."""
+        asyncio.run(self._speak(lines, on_clip))
 
-    async def _speak(self, lines: Sequence[Line], keep: Keep) -> None:
+    async def _speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
         stopped: list[BudgetError] = []
 
-        async def work(session: Session, place: int) -> None:
-            line = lines[place]
-            most_usd = speech_usd(self._caller.price, line, len(line.text) / SLOW_CHARACTERS_PER_S)
+        async def work(session: Session, index: int) -> None:
+            line = lines[index]
+            most_usd = speech_usd(self._endpoint.price, line, len(line.text) / SLOW_CHARACTERS_PER_S)
             try:
-                got = await self._caller.call(
-                    lambda: session.attempt(lambda: self._ask(session, line)),
-                    # A server of one's own has no price, and needs none.
-                    most_usd if self._caller.price else 0.0,
-                    lambda clip: speech_usd(self._caller.price, line, clip.duration_s),
+                result = await self._endpoint.call(
+                    lambda: session.attempt(lambda: self._post(session, line)),
+                    # A server of the user's own has no price, and needs none.
+                    most_usd if self._endpoint.price else 0.0,
+                    lambda clip: speech_usd(self._endpoint.price, line, clip.duration_s),
                 )
-                spoken: Spoken = got.value
+                spoken: SpeechResult = result.value
             except BudgetError as error:
                 stopped.append(error)
                 return
             except (JudgeError, AudioError, OSError) as error:
-                spoken = Unspoken(str(error))
-            keep(place, spoken)
+                spoken = FailedSpeech(str(error))
+            on_clip(index, spoken)
 
-        await self._caller.spread(range(len(lines)), work)
+        await self._endpoint.run_all(range(len(lines)), work)
         if stopped:
             raise stopped[0]
 
     @abstractmethod
-    async def _ask(self, session: Session, line: Line) -> Clip:
-        """One HTTP request for one line; raises ValueError where the reply is no sound."""
+    async def _post(self, session: Session, line: Line) -> Clip:
+        """Sends the HTTP request of one line; raises ValueError where the reply is no audio."""
 
 
 class OpenAITTS(_RemoteTTS):
-    """`/audio/speech`, as gpt-4o-mini-tts has it. Option of a voice: voice (alloy, coral ...)."""
+    """An engine with an OpenAI-compatible `/audio/speech`, such as gpt-4o-mini-tts. Voice option: voice (alloy, coral ...)."""
 
     section = "openai"
 
-    async def _ask(self, session: Session, line: Line) -> Clip:
-        asked: dict[str, Any] = {"instructions": line.manner} if line.manner else {}
-        found = await session.client.audio.speech.create(
+    async def _post(self, session: Session, line: Line) -> Clip:
+        optional: dict[str, Any] = {"instructions": line.manner} if line.manner else {}
+        response = await session.client.audio.speech.create(
             model=self.config.model,
             voice=str(line.voice.options.get("voice", "alloy")),
             input=line.text,
             response_format="wav",
-            **asked,
+            **optional,
         )
-        return _decoded(found.content)
+        return _decoded(response.content)
 
 
 class CosyVoiceTTS(_RemoteTTS):
-    """CosyVoice's own FastAPI server, zero-shot: a voice's options are clip (its sound) and text (what is said in it).
+    """CosyVoice's own FastAPI server, zero-shot. Voice options: clip (the voice to copy) and text (the words of that clip).
 
-    `sample_rate_hz`, where the server does not say it: 24000 for CosyVoice 2, 22050 for the first. It is one's own, and free.
+    The option `sample_rate_hz` serves where the server does not send it: 24000 for CosyVoice 2, 22050 for the first. The
+    server is the user's own and costs nothing.
     """
 
     section = "cosyvoice"
     spent_usd = 0.0
 
-    async def _ask(self, session: Session, line: Line) -> Clip:
+    async def _post(self, session: Session, line: Line) -> Clip:
         import openai
 
         options = line.voice.options
-        found = await session.client.post(
+        response = await session.client.post(
             "/inference_zero_shot",
             cast_to=openai.HttpxBinaryResponseContent,
             body={"tts_text": line.text, "prompt_text": str(options.get("text", ""))},
             files={"prompt_wav": ("voice.wav", Path(str(options["clip"])).read_bytes(), "audio/wav")},
             options={"headers": {"Content-Type": "multipart/form-data"}},
         )
-        told = found.response.headers.get("X-Custom-Header-sampleRate")
-        rate_hz = int(told) if told else int(options.get("sample_rate_hz", 24_000))
-        samples = np.frombuffer(found.content[: len(found.content) // 2 * 2], dtype="<i2").astype(np.float32) / 32768.0
+        header = response.response.headers.get("X-Custom-Header-sampleRate")
+        rate_hz = int(header) if header else int(options.get("sample_rate_hz", 24_000))
+        samples = np.frombuffer(response.content[: len(response.content) // 2 * 2], dtype="<i2").astype(np.float32) / 32768.0
         try:
             return make_clip(samples, rate_hz)
         except AudioError as error:
@@ -130,7 +131,7 @@ class CosyVoiceTTS(_RemoteTTS):
 
 
 def _decoded(data: bytes) -> Clip:
-    """Raises ValueError where it is no audio: a body that is not what was asked for is worth another attempt."""
+    """Decodes audio; raises ValueError where it is none, since a wrong body is worth another attempt."""
     try:
         return read_clip(data)
     except AudioError as error:

@@ -1,4 +1,4 @@
-"""Clips rendered once into a cache, keyed by everything that shapes them; Piper and the vocoder run in all cores."""
+"""Rendering of takes into a cache, keyed by everything that shapes them; Piper and the vocoder run on all cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paras2s.audio.prosody import describe
 from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
 from paras2s.data_gen.tts.piper_world import Speaker, Style, analyse, speak_plain, synthesise
 from paras2s.policy.embedded.codec2 import Codec2Pairs
-from paras2s.policy.embedded.frontend import VERSION as PERCEPT_VERSION
+from paras2s.policy.embedded.frontend import VERSION as FEATURES_VERSION
 from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
 from paras2s.utils.io import write_bytes
 from paras2s.utils.process_pool import map_chunks
@@ -25,7 +25,7 @@ CODED_VERSION = "first-codes/1"
 
 @dataclass(frozen=True)
 class Take:
-    """One rendering to make. `coded`: passed through the codec, as a policy's own answers are."""
+    """A rendering to make. `coded`: passed through the codec, as a policy's own answers are."""
 
     text: str
     speaker: Speaker
@@ -35,18 +35,18 @@ class Take:
 
     @property
     def key(self) -> str:
-        """Content key of the cache."""
+        """Cache key of the take."""
         version = f"{SPEECH_VERSION}+{CODED_VERSION}" if self.coded else SPEECH_VERSION
-        shaped = json.dumps([version, PERCEPT_VERSION, asdict(self)], sort_keys=True)
+        shaped = json.dumps([version, FEATURES_VERSION, asdict(self)], sort_keys=True)
         return hashlib.sha256(shaped.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A cached take: `wav` bytes (16 kHz, or 8 kHz if coded) and its percept."""
+    """A rendered take: `wav` bytes (16 kHz, or 8 kHz if coded) and its features."""
 
     wav: bytes
-    percept: ClipFeatures
+    features: ClipFeatures
 
     @property
     def clip(self) -> Clip:
@@ -60,22 +60,22 @@ def _paths(cache: Path, take: Take) -> tuple[Path, Path]:
 
 
 def _render_chunk(cache: Path, takes_by_text: Sequence[tuple[str, list[Take]]]) -> list[int]:
-    """One worker's share: every missing take of some texts. The percept is written last, as the sign of completeness."""
+    """Renders every missing take of some texts, in one worker. Features are written last, to mark a take as complete."""
     codec = Codec2Pairs()
     plain = speak_plain([text for text, _ in takes_by_text])
     for (_, takes), clip in zip(takes_by_text, plain, strict=True):
         voice = analyse(clip)
         for take in takes:
             spoken = synthesise(voice, take.speaker, take.style, take.seed)
-            wav, percept = _finish(spoken, take.coded, codec)
-            wav_path, percept_path = _paths(cache, take)
+            wav, features = _finish(spoken, take.coded, codec)
+            wav_path, features_path = _paths(cache, take)
             write_bytes(wav_path, wav)
-            write_bytes(percept_path, percept.to_bytes())
+            write_bytes(features_path, features.to_bytes())
     return [len(takes) for _, takes in takes_by_text]
 
 
 def _finish(spoken: Clip, coded: bool, codec: Codec2Pairs) -> tuple[bytes, ClipFeatures]:
-    """Bytes and percept of a take. A coded one keeps its first codes: coding the decoded speech again would mumble."""
+    """Returns bytes and features of a take. A coded one keeps its first codes: coding decoded speech again distorts it."""
     if not coded:
         wav = encode_clip(spoken)
         return wav, extract_features(read_clip(wav), codec)
@@ -85,7 +85,7 @@ def _finish(spoken: Clip, coded: bool, codec: Codec2Pairs) -> tuple[bytes, ClipF
 
 
 def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Rendered]:
-    """Render what the cache lacks and return all takes in order.
+    """Renders what the cache lacks and returns all takes in order.
 
     Raises:
         DataError: Piper failed. StorageError: the cache cannot be written; what is there stays valid.
@@ -96,8 +96,9 @@ def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int],
             missing.setdefault(take.text, []).append(take)
     # Counted in texts: a text's takes are made together, from one reading by Piper.
     map_chunks(functools.partial(_render_chunk, cache), list(missing.items()), CHUNK_TEXTS, on_progress)
-    found = []
+    rendered = []
     for take in takes:
-        wav_path, percept_path = _paths(cache, take)
-        found.append(Rendered(wav_path.read_bytes(), ClipFeatures.from_bytes(percept_path.read_bytes(), str(percept_path))))
-    return found
+        wav_path, features_path = _paths(cache, take)
+        features = ClipFeatures.from_bytes(features_path.read_bytes(), str(features_path))
+        rendered.append(Rendered(wav_path.read_bytes(), features))
+    return rendered

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from paras2s.errors import PolicyError
+
+# Special ids, in their order behind the word pieces of the embedded policy. text_eos comes first and msg_end last: each
+# borders what it is sampled with.
+SPECIAL_IDS = (
+    "text_eos_id", "blank_id", "pad_id", "user_id", "assistant_id", "media_begin_id", "media_end_id",
+    "audio_and_text_id", "msg_end_id",
+)  # fmt: skip
 
 
 class DualStreamConfig(BaseModel):
@@ -56,6 +65,19 @@ class DualStreamConfig(BaseModel):
         if len(self.codebook_sizes) > 1 and not self.mask_invalid_ids:
             raise ValueError("several codebooks need mask_invalid_ids, so that each slot stays in its own codebook")
         return self
+
+    @classmethod
+    def read(cls, values: Any, where: str) -> DualStreamConfig:
+        """From a checkpoint's values.
+
+        Raises:
+            PolicyError: values are missing or contradict each other; the first is named.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise PolicyError(f"{where}: {'.'.join(map(str, first['loc'])) or 'config'}: {first['msg']}") from error
 
     @property
     def num_codebooks(self) -> int:

@@ -1,4 +1,4 @@
-"""Teacher-forced log-probs of `DualStreamLM`: what the learner differentiates, and what the sampler must agree with.
+"""Teacher-forced log-probs of `DualStreamNetwork`: what the learner differentiates, and what the sampler must agree with.
 
 Alphabet: B prompts, N answers in all, T steps, S slots, n scored tokens, V vocabulary.
 """
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import AnswerMemory, PromptMemory
-from paras2s.policy.dual_stream.network import DualStreamLM
+from paras2s.policy.dual_stream.network import DualStreamNetwork
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.types import Block
 
@@ -72,7 +72,7 @@ def picked_logprobs(logits: Tensor, wanted: Tensor, temperature: float) -> Tenso
     return torch.log_softmax(wide / temperature, -1).gather(1, wanted[:, None])[:, 0]
 
 
-def teacher_forced(model: DualStreamLM, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:
+def teacher_forced(model: DualStreamNetwork, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:
     """Differentiable log-probs [N, T, S] of the blocks' tokens, 0 where `sampled` is False.
 
     A prompt is read once for all its answers; answers go through by length, and the text branch no further than the
@@ -97,7 +97,7 @@ def teacher_forced(model: DualStreamLM, prompts: Sequence[Prompt], blocks: Seque
 
 
 def _score_rows(
-    model: DualStreamLM,
+    model: DualStreamNetwork,
     read: PromptMemory,
     ends: Sequence[Tensor | None],
     prompt_of: Tensor,

@@ -1,4 +1,4 @@
-"""`DualStreamLM`: Kimi-Audio's two-stream decoder with every size in its config.
+"""`DualStreamNetwork`: Kimi-Audio's two-stream decoder with every size in its config.
 
 Input ids of both streams are embedded by one table and summed; after layer `tap_layer` the state is copied. The text
 branch is the rest of `layers`, then `norm`, then `lm_head`; the audio branch is `mimo_layers`, `mimo_norm`,
@@ -14,7 +14,6 @@ Alphabet: B rows, L positions, K codebooks, F continuous features, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +22,6 @@ from torch.utils.checkpoint import checkpoint
 
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import Memory, PromptMemory
-from paras2s.policy.types import Prompt, Sampling
-from paras2s.types import Block
 
 
 class RMSNorm(nn.Module):
@@ -151,24 +148,17 @@ class _Backbone(nn.Module):
             self.vq_adaptor = ContinuousAdaptor(config.continuous_dim, config.hidden_size, config.rms_norm_eps)
 
 
-class DualStreamLM(nn.Module):
-    """The network alone: ids and features to hidden states to log-probs. Sampling and prompts live elsewhere."""
+class DualStreamNetwork(nn.Module):
+    """The layers alone: ids and features to hidden states to logits. Log-probs, sampling and prompts are built on it."""
 
     def __init__(self, config: DualStreamConfig) -> None:
         super().__init__()
         self.dual_config = config
-        self.checkpoint_layers = False
+        self.gradient_checkpointing = False
         self.model = _Backbone(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.num_codebooks:
             self.mimo_output = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-
-    def forward(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor]:
-        """Teacher-forced log-probs [N, T, S] of the answers' only block (see `Policy.logprobs`)."""
-        # Scoring is built on this class; as its forward it is one call to whoever shards the network.
-        from paras2s.policy.dual_stream.logprobs import teacher_forced
-
-        return (teacher_forced(self, prompts, [blocks[0] for blocks in answers], sampling),)
 
     def initialise(self, seed: int) -> None:
         """Small normal weights; the outputs of residual blocks are scaled down by depth."""
@@ -225,7 +215,7 @@ class DualStreamLM(nn.Module):
 
     def _through(self, layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, number: int) -> Tensor:
         """One layer, whose activations are made anew for the gradient where that is wanted."""
-        if not (self.checkpoint_layers and torch.is_grad_enabled()):
+        if not (self.gradient_checkpointing and torch.is_grad_enabled()):
             return layer(x, cos, sin, memory, number)
         if not isinstance(memory, PromptMemory):
             return checkpoint(layer, x, cos, sin, memory, number, use_reentrant=False)

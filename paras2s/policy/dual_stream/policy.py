@@ -12,13 +12,13 @@ import numpy as np
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
-from paras2s.policy.dual_stream.sampler import sample, slot_names
-from paras2s.policy.types import Generation, Prompt, Sampling, SlotSpec
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.dual_stream.sampler import sample
+from paras2s.policy.types import Generation, Prompt, Sampling, SlotSpec, slot_names
 from paras2s.types import Block
 
 LORA_TARGETS = r".*model\.(layers|mimo_layers)\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
-HEARING = r"model\.vq_adaptor\..*"
+ADAPTOR = r"model\.vq_adaptor\..*"
 SHARDED = r"model\.(layers|mimo_layers)\.\d+"
 
 
@@ -39,7 +39,7 @@ class StreamPolicy(Policy):
         kinds = [(text, *config.text_range), *(("audio", *r) for r in config.audio_ranges)]
         return tuple(
             SlotSpec(name, kind, start, stop)  # type: ignore[arg-type]
-            for name, (kind, start, stop) in zip(slot_names(config), kinds, strict=True)
+            for name, (kind, start, stop) in zip(slot_names(config.num_codebooks), kinds, strict=True)
         )
 
     def generate(
@@ -50,7 +50,7 @@ class StreamPolicy(Policy):
         return sample(self.model, prompts, group_size, sampling, seeds)
 
     def target_block(self, codes: np.ndarray, words: Sequence[int]) -> Block:
-        """Layout of reference 1.9 from codes [T, K] and word ids, G = 1.
+        """A demonstration from codes [T, K] and word ids, G = 1 (docs/policies.md, "Kimi-Audio: targets").
 
         Forced blanks are marked as not sampled, terminators as sampled.
 
@@ -72,7 +72,7 @@ class StreamPolicy(Policy):
         tokens[0, delay + len(codes), 1] = config.msg_end_id
         sampled[0, delay : delay + len(codes), 1:] = True
         sampled[0, delay + len(codes), 1] = True
-        return Block(slot_names(config), tokens, sampled, np.zeros(tokens.shape))
+        return Block(slot_names(config.num_codebooks), tokens, sampled, np.zeros(tokens.shape))
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
         """Codec codes [T, K] of one answer: what was sampled in the audio slots, without its end."""

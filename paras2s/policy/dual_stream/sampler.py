@@ -1,4 +1,4 @@
-"""Sampling `DualStreamLM`: one prefill a prompt, preallocated memory, no Python per sequence, and no idle rows.
+"""Sampling `DualStreamNetwork`: one prefill a prompt, preallocated memory, no Python per sequence, and no idle rows.
 
 The rules are Kimi-Audio's: text first, then audio, independent given the history; audio slots are blank for the first
 `audio_delay_steps` steps; text is blank after `text_eos`; an end id in the first audio slot ends the answer. Blanks and
@@ -22,17 +22,12 @@ from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import PromptMemory, StepMemory
 from paras2s.policy.dual_stream.logprobs import pad_prompts
-from paras2s.policy.dual_stream.network import DualStreamLM
-from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.policy.dual_stream.network import DualStreamNetwork
+from paras2s.policy.types import Generation, Prompt, Sampling, slot_names
 from paras2s.types import AUDIO, TEXT, Block
 
 # Answers under way at once.
 ROWS_AT_ONCE = 256
-
-
-def slot_names(config: DualStreamConfig) -> tuple[str, ...]:
-    """S = 1 + K names."""
-    return ("text", *(f"audio{k}" for k in range(config.num_codebooks)))
 
 
 def pick(logits: Tensor, temperature: float, uniform: Tensor, top_k: int = 0) -> tuple[Tensor, Tensor]:
@@ -95,7 +90,7 @@ class _Rows:
 
 @torch.inference_mode()
 def sample(
-    model: DualStreamLM,
+    model: DualStreamNetwork,
     prompts: Sequence[Prompt],
     group_size: int,
     sampling: Sampling,
@@ -141,7 +136,7 @@ def sample(
             here, memory = desk.admit((here, memory))
 
 
-def _step(model: DualStreamLM, here: _Rows, tokens: Tensor, memory: StepMemory) -> None:
+def _step(model: DualStreamNetwork, here: _Rows, tokens: Tensor, memory: StepMemory) -> None:
     """Read the tokens [n, S] that were drawn; `here` then stands before its next step."""
     x = model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
     text, audio = model.hidden(x, here.position[:, None], memory, text_steps=int(not here.text_done.all()))
@@ -153,7 +148,7 @@ def _step(model: DualStreamLM, here: _Rows, tokens: Tensor, memory: StepMemory) 
 class _Desk:
     """Who waits, and how a group enters."""
 
-    def __init__(self, model: DualStreamLM, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int) -> None:
+    def __init__(self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int) -> None:
         self.model, self.prompts, self.group_size, self.steps, self.rows = model, prompts, group_size, steps, rows
         at_once = min(len(prompts), rows // group_size)
         # A seat is held by the longest answer of its group; with twice the seats the others' rows are not left idle.
@@ -203,7 +198,7 @@ class _Desk:
         return here, memory
 
 
-def _draw(model: DualStreamLM, here: _Rows, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor, Tensor]:
+def _draw(model: DualStreamNetwork, here: _Rows, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, sampled mask and log-probs [n, S] of one step; `uniform` is [n, S]; text states are [n, 0, d] behind texts."""
     config = model.dual_config
     tokens = torch.full(uniform.shape, config.pad_id, device=uniform.device)
@@ -252,7 +247,7 @@ def _pack(
         labels = None
         if config.audio_from_id is not None:
             labels = np.where(tokens[rows, :steps] >= config.audio_from_id, AUDIO, TEXT)
-        block = Block(slot_names(config), tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps], labels)
+        block = Block(slot_names(config.num_codebooks), tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps], labels)
         finish = tuple("eos" if end else "length" for end in ended[rows])
         found.append(Generation((block,), finish, tuple(group)))
     return found

@@ -6,6 +6,7 @@ sentence embedding of what the recogniser heard. All come from the waveform; no 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import numpy as np
 from paras2s.audio.prosody import STEP_DIM, UTTERANCE_DIM
 from paras2s.audio.text_embedding import SENTENCE_DIM, embed_sentences
 from paras2s.errors import PolicyError
-from paras2s.policy.embedded.frontend import ClipFeatures
+from paras2s.policy.embedded.codec2 import Codec
+from paras2s.policy.embedded.frontend import ClipFeatures, stored_features
+from paras2s.policy.types import ClipStore
 from paras2s.utils.io import read_json, write_json
 
 FEATURE_DIM = STEP_DIM + UTTERANCE_DIM + SENTENCE_DIM
@@ -31,6 +34,11 @@ class FeatureNormalizer:
 
     mean: np.ndarray
     spread: np.ndarray
+
+    @classmethod
+    def of_clips(cls, clips: ClipStore, names: Sequence[str], codec: Codec) -> FeatureNormalizer:
+        """From the clips of training questions."""
+        return cls.fit(np.stack([stored_features(clips, name, codec).utterance for name in names]))
 
     @classmethod
     def fit(cls, utterances: np.ndarray) -> FeatureNormalizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from zipfile import BadZipFile
 
 import numpy as np
@@ -13,6 +14,7 @@ from paras2s.audio.prosody import VERSION as PROSODY_VERSION
 from paras2s.audio.prosody import describe
 from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs
+from paras2s.policy.types import ClipStore
 
 VERSION = f"{Codec2Pairs.version}+{PROSODY_VERSION}"
 
@@ -53,3 +55,18 @@ def extract_features(clip: Clip, codec: Codec) -> ClipFeatures:
     """
     steps, utterance = describe(clip)
     return ClipFeatures(codec.encode(clip), steps, utterance)
+
+
+def stored_features(clips: ClipStore, name: str, codec: Codec) -> ClipFeatures:
+    """Features of a clip, from the file beside it if there is one, else computed from the waveform.
+
+    Raises:
+        DataError: a broken file. AudioError: silence.
+    """
+    cached = clips.cached_features(name)
+    return extract_features(clips.clip(name), codec) if cached is None else ClipFeatures.from_bytes(cached, feature_file(name))
+
+
+def feature_file(name: str) -> str:
+    """The file beside a clip that holds its features."""
+    return str(PurePosixPath(name).with_suffix(".npz"))

@@ -4,48 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 
 from paras2s.audio.clip import Clip
-from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces, piece_embeddings
-from paras2s.configs.schema.run import AugmentConfig
+from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces, embed_sentences, piece_embeddings
+from paras2s.configs.schema.run import AugmentConfig, PolicyConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
-from paras2s.policy.dual_stream.policy import HEARING, LORA_TARGETS, SHARDED, StreamPolicy
+from paras2s.policy.dual_stream.config import SPECIAL_IDS, DualStreamConfig
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.dual_stream.policy import ADAPTOR, LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.embedded.augment import augment
 from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs
 from paras2s.policy.embedded.features import FEATURE_DIM, FeatureNormalizer
-from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
-from paras2s.policy.types import PolicySpec, Prompt, Turn
+from paras2s.policy.embedded.frontend import ClipFeatures, extract_features, stored_features
+from paras2s.policy.types import ClipStore, PolicySpec, Prompt, Turn
 from paras2s.policy.weights import load_tensors, shard_files, write_tensors
-from paras2s.types import Block
+from paras2s.types import Block, Query
 from paras2s.utils.io import read_json, write_json
-
-# Order of the special ids behind the word pieces. text_eos comes first, msg_end last: each borders what it is sampled with.
-SPECIALS = (
-    "text_eos_id", "blank_id", "pad_id", "user_id", "assistant_id", "media_begin_id", "media_end_id",
-    "audio_and_text_id", "msg_end_id",
-)  # fmt: skip
 
 
 def special_ids(pieces: int) -> dict[str, int]:
     """Ids of the special tokens behind `pieces` word pieces."""
-    return {name: pieces + number for number, name in enumerate(SPECIALS)}
+    return {name: pieces + number for number, name in enumerate(SPECIAL_IDS)}
 
 
 class EmbeddedPolicy(StreamPolicy):
     """Ids, prompts, answers and log-probs around one small `DualStreamLM`."""
 
-    def __init__(self, model: DualStreamLM, pieces: WordPieces, codec: Codec, listener: FeatureNormalizer) -> None:
+    def __init__(self, model: DualStreamLM, pieces: WordPieces, codec: Codec, normalizer: FeatureNormalizer) -> None:
         config = model.dual_config
         if codec.cardinality != config.codebook_sizes:
             raise PolicyError(f"codebooks {config.codebook_sizes} do not fit the codec's {codec.cardinality}")
-        self.model, self.pieces, self.codec, self.listener = model, pieces, codec, listener
+        self.model, self.pieces, self.codec, self.normalizer = model, pieces, codec, normalizer
         self.spec = PolicySpec(
             slots=self.slots(),
             step_rate_hz=codec.frame_rate_hz,
@@ -57,15 +49,17 @@ class EmbeddedPolicy(StreamPolicy):
             continuous_audio_input=config.continuous_dim > 0,
             joint_step=True,
             lora_targets=LORA_TARGETS,
-            adaptor_parameters=HEARING,
+            adaptor_parameters=ADAPTOR,
             sharded=SHARDED,
             context_steps=None,
             code_format=Codec2Pairs.version,
         )
 
     @classmethod
-    def create(cls, sizes: Any, codec: Codec, listener: FeatureNormalizer, seed: int) -> EmbeddedPolicy:
-        """A new policy of the sizes in `config.PolicyConfig`; its text rows start from a sentence model's token table."""
+    def create(cls, sizes: PolicyConfig, clips: ClipStore, questions: Sequence[str], seed: int) -> EmbeddedPolicy:
+        """A new policy; its text embeddings start from a sentence model's token table."""
+        codec = Codec2Pairs()
+        normalizer = FeatureNormalizer.of_clips(clips, questions, codec)
         pieces = WordPieces.most_frequent(sizes.text_pieces)
         config = DualStreamConfig(
             hidden_size=sizes.hidden_size,
@@ -75,7 +69,7 @@ class EmbeddedPolicy(StreamPolicy):
             num_heads=sizes.num_heads,
             num_kv_heads=sizes.num_kv_heads,
             rope_theta=10_000.0,
-            text_vocab=len(pieces) + len(SPECIALS),
+            text_vocab=len(pieces) + len(SPECIAL_IDS),
             codebook_sizes=codec.cardinality,
             audio_delay_steps=sizes.audio_delay_steps,
             continuous_dim=FEATURE_DIM,
@@ -90,7 +84,7 @@ class EmbeddedPolicy(StreamPolicy):
         projected = rows @ directions[: config.hidden_size].T
         projected = torch.from_numpy(projected * (0.02 / projected.std())).float()
         model.model.embed_tokens.weight.data[: len(pieces), : projected.shape[1]] = projected
-        return cls(model, pieces, codec, listener)
+        return cls(model, pieces, codec, normalizer)
 
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
@@ -105,7 +99,7 @@ class EmbeddedPolicy(StreamPolicy):
         return self.prompt_of(extract_features(turns[0].clip, self.codec), turns[0].text)
 
     def prompt_of(self, percept: ClipFeatures, heard: str) -> Prompt:
-        """Layout of reference 1.5 with the transcript in the text stream (ParaS2S, section 4).
+        """Kimi-Audio's prompt layout (docs/policies.md) with the transcript in the text stream (ParaS2S, section 4).
 
         user, media_begin, codes (continuous), media_end, "answer with both", msg_end, assistant.
         """
@@ -124,8 +118,18 @@ class EmbeddedPolicy(StreamPolicy):
         continuous = np.zeros(steps + 6, dtype=bool)
         continuous[speech] = True
         features = np.zeros((steps + 6, FEATURE_DIM), dtype=np.float32)
-        features[speech] = self.listener.features(percept, heard)
+        features[speech] = self.normalizer.features(percept, heard)
         return Prompt(audio, text, features, continuous, SENTENCE_DIM, config.codebook_offsets)
+
+    def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
+        """Prompts of spoken questions from the features stored beside their clips."""
+        # One batch fills the sentence cache that `prompt_of` reads.
+        embed_sentences([query.transcript for query in queries])
+        return [self.prompt_of(stored_features(clips, query.clip, self.codec), query.transcript) for query in queries]
+
+    def encode_demonstration(self, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
+        """A demonstration from the codes stored beside its clip: decoding and encoding again would lose quality."""
+        return (self.target_block(stored_features(clips, name, self.codec).codes, self.pieces.encode(text)),)
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
         """A demonstration as one block with G = 1."""
@@ -151,11 +155,10 @@ class EmbeddedPolicy(StreamPolicy):
 
     def save(self, folder: Path) -> None:
         """Weights as safetensors, config, vocabulary and listener statistics, each atomically."""
-        if self.adapters:
-            raise PolicyError("merge_lora() before save(): a checkpoint holds the original parameter names")
+        self.refuse_adapters()
         write_tensors(folder, self.model.state_dict())
         write_json(folder / "vocabulary.json", list(self.pieces.pieces))
-        self.listener.save(folder / "listener.json")
+        self.normalizer.save(folder / "listener.json")
         # Last, since a folder that has it counts as whole.
         config = self.config.model_dump(mode="json")
         write_json(folder / "policy.json", {"architecture": "DualStreamLM", "config": config})
@@ -178,12 +181,7 @@ class EmbeddedPolicy(StreamPolicy):
         architecture = described.get("architecture") if isinstance(described, dict) else None
         if architecture != "DualStreamLM":
             raise PolicyError(f"{folder}: holds a {architecture!r}, not a DualStreamLM; choose another")
-        try:
-            config = DualStreamConfig.model_validate(described.get("config"))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "config"
-            raise PolicyError(f"{folder}/policy.json: {place}: {first['msg']}") from error
+        config = DualStreamConfig.read(described.get("config"), f"{folder}/policy.json")
         pieces = WordPieces(read_json(folder / "vocabulary.json"))
         if len(pieces) != config.text_eos_id:
             raise PolicyError(f"{folder}/vocabulary.json: {len(pieces)} pieces, the config wants {config.text_eos_id}")

@@ -23,21 +23,21 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
-from paras2s.policy.interleaved.cosyvoice import S3_NAME, S3Tokenizer, SpeechDecoder, SpeechEncoder
-from paras2s.policy.interleaved.glm4_voice import (
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.interleaved.base import (
     OWN_ATTENTION,
     OWN_OUTER,
     InterleavedPolicy,
     Joined,
     Words,
     layered,
-    only,
     plain_config,
     token_ids,
 )
+from paras2s.policy.interleaved.cosyvoice import S3_NAME, S3Tokenizer, SpeechDecoder, SpeechEncoder
 from paras2s.policy.interleaved.step_encoder import RATE_HZ, StepEncoder, StepEncoderConfig
 from paras2s.policy.types import Prompt, Turn
+from paras2s.policy.weights import check_fixed
 from paras2s.utils.io import read_json
 
 BEGIN, END, PAD = "<|BOT|>", "<|EOT|>", "<|endoftext|>"
@@ -146,8 +146,8 @@ class StepAudio2Policy(InterleavedPolicy):
         sizes = dict(released["text_config"])
         if missing := [key for key in _SIZES if key not in sizes]:
             raise PolicyError(f"{where}: text_config.{', text_config.'.join(missing)} missing")
-        only(sizes, {"rope_scaling": None, "hidden_act": "silu", "tie_word_embeddings": False}, f"{where}: text_config")
-        only(dict(released["audio_encoder_config"]), {"llm_dim": sizes["hidden_size"]}, f"{where}: audio_encoder_config")
+        check_fixed(sizes, {"rope_scaling": None, "hidden_act": "silu", "tie_word_embeddings": False}, f"{where}: text_config")
+        check_fixed(dict(released["audio_encoder_config"]), {"llm_dim": sizes["hidden_size"]}, f"{where}: audio_encoder_config")
         return plain_config(
             tokens, CODE.format(0), tokens[PAD], (tokens[END],), where,
             text_vocab=sizes["vocab_size"], hidden_size=sizes["hidden_size"], intermediate_size=sizes["intermediate_size"],

@@ -19,20 +19,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
 from paras2s.policy.components import find_part, point_at_parts
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.network import DualStreamLM
-from paras2s.policy.dual_stream.policy import HEARING, LORA_TARGETS, SHARDED, StreamPolicy
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.dual_stream.policy import ADAPTOR, LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.kimi.detokenizer import KimiDetokenizer
-from paras2s.policy.speech_tokenizers.bpe import KIMI_PATTERN, RankBpe
+from paras2s.policy.speech_tokenizers.bpe import KIMI_PATTERN, RankBpe, added_tokens
 from paras2s.policy.speech_tokenizers.whisper_features import WhisperFeatures
-from paras2s.policy.speech_tokenizers.whisper_vq import GlmTokenizer
+from paras2s.policy.speech_tokenizers.whisper_vq import CODE_FORMAT, TOKENIZER_FOLDER, GlmTokenizer
 from paras2s.policy.types import PolicySpec, Prompt, Turn
-from paras2s.policy.weights import load_tensors, read_config, shard_files, stored_dtype, write_tensors
+from paras2s.policy.weights import check_fixed, load_tensors, read_config, shard_files, stored_dtype, write_tensors
 from paras2s.types import Block
 from paras2s.utils.io import read_json, write_bytes
 
@@ -55,7 +54,7 @@ _CONFIG_KEYS = (
     "kimia_adaptor_input_dim", "use_whisper_feature",
 )  # fmt: skip
 # Frozen parts: folders in the checkpoint, or beside it. The detokenizer is the last two.
-WHISPER, TOKENIZER, FLOW, VOCODER = PARTS = ("whisper-large-v3", "glm-4-voice-tokenizer", "audio_detokenizer", "vocoder")
+WHISPER, TOKENIZER, FLOW, VOCODER = PARTS = ("whisper-large-v3", TOKENIZER_FOLDER, "audio_detokenizer", "vocoder")
 _COPIED = ("tiktoken.model", "tokenizer_config.json", "generation_config.json")
 
 
@@ -78,7 +77,7 @@ class Layout:
 
 
 def lay_out(messages: Sequence[Message], config: DualStreamConfig, output_id: int) -> Layout:
-    """The released prompt layout (reference 1.5), up to where the assistant begins.
+    """The released prompt layout, up to where the assistant begins (docs/policies.md, "Kimi-Audio: prompt layout").
 
     `output_id`, behind a user's audio, says whether the answer is to have sound.
 
@@ -136,10 +135,10 @@ class KimiPolicy(StreamPolicy):
             continuous_audio_input=config.continuous_dim > 0,
             joint_step=True,
             lora_targets=LORA_TARGETS,
-            adaptor_parameters=HEARING,
+            adaptor_parameters=ADAPTOR,
             sharded=SHARDED,
             context_steps=context_steps,
-            code_format="glm-4-voice-16384@12.5",
+            code_format=CODE_FORMAT,
         )
 
     # -- prompts and targets ------------------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ class KimiPolicy(StreamPolicy):
         return Prompt(found.audio[:, None], found.text, features, found.continuous, code_offsets=config.codebook_offsets)
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration in the layout that the warm-up of ParaS2S uses (reference 1.9)."""
+        """A demonstration in the layout of ParaS2S's warm-up (docs/policies.md, "Kimi-Audio: targets")."""
         return (self.target_block(self.tokenizer.encode(clip)[:, None], self.words.encode(text)),)
 
     # -- answers ------------------------------------------------------------------------------------------------------
@@ -217,8 +216,7 @@ class KimiPolicy(StreamPolicy):
 
     def save(self, folder: Path) -> None:
         """A checkpoint in the released layout; the frozen parts stay where they are and are pointed at."""
-        if self.adapters:
-            raise PolicyError("merge_lora() before save(): a checkpoint holds the released names")
+        self.refuse_adapters()
         write_tensors(folder, self.model.state_dict())
         for name in _COPIED:
             if (self.folder / name).is_file() and folder.resolve() != self.folder.resolve():
@@ -264,9 +262,7 @@ def special_ids(folder: Path) -> dict[str, int]:
     Raises:
         PolicyError: the tokenizer does not have one of them.
     """
-    path = folder / "tokenizer_config.json"
-    added = dict(read_json(path)).get("added_tokens_decoder", {})
-    ids = {str(token.get("content")): int(number) for number, token in dict(added).items()}
+    path, ids = folder / "tokenizer_config.json", added_tokens(folder)
     if missing := [name for name in SPECIALS.values() if name not in ids]:
         raise PolicyError(f"{path}: added_tokens_decoder lacks {', '.join(missing)}; this is not Kimi-Audio's tokenizer")
     return {ours: ids[name] for ours, name in SPECIALS.items()}
@@ -285,30 +281,24 @@ def stream_config(released: dict[str, Any], ids: dict[str, int], where: str) -> 
             f"after layer {tap}; these look like the defaults of a config class, not like a checkpoint's values"
         )
     fixed = {"rope_scaling": None, "tie_word_embeddings": False, "hidden_act": "silu", "use_whisper_feature": True}
-    for key, value in fixed.items():
-        if released.get(key, value) != value:
-            raise PolicyError(f"{where}: {key} is {released[key]!r}; only {value!r} is built")
+    check_fixed(released, fixed, where)
     offset, vocab = released["kimia_token_offset"], released["vocab_size"]
     if outside := {name: one for name, one in ids.items() if not 0 <= one < offset}:
         raise PolicyError(f"{where}: special ids outside the text vocabulary of {offset}: {outside}")
-    try:
-        return DualStreamConfig(
-            hidden_size=released["hidden_size"],
-            intermediate_size=released["intermediate_size"],
-            num_layers=layers,
-            tap_layer=tap,
-            num_heads=released["num_attention_heads"],
-            num_kv_heads=released["num_key_value_heads"],
-            rms_norm_eps=released["rms_norm_eps"],
-            rope_theta=released["rope_theta"],
-            text_vocab=offset,
-            codebook_sizes=(vocab - offset,),
-            audio_delay_steps=released["kimia_mimo_audiodelaytokens"],
-            continuous_dim=released["kimia_adaptor_input_dim"],
-            pad_id=released["pad_token_id"],
-            mask_invalid_ids=False,
-            **ids,
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise PolicyError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    values = {
+        "hidden_size": released["hidden_size"],
+        "intermediate_size": released["intermediate_size"],
+        "num_layers": layers,
+        "tap_layer": tap,
+        "num_heads": released["num_attention_heads"],
+        "num_kv_heads": released["num_key_value_heads"],
+        "rms_norm_eps": released["rms_norm_eps"],
+        "rope_theta": released["rope_theta"],
+        "text_vocab": offset,
+        "codebook_sizes": (vocab - offset,),
+        "audio_delay_steps": released["kimia_mimo_audiodelaytokens"],
+        "continuous_dim": released["kimia_adaptor_input_dim"],
+        "pad_id": released["pad_token_id"],
+        "mask_invalid_ids": False,
+    }
+    return DualStreamConfig.read(values | ids, where)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paras2s.errors import PolicyError
+from paras2s.utils.io import read_json
 
 # How text is cut before pairs are merged. Qwen's, with single digits, of which GLM-4's differs in taking up to three.
 QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -63,3 +64,12 @@ class RankBpe:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of what are text ids; others are left out, and so is half of a character."""
         return self._coder.decode([one for one in ids if one in self._text_ids], errors="ignore")
+
+
+def added_tokens(folder: Path) -> dict[str, int]:
+    """Special tokens of a released tokenizer: name to id, from `tokenizer_config.json` and, if there, `added_tokens.json`."""
+    described = dict(read_json(folder / "tokenizer_config.json")).get("added_tokens_decoder", {})
+    found = {str(token["content"]): int(number) for number, token in dict(described).items()}
+    if (folder / "added_tokens.json").is_file():
+        found |= {str(name): int(number) for name, number in dict(read_json(folder / "added_tokens.json")).items()}
+    return found

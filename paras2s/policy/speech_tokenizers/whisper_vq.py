@@ -30,6 +30,8 @@ from paras2s.policy.weights import load_tensors, read_config, shard_files
 if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor
 
+# The released folder, and the name of its codes in `PolicySpec.code_format`.
+TOKENIZER_FOLDER, CODE_FORMAT = "glm-4-voice-tokenizer", "glm-4-voice-16384@12.5"
 # Distances to a codebook of 16384 are T x 16384 numbers a chunk: 400 MB in all at 30 s.
 BATCH_CHUNKS = 16
 _UNUSED = ("embed_positions2.", "layer_norm.", "model.decoder.", "proj_out.")

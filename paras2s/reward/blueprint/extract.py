@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from paras2s.reward.blueprint.truncation import EndingExtractor
 from paras2s.reward.blueprint.words import WordsExtractor
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured
-from paras2s.utils.cache import Kept, key_of
+from paras2s.utils.cache import JsonCache, key_of
 
 # Other packages offer extractors under this entry point: a name, and a callable of their options.
 ENTRY_POINT = "paras2s.extractors"
@@ -101,7 +100,7 @@ def _refuse_twins(extractors: Sequence[Extractor]) -> None:
                 raise ConfigError(f"extractors {owner[key]!r} and {extractor.name!r} both give {key}; leave one out")
 
 
-def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: Kept | None = None) -> list[Blueprint]:
+def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: JsonCache | None = None) -> list[Blueprint]:
     """One blueprint a clip, in order; an AudioError becomes Absent for that extractor's keys on that clip only.
 
     With `kept`, what the same version of an extractor measured on the same samples is not measured again.
@@ -144,11 +143,10 @@ def _lasting(fields: Fields) -> bool:
 
 
 def _key(clip: Clip, extractor: Extractor) -> str:
-    samples = hashlib.sha256(clip.samples.tobytes()).hexdigest()
-    return key_of(["blueprint", samples, clip.sample_rate_hz, extractor.name, extractor.version])
+    return key_of(["blueprint", clip.samples_digest, clip.sample_rate_hz, extractor.name, extractor.version])
 
 
-def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: Kept) -> dict[tuple[str, int], Fields]:
+def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: JsonCache) -> dict[tuple[str, int], Fields]:
     keys = {(item.name, place): _key(clip, item) for item in extractors for place, clip in enumerate(clips)}
     values = kept.get_many(keys.values())
     return {place: fields_from_json(values[key]) for place, key in keys.items() if key in values}

@@ -33,8 +33,8 @@ def measure_answers(
     Several clips share a recogniser's window, four times as fast, and what is heard in one depends a little on its
     neighbours. `alone` gives each a window of its own, where a change of one clip must be the only thing that changed.
     """
-    place: dict[tuple[int, bytes], int] = {}
-    of_clip = [place.setdefault((clip.sample_rate_hz, clip.samples.tobytes()), len(place)) for clip in clips]
+    place: dict[str, int] = {}
+    of_clip = [place.setdefault(clip.digest, len(place)) for clip in clips]
     first = {number: clip for number, clip in zip(reversed(of_clip), reversed(clips), strict=True)}
     distinct = [first[number] for number in range(len(place))]
     measured = map_chunks(functools.partial(_measure_chunk, tone, alone), distinct, 40, on_progress)

@@ -24,7 +24,7 @@ from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair,
 from paras2s.reward.judges.prompts import load_prompt
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import DIMENSIONS, Blueprint, PairVerdict, Unscored, Verdict
-from paras2s.utils.cache import Kept, key_of
+from paras2s.utils.cache import JsonCache, key_of
 
 VERSION = "1"
 AUDIO_RATE_HZ = 16_000
@@ -66,7 +66,7 @@ class LLMJudge:
     """
 
     def __init__(
-        self, config: JudgingConfig, client: LLMClient, kept: Kept | None = None, tone: ToneClassifier | None = None
+        self, config: JudgingConfig, client: LLMClient, kept: JsonCache | None = None, tone: ToneClassifier | None = None
     ) -> None:
         self.config, self.client, self.kept = config, client, kept
         self.reads = config.judge.reads
@@ -246,7 +246,7 @@ class LLMJudge:
 
 def open_judge(config: JudgingConfig, tone: ToneClassifier | None = None) -> tuple[LLMJudge, FusionRule]:
     """The judge with its caches, and the rule that fuses its labels."""
-    kept = Kept(config.cache_dir / "judging.sqlite")
+    kept = JsonCache(config.cache_dir / "judging.sqlite")
     rule = find_rule(config.judge.fusion, config.judge.fusion_rules)
     return LLMJudge(config, LLMClient(config.llm, kept), kept, tone), rule
 

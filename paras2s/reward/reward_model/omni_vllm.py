@@ -17,7 +17,7 @@ from paras2s.errors import BudgetError, JudgeError
 from paras2s.reward.judges.prompts import PLACEHOLDER, read_prompt
 from paras2s.reward.reward_model.omni import DIGITS, RATE_HZ, SYSTEM, OmniScore, SpokenPair
 from paras2s.types import Unscored
-from paras2s.utils.cache import Kept
+from paras2s.utils.cache import JsonCache
 
 
 def score_of(logprobs: dict[str, float] | None) -> OmniScore:
@@ -43,7 +43,7 @@ class ServedOmni:
 
     name = "omni"
 
-    def __init__(self, config: OmniServedConfig, kept: Kept | None = None) -> None:
+    def __init__(self, config: OmniServedConfig, kept: JsonCache | None = None) -> None:
         self.config = config
         self.client = LLMClient(config.llm, kept, "omni.llm")
         self._template = read_prompt("omni", config.prompts)

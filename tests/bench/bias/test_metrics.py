@@ -31,7 +31,7 @@ from paras2s.bench.bias.metrics import (
 )
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, sentence, show_probes, write_probes
 from paras2s.bench.charts import stacked_bars
-from paras2s.bench.speakbench.agreement import resample
+from paras2s.bench.speakbench.metrics import resample
 
 LEAN = ("first", "second")
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from paras2s.audio.clip import make_clip, read_clip, write_clip
-from paras2s.bench.paras2s.report import draw_curves, write_report
+from paras2s.bench.charts import draw_curves
+from paras2s.bench.paras2s.report import write_report
 from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
 
@@ -186,7 +187,7 @@ def test_cards_show_score_words_and_why_there_is_no_score(run_dir: Path) -> None
     rows = [answer(3.5, model_score=3.25), answer(None, style="sad", transcript=None)]
     page = written(run_dir, {"sft": rows, "topline": [answer(5, "topline")]})
     assert [chip["class"] for chip in page.all("span", "chip")] == ["chip chip-4", "chip chip-5", "chip chip-none"]
-    assert "Unscored 0.2 s says How lovely. heard not measured tone cheerful 90% judge the clip is silent" in page.text
+    assert "Unscored 0.2 s text How lovely. transcript not measured tone cheerful 90% judge the clip is silent" in page.text
     assert "words and tone fit (reward model: 3.25)" in page.text
     assert "topline no answer" in page.text
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from outside import HCOT, needs_hcot
 
-from paras2s.bench.speakbench.agreement import (
+from paras2s.bench.speakbench.metrics import (
     accuracy,
     cluster_counts,
     cohen_kappa,

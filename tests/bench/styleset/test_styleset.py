@@ -18,22 +18,21 @@ from scipy import stats
 from tiny.interleaved import tiny_glm
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.styleset.dialogue import Dialogue, Reply, Said, follow, join, output_of, role_play, turn_seed
-from paras2s.bench.styleset.items import ELEMENTS, FollowingItem, RoleContext, load_contexts, load_following
-from paras2s.bench.styleset.report import (
+from paras2s.bench.styleset.data import ELEMENTS, FollowingItem, RoleContext, load_contexts, load_following
+from paras2s.bench.styleset.dialogue import Dialogue, DialogueTurn, Reply, follow, join, output_of, role_play, turn_seed
+from paras2s.bench.styleset.metrics import (
     Cell,
     HumanRow,
     StyleRow,
-    build_report,
     cell_of,
     load_human,
     load_rows,
-    markdown,
     pearson,
     row_of,
     save_rows,
 )
-from paras2s.bench.styleset.run import PolicyDialogue, shortened
+from paras2s.bench.styleset.report import build_report, markdown
+from paras2s.bench.styleset.systems import PolicyDialogue, shortened
 from paras2s.errors import DataError
 from paras2s.policy.types import Turn
 from paras2s.types import Unscored, Verdict
@@ -143,8 +142,8 @@ def test_each_instance_hears_the_other_and_remembers_what_it_said_itself() -> No
         [("user", 0.2), ("assistant", 0.51), ("user", 0.52)],
         [("user", 0.1), ("assistant", 0.5), ("user", 0.51), ("assistant", 0.52), ("user", 0.53)],
     ]
-    assert [said.speaker for said in dialogue.said] == [1, 2, 1, 2, 1]
-    assert [said.text for said in dialogue.said] == [f"reply {n}" for n in range(5)]
+    assert [turn.speaker for turn in dialogue.turns] == [1, 2, 1, 2, 1]
+    assert [turn.text for turn in dialogue.turns] == [f"reply {n}" for n in range(5)]
     assert dialogue.ended is None
     assert model.seeds == [turn_seed(42, "x", n) for n in range(5)]
     assert len(set(model.seeds)) == 5
@@ -176,14 +175,14 @@ def test_a_failed_turn_ends_its_own_dialogue_with_the_reason(reply: Reply, why: 
     # Calls go x, y, x, y: the fifth is the third turn of x.
     model = ScriptedModel({4: reply})
     first, second = role_play(model, scenes, spoken, 6, 42, nothing)
-    assert (len(first.said), first.ended) == (2, why)
-    assert (len(second.said), second.ended) == (6, None)
+    assert (len(first.turns), first.ended) == (2, why)
+    assert (len(second.turns), second.ended) == (6, None)
     output, clip = output_of(scenes[0], "s", "k", first)
     assert clip is None
     assert output.unscored == f"2 turns are no dialogue, at least 3 are ({why})"
     output, clip = output_of(scenes[1], "s", "k", second)
     assert output.unscored is None
-    assert output.heard == 6
+    assert output.turns_in_clip == 6
     assert output.duration_s == pytest.approx(6 * 0.1 + 5 * 2.0)
 
 
@@ -206,7 +205,7 @@ def test_only_the_last_of_two_answers_to_a_style_instruction_is_judged() -> None
     output, clip = output_of(item, "s", "k", dialogue)
     assert clip is not None
     assert clip.samples[0] == pytest.approx(0.51)
-    assert [row.start_s for row in output.said] == [None, 0.0]
+    assert [row.start_s for row in output.turns] == [None, 0.0]
     (dialogue,) = follow(ScriptedModel({0: Reply(failed="no")}), [item], spoken, 42, nothing)
     output, clip = output_of(item, "s", "k", dialogue)
     assert (clip, output.unscored) == (None, "0 answers of 2 (turn 1: no)")
@@ -244,14 +243,14 @@ def test_a_joined_dialogue_is_cropped_to_a_minute(lengths_s: Any, places: Any, d
 
 
 def test_turns_that_the_crop_left_nothing_of_are_kept_as_text() -> None:
-    said = tuple(Said(1 + n % 2, f"turn {n}", tone(0.5, 20.0, 8000)) for n in range(5))
+    said = tuple(DialogueTurn(1 + n % 2, f"turn {n}", tone(0.5, 20.0, 8000)) for n in range(5))
     output, clip = output_of(scene("x"), "s", "k", Dialogue(said, None))
     assert clip is not None
     assert clip.duration_s == 60.0
-    assert [(row.text, row.start_s, row.stop_s) for row in output.said] == [
+    assert [(row.text, row.start_s, row.stop_s) for row in output.turns] == [
         ("turn 0", 0.0, 20.0), ("turn 1", 22.0, 42.0), ("turn 2", 44.0, 60.0), ("turn 3", None, None), ("turn 4", None, None),
     ]  # fmt: skip
-    assert output.heard == 3
+    assert output.turns_in_clip == 3
 
 
 # -- what a policy is shown -------------------------------------------------------------------------------------------

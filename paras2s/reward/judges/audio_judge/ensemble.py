@@ -17,7 +17,7 @@ from paras2s.reward.judges.llm_judge import Pair, Progress
 from paras2s.reward.judges.pairwise import Preferred
 from paras2s.reward.judges.votes import ENSEMBLE, POINTS, EnsembleRule, find_ensemble, label_of, spread_of, turned
 from paras2s.types import PairLabel, Preference, Unscored
-from paras2s.utils.cache import Kept, key_of
+from paras2s.utils.cache import JsonCache, key_of
 
 
 def open_judges(config: AudioJudgeConfig, speak: Speak | None = None) -> list[AudioJudge]:
@@ -26,7 +26,7 @@ def open_judges(config: AudioJudgeConfig, speak: Speak | None = None) -> list[Au
     Raises:
         ConfigError: spoken signals are wanted, and there is no voice. DataError: examples that do not fit.
     """
-    client = LLMClient(config.llm, Kept(config.cache_dir / "judging.sqlite"))
+    client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"))
     examples = load_examples(config.examples) if config.examples else []
     signals = make_signals(config, speak)
     hear = HeardWords()
@@ -124,10 +124,10 @@ class AspectJudge:
             if isinstance(one, Unscored):
                 return Unscored(self.name, f"{name}: {one.reason}", one.reply)
             heard[name] = one
-        orders = range(len(next(iter(heard.values())).said))
+        orders = range(len(next(iter(heard.values())).order_labels))
         # The aspects' labels of one order at a time, as in the paper: the other order is another vote.
         said = tuple(
-            self.rule.fuse({name: cast(PairLabel, one.said[order]) for name, one in heard.items()}) for order in orders
+            self.rule.fuse({name: cast(PairLabel, one.order_labels[order]) for name, one in heard.items()}) for order in orders
         )
         meant = [label if order == 0 else cast(PairLabel, turned(label)) for order, label in enumerate(said)]
         votes = tuple(POINTS[label] for label in meant)
@@ -141,7 +141,7 @@ class AspectJudge:
             task=ENSEMBLE,
             label=label_of(fmean(votes)),
             points=fmean(votes),
-            said=said,
+            order_labels=said,
             votes=votes,
             spread=spread_of(votes),
             consistent=meant[0] == meant[1] if len(meant) == 2 else None,

@@ -6,7 +6,6 @@ A reply that cannot be read gives no vote, and a question with too few votes no 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -45,7 +44,7 @@ class HeardWords:
 
     def __call__(self, clips: Sequence[Clip]) -> list[str]:
         """The words of each clip, "" where none are heard."""
-        names = [hashlib.sha256(clip.samples.tobytes()).hexdigest() for clip in clips]
+        names = [clip.digest for clip in clips]
         for name, clip in zip(names, clips, strict=True):
             if name not in self._known:
                 self._known[name] = transcribe([clip])[0].text
@@ -144,7 +143,7 @@ class AudioJudge:
             task=self.task.name,
             label=label,
             points=points,
-            said=tuple(one if place == 0 else turned(one) for place, one in enumerate(meant)),
+            order_labels=tuple(one if place == 0 else turned(one) for place, one in enumerate(meant)),
             votes=flat,
             spread=spread_of(flat),
             consistent=meant[0] == meant[1] if len(meant) == 2 else None,

@@ -13,19 +13,17 @@ from typing import Any
 import pytest
 from tiny.endpoint import Cut, Fail, Say, ScriptedEndpoint, said
 
-from paras2s.bench.voicebench.run import (
-    FactVerdict,
-    GuardItem,
-    GuardRow,
-    GuardSummary,
+from paras2s.bench.voicebench.data import VoiceBenchItem, load_voicebench
+from paras2s.bench.voicebench.metrics import (
+    VoiceBenchRow,
+    VoiceBenchSummary,
     chosen_letter,
-    load_voicebench,
+    chosen_yes_or_no,
     refuses,
-    said_yes_or_no,
     score_text,
-    score_voicebench,
     voicebench_summary,
 )
+from paras2s.bench.voicebench.run import FactVerdict, score_voicebench
 from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.run import LLMConfig
 from paras2s.errors import BudgetError, DataError
@@ -48,9 +46,9 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def item(subset: str, name: str = "x/1", **changes: Any) -> GuardItem:
-    values = {"prompt": "Who wrote Emma?", "reference": None, "letter": None, "choices": None, "extra": {}, **changes}
-    return GuardItem(name, subset, **values)
+def item(subset: str, name: str = "x/1", **changes: Any) -> VoiceBenchItem:
+    values = {"prompt": "Who wrote Emma?", "reference": None, "letter": None, "choices": None, **changes}
+    return VoiceBenchItem(name, subset, **values)
 
 
 def client_for(server: ScriptedEndpoint, **changes: Any) -> LLMClient:
@@ -70,7 +68,7 @@ def test_a_file_as_voicebench_writes_it_is_read_and_keys_not_known_are_kept(tmp_
         write(path, {"prompt": PROMPT, "reference": "B", "response": "B."}, {"prompt": "Odd?", "reference": "d"})
     )
     assert [one.id for one in items] == ["naive-openbookqa-test-audio/1", "naive-openbookqa-test-audio/2"]
-    assert (items[0].subset, items[0].letter, items[0].extra) == ("openbookqa", "B", {"response": "B."})
+    assert (items[0].subset, items[0].letter) == ("openbookqa", "B")
     assert items[0].choices == {"A": "Rome", "B": "Paris", "C": "Oslo", "D": "Bern"}
     assert (items[1].letter, items[1].choices) == ("D", None)
 
@@ -230,7 +228,7 @@ def test_no_choice_is_said_to_be_none_and_why(transcript: str, reason: str) -> N
     ],
 )
 def test_yes_and_no(transcript: str, word: str | None) -> None:
-    assert said_yes_or_no(transcript)[0] == word
+    assert chosen_yes_or_no(transcript)[0] == word
 
 
 @pytest.mark.parametrize(
@@ -266,7 +264,7 @@ def test_what_an_llm_scores_is_no_matter_of_rules() -> None:
 # Whole scoring.
 
 
-def suite() -> list[GuardItem]:
+def suite() -> list[VoiceBenchItem]:
     return [
         item("alpacaeval", "o/1", prompt="Say hello."),
         item("sd-qa", "q/1", reference="Jane Austen"),
@@ -402,8 +400,8 @@ def test_the_verdict_of_facts_has_two_values_and_no_other_key() -> None:
 # What it comes to.
 
 
-def row(subset: str, name: str, score: float | None) -> GuardRow:
-    return GuardRow(name, subset, "x", "rules", score, None if score is not None else "down", undecided=score == 0)
+def row(subset: str, name: str, score: float | None) -> VoiceBenchRow:
+    return VoiceBenchRow(name, subset, "x", "rules", score, None if score is not None else "down", undecided=score == 0)
 
 
 def test_a_summary_by_hand() -> None:
@@ -436,7 +434,7 @@ def test_overall_is_the_leaderboards_mean_over_subsets() -> None:
 
 def test_nothing_is_no_number() -> None:
     found = voicebench_summary([])
-    assert isinstance(found, GuardSummary)
+    assert isinstance(found, VoiceBenchSummary)
     assert (found.subsets, found.overall.estimate.mean, found.overall.n_asked) == ({}, None, 0)
 
 
@@ -445,4 +443,4 @@ def test_nothing_is_no_number() -> None:
 )
 def test_a_row_is_either_scored_or_not(score: float | None, unscored: str | None) -> None:
     with pytest.raises(DataError, match="x/1: score"):
-        GuardRow("x/1", "mmsu", "x", "rules", score, unscored)
+        VoiceBenchRow("x/1", "mmsu", "x", "rules", score, unscored)

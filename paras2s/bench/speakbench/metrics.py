@@ -1,4 +1,4 @@
-"""How far a judge's typed-tie labels agree with people's (TRACE, 3.4, 4.1, 4.2 and appendix F).
+"""Agreement of a judge's typed-tie labels with people's (TRACE, 3.4, 4.1, 4.2 and appendix F).
 
 Every figure comes from counts of (people's label, judge's label), so that a bootstrap resamples counts and nothing else.
 A pair that the judge could not score has no label: it is left out of the figure and stays in `n_asked`.
@@ -284,7 +284,7 @@ def winner_slice(truth: Sequence[Label], guess: Sequence[Label | None], clusters
 
 
 def coherence(labels: Sequence[Labels], overall: Sequence[Label], clusters: Sequence[Hashable]) -> dict[str, Any]:
-    """How well a multinomial logistic model rebuilds the overall label from the three dimensions (TRACE, 4.1).
+    """Measures how well a multinomial logistic model rebuilds the overall label from the three dimensions (TRACE, 4.1).
 
     `fitted` is its accuracy on the pairs it was fitted on, as in the paper; `held_out` over five folds that keep an
     instruction's pairs together, None where there are fewer than five instructions.

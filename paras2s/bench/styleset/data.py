@@ -1,4 +1,4 @@
-"""What StyleSet asks: sentences with a style, and situations for two, in words of our own; and how both are spoken.
+"""StyleSet's items: sentences with a style, and situations for two, in words of our own; and the prompts made of them.
 
 The paper's own items are of its authors and of IEMOCAP. Those of a user are read from files of the same form.
 """
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from paras2s.errors import DataError, one_line
 
-# What of a voice a style instruction may ask for (StyleSet, 3.1).
+# Style elements that an instruction may ask for (StyleSet, 3.1).
 Element = Literal[
     "pace", "volume", "pitch", "stress", "pauses", "whisper", "sob", "stutter", "laughter", "sigh", "emotion"
 ]  # fmt: skip
@@ -51,12 +51,12 @@ class FollowingItem(_Item):
     elements: tuple[Element, ...] = Field(min_length=1)
     changes_within: bool
 
-    def told(self) -> dict[str, str]:
-        """What a judge's prompt names beside the sound."""
+    def judge_inputs(self) -> dict[str, str]:
+        """The inputs of a judge's prompt beside the sound."""
         return {"text": self.text, "style": self.style}
 
     def requests(self) -> tuple[str, str]:
-        """What the user says: first the sentence alone, then its style. In one turn, models take the two for one another."""
+        """The user's turns: first the sentence alone, then its style. In one turn, models confuse the two."""
         return (
             f"Please say the following sentence, word for word, and nothing else. {self.text}",
             f"Thank you. Now say that same sentence once more, in this way. {self.style}",
@@ -72,12 +72,12 @@ class RoleContext(_Item):
     relationship: str
     first_line: str
 
-    def told(self) -> dict[str, str]:
-        """What a judge's prompt names beside the sound: the context of role 1; that of role 2 differs in the roles alone."""
+    def judge_inputs(self) -> dict[str, str]:
+        """The inputs of a judge's prompt beside the sound: the context of role 1; that of role 2 differs in the roles alone."""
         return {"context": self._opening(self.role_1, self.role_2) + f" The first line is: {self.first_line}"}
 
     def prompts(self) -> tuple[str, str]:
-        """What each of the two is told, in speech; both end with the first line (StyleSet, A.2.1)."""
+        """The spoken prompts of the two roles; both end with the first line (StyleSet, A.2.1)."""
         return (
             f"{self._opening(self.role_1, self.role_2)} You speak first. Begin with the line that comes now, and say "
             f"nothing besides it. {self.first_line}",
@@ -123,17 +123,17 @@ def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKin
         raise DataError(f"{source}: cannot be read ({one_line(error)}); give a YAML list of items") from error
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{source}: expected a list of items, each with {', '.join(kind.model_fields)}")
-    found: list[ItemKind] = []
+    items: list[ItemKind] = []
     for number, row in enumerate(rows, 1):
         try:
-            found.append(kind.model_validate(row))
+            items.append(kind.model_validate(row))
         except ValidationError as error:
             wrong = error.errors()[0]
             key = ".".join(map(str, wrong["loc"])) or "item"
             raise DataError(f"{source}: item {number}: {key}: {wrong['msg']}") from error
-    if twice := _first_twice([one.id for one in found]):
+    if twice := _first_twice([one.id for one in items]):
         raise DataError(f"{source}: the id {twice!r} stands twice")
-    return found
+    return items
 
 
 def _first_twice(names: Sequence[str]) -> str | None:

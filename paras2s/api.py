@@ -1,0 +1,45 @@
+"""The nouns of the public API that need a line or two of wiring; `paras2s/__init__.py` exports them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paras2s.audio.clip import Clip
+    from paras2s.policy.base import Policy
+    from paras2s.reward.tone_classifier import ToneClassifier
+    from paras2s.types import Blueprint
+
+
+def blueprint(
+    clip: Clip | str | Path,
+    extractors: Sequence[str] = ("words", "quality", "pitch", "loudness", "voicing"),
+    tone: ToneClassifier | None = None,
+) -> Blueprint:
+    """Measure a clip (TRACE, section 3.1): each field has a value with its unit, or the reason why it is absent.
+
+    `extractors` are names of `paras2s blueprint --help`; "tone" needs a fitted classifier.
+
+    Raises:
+        AudioError: the file cannot be read. ConfigError: an unknown extractor.
+    """
+    from paras2s.audio.clip import read_clip
+    from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
+
+    sound = read_clip(Path(clip)) if isinstance(clip, str | Path) else clip
+    return build_blueprints([sound], make_extractors(extractors, tone))[0]
+
+
+def open_policy(folder: str | Path, kind: str | None = None, device: str = "auto") -> Policy:
+    """A policy from its checkpoint: one that a run wrote (`runs/demo/aligned`), or a released model's folder.
+
+    `kind` is what `policy.kind` names (kimi, moshi ..., or module:Class); None: what the checkpoint calls itself.
+
+    Raises:
+        PolicyError: no checkpoint, or tensors that do not fit.
+    """
+    from paras2s.policy.registry import load_policy
+
+    return load_policy(Path(folder), kind, device)

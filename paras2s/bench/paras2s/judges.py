@@ -1,0 +1,192 @@
+"""Judges of single answers, one for all systems of a table: an LLM, the rubric, or the rubric beside a run's reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paras2s.audio.clip import Clip
+from paras2s.bench.systems import Progress, Response, SpokenQuestion
+from paras2s.errors import BudgetError, ConfigError
+from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
+from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS, measure_answers
+from paras2s.reward.blueprint.schema import RESPONSE, Extractor
+from paras2s.reward.judges.llm_judge import LLMJudge, open_judge
+from paras2s.reward.judges.rubric import TONE_PREFIX, Question, RubricJudge
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Blueprint, Measured, Query, Unscored, Verdict
+
+if TYPE_CHECKING:
+    from paras2s.data_gen.dataset import Dataset
+    from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel
+
+# Answers that are measured and judged together.
+CHUNK_ANSWERS = 64
+Answer = tuple[SpokenQuestion, Response]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The judgement of one answer: a score, or why there is none, and what was measured on the way.
+
+    `family` and `tone` are the rubric's, `model_score` is the reward model's.
+    """
+
+    score: float | None
+    unscored: str | None
+    reason: str = ""
+    transcript: str | None = None
+    family: str | None = None
+    tone: str | None = None
+    tone_scores: dict[str, float] = field(default_factory=dict)
+    model_score: float | None = None
+
+
+class AnswerJudge(Protocol):
+    """A judge of single answers; `name` tells it apart from every other one, with its version and prompt."""
+
+    @property
+    def name(self) -> str:
+        """Name, version and prompt hash."""
+
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+        """A judgement each, in order; an answer that is missing has its reason.
+
+        Raises:
+            BudgetError: the budget ended; replies so far stay in the cache.
+        """
+
+
+def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, cache_dir: Path) -> AnswerJudge:
+    """A judge by name: `rubric`, a shipped config of an LLM judge, or a YAML.
+
+    Raises:
+        ConfigError: no such judge, the rubric without a tone classifier, or overrides of a judge that has no config.
+    """
+    from paras2s.bench.judges import open_config, require_tone
+
+    if name == "rubric":
+        if overrides:
+            raise ConfigError("--judge rubric has no config: leave --set out")
+        return RubricAnswerJudge(make_extractors(JUDGE_EXTRACTORS, require_tone(tone)))
+    config = open_config(name, {"cache_dir": str(cache_dir)} | overrides)
+    return LLMAnswerJudge(open_judge(config, ToneClassifier.load(tone) if tone else None)[0])
+
+
+def _judge_in_chunks(judge: LLMAnswerJudge | RubricAnswerJudge, answers: Sequence[Answer], at: Progress) -> list[Judgement]:
+    judgements: list[Judgement] = []
+    for start in range(0, len(answers), CHUNK_ANSWERS):
+        chunk = answers[start : start + CHUNK_ANSWERS]
+        spoken = [(question, one.clip) for question, one in chunk if not one.missing and one.clip is not None]
+        judged = iter(judge.judge_clips(spoken))
+        judgements += [Judgement(None, one.missing) if one.missing else next(judged) for _, one in chunk]
+        at(len(judgements), len(answers))
+    return judgements
+
+
+class LLMAnswerJudge:
+    """An LLM, or an audio LLM, that scores answers from 1 to 5."""
+
+    def __init__(self, judge: LLMJudge) -> None:
+        self._judge = judge
+        self.name = f"{judge.name}/{judge.version}/{judge.answer_prompt.hash}"
+
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+        """A judgement each, in order."""
+        return _judge_in_chunks(self, answers, on_progress)
+
+    def judge_clips(self, spoken: Sequence[tuple[SpokenQuestion, Clip]]) -> list[Judgement]:
+        """Judgements of answers that are there."""
+        judge, clips = self._judge, [clip for _, clip in spoken]
+        transcripts = [None] * len(clips) if not judge.extractors else _transcripts(clips, judge)
+        exchanges = [judge.exchange_of(q.text, q.style, q.clip, clip) for q, clip in spoken]
+        judgements = []
+        for verdict, transcript in zip(judge.answers(exchanges), transcripts, strict=True):
+            if isinstance(verdict, BudgetError):
+                raise verdict
+            if isinstance(verdict, Verdict):
+                judgements.append(Judgement(verdict.score, None, verdict.reason, transcript))
+            else:
+                judgements.append(Judgement(None, verdict.reason, transcript=transcript))
+        return judgements
+
+
+def _transcripts(clips: Sequence[Clip], judge: LLMJudge) -> list[str | None]:
+    return [one.value(RESPONSE) for one in build_blueprints(clips, judge.extractors, judge.kept)]
+
+
+class RubricAnswerJudge:
+    """The rubric over its own blueprints: offline, and deterministic."""
+
+    def __init__(self, extractors: Sequence[Extractor]) -> None:
+        self._rubric, self._extractors = RubricJudge(), extractors
+        self.name = _rubric_name(self._rubric)
+
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+        """A judgement each, in order."""
+        return _judge_in_chunks(self, answers, on_progress)
+
+    def judge_clips(self, spoken: Sequence[tuple[SpokenQuestion, Clip]]) -> list[Judgement]:
+        """Judgements of answers that are there."""
+        blueprints = build_blueprints([clip for _, clip in spoken], self._extractors)
+        return [_by_rubric(self._rubric, q, one) for (q, _), one in zip(spoken, blueprints, strict=True)]
+
+
+def _rubric_name(rubric: RubricJudge) -> str:
+    return f"{rubric.name}/{rubric.version}/{rubric.prompt_hash}"
+
+
+def _by_rubric(rubric: RubricJudge, question: SpokenQuestion, blueprint: Blueprint) -> Judgement:
+    verdict = rubric.find(Question(question.text or "", question.style or ""), blueprint)
+    transcript = blueprint.value(RESPONSE)
+    if isinstance(verdict, Unscored):
+        return Judgement(None, verdict.reason, transcript=transcript)
+    return Judgement(verdict.score, None, verdict.reason, transcript, verdict.family, verdict.tone)
+
+
+@dataclass(frozen=True)
+class RunJudge:
+    """The rubric, with the tone scores of every answer and the score that a run's reward model gives it."""
+
+    dataset: Dataset
+    queries: Sequence[Query]
+    model: RewardModel
+    rubric: RubricJudge = field(default_factory=RubricJudge)
+
+    @property
+    def name(self) -> str:
+        """The rubric's."""
+        return _rubric_name(self.rubric)
+
+    @cached_property
+    def _encoded(self) -> dict[str, EncodedQuestion]:
+        from paras2s.data_gen.policy_inputs import encode_questions
+
+        return dict(zip([q.id for q in self.queries], encode_questions(self.dataset, self.queries), strict=True))
+
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+        """A judgement each, in order; of an answer of no length as well, which the rubric does not score."""
+        from paras2s.data_gen.policy_inputs import CODEC
+
+        spoken = [(question, one.clip) for question, one in answers if one.clip is not None]
+        clips = [clip for _, clip in spoken]
+        blueprints = measure_answers(clips, self.dataset.agent_tone, on_progress)
+        codes = [CODEC.encode(clip) if len(clip.samples) else clip.samples for clip in clips]
+        scores = iter(self.model.score([self._encoded[question.id] for question, _ in spoken], codes))
+        measured = iter(blueprints)
+        return [
+            Judgement(None, one.missing) if one.clip is None else self._judgement(question, next(measured), next(scores))
+            for question, one in answers
+        ]
+
+    def _judgement(self, question: SpokenQuestion, blueprint: Blueprint, model_score: float) -> Judgement:
+        tones = {
+            key.removeprefix(TONE_PREFIX): float(measured.value)
+            for key, measured in blueprint.fields.items()
+            if key.startswith(TONE_PREFIX) and isinstance(measured, Measured)
+        }
+        judgement = _by_rubric(self.rubric, question, blueprint)
+        return replace(judgement, tone_scores=tones, model_score=model_score)

@@ -1,0 +1,113 @@
+"""Scores of systems: ParaS2SBench's table by set (Table 2), and the summary of a run's own systems by category.
+
+The overall average is the mean over all sets, each counting once: so it is in the paper's rows, but for that of Kimi-Audio
+GRPO, whose six sets average 4.347 where 4.382 is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paras2s.bench.human_correlation import AnswerKey
+from paras2s.bench.results import AnswerRow
+from paras2s.bench.stats import Counted, Estimate, contrast_metric, mean_of_means, paired_difference, summarise
+from paras2s.data_gen.corpora import CORPORA
+from paras2s.types import Unscored
+
+# The order of the paper's columns (Table 2).
+PAPER_SETS = ("age", "emotion", "gender", "sarcasm", "iemocap", "meld")
+
+
+def table_2(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
+    """A row a system: each set, synthetic, real and overall averages, contrasts told apart, word errors, all with their n."""
+    table = {}
+    for name, rows in systems.items():
+        scores = summarise(rows)
+        real = [one for category, one in scores.categories.items() if category in CORPORA]
+        synthetic = [one for category, one in scores.categories.items() if category not in CORPORA]
+        table[name] = {
+            "sets": {category: one.to_json() for category, one in scores.categories.items()},
+            "synthetic": _average(synthetic).to_json(),
+            "real": _average(real).to_json(),
+            "average": scores.overall.to_json(),
+            "contrast": contrast_metric([row for row in rows if row.category not in CORPORA]).to_json(),
+            "word_error_rate": scores.word_error_rate.to_json(),
+            "judges": sorted({row.judge for row in rows if row.judge}),
+        }
+    return table
+
+
+def _average(sets: Sequence[Counted]) -> Counted:
+    if not sets:
+        return Counted(Estimate(None, None, 0, 0), 0)
+    return Counted(mean_of_means([one.estimate for one in sets]), sum(one.n_asked for one in sets))
+
+
+def summary(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
+    """Scores of a run's systems as plain JSON, and the gain of the aligned policy over its warm-up."""
+    table: dict[str, Any] = {}
+    for system, rows in systems.items():
+        scores = summarise(rows)
+        table[system] = {
+            "overall": scores.overall.to_json(),
+            "categories": {name: one.to_json() for name, one in scores.categories.items()},
+            "word_error_rate": scores.word_error_rate.to_json(),
+            "duration_s": scores.duration_s.mean,
+            "contrast": contrast_metric(rows).to_json(),
+            "judge": rows[0].judge if rows else None,
+        }
+    if "sft" in systems and "aligned" in systems:
+        gain = paired_difference(systems["aligned"], systems["sft"])
+        table["aligned_over_sft"] = {**gain.difference.to_json(), "relative_percent": gain.relative_percent}
+    return table
+
+
+def automatic_scores(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[AnswerKey, float | Unscored]:
+    """One score an answer, to be set against people's ratings.
+
+    An answer's id is its query's, with the answer's number where a query has several.
+    """
+    scores: dict[AnswerKey, float | Unscored] = {}
+    for name, rows in systems.items():
+        several = any(row.answer_index for row in rows)
+        for row in rows:
+            key = AnswerKey(f"{row.query_id}-{row.answer_index}" if several else row.query_id, name, row.category)
+            scores[key] = Unscored("", row.unscored or "") if row.score is None else row.score
+    return scores
+
+
+def cell(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
+    """Mean and standard error, and n scored of n asked where some are missing; a dash where there is no mean."""
+    missing = one["n_asked"] - one["n_scored"]
+    note = f" ({one['n_scored']} of {one['n_asked']})" if missing else ""
+    if one["mean"] is None:
+        return f"-{note}"
+    error = "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
+    return f"{factor * one['mean']:.{digits}f}{error}{note}"
+
+
+def columns(table: Mapping[str, Any]) -> list[str]:
+    """The sets in the paper's order, then others."""
+    there = {name for row in table.values() for name in row["sets"]}
+    return [*(name for name in PAPER_SETS if name in there), *sorted(there - set(PAPER_SETS))]
+
+
+def markdown(table: Mapping[str, Any]) -> str:
+    """The table for a page."""
+    sets = columns(table)
+    real = any(name in CORPORA for name in sets)
+    averages = ["synthetic", "real", "average"] if real else ["average"]
+    knowledge = ["still knows, of 100"] if any("voicebench" in row for row in table.values()) else []
+    # Only a judge that names the kind of an answer can say that two answers are of different kinds.
+    apart = ["told apart, %"] if any(row["contrast"]["n_scored"] for row in table.values()) else []
+    head = ["system", *sets, *averages, *apart, "word errors, %", *knowledge]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
+    for name, row in table.items():
+        cells = [*(cell(row["sets"].get(one, empty)) for one in sets), *(cell(row[one]) for one in averages)]
+        cells += [cell(row["contrast"], 100, 0) for _ in apart]
+        cells += [cell(row["word_error_rate"], 100, 1)]
+        cells += [cell(row.get("voicebench", empty), 1, 1) for _ in knowledge]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

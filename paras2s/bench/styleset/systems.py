@@ -1,0 +1,164 @@
+"""Models that speak in dialogues: a checkpoint, or an audio chat endpoint; a folder of finished clips needs none.
+
+Left out of the paper: nucleus sampling of checkpoints, which sample here from the full distribution, as they are trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paras2s.audio.clip import Clip
+from paras2s.bench.judges import MAX_CLIP_S
+from paras2s.bench.styleset.dialogue import DialogueModel, Reply
+from paras2s.clients.audio_chat import AudioChat, AudioChatRequest, SpokenReply
+from paras2s.configs.schema.run import AudioChatConfig, load_audio_chat
+from paras2s.errors import AudioError, ConfigError, PolicyError
+from paras2s.policy.registry import is_checkpoint
+from paras2s.policy.types import Prompt, Turn
+
+# Sampling of the paper's models (appendix C).
+TEMPERATURE, TOP_P, MAX_TOKENS = 1.0, 0.9, 4096
+# Three answers of this length and the silence between them fill a minute.
+LONGEST_ANSWER_S = 18.0
+POLICY_BATCH = 8
+
+
+class PolicyDialogue:
+    """A checkpoint. Turns that do not fit its context are left out: the oldest behind the first, or, for a policy of single
+    questions, all but the last; each answer carries how many.
+    """
+
+    at_once = POLICY_BATCH
+
+    def __init__(self, policy: Any, longest_answer_s: float = LONGEST_ANSWER_S) -> None:
+        from paras2s.rollout.engine import NativeEngine
+
+        self._policy, self._engine = policy, NativeEngine(policy)
+        self._steps = math.ceil(longest_answer_s * policy.spec.step_rate_hz)
+        self._transcripts: dict[str, str] = {}
+
+    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
+        """Samples with the native engine; a policy that reads words beside the sound gets the ASR transcript."""
+        from paras2s.policy.types import Sampling
+
+        prompted: list[Reply | tuple[Prompt, int]] = [self._prompt(one) for one in self._with_words(dialogues)]
+        places = [place for place, one in enumerate(prompted) if not isinstance(one, Reply)]
+        prompts = [one for one in prompted if not isinstance(one, Reply)]
+        sampling = Sampling(TEMPERATURE, TEMPERATURE, self._steps)
+        names = [str(place) for place in places]
+        every = [[seeds[place]] for place in places]
+        # An engine refuses to sample from no prompt at all.
+        rollouts = self._engine.generate(names, [prompt for prompt, _ in prompts], 1, sampling, every) if prompts else []
+        replies = [one if isinstance(one, Reply) else Reply() for one in prompted]
+        for place, (_, left_out), rollout in zip(places, prompts, rollouts, strict=True):
+            text, wave, cut = rollout.texts[0], rollout.waves[0], rollout.finish_reason[0] == "length"
+            clip = Clip(wave, rollout.sample_rate_hz) if len(wave) else None
+            failed = None if len(wave) else "the policy ended its answer before it began"
+            replies[place] = Reply(text, clip, failed, left_out, cut)
+        return replies
+
+    def _prompt(self, turns: Sequence[Turn]) -> Reply | tuple[Prompt, int]:
+        """A prompt of as many turns as the policy takes, and how many it lacks; a failed reply where it takes none."""
+        from paras2s.rollout.engine import check_lengths
+
+        why = ""
+        for shown in shortened(turns):
+            try:
+                prompt = self._policy.encode_prompt(shown)
+                check_lengths(["dialogue"], [prompt], self._steps, self._policy.spec.context_steps)
+            except (PolicyError, AudioError) as error:
+                why = str(error)
+            else:
+                return prompt, len(turns) - len(shown)
+        return Reply(failed=why)
+
+    def _with_words(self, dialogues: Sequence[Sequence[Turn]]) -> list[list[Turn]]:
+        from paras2s.audio.asr import transcribe
+
+        rate_hz = self._policy.spec.input_rate_hz
+        keys = {id(turn): turn.clip.digest for one in dialogues for turn in one if turn.role == "user" and turn.clip}
+        clips = {keys[id(turn)]: turn.clip for one in dialogues for turn in one if id(turn) in keys and turn.clip}
+        # Each alone: clips that share a window change what is heard in one another.
+        self._transcripts |= {key: transcribe([clip])[0].text for key, clip in clips.items() if key not in self._transcripts}
+        return [
+            [
+                replace(turn, text=self._transcripts[keys[id(turn)]], clip=turn.clip.at(rate_hz))
+                if turn.role == "user" and turn.clip
+                else turn
+                for turn in one
+            ]
+            for one in dialogues
+        ]
+
+
+def shortened(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
+    """Yields a dialogue of one instance, then with fewer and fewer of its turns: the oldest go first, each with its answer, and
+    the prompt, which gives the role, goes last. The turn to be answered always stays.
+    """
+    yield list(turns)
+    for gone in range(2, len(turns) - 1, 2):
+        yield [turns[0], *turns[1 + gone :]]
+    if len(turns) > 1:
+        yield [turns[-1]]
+
+
+class EndpointDialogue:
+    """A model behind OpenAI-compatible audio chat: the user's turns are sound, the model's own earlier ones are text."""
+
+    def __init__(self, config: AudioChatConfig, cache: Path) -> None:
+        self.at_once = config.concurrency
+        self._chat = AudioChat(config, cache / "dialogues", TOP_P, MAX_TOKENS, MAX_CLIP_S)
+
+    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
+        """Sends all requests at once; a failed call is a reason, and so is an earlier answer without text."""
+        requests = [_request(turns, seed) for turns, seed in zip(dialogues, seeds, strict=True)]
+        replies = iter(self._chat.complete_all([one for one in requests if one is not None]))
+        silent = Reply(failed="an earlier answer came without a transcript, and an endpoint reads its answers as text")
+        return [silent if one is None else _reply(next(replies)) for one in requests]
+
+
+def _request(turns: Sequence[Turn], seed: int) -> AudioChatRequest | None:
+    if any(turn.role == "assistant" and not turn.text for turn in turns):
+        return None
+    shown = [turn.text if turn.role == "assistant" else turn.clip for turn in turns]
+    return AudioChatRequest(tuple(one for one in shown if one is not None), seed=seed)
+
+
+def _reply(turn: SpokenReply) -> Reply:
+    return Reply(turn.text, turn.clip, turn.failed, cut=turn.cut)
+
+
+def open_speaker(spec: str, cache: Path, longest_answer_s: float) -> DialogueModel:
+    """A model that speaks, by its spec: an endpoint's YAML, or a checkpoint's folder."""
+    path = Path(spec)
+    if path.is_file():
+        return EndpointDialogue(load_audio_chat(path), cache)
+    from paras2s.policy.registry import load_policy
+
+    return PolicyDialogue(load_policy(path), longest_answer_s)
+
+
+def is_finished(spec: str) -> bool:
+    """Whether a system is a folder of finished clips."""
+    return Path(spec).is_dir() and not is_checkpoint(Path(spec))
+
+
+def fingerprint(spec: str) -> list[Any]:
+    """The identity of a system: an endpoint's model and settings, or a folder's files by name, size and time.
+
+    The path as it was typed is no part of it.
+
+    Raises:
+        ConfigError: it is no system.
+    """
+    path = Path(spec)
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        return [load_audio_chat(path).model_dump(include={"base_url", "model", "voice", "system", "temperature"})]
+    if not path.is_dir():
+        raise ConfigError(f"--system: {spec!r} is no folder and no YAML of an endpoint")
+    files = sorted(one for one in path.iterdir() if one.is_file())
+    return [[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files]

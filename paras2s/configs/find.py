@@ -1,0 +1,33 @@
+"""Finds the config of `paras2s data`, which takes a run's or a curation's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paras2s.errors import ConfigError
+
+
+def which_config(config: Path) -> tuple[Path, bool]:
+    """Returns the file of a config, by name or path, and whether it is a curation's, by its `kind`.
+
+    Raises:
+        ConfigError: no such preset.
+    """
+    import yaml
+
+    from paras2s.configs.schema.run import preset_path
+
+    if config.suffix in (".yaml", ".yml"):
+        try:
+            values = yaml.safe_load(config.read_text()) if config.is_file() else None
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            # Loading it reports the error.
+            values = None
+        return config, isinstance(values, dict) and values.get("kind") == "curation"
+    try:
+        return preset_path(str(config)), False
+    except ConfigError as error:
+        try:
+            return preset_path(str(config), "data"), True
+        except ConfigError as no_curation:
+            raise ConfigError(f"{error}; for curation, {str(no_curation).rpartition('; ')[2]}") from None

@@ -1,0 +1,39 @@
+"""From candidates to queries: held-out contrasts are complete, and RL prompts lose their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paras2s.types import Candidate, Query, Role
+
+HELD_OUT: tuple[Role, ...] = ("validation", "test")
+
+
+def reject_broken_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Rejects the other style of every held-out contrast that lost one: it is tested with both styles or not at all."""
+    broken = {c.contrast_id for c in candidates if c.role in HELD_OUT and c.rejected_by is not None}
+    return [
+        replace(c, rejected_by="contrast", rejected="the contrast's other style was rejected")
+        if c.role in HELD_OUT and c.rejected_by is None and c.contrast_id in broken
+        else c
+        for c in candidates
+    ]
+
+
+def make_query(candidate: Candidate, role: Role, name: str, duration_s: float) -> Query:
+    """Makes a query of an accepted candidate. Prompts for RL lose their labels here (ParaS2S, appendix C)."""
+    labelled = role != "rl"
+    return Query(
+        id=name,
+        contrast_id=candidate.contrast_id if labelled else "",
+        category=candidate.category if labelled else None,
+        topic=candidate.topic if labelled else None,
+        role=role,
+        speaker=candidate.speaker if labelled else "",
+        clip=f"queries/{name}.wav",
+        duration_s=duration_s,
+        transcript=candidate.transcript or "",
+        text=candidate.text if labelled else None,
+        style=candidate.style if labelled else None,
+    )

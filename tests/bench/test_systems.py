@@ -1,0 +1,71 @@
+"""Systems that need no model: folders, specs, missing answers; and the refusal to replace another judge's verdicts.
+
+Not covered: endpoints, policies and baselines, which tests/integration/test_bench_paras2s.py benches end to end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paras2s.audio.clip import Clip, make_clip, write_clip
+from paras2s.bench.results import require_new
+from paras2s.bench.systems import FolderSystem, PolicySystem, Response, SpokenQuestion, open_system
+from paras2s.errors import ConfigError, StorageError
+from paras2s.types import Rollout
+
+QUESTIONS = [SpokenQuestion(name, Path(f"{name}.wav"), "words") for name in ("a", "b")]
+
+
+def nothing(*_: int) -> None:
+    pass
+
+
+def test_a_folder_answers_by_the_names_of_its_files(tmp_path: Path) -> None:
+    write_clip(tmp_path / "a-0.wav", make_clip(np.zeros(1000), 8000))
+    write_clip(tmp_path / "b-1.flac", make_clip(np.zeros(2000), 8000))
+    rows = FolderSystem(tmp_path).answer(QUESTIONS, 2, nothing)
+    assert [[one.missing is None for one in row] for row in rows] == [[True, False], [False, True]]
+    assert rows[0][1].missing == f"no answer: {tmp_path / 'a-1'}.wav is missing"
+
+
+def test_an_answer_is_missing_without_a_clip_or_with_a_reason() -> None:
+    clip = Clip(np.zeros(0, dtype=np.float32), 8000)
+    assert Response().missing == "no answer"
+    assert Response(clip=clip, failed="it is empty").missing == "it is empty"
+    assert Response(clip=clip).missing is None
+
+
+@pytest.mark.parametrize("spec", ["cascade", "topline"])
+def test_a_baseline_needs_a_curation(spec: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"the {spec} needs a curation"):
+        open_system(spec, None, tmp_path)
+
+
+def test_a_policy_that_ends_at_once_gives_an_empty_clip_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Engine:
+        def __init__(self, policy: object) -> None:
+            pass
+
+        def generate(self, ids: list[str], prompts: list[str], count: int, sampling: object, seeds: list[list[int]]) -> list:
+            seen.append((ids, prompts, seeds))
+            waves = tuple(np.zeros(n, dtype=np.float32) for n in (0, 10))
+            return [Rollout(one, 0, (), (), (), ("", "hi"), (), waves, 8000, "") for one in ids]
+
+    monkeypatch.setattr("paras2s.rollout.engine.NativeEngine", Engine)
+    monkeypatch.setattr("paras2s.audio.text_embedding.embed_sentences", lambda texts: None)
+    system = PolicySystem(None, seed=3, prompts=lambda policy, questions: [one.id for one in questions])  # type: ignore[arg-type]
+    rows = system.answer(QUESTIONS, 2, nothing)
+    assert [one.missing for one in rows[0]] == ["the policy ended its answer before it began", None]
+    assert rows[0][0].clip is not None
+    assert (seen[0][0], seen[0][1], len(seen[0][2])) == (["a", "b"], ["a", "b"], 2)
+
+
+def test_verdicts_of_another_judge_are_not_replaced() -> None:
+    require_new(Path("v.jsonl"), ["j/1/a"], ["j/1/a", "j/2/b"])
+    with pytest.raises(StorageError, match=r"v\.jsonl holds verdicts of j/1/a; give another --out"):
+        require_new(Path("v.jsonl"), ["j/1/a"], ["j/2/a"])

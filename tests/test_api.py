@@ -1,0 +1,109 @@
+"""The public names: each can be had, importing them is cheap, and they do what the README shows on a tiny policy.
+
+Not covered: judges at endpoints and released models (tests/reward, tests/policy); the README's own block (test_docs.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from outside import LIBRISPEECH
+
+import paras2s
+from paras2s.configs.schema.run import PolicyConfig
+from paras2s.errors import ConfigError
+from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.policy.types import Sampling
+
+
+def speech() -> paras2s.Clip:
+    return paras2s.read_clip(LIBRISPEECH / "librispeech_1263-139804-0001.flac")
+
+
+class OneClip:
+    """A dataset's clips, where there is one."""
+
+    def clip(self, name: str) -> paras2s.Clip:
+        return speech()
+
+    def cached_features(self, name: str) -> None:
+        return None
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert sorted(paras2s.__all__) == list(paras2s.__all__)
+    assert set(paras2s.__all__) == set(paras2s._MODULES)
+    for name in paras2s.__all__:
+        assert getattr(paras2s, name).__module__.startswith("paras2s.")
+        assert getattr(paras2s, name).__doc__
+    assert set(paras2s.__all__) <= set(dir(paras2s))
+
+
+def test_an_unknown_name_says_which_there_are() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'open_jugde'; its names are .*open_judge"):
+        paras2s.open_jugde  # noqa: B018
+
+
+def test_importing_loads_nothing_but_itself() -> None:
+    """Counted in modules, since seconds depend on what else the machine does; the note has the seconds."""
+    code = "import sys; before = set(sys.modules); import paras2s; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = eval(done.stdout)
+    assert [name for name in loaded if name.startswith("paras2s")] == ["paras2s"]
+    assert len(loaded) < 20
+
+
+def test_a_clip_goes_out_and_comes_in(tmp_path: Path) -> None:
+    clip = speech()
+    paras2s.write_clip(tmp_path / "a.wav", clip)
+    again = paras2s.read_clip(tmp_path / "a.wav")
+    assert again.sample_rate_hz == clip.sample_rate_hz
+    np.testing.assert_allclose(again.samples, clip.samples, atol=1e-4)
+
+
+def test_a_blueprint_is_of_a_clip_or_its_file(tmp_path: Path) -> None:
+    clip = speech()
+    paras2s.write_clip(tmp_path / "a.wav", clip)
+    measured = paras2s.blueprint(tmp_path / "a.wav", ["loudness"])
+    assert measured.value("loudness_integrated_lufs") == pytest.approx(
+        paras2s.blueprint(clip, ["loudness"]).value("loudness_integrated_lufs"), abs=0.01
+    )
+    with pytest.raises(ConfigError, match="unknown extractor colour"):
+        paras2s.blueprint(clip, ["colour"])
+
+
+def test_a_reward_is_combined_from_the_sources_of_a_run() -> None:
+    sources = paras2s.open_run("demo").config.reward.sources
+    assert paras2s.combine({"reward_model": 4.0}, sources) == paras2s.Reward(4.0, {"reward_model": 4.0})
+    unscored = paras2s.Unscored("reward_model", "silent")
+    assert paras2s.combine({"reward_model": unscored}, sources) == unscored
+    assert paras2s.group_advantages([[3.0, 1.0]], "none").values == (1.0, -1.0)
+
+
+def test_a_policy_answers_and_its_seed_decides(tmp_path: Path) -> None:
+    sizes = PolicyConfig(hidden_size=32, intermediate_size=48, num_layers=2, tap_layer=0, text_pieces=300)
+    EmbeddedPolicy.create(sizes, OneClip(), ["a", "b"], seed=0).save(tmp_path / "policy")
+    policy = paras2s.open_policy(tmp_path / "policy", device="cpu")
+    sampling = Sampling(max_steps=6)
+    first, again, other = (policy.answer(speech(), "abc", seed, sampling) for seed in (1, 1, 2))
+    assert isinstance(first, paras2s.Answer)
+    np.testing.assert_array_equal(first.clip.samples, again.clip.samples)
+    assert first.text == again.text
+    assert not np.array_equal(first.clip.samples, other.clip.samples)
+
+
+def test_a_run_is_opened_by_preset_yaml_or_folder(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text(f"run_dir: {tmp_path / 'mine'}\nalign: {{steps: 7}}")
+    run = paras2s.open_run(tmp_path / "my.yaml", quiet=True)
+    assert not run.folder.exists()
+    run.open()
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    again = paras2s.open_run(tmp_path / "moved")
+    assert (again.folder, again.config.align.steps) == (tmp_path / "moved", 7)
+    assert paras2s.open_run("ci", {"align.steps": 2}, seed=3).config.run_dir == Path("runs/ci-seed3")
+    with pytest.raises(ConfigError, match="no preset 'nothing'"):
+        paras2s.open_run("nothing")
