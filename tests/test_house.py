@@ -19,7 +19,8 @@ MAX_FUNCTION_LINES = 80
 
 # From the top down. A room (a folder or module directly in the package) imports from its own layer and those below.
 LAYERS = (
-    ("cli",),
+    # `api` is what the package exports beside its classes; only its `__init__` imports it.
+    ("cli", "api"),
     ("pipeline", "grpo"),
     ("bench", "data_gen"),
     # A run opens the policy and the reward of its config; the rooms above take it from there.
@@ -36,17 +37,10 @@ APART = (("reward", "policy"),)
 
 # Offenders of today, "importer -> imported". Take an entry out with the import.
 UPWARD = {
-    "paras2s.policy.contract -> paras2s.train.batching",  # `flat` moves to policy/
     "paras2s.rollout.vllm_engine -> paras2s",  # only for the package's folder
 }
-CIRCLES = {
-    "paras2s.policy.dual_stream.logprobs, paras2s.policy.dual_stream.network",  # the network still scores
-    "policy, train",  # by `flat`, see above
-}
-LONG_FILES = {
-    "tests/policy/test_interleaved.py",
-    "tests/policy/test_moshi.py",
-}
+CIRCLES: set[str] = set()
+LONG_FILES: set[str] = set()
 LONG_FUNCTIONS: set[str] = set()
 
 
@@ -141,8 +135,8 @@ def check(found: Mapping[str, str], allowed: set[str], rule: str) -> None:
 
 def test_every_room_has_a_layer() -> None:
     rooms = {room(name) for name in read_modules()} - {PACKAGE}
-    assert sorted(rooms - set(DEPTH)) == [], "give these a layer, or move them into a room that has one"
-    assert sorted(set(DEPTH) - rooms) == [], "layers name rooms that are not there"
+    assert rooms <= set(DEPTH), f"give these a layer, or move them into a room that has one: {sorted(rooms - set(DEPTH))}"
+    assert rooms >= set(DEPTH), f"layers name rooms that are not there: {sorted(set(DEPTH) - rooms)}"
 
 
 def test_imports_run_one_way() -> None:

@@ -40,17 +40,17 @@ def test_kimi_audio_has_the_parameters_counted_by_hand() -> None:
     ids=["default", "grouped heads"],
 )
 def test_the_embedded_policy_has_the_parameters_of_its_network(sizes: dict[str, int]) -> None:
-    from paras2s.policy.dual_stream.config import DualStreamConfig
+    from paras2s.policy.dual_stream.config import SPECIAL_IDS, DualStreamConfig
     from paras2s.policy.dual_stream.model import DualStreamLM
     from paras2s.policy.embedded.codec2 import Codec2Pairs
     from paras2s.policy.embedded.features import FEATURE_DIM
-    from paras2s.policy.embedded.policy import SPECIALS, special_ids
+    from paras2s.policy.embedded.policy import special_ids
 
     config = PolicyConfig(**sizes)
     network = DualStreamLM(
         DualStreamConfig(
             **config.model_dump(include=set(PolicyConfig.model_fields) & set(DualStreamConfig.model_fields)),
-            text_vocab=config.text_pieces + len(SPECIALS), codebook_sizes=Codec2Pairs().cardinality,
+            text_vocab=config.text_pieces + len(SPECIAL_IDS), codebook_sizes=Codec2Pairs().cardinality,
             continuous_dim=FEATURE_DIM, mask_invalid_ids=True, **special_ids(config.text_pieces),
         )
     )  # fmt: skip
