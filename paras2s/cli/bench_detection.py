@@ -30,7 +30,7 @@ def bench_detect(
         Path, typer.Argument(help="Pairs (JSON or CSV, as the authors prepare them), or a released table of ratings.")
     ],
     audio: Annotated[Path | None, typer.Option(help="Folder under which the clips lie.")] = None,
-    judge: Annotated[str | None, typer.Option("--judge", help="A listening judge: detection, or a YAML.")] = None,
+    judge: Annotated[str | None, typer.Option("--judge", help="An audio judge: detection, or a YAML.")] = None,
     baseline: Annotated[str | None, typer.Option(help="dnsmos, phonemes, syllables or speaker: a specialised judge.")] = None,
     verdicts: Annotated[
         list[Path] | None,

@@ -1,4 +1,4 @@
-"""`bench detect` end to end: real clips on disk, the real listening judge over HTTP to a scripted endpoint that measures noise.
+"""`bench detect` end to end: real clips on disk, the real audio judge over HTTP to a scripted endpoint that measures noise.
 
 Not covered: an audio model that hears; the scripted one compares the level of the quietest stretch of what it is sent.
 """

@@ -1,4 +1,4 @@
-"""`paras2s bench systems`: systems' spoken answers against a reference system's, by a listening judge, as verdicts to rank."""
+"""`paras2s bench systems`: systems' spoken answers against a reference system's, by an audio judge, as verdicts to rank."""
 
 from __future__ import annotations
 
