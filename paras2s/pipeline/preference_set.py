@@ -37,7 +37,7 @@ CODED_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class Sampled:
-    """Answers as the embedded codec's codes [T, K], and which query each was given to. Kept before anybody is paid to judge.
+    """Answers as the embedded codec's codes [T, K], and which query each was given to. Stored before a judge is paid.
 
     `clips` is their sound where the policy has a codec of its own, None where the codes are all there is.
     """

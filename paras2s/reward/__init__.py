@@ -1,1 +1,1 @@
-"""What an answer is worth: tone, blueprint, judges, and how their scores are combined."""
+"""Rewards of spoken answers: blueprints, judges, the reward model, and the sources that combine them."""

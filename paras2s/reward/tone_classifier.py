@@ -93,7 +93,7 @@ class ToneClassifier:
         return dict(zip(self.labels, row.tolist(), strict=True))
 
     def evaluate(self, features: np.ndarray, labels: Sequence[str], speakers: Sequence[str]) -> Report:
-        """How well features [n, D] are told apart.
+        """Measures the accuracy on features [n, D].
 
         `confusion[i][j]` counts clips of tone i that were called tone j; `accuracy` is None where n is 0.
 

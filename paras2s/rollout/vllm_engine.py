@@ -17,7 +17,6 @@ import numpy as np
 import ray
 import torch
 
-import paras2s
 from paras2s.configs.schema.align import SamplingConfig
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.base import CausalDecoder, Policy
@@ -27,6 +26,7 @@ from paras2s.rollout.engine import check_lengths, decoded
 from paras2s.rollout.vllm_worker import VllmWorker
 from paras2s.types import AUDIO, TEXT, Block, Rollout
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 # Of a GPU's memory, or of the machine's on the CPU; see VllmWorker.
 MEMORY_SHARE = {"cuda": 0.85, "cpu": 0.12}
 Answer = tuple[np.ndarray, np.ndarray, str]
@@ -38,7 +38,7 @@ def engine_python(config: SamplingConfig) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    beside = Path(paras2s.__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+    beside = REPOSITORY / ".venv-vllm" / "bin" / "python"
     # Not resolved: an environment's interpreter is a link, and is its environment's only under its own name.
     found = (config.engine_python or beside).absolute()
     if not found.exists():
@@ -80,7 +80,7 @@ class VllmEngine:
         """On this machine and this worker's own GPU, if it has one."""
         on_gpu = torch.cuda.is_available()
         # A test or a user may stand in another folder than the package's.
-        variables = {"PYTHONPATH": str(Path(paras2s.__file__).parents[1])}
+        variables = {"PYTHONPATH": str(REPOSITORY)}
         if on_gpu:
             variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(

@@ -282,7 +282,7 @@ def test_a_judge_of_single_answers_is_stable_by_construction_and_remembers(pairs
 def probes_pair(pair):
     from paras2s.bench.bias.perturbations import distinct_clips, identical
 
-    return identical(distinct_clips([pair]))[0].asks[0].make()
+    return identical(distinct_clips([pair]))[0].comparisons[0].make()
 
 
 def test_who_rated_the_ties_is_not_probed_with_them(pairs):

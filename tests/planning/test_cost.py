@@ -141,7 +141,7 @@ def test_learner_memory_by_hand() -> None:
         "gradients": 2 * total,
         # 22 positions, which see 22 and 4 times their prompt; 4 layers with keys of their own.
         "activations": 4 * 2 * ((9 * 4 + 4 * 6) * 22 + 2 * 2 * 42),
-        # Kept once, and three copies: 4 x 2 x 5 logits of text, 4 x 3 x 7 of audio, 4 bytes each.
+        # JsonCache once, and three copies: 4 x 2 x 5 logits of text, 4 x 3 x 7 of audio, 4 bytes each.
         "logits": 4 * 4 * (4 * 2 * 5 + 4 * 3 * 7),
         # The policy in 2 bytes and its gradients in 4, all of them on each device; the reference was, and is not any more.
         "gathered": 2 * total + 4 * total,

@@ -16,8 +16,8 @@ from paras2s.configs.schema.run import DistillConfig
 from paras2s.errors import DataError, JudgeError
 from paras2s.reward.reward_model.model import MAX_STEPS, EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.reward.reward_model.train import (
-    PROSODY_BLUR,
-    WORDS_BLUR,
+    PROSODY_NOISE,
+    WORDS_NOISE,
     PreferenceSet,
     ScoredAnswer,
     agreement,
@@ -188,15 +188,15 @@ def test_training_depends_on_its_seed_alone() -> None:
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-def test_prosody_and_words_are_blurred_each_by_its_own_size() -> None:
+def test_prosody_and_words_are_augmented_each_by_its_own_size() -> None:
     """Questions of 2000 numbers, half of them words; the same draw for every step."""
     question = EncodedQuestion(np.zeros((3, 2), dtype=np.int64), np.zeros((3, 2000), np.float32), words_dim=1000)
     answer = ScoredAnswer(0, np.full((4, 2), 1), {"happy": 3.0})
     batch = draw_batch(PreferenceSet((question,), ("happy",), (answer,), ()), STYLES, 4, np.random.default_rng(0))
-    for blurred in batch.questions:
-        assert (blurred.features == blurred.features[0]).all()
-        assert np.std(blurred.features[0, :1000]) == pytest.approx(PROSODY_BLUR, rel=0.1)
-        assert np.std(blurred.features[0, 1000:]) == pytest.approx(WORDS_BLUR, rel=0.1)
+    for augmented in batch.questions:
+        assert (augmented.features == augmented.features[0]).all()
+        assert np.std(augmented.features[0, :1000]) == pytest.approx(PROSODY_NOISE, rel=0.1)
+        assert np.std(augmented.features[0, 1000:]) == pytest.approx(WORDS_NOISE, rel=0.1)
     assert batch.questions[0].features[0, 0] != batch.questions[1].features[0, 0]
 
 
@@ -232,7 +232,7 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
                 if a < 3
                 else [0] * 3
             )
-            assert batch.worth[place].tolist() == scored
+            assert batch.score_classes[place].tolist() == scored
             if place < 32:
                 kinds["own"] += 1
                 assert q == a
@@ -267,17 +267,17 @@ def test_scores_mix_what_an_answer_is_worth_over_the_styles_heard() -> None:
     rng = np.random.default_rng(5)
     questions, answers = [make_question(4, rng) for _ in range(3)], [make_codes(5, rng) for _ in range(3)]
     model = make_model()
-    style, worth = model.hear_style(questions).exp(), model.worth(answers).exp()
+    style, worth = model.style_logprobs(questions).exp(), model.score_logprobs(answers).exp()
     mixed = torch.einsum("ny,nyc->nc", style, worth)
     torch.testing.assert_close(model(questions, answers).exp(), mixed)
     torch.testing.assert_close(mixed.sum(1), torch.ones(3))
 
 
-def test_questions_are_blurred_but_not_changed_in_the_set() -> None:
+def test_questions_are_augmented_but_not_changed_in_the_set() -> None:
     preferences = marked_preferences()
     questions = draw_batch(preferences, STYLES, 64, np.random.default_rng(0)).questions
     shifts = np.stack([question.features[0] - 10 * round(float(question.features.mean()) / 10) for question in questions])
-    assert shifts.std() == pytest.approx(PROSODY_BLUR, abs=0.06)
+    assert shifts.std() == pytest.approx(PROSODY_NOISE, abs=0.06)
     assert all((question.features == question.features[0]).all() for question in questions)
     assert [float(question.features.max()) for question in preferences.questions] == [0.0, 10.0, 20.0]
 

@@ -120,7 +120,7 @@ def test_quality_is_dnsmos_or_says_why_there_is_none():
 def test_the_rubric_needs_a_heard_style_and_a_blueprint():
     no_style = RewardQuestion("q", group().question.encoded, "hello", None)
     found = RubricSource().score([group(answer(), question=no_style)])[0][0]
-    assert "no style was heard" in found.reason
+    assert "no style was recognised" in found.reason
     kind = answer(heard="I am so sorry, this must be very hard.")
     kind.blueprint.fields["agent_emotion.gentle"] = Measured(0.9)
     assert RubricSource().score([group(kind)])[0][0] == 5.0

@@ -1,4 +1,4 @@
-"""The listening judge against a real OpenAI-compatible server: vLLM with a tiny random Qwen2-Audio that hears the clips.
+"""The audio judge against a real OpenAI-compatible server: vLLM with a tiny random Qwen2-Audio that hears the clips.
 
 Not covered: a model that judges well. Its weights are random, so its verdicts are noise: that they are verdicts at all is
 vLLM's structured output, and that the server decodes and counts what we send is what is tested.

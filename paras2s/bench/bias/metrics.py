@@ -1,4 +1,4 @@
-"""What a judge's labels on probes come to: shares with intervals, and p-values. Pure functions of outcomes.
+"""Computes shares with intervals and p-values from a judge's labels on probes. Pure functions of outcomes.
 
 A share's interval is a percentile bootstrap over clusters. A p-value is a wild cluster bootstrap of the hypothesis that two
 outcomes are equally likely: each cluster's difference keeps its size and gets a random sign, so that three pairs that all say
@@ -82,7 +82,7 @@ PROBES: dict[str, ProbeSpec] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one trial came to in one group; None: it has no label. `about` names what was judged, in whatever group."""
+    """The label of one trial in one group; None: it has no label. `about` names the judged item, in every group."""
 
     cluster: str
     group: tuple[str, ...]
@@ -140,7 +140,7 @@ class ProbeResult:
 
 
 def place_of(given: PairLabel | None, exchanged: PairLabel | None) -> str | None:
-    """What the labels of both orders, each as it was said, tell of the place: stable, first, second, or other.
+    """Returns the effect of position from the labels of both orders, as given: stable, first, second, or other.
 
     Other: a tie in one order alone.
     """
@@ -180,7 +180,7 @@ def mos_bin(gap: float) -> str:
 
 
 def noise_order(part: Part) -> tuple[float, int]:
-    """Where a noisy part is shown: by its level, all pairs before their classes."""
+    """Returns the sort key of a noisy part: its level, all pairs before their classes."""
     return float(part.group[0].removesuffix(" dB")), CLASSES.index(part.group[1]) + 1 if len(part.group) > 1 else 0
 
 

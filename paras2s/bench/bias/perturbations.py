@@ -1,6 +1,6 @@
-"""What probes of a judge ask: pairs of answers, changed in one known way (AudioJudge, section 6 and appendix G).
+"""The comparisons of probes: pairs of answers, changed in one known way (AudioJudge, section 6 and appendix G).
 
-A probe is a list of trials. A trial names the comparisons it takes, so that one that serves several probes is asked once, and
+A probe is a list of trials. A trial names the comparisons it takes, so that one that serves several probes is made once, and
 says what their labels come to. What differs from the paper:
 
 1. Noise is counted by what the judge said of the clean pair: people's choice, the other answer, or a tie; without people's
@@ -29,7 +29,7 @@ from paras2s.types import PairLabel
 from paras2s.utils.io import read_csv, read_text
 
 SNRS_DB = (1.0, 5.0, 10.0, 20.0, 30.0, 40.0)
-# Noise that nobody hears: what changes here is the judge's own unrest, and no other level can be read without it.
+# Inaudible noise: what changes here is the judge's own randomness, and every other level is read against it.
 CONTROL_DB = 80.0
 GAIN_DB = 6.0
 MIN_TOKEN_GAP = 5
@@ -197,8 +197,8 @@ def clips_at(clip: Clip, gain_db: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One comparison: what it is about, how that is changed, and the clips, made when it is asked.
+class Comparison:
+    """One comparison: what it is about, how that is changed, and the clips, made when they are needed.
 
     `make` may raise AudioError: then the comparison is unscored.
     """
@@ -210,10 +210,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing that a probe counts: its comparisons, and what their labels come to."""
+    """One observation of a probe: its comparisons, and the outcome of their labels."""
 
     cluster: str
-    asks: tuple[Ask, ...]
+    comparisons: tuple[Comparison, ...]
     read: Callable[[Labels], Counted]
 
 
@@ -239,14 +239,14 @@ def _exchanged(pair: ProbePair) -> Pair:
     return Pair(given.instruction, given.second, given.first, _words(*pair.words[::-1]))
 
 
-def as_given(pair: ProbePair) -> Ask:
+def as_given(pair: ProbePair) -> Comparison:
     """The pair as it is."""
-    return Ask(f"pair {pair.id}", GIVEN, lambda: _given(pair))
+    return Comparison(f"pair {pair.id}", GIVEN, lambda: _given(pair))
 
 
-def turned_round(pair: ProbePair) -> Ask:
+def turned_round(pair: ProbePair) -> Comparison:
     """The pair in the other order."""
-    return Ask(f"pair {pair.id}", TURNED, lambda: _exchanged(pair))
+    return Comparison(f"pair {pair.id}", TURNED, lambda: _exchanged(pair))
 
 
 def position(pairs: Sequence[ProbePair]) -> list[Trial]:
@@ -304,7 +304,7 @@ def identical(clips: Sequence[OneClip]) -> list[Trial]:
     return [
         Trial(
             clip.pair.cluster,
-            (Ask(f"clip {clip.id}", "against itself", lambda clip=clip: clip.pair_with(lambda one: (one, one))),),  # type: ignore[misc]
+            (Comparison(f"clip {clip.id}", "against itself", lambda clip=clip: clip.pair_with(lambda one: (one, one))),),  # type: ignore[misc]
             lambda labels: [(("all",), _named(labels[0], meaning))],
         )
         for clip in clips
@@ -330,14 +330,14 @@ def verbosity(pairs: Sequence[ProbePair], tokens: Mapping[str, tuple[int, int]])
     def trial(pair: ProbePair, exchanged: bool) -> Trial:
         longer: PairLabel = "1" if (tokens[pair.id][0] > tokens[pair.id][1]) != exchanged else "2"
         meaning: dict[PairLabel, str] = {longer: "longer", swapped(longer): "shorter", "tie": "tie"}  # type: ignore[dict-item]
-        ask = turned_round(pair) if exchanged else as_given(pair)
-        return Trial(pair.cluster, (ask,), lambda labels: [(("all",), _named(labels[0], meaning))])
+        comparison = turned_round(pair) if exchanged else as_given(pair)
+        return Trial(pair.cluster, (comparison,), lambda labels: [(("all",), _named(labels[0], meaning))])
 
     return [trial(pair, exchanged) for pair in wanted for exchanged in (False, True)]
 
 
 def level_name(snr_db: float) -> str:
-    """Of a group of noisy pairs."""
+    """Returns the name of a group of noisy pairs."""
     return f"{snr_db:g} dB"
 
 
@@ -360,14 +360,14 @@ def noise(pairs: Sequence[ProbePair], seed: int) -> list[Trial]:
             of_class = [] if clean is None else [((level, noise_class(clean, pair.human)), changed)]
             return [((level,), changed), *of_class]
 
-        ask = Ask(f"pair {pair.id}", f"noise at {level}", lambda: noisy(pair, snr_db))
-        return Trial(pair.cluster, (as_given(pair), ask), read)
+        comparison = Comparison(f"pair {pair.id}", f"noise at {level}", lambda: noisy(pair, snr_db))
+        return Trial(pair.cluster, (as_given(pair), comparison), read)
 
     return [trial(pair, snr_db) for snr_db in (*SNRS_DB, CONTROL_DB) for pair in pairs]
 
 
 def gain_name(gain_db: float) -> str:
-    """Of a group of pairs of two levels."""
+    """Returns the name of a group of pairs of two levels."""
     return f"{gain_db:+g} dB"
 
 
@@ -384,13 +384,13 @@ def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
             return [(("all",), found), ((gain_name(gain),), found)]
 
         make = lambda: clip.pair_with(lambda one: louder_and_quieter(one, gain), louder_second)  # noqa: E731
-        return Trial(clip.pair.cluster, (Ask(f"clip {clip.id}", f"against itself at {gain_name(gain)}", make),), read)
+        return Trial(clip.pair.cluster, (Comparison(f"clip {clip.id}", f"against itself at {gain_name(gain)}", make),), read)
 
     return [trial(clip, gain) for gain in (gain_db, -gain_db) for clip in clips]
 
 
 def turned_down(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> int:
-    """Of how many clips the original is turned down, since more gain would clip; those that cannot be read are left out."""
+    """Counts the clips whose original is turned down, since more gain would clip; unreadable clips are left out."""
     found = 0
     for clip in clips:
         try:
@@ -420,7 +420,7 @@ def speaker(clips: Sequence[OneClip], revoice: Revoice, voices: Sequence[str]) -
             return [((voice,), found)]
 
         make = lambda: clip.pair_with(lambda one: (revoice(one, OWN_VOICE), revoice(one, voice)), own_second)  # noqa: E731
-        return Trial(clip.pair.cluster, (Ask(f"clip {clip.id}", f"against the voice {voice}", make),), read)
+        return Trial(clip.pair.cluster, (Comparison(f"clip {clip.id}", f"against the voice {voice}", make),), read)
 
     return [trial(clip, place, voice) for place, voice in enumerate(voices) for clip in clips]
 

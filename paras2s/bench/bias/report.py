@@ -34,10 +34,10 @@ TITLES = {
 
 @dataclass(frozen=True)
 class JudgeProbes:
-    """What was found of one judge. `comparisons` were asked; `cost_usd` was spent on them now, None where that is not known.
+    """The results of one judge. `comparisons` were made; `cost_usd` was spent on them now, None where that is not known.
 
-    Replies of no use are paid for too; those kept from an earlier run cost nothing.
-    `stopped` says why not all was asked, None where it was.
+    Unusable replies are paid for too; those cached in an earlier run cost nothing.
+    `stopped` says why not all comparisons were made, None where they were.
     """
 
     judge: str
@@ -52,7 +52,7 @@ class JudgeProbes:
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """A whole run of probes: where the pairs come from, the settings, and a part for every judge."""
+    """A run of probes: the source of the pairs, the settings, and the results of every judge."""
 
     source: str
     pairs: int
@@ -62,7 +62,7 @@ class ProbeReport:
     judges: tuple[JudgeProbes, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Returns plain JSON."""
         from paras2s import __version__
 
         return {"schema": SCHEMA, "paras2s": __version__, **asdict(self)}
@@ -122,7 +122,7 @@ def part_p(part: Part) -> str:
 
 
 def sentence(found: ProbeResult) -> str:
-    """What a probe found, in words."""
+    """Returns a probe's result in words."""
     if found.status != "measured":
         return f"{found.status[0].upper()}{found.status[1:]}: {found.why}."
     if not found.n_scored:
@@ -166,15 +166,15 @@ def _verbosity(found: ProbeResult) -> str:
 def _noise(found: ProbeResult) -> str:
     """The last level is the control."""
     levels = [part for part in found.parts if len(part.group) == 1]
-    said = [
+    shares = [
         f"{percent(part.shares['unchanged'])} at {part.group[0]}" + (f" ({part_p(part)})" if part.against else "")
         for part in levels
     ]
-    text = f"The verdict is still the clean one for {said[0]}"
-    if len(said) > 2:
-        text += f" and {said[-2]}"
-    if len(said) > 1:
-        text += f"; with noise that nobody hears, for {said[-1]}: so far the judge agrees with itself"
+    text = f"The verdict is still the clean one for {shares[0]}"
+    if len(shares) > 2:
+        text += f" and {shares[-2]}"
+    if len(shares) > 1:
+        text += f"; with inaudible noise, for {shares[-1]}: so far the judge agrees with itself"
     changes = [one for one in found.changes if one.mean is not None]
     if changes:
         text += f"; scores change by {changes[0].mean:+.2f} on average at {changes[0].group[0]}"

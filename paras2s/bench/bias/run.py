@@ -1,4 +1,4 @@
-"""`paras2s probe`: where pairs come from, every comparison asked once, and what all of them come to (AudioJudge, section 6)."""
+"""Runs `paras2s probe`: reads the pairs, makes each comparison once, and writes the report (AudioJudge, section 6)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paras2s.bench.bias.metrics import (
     place_of,
     tell_parts,
 )
-from paras2s.bench.bias.perturbations import Ask, OneClip, ProbePair, Trial
+from paras2s.bench.bias.perturbations import Comparison, OneClip, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.results import AnswerRow, load_rows
@@ -39,10 +39,10 @@ from paras2s.reward.judges.votes import swapped
 from paras2s.types import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.io import write_jsonl
 
-# Pairs of a run that are probed unless another number is asked for.
+# The default number of pairs of a run.
 RUN_PAIRS = 120
 # Pairs in memory at once; a chunk's calls all run together.
-CHUNK_ASKS = 64
+CHUNK_COMPARISONS = 64
 VOICES = {
     perturbations.OWN_VOICE: Speaker(perturbations.OWN_VOICE, 1.0, 1.0),
     "lower": Speaker("lower", 0.8, 0.93),
@@ -55,19 +55,19 @@ NOT_REACHED = "not asked: the budget ended before it"
 # Where pairs come from.
 
 
-def source_pairs(asked: ProbeOptions) -> tuple[list[ProbePair], int]:
-    """The pairs to probe, and of how many they were drawn.
+def source_pairs(options: ProbeOptions) -> tuple[list[ProbePair], int]:
+    """Returns the pairs to probe, and the number they were drawn from.
 
     Raises:
         DataError: the source holds none. ConfigError: there is no such source.
     """
-    if not asked.source.exists():
-        raise ConfigError(f"{asked.source}: no such manifest or run")
-    if asked.source.is_dir():
-        found = run_pairs(asked.source, asked.seed)
-        return perturbations.pick_pairs(found, asked.pairs or RUN_PAIRS, asked.seed), len(found)
-    found = perturbations.load_probe_pairs(asked.source)
-    return perturbations.pick_pairs(found, asked.pairs, asked.seed), len(found)
+    if not options.source.exists():
+        raise ConfigError(f"{options.source}: no such manifest or run")
+    if options.source.is_dir():
+        found = run_pairs(options.source, options.seed)
+        return perturbations.pick_pairs(found, options.pairs or RUN_PAIRS, options.seed), len(found)
+    found = perturbations.load_probe_pairs(options.source)
+    return perturbations.pick_pairs(found, options.pairs, options.seed), len(found)
 
 
 def run_pairs(run_dir: Path, seed: int) -> list[ProbePair]:
@@ -103,7 +103,7 @@ def _run_pair(run_dir: Path, first: AnswerRow, second: AnswerRow) -> ProbePair:
         instruction=run_dir / first.question_clip,
         text=first.question_text,
         style=first.style or None,
-        # An empty transcript is one of a recogniser that heard nothing, and says nothing of how long an answer is.
+        # An empty transcript comes from a recogniser that recognised nothing; it does not tell how long an answer is.
         words=(first.transcript or None, second.transcript or None),
         tied_by=first.judge.partition("/")[0] if alike else None,
         aspect=first.category,
@@ -119,7 +119,7 @@ class Revoicer:
         self._last: tuple[str, Voice] | None = None
 
     def __call__(self, clip: Clip, voice: str) -> Clip:
-        """As 16 kHz; one seed a clip, so that all its voices share pace and level.
+        """Returns the clip at 16 kHz in another voice; one seed for each clip, so that all its voices share pace and level.
 
         Raises:
             AudioError: nothing that sounds came out.
@@ -132,7 +132,7 @@ class Revoicer:
         return make_clip(made.samples, made.sample_rate_hz, f"voice {voice}", perturbations.MAX_CLIP_S)
 
 
-# What is asked, and what comes of it.
+# The comparisons and their outcomes.
 
 
 @dataclass(frozen=True)
@@ -151,17 +151,17 @@ class Plan:
 
 
 def make_plan(pairs: Sequence[ProbePair], only: Sequence[str], seed: int) -> Plan:
-    """What all judges are probed with; transcripts that a manifest lacks are the recogniser's."""
+    """Makes the plan for all judges; transcripts that a manifest lacks are the recogniser's."""
     names = tuple(name for name in PROBES if not only or name in only)
     tokens, wordless = count_words([pair for pair in pairs if pair.tied_by]) if "verbosity" in names else ({}, {})
     return Plan(pairs, perturbations.distinct_clips(pairs), tokens, wordless, names, seed)
 
 
 def count_words(pairs: Sequence[ProbePair]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Words of both answers by pair: as written down, or as a recogniser hears them; and why there are none."""
+    """Counts the words of both answers of each pair, as given or by ASR; also returns why a count is missing."""
     from paras2s.audio.asr import transcribe
 
-    def hear(path: Path, words: str | None) -> int:
+    def count(path: Path, words: str | None) -> int:
         if words is not None:
             return perturbations.count_tokens(words)
         count = perturbations.count_tokens(transcribe([read_clip(path, max_duration_s=perturbations.MAX_CLIP_S)])[0].text)
@@ -173,7 +173,7 @@ def count_words(pairs: Sequence[ProbePair]) -> tuple[dict[str, tuple[int, int]],
     wordless: dict[str, str] = {}
     for pair in pairs:
         try:
-            first, second = map(hear, (pair.first, pair.second), pair.words)
+            first, second = map(count, (pair.first, pair.second), pair.words)
         except AudioError as error:
             wordless[pair.id] = f"no transcript: {error}"
             continue
@@ -228,37 +228,39 @@ class Judged:
     cost_usd: float | None = None
 
 
-def ask_all(judge: Judge, asks: Sequence[Ask], on_progress: Progress) -> tuple[dict[Ask, Judged], BudgetError | None]:
+def run_comparisons(
+    judge: Judge, comparisons: Sequence[Comparison], on_progress: Progress
+) -> tuple[dict[Comparison, Judged], BudgetError | None]:
     """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored."""
-    found: dict[Ask, Judged] = {}
-    for start in range(0, len(asks), CHUNK_ASKS):
-        part = asks[start : start + CHUNK_ASKS]
-        made = [_make(ask) for ask in part]
+    found: dict[Comparison, Judged] = {}
+    for start in range(0, len(comparisons), CHUNK_COMPARISONS):
+        part = comparisons[start : start + CHUNK_COMPARISONS]
+        made = [_make(comparison) for comparison in part]
         pairs = [one for one in made if isinstance(one, Pair)]
         done = start
 
         def at(now: int, of: int, done: int = done, size: int = len(part)) -> None:
             # A judge counts calls, of which a comparison may take several.
-            on_progress(done + (now * size // of if of else 0), len(asks))
+            on_progress(done + (now * size // of if of else 0), len(comparisons))
 
         judged = iter(zip(judge.compare_batch(pairs, at), _scores(judge, pairs), strict=True))
         stopped: BudgetError | None = None
-        for ask, one in zip(part, made, strict=True):
+        for comparison, one in zip(part, made, strict=True):
             preferred, scores = next(judged) if isinstance(one, Pair) else (one, None)
             if isinstance(preferred, BudgetError):
                 stopped = stopped or preferred
             else:
-                found[ask] = _judged(preferred, scores)
-        on_progress(min(start + CHUNK_ASKS, len(asks)), len(asks))
+                found[comparison] = _judged(preferred, scores)
+        on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
         if stopped:
             missing = Judged(Unscored(judge.name, NOT_REACHED))
-            return {ask: found.get(ask, missing) for ask in asks}, stopped
+            return {comparison: found.get(comparison, missing) for comparison in comparisons}, stopped
     return found, None
 
 
-def _make(ask: Ask) -> Pair | Unscored:
+def _make(comparison: Comparison) -> Pair | Unscored:
     try:
-        return ask.make()
+        return comparison.make()
     except AudioError as error:
         return Unscored("audio", str(error))
 
@@ -273,7 +275,7 @@ def _judged(found: Preferred, scores: tuple[float, float] | None) -> Judged:
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
-    """What a judge of single answers scored both sides of each pair, from its memory."""
+    """The cached scores of both sides of each pair; None for a judge that gives none."""
     if not isinstance(judge, CachedScores):
         return [None] * len(pairs)
     scores = judge.score_batch([side for pair in pairs for side in sides_of(pair)])
@@ -289,24 +291,24 @@ def probe_judge(
 ) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
     """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did."""
     planned = {name: plan_trials(name, plan, probed) for name in plan.only}
-    asks = _asks(planned.values(), probed.judge.scores_alone)
+    comparisons = _comparisons(planned.values(), probed.judge.scores_alone)
     spent = _Spending(probed)
-    found, stopped = ask_all(probed.judge, asks, on_progress)
+    found, stopped = run_comparisons(probed.judge, comparisons, on_progress)
     if probed.judge.scores_alone:
         found |= _derived(planned.values(), found)
     results = tuple(
         trials if isinstance(trials, ProbeResult) else _result(name, trials, found, plan) for name, trials in planned.items()
     )
     judge = JudgeProbes(
-        probed.judge.name, probed.version, probed.task, probed.judge.scores_alone, len(asks),
-        spent.now_usd([found[ask] for ask in asks]), str(stopped) if stopped else None, results,
+        probed.judge.name, probed.version, probed.task, probed.judge.scores_alone, len(comparisons),
+        spent.now_usd([found[comparison] for comparison in comparisons]), str(stopped) if stopped else None, results,
     )  # fmt: skip
-    rows = [_row(probed, ask, found[ask]) for ask in asks]
+    rows = [_row(probed, comparison, found[comparison]) for comparison in comparisons]
     return judge, rows, stopped
 
 
 class _Spending:
-    """What a judge's endpoint is paid from here on, replies of no use among it."""
+    """Measures what a judge's endpoint is paid from here on, unusable replies included."""
 
     def __init__(self, probed: Probed) -> None:
         self._judge, self._client = probed.judge, probed.client
@@ -325,30 +327,36 @@ class _Spending:
         return now_usd if priced and self._client.price is not None and now_usd > 0 else None
 
 
-def _asks(planned: Iterable[Planned], alone: bool) -> list[Ask]:
+def _comparisons(planned: Iterable[Planned], alone: bool) -> list[Comparison]:
     """Comparisons of all trials, each once; of a judge of single answers the other order is known without asking."""
-    every = [ask for trials in planned if not isinstance(trials, ProbeResult) for trial in trials for ask in trial.asks]
-    return [ask for ask in dict.fromkeys(every) if not (alone and ask.change == perturbations.TURNED)]
+    every = [
+        comparison
+        for trials in planned
+        if not isinstance(trials, ProbeResult)
+        for trial in trials
+        for comparison in trial.comparisons
+    ]
+    return [comparison for comparison in dict.fromkeys(every) if not (alone and comparison.change == perturbations.TURNED)]
 
 
-def _derived(planned: Iterable[Planned], found: Mapping[Ask, Judged]) -> dict[Ask, Judged]:
-    derived: dict[Ask, Judged] = {}
+def _derived(planned: Iterable[Planned], found: Mapping[Comparison, Judged]) -> dict[Comparison, Judged]:
+    derived: dict[Comparison, Judged] = {}
     for trials in planned:
         for trial in [] if isinstance(trials, ProbeResult) else trials:
-            for ask in trial.asks:
-                if ask.change == perturbations.TURNED:
-                    given = found[replace(ask, change=perturbations.GIVEN)].label
-                    derived[ask] = Judged(given if isinstance(given, Unscored) else swapped(given))  # type: ignore[arg-type]
+            for comparison in trial.comparisons:
+                if comparison.change == perturbations.TURNED:
+                    given = found[replace(comparison, change=perturbations.GIVEN)].label
+                    derived[comparison] = Judged(given if isinstance(given, Unscored) else swapped(given))  # type: ignore[arg-type]
     return derived
 
 
-def _row(probed: Probed, ask: Ask, judged: Judged) -> dict[str, Any]:
+def _row(probed: Probed, comparison: Comparison, judged: Judged) -> dict[str, Any]:
     unscored = isinstance(judged.label, Unscored)
     return {
         "judge": probed.judge.name,
         "task": probed.task,
-        "about": ask.about,
-        "change": ask.change,
+        "about": comparison.about,
+        "change": comparison.change,
         "label": None if unscored else judged.label,
         "unscored": judged.label.reason if isinstance(judged.label, Unscored) else None,
         "scores": judged.scores,
@@ -356,15 +364,15 @@ def _row(probed: Probed, ask: Ask, judged: Judged) -> dict[str, Any]:
     }
 
 
-def _result(name: str, trials: Sequence[Trial], found: Mapping[Ask, Judged], plan: Plan) -> ProbeResult:
+def _result(name: str, trials: Sequence[Trial], found: Mapping[Comparison, Judged], plan: Plan) -> ProbeResult:
     outcomes: list[Outcome] = []
     # Each pair of this probe would have been two trials.
     unscored: Counter[str] = Counter(2 * list(plan.wordless.values()) if name == "verbosity" else ())
-    asked = len(trials) + unscored.total()
+    total = len(trials) + unscored.total()
     for trial in trials:
-        labels = [found[ask].label for ask in trial.asks]
-        told = trial.read([None if isinstance(one, Unscored) else one for one in labels])
-        outcomes += [Outcome(trial.cluster, group, label, trial.asks[0].about) for group, label in told]
+        labels = [found[comparison].label for comparison in trial.comparisons]
+        counted = trial.read([None if isinstance(one, Unscored) else one for one in labels])
+        outcomes += [Outcome(trial.cluster, group, label, trial.comparisons[0].about) for group, label in counted]
         if failed := [one for one in labels if isinstance(one, Unscored)]:
             unscored[failed[0].reason] += 1
     spec = PROBES[name]
@@ -373,18 +381,18 @@ def _result(name: str, trials: Sequence[Trial], found: Mapping[Ask, Judged], pla
         control = perturbations.level_name(perturbations.CONTROL_DB)
         parts = against_control(sorted(parts, key=noise_order), outcomes, control, plan.seed)
     return ProbeResult(
-        name, "measured", "", asked, asked - unscored.total(), dict(unscored), parts,
+        name, "measured", "", total, total - unscored.total(), dict(unscored), parts,
         _changes(trials, found, plan.seed) if name == "noise" else (),
         _gap_link(plan, found) if name == "mos_gap" else None, _notes(name, plan),
     )  # fmt: skip
 
 
-def _gap_link(plan: Plan, found: Mapping[Ask, Judged]) -> Correlation:
+def _gap_link(plan: Plan, found: Mapping[Comparison, Judged]) -> Correlation:
     gaps, stable, clusters = [], [], []
     for pair in plan.pairs:
         if pair.mos is None:
             continue
-        given, exchanged = (found[ask(pair)].label for ask in (perturbations.as_given, perturbations.turned_round))
+        given, exchanged = (found[order(pair)].label for order in (perturbations.as_given, perturbations.turned_round))
         if not isinstance(given, Unscored) and not isinstance(exchanged, Unscored):
             gaps.append(abs(pair.mos[0] - pair.mos[1]))
             stable.append(place_of(given, exchanged) == "stable")
@@ -392,11 +400,11 @@ def _gap_link(plan: Plan, found: Mapping[Ask, Judged]) -> Correlation:
     return gap_correlation(gaps, stable, clusters, plan.seed)
 
 
-def _changes(trials: Sequence[Trial], found: Mapping[Ask, Judged], seed: int) -> tuple[Change, ...]:
+def _changes(trials: Sequence[Trial], found: Mapping[Comparison, Judged], seed: int) -> tuple[Change, ...]:
     """By how much noise changes the scores of both answers, a level each; none of a judge that gives no scores."""
     by_level: dict[tuple[str, ...], list[tuple[float, str]]] = {}
     for trial in trials:
-        clean, noisy = (found[ask].scores for ask in trial.asks)
+        clean, noisy = (found[comparison].scores for comparison in trial.comparisons)
         if clean is None or noisy is None:
             continue
         level = trial.read([None, None])[0][0]
@@ -417,8 +425,8 @@ def _notes(name: str, plan: Plan) -> tuple[str, ...]:
     return ()
 
 
-def report_of(asked: ProbeOptions, plan: Plan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
-    """What all judges came to, with the settings."""
+def report_of(options: ProbeOptions, plan: Plan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
+    """Returns the report of all judges, with the settings."""
     settings = {
         "seed": plan.seed,
         "resamples": RESAMPLES,
@@ -430,10 +438,10 @@ def report_of(asked: ProbeOptions, plan: Plan, available: int, judges: Sequence[
         "probes": list(plan.only),
     }
     clusters = len({pair.cluster for pair in plan.pairs})
-    return ProbeReport(str(asked.source), len(plan.pairs), available, clusters, settings, tuple(judges))
+    return ProbeReport(str(options.source), len(plan.pairs), available, clusters, settings, tuple(judges))
 
 
-def run_probes(asked: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
+def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
     """Probe every judge and write probe.json, probe.html and comparisons.jsonl, anew after each judge.
 
     Where a budget ends, what was judged until then is written, and the error is given back.
@@ -441,18 +449,18 @@ def run_probes(asked: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -> 
     Raises:
         ConfigError, DataError: as `source_pairs` and `open_probed`. StorageError: the disk refused.
     """
-    pairs, available = source_pairs(asked)
-    opened = [one for name in asked.judges for one in open_probed(name, asked)]
-    plan = make_plan(pairs, asked.only, asked.seed)
+    pairs, available = source_pairs(options)
+    opened = [one for name in options.judges for one in open_probed(name, options)]
+    plan = make_plan(pairs, options.only, options.seed)
     judges: list[JudgeProbes] = []
     rows: list[dict[str, Any]] = []
-    report = report_of(asked, plan, available, judges)
+    report = report_of(options, plan, available, judges)
     for probed in opened:
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
             found, more, stopped = probe_judge(probed, plan, bar.at)
         judges.append(found)
         rows += more
-        report = report_of(asked, plan, available, judges)
+        report = report_of(options, plan, available, judges)
         write_jsonl(out / "comparisons.jsonl", rows)
         write_probes(out, report)
         if stopped:
@@ -460,33 +468,33 @@ def run_probes(asked: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -> 
     return report, None
 
 
-def estimate_probes(asked: ProbeOptions, bar_of: Callable[[str], Any]) -> list[dict[str, Any]]:
+def estimate_probes(options: ProbeOptions, bar_of: Callable[[str], Any]) -> list[dict[str, Any]]:
     """Comparisons, calls, tokens and USD at most of every judge, without a call; a judge of this machine is free."""
-    pairs, _ = source_pairs(asked)
-    plan = make_plan(pairs, asked.only, asked.seed)
+    pairs, _ = source_pairs(options)
+    plan = make_plan(pairs, options.only, options.seed)
     found = []
-    for probed in (one for name in asked.judges for one in open_probed(name, asked)):
+    for probed in (one for name in options.judges for one in open_probed(name, options)):
         planned = [plan_trials(name, plan, probed) for name in plan.only]
-        asks = _asks(planned, probed.judge.scores_alone)
-        row: dict[str, Any] = {"judge": probed.judge.name, "task": probed.task, "comparisons": len(asks)}
+        comparisons = _comparisons(planned, probed.judge.scores_alone)
+        row: dict[str, Any] = {"judge": probed.judge.name, "task": probed.task, "comparisons": len(comparisons)}
         if probed.requests is None or probed.client is None:
             found.append(row | asdict(Bill()) | {"unscored": 0})
             continue
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
-            found.append(row | _estimate(probed.requests, probed.client, asks, bar.at))
+            found.append(row | _estimate(probed.requests, probed.client, comparisons, bar.at))
     return found
 
 
 def _estimate(
     requests_of: Callable[[Sequence[Pair]], Sequence[list[Request] | Unscored]],
     client: LLMClient,
-    asks: Sequence[Ask],
+    comparisons: Sequence[Comparison],
     on_progress: Progress,
 ) -> dict[str, Any]:
     bill, usable = Bill(), 0
-    for start in range(0, len(asks), CHUNK_ASKS):
-        made = [_make(ask) for ask in asks[start : start + CHUNK_ASKS]]
-        asked = requests_of([one for one in made if isinstance(one, Pair)])
-        bill, usable = bill + client.estimate(asked), usable + sum(isinstance(one, list) for one in asked)
-        on_progress(min(start + CHUNK_ASKS, len(asks)), len(asks))
-    return {**asdict(bill), "unscored": len(asks) - usable}
+    for start in range(0, len(comparisons), CHUNK_COMPARISONS):
+        made = [_make(comparison) for comparison in comparisons[start : start + CHUNK_COMPARISONS]]
+        requests = requests_of([one for one in made if isinstance(one, Pair)])
+        bill, usable = bill + client.estimate(requests), usable + sum(isinstance(one, list) for one in requests)
+        on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
+    return {**asdict(bill), "unscored": len(comparisons) - usable}

@@ -1,4 +1,4 @@
-"""Blueprints of many clips: every extractor once over all of them, a clip that fails is Absent and holds nobody up."""
+"""Builds the blueprints of many clips: each extractor runs once over all, and a clip that fails is Absent."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def make_extractors(wanted: Sequence[str | ExtractorConfig], tone: ToneClassifie
         ConfigError: an unknown name or option, "tone" without a classifier, or two that give the same group of scores.
     """
     registry = offered()
-    asked = [ExtractorConfig(name=one) if isinstance(one, str) else one for one in wanted]
-    unknown = sorted({one.name for one in asked} - registry.keys() - {TONE})
+    configs = [ExtractorConfig(name=one) if isinstance(one, str) else one for one in wanted]
+    unknown = sorted({one.name for one in configs} - registry.keys() - {TONE})
     if unknown:
         raise ConfigError(f"unknown extractor {', '.join(unknown)}; there are {', '.join((*registry, TONE))}")
-    if tone is None and any(one.name == TONE for one in asked):
+    if tone is None and any(one.name == TONE for one in configs):
         raise ConfigError("extractor 'tone' needs a fitted tone classifier; fit one first or leave 'tone' out")
     made: list[Extractor] = []
-    for one in asked:
+    for one in configs:
         try:
             made.append(ToneExtractor(tone) if one.name == TONE and tone else registry[one.name](**one.options))
         except TypeError as error:
@@ -100,19 +100,19 @@ def _refuse_twins(extractors: Sequence[Extractor]) -> None:
                 raise ConfigError(f"extractors {owner[key]!r} and {extractor.name!r} both give {key}; leave one out")
 
 
-def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: JsonCache | None = None) -> list[Blueprint]:
-    """One blueprint a clip, in order; an AudioError becomes Absent for that extractor's keys on that clip only.
+def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: JsonCache | None = None) -> list[Blueprint]:
+    """Builds one blueprint for each clip, in order; an AudioError becomes Absent for that extractor's keys on that clip only.
 
-    With `kept`, what the same version of an extractor measured on the same samples is not measured again.
+    With a `cache`, an extractor of the same version does not measure the same samples again.
     """
-    known = _known(clips, extractors, kept) if kept else {}
+    known = _known(clips, extractors, cache) if cache else {}
     fields: list[Fields] = [{} for _ in clips]
     for extractor in extractors:
         todo = [place for place in range(len(clips)) if (extractor.name, place) not in known]
         at_rate = [clips[place].at(extractor.rate_hz) for place in todo]
         fresh = dict(zip(todo, _measure(extractor, at_rate) if todo else [], strict=True))
-        if kept:
-            kept.put_many(
+        if cache:
+            cache.put_many(
                 {_key(clips[place], extractor): fields_to_json(found) for place, found in fresh.items() if _lasting(found)}
             )
         for place, row in enumerate(fields):
@@ -146,9 +146,9 @@ def _key(clip: Clip, extractor: Extractor) -> str:
     return key_of(["blueprint", clip.samples_digest, clip.sample_rate_hz, extractor.name, extractor.version])
 
 
-def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], kept: JsonCache) -> dict[tuple[str, int], Fields]:
+def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: JsonCache) -> dict[tuple[str, int], Fields]:
     keys = {(item.name, place): _key(clip, item) for item in extractors for place, clip in enumerate(clips)}
-    values = kept.get_many(keys.values())
+    values = cache.get_many(keys.values())
     return {place: fields_from_json(values[key]) for place, key in keys.items() if key in values}
 
 

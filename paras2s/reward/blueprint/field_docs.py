@@ -1,4 +1,4 @@
-"""What the blueprint's fields mean, in words for a judge's prompt: only those that the extractors give."""
+"""Describes the blueprint's fields for a judge's prompt: only those that the extractors give."""
 
 from __future__ import annotations
 

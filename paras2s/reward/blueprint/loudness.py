@@ -47,15 +47,15 @@ def _fields(clip: Clip) -> Fields:
     if not np.isfinite(integrated):
         raise AudioError(f"nothing is louder than {ABSOLUTE_GATE_LUFS:.0f} LUFS: loudness cannot be measured")
     blocks = np.asarray(meter.blockwise_loudness)
-    kept = np.flatnonzero(blocks > _gate(blocks))
+    gated = np.flatnonzero(blocks > _gate(blocks))
     fields: Fields = {INTEGRATED: measured(INTEGRATED, integrated)}
-    if len(kept) < 2:
+    if len(gated) < 2:
         absent = Absent("only one block of 0.4 s is loud enough: it has no spread and no course")
         return {**fields, STD: absent, CONTOUR: absent}
     return {
         **fields,
-        STD: measured(STD, float(blocks[kept].std())),
-        CONTOUR: measured(CONTOUR, contour(kept * BLOCK_HOP_S, blocks[kept])),
+        STD: measured(STD, float(blocks[gated].std())),
+        CONTOUR: measured(CONTOUR, contour(gated * BLOCK_HOP_S, blocks[gated])),
     }
 
 

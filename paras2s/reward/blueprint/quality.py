@@ -102,8 +102,8 @@ def _personalised(samples: np.ndarray, starts: list[int]) -> np.ndarray:
             begins = stem.run(None, {STEM_IN: np.stack([frames[at : at + edge] for at in first])})[0]
             ends = stem.run(None, {STEM_IN: np.stack([frames[at + FRAMES - edge : at + FRAMES] for at in first])})[0]
             pooled = np.stack([shared[:, at // 2 : (at + FRAMES) // 2] for at in first])
-            kept = REACH_FRAMES // 2
-            pooled[:, :, :kept], pooled[:, :, -kept:] = begins[:, :, :kept], ends[:, :, -kept:]
+            edge = REACH_FRAMES // 2
+            pooled[:, :, :edge], pooled[:, :, -edge:] = begins[:, :, :edge], ends[:, :, -edge:]
             found.append(head.run(None, {STEM_OUT: pooled})[0])
     return np.concatenate(found)
 

@@ -1,4 +1,4 @@
-"""What was said by a Whisper of the `transformers` library: `openai/whisper-large-v3`, as in TRACE, or any other size."""
+"""Extracts the transcript by a Whisper of `transformers`: `openai/whisper-large-v3`, as in TRACE, or any other size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paras2s.reward.blueprint.words import WORD_KEYS, word_fields
 class TransformersWordsExtractor:
     """Transcript and rates; it gives no word probabilities, so the fields have no confidence.
 
-    `model` is a folder or a hub name; `batch` clips are heard at once. On a GPU if there is one.
+    `model` is a folder or a hub name; `batch` clips are transcribed at once, on a GPU if there is one.
     """
 
     model: str = "openai/whisper-large-v3"
@@ -43,12 +43,14 @@ class TransformersWordsExtractor:
         recognise = _pipeline(self.model)
         sounds = [{"raw": clips[index].samples, "sampling_rate": self.rate_hz} for index in audible]
         options = {"return_timestamps": "word", "batch_size": self.batch}
-        # English-only models refuse to be told the language.
+        # English-only models refuse a language argument.
         speaks = {"language": "english"} if recognise.model.generation_config.is_multilingual else {}
         found = recognise(sounds, generate_kwargs=speaks, **options) if sounds else []
-        heard = dict(zip(audible, found, strict=True))
+        transcripts = dict(zip(audible, found, strict=True))
         return [
-            word_fields(_transcript(heard[index], clip.duration_s) if index in heard else Transcript(()), clip.duration_s)
+            word_fields(
+                _transcript(transcripts[index], clip.duration_s) if index in transcripts else Transcript(()), clip.duration_s
+            )
             for index, clip in enumerate(clips)
         ]
 

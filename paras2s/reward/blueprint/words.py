@@ -1,4 +1,4 @@
-"""What was said and how fast: transcript, speech rate, articulation rate."""
+"""Extracts the transcript, the speech rate and the articulation rate."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class WordsExtractor:
         return f"{asr.version(self.model)}+rates-2"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Words of all clips, several to a window; nothing heard is "" and has no rates."""
+        """Transcribes all clips, several to a window; a clip without words has "" and no rates."""
         # Given silence, Whisper makes words up, and its stray full stops land in the clip before.
         audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
         found = asr.transcribe([clips[index] for index in audible], model=self.model)
-        heard = dict(zip(audible, found, strict=True))
+        transcripts = dict(zip(audible, found, strict=True))
         nothing = Transcript(())
-        return [word_fields(heard.get(index, nothing), clip.duration_s) for index, clip in enumerate(clips)]
+        return [word_fields(transcripts.get(index, nothing), clip.duration_s) for index, clip in enumerate(clips)]
 
 
 def word_fields(transcript: Transcript, duration_s: float) -> Fields:

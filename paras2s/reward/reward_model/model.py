@@ -1,10 +1,10 @@
 """`RewardModel`: a small transformer over a question's and an answer's codec tokens with a five-way score.
 
-Distilled from a judge by cross entropy on its score (ParaS2S, section 4.2), scoring by the expected value. It hears the
-question and says which style it was spoken in, hears the answer and says what it would be worth to each style, and
-mixes: P(score | question, answer) = sum over styles of P(style | question) P(score | style, answer). Learned as one black
-box from a few hundred questions, the same network found neither part.
-Beside the codes it is given the question's continuous features, as the policy is; of the answer it hears the codes alone.
+It is distilled from a judge by cross entropy on its score (ParaS2S, section 4.2) and scores by the expected value. It
+predicts the question's style, and the answer's score for each style, and mixes them:
+P(score | question, answer) = sum over styles of P(style | question) P(score | style, answer).
+Trained as one black box on a few hundred questions, the same network learned neither part.
+Of the question it reads codes and continuous features, as the policy does; of the answer it reads codes alone.
 Alphabet: N pairs, T steps, K codebooks, F features, Y styles.
 """
 
@@ -28,7 +28,7 @@ MAX_STEPS = 160
 
 @dataclass(frozen=True)
 class EncodedQuestion:
-    """A question as the reward model hears it: codes [T, K] and features [T, F], the last `words_dim` of them of its words."""
+    """A question as the reward model reads it: codes [T, K] and features [T, F], the last `words_dim` of them of its words."""
 
     codes: np.ndarray
     features: np.ndarray
@@ -48,7 +48,7 @@ class RewardModelConfig(BaseModel):
 
 
 class RewardModel(nn.Module):
-    """Scores answers from 1 to 5; says nothing of why."""
+    """Scores answers from 1 to 5 and gives no reason."""
 
     name = "reward_model"
 
@@ -70,25 +70,25 @@ class RewardModel(nn.Module):
         nn.init.normal_(self.codes.weight, std=0.3)
         nn.init.normal_(self.place.weight, std=0.1)
 
-    def hear_style(self, questions: Sequence[EncodedQuestion]) -> Tensor:
-        """Log-probs [N, Y] of the style each question was spoken in; a question may come without its codes."""
+    def style_logprobs(self, questions: Sequence[EncodedQuestion]) -> Tensor:
+        """Returns log-probs [N, Y] of each question's style; a question may come without its codes."""
         # One place for the features' mean: step by step they would tell which clip it is, and be learned by heart.
         means = torch.from_numpy(np.stack([question.features.mean(0) for question in questions]).astype(np.float32))
-        heard = self._encode(self.features(means)[:, None], [question.codes for question in questions])
-        return self.style_head(heard).log_softmax(-1)
+        encoded = self._encode(self.features(means)[:, None], [question.codes for question in questions])
+        return self.style_head(encoded).log_softmax(-1)
 
-    def worth(self, answers: Sequence[np.ndarray]) -> Tensor:
-        """Log-probs [N, Y, 5] of what each answer would score with each style; answers have at least one step."""
+    def score_logprobs(self, answers: Sequence[np.ndarray]) -> Tensor:
+        """Returns log-probs [N, Y, 5] of each answer's score for each style; answers have at least one step."""
         start = self.start.expand(len(answers), 1, -1)
         scores = self.score_head(self._encode(start, answers))
         return scores.view(len(answers), len(self.config.styles), 5).log_softmax(-1)
 
     def forward(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> Tensor:
         """Log-probs [N, 5] over the scores 1 to 5."""
-        return (self.hear_style(questions)[..., None] + self.worth(answers)).logsumexp(1)
+        return (self.style_logprobs(questions)[..., None] + self.score_logprobs(answers)).logsumexp(1)
 
     def _encode(self, start: Tensor, codes: Sequence[np.ndarray]) -> Tensor:
-        """State of the first place [N, width], after it has looked at the codes."""
+        """The state of the first place [N, width] after attention over the codes."""
         embedded, mask = self._embed_codes(codes)
         mask = torch.cat([torch.ones(len(codes), 1, dtype=torch.bool), mask], 1)
         # The mean beside the sequence: it is learned at once, and the order soon after.
@@ -106,15 +106,15 @@ class RewardModel(nn.Module):
 
     @torch.inference_mode()
     def score(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> list[float]:
-        """Expected score of each answer; one without a single step is worth 1, since nothing is said."""
+        """Returns the expected score of each answer; one without a single step scores 1, since it is silent."""
         self.eval()
-        found = [1.0] * len(answers)
+        scores = [1.0] * len(answers)
         spoken = [row for row, answer in enumerate(answers) if len(answer)]
         if spoken:
             logits = self([questions[row] for row in spoken], [answers[row] for row in spoken])
             for row, value in zip(spoken, (logits.exp() @ SCORES).tolist(), strict=True):
-                found[row] = value
-        return found
+                scores[row] = value
+        return scores
 
     def save(self, folder: Path) -> None:
         """Weights and config."""

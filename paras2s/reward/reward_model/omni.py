@@ -57,7 +57,7 @@ def audio_tokens(samples: int) -> int:
 
 
 def prompt_text(template: str, clip_samples: dict[str, int]) -> str:
-    """The whole chat prompt, each placeholder of the template replaced by as many audio tokens as its clip has."""
+    """Returns the full chat prompt, each placeholder of the template replaced by as many audio tokens as its clip has."""
 
     def audio(name: str) -> str:
         return f"{AUDIO_BOS}{AUDIO * audio_tokens(clip_samples[name])}{AUDIO_EOS}"
@@ -134,12 +134,12 @@ class OmniRewardModel:
         ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         longest = max(map(len, ids))
         pad = self.tokenizer.pad_token_id or 0
-        features, heard = self._mel(clips)
+        features, mask = self._mel(clips)
         inputs = {
             "input_ids": torch.tensor([[pad] * (longest - len(row)) + row for row in ids]),
             "attention_mask": torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids]),
             "input_features": features.to(self.dtype),
-            "feature_attention_mask": heard,
+            "feature_attention_mask": mask,
         }
         return {name: value.to(self.device) for name, value in inputs.items()}
 
@@ -157,12 +157,12 @@ class OmniRewardModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.thinker.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weights are."""
+        """The data type of the weights."""
         return next(self.thinker.parameters()).dtype
 
     def next_logits(self, pairs: Sequence[SpokenPair]) -> Tensor:
@@ -181,15 +181,15 @@ class OmniRewardModel:
     def score(self, pairs: Sequence[SpokenPair]) -> list[OmniScore]:
         """Scores of all pairs, `batch_size` at a time."""
         self.thinker.eval()
-        found = []
+        scores = []
         for start in range(0, len(pairs), self.config.batch_size):
             logp = self.next_logits(pairs[start : start + self.config.batch_size]).log_softmax(-1)[:, self.digit_ids]
             share = logp.softmax(-1)
             expected = share @ torch.arange(1.0, 6.0, device=share.device)
             mass = logp.exp().sum(-1)
             rows = zip(expected.tolist(), share.argmax(-1).tolist(), mass.tolist(), strict=True)
-            found += [OmniScore(value, best + 1, whole) for value, best, whole in rows]
-        return found
+            scores += [OmniScore(value, best + 1, digit_mass) for value, best, digit_mass in rows]
+        return scores
 
     # Training.
 
@@ -201,7 +201,7 @@ class OmniRewardModel:
         self.thinker = get_peft_model(self.thinker, lora)
 
     def loss(self, pairs: Sequence[SpokenPair], scores: Sequence[int]) -> Tensor:
-        """Cross entropy of the digit over the whole vocabulary, so that mass leaves everything that is no digit."""
+        """Cross entropy of the digit over the full vocabulary, so that mass leaves all tokens that are no digit."""
         wanted = torch.tensor([self.digit_ids[score - 1] for score in scores], device=self.device)
         return torch.nn.functional.cross_entropy(self.next_logits(pairs), wanted)
 
@@ -244,17 +244,17 @@ class OmniRewardModel:
         write_json(folder / "omni.json", self.config.model_dump(mode="json"))
 
     def export(self, folder: Path) -> None:
-        """The model with its adapter merged in, laid out as vLLM reads it: a whole Omni model without its talker.
+        """The model with its adapter merged in, laid out as vLLM reads it: a full Omni model without its talker.
 
-        vLLM knows the whole model's class alone, and drops what is not the thinker's; see `omni_served`.
+        vLLM knows only the class of the full model, and drops what is not the thinker's; see `omni_vllm`.
         """
         from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
 
         thinker = self.thinker.merge_and_unload() if hasattr(self.thinker, "merge_and_unload") else self.thinker
         config = Qwen2_5OmniConfig(thinker_config=thinker.config.to_dict(), enable_audio_output=False)
-        whole: Any = Qwen2_5OmniForConditionalGeneration(config)
-        whole.thinker = thinker
-        whole.to(self.dtype).save_pretrained(str(folder))
+        model: Any = Qwen2_5OmniForConditionalGeneration(config)
+        model.thinker = thinker
+        model.to(self.dtype).save_pretrained(str(folder))
         self.tokenizer.save_pretrained(str(folder))
         # Merging changed the weights under the adapter's feet.
         self.thinker = thinker

@@ -43,9 +43,9 @@ class ServedOmni:
 
     name = "omni"
 
-    def __init__(self, config: OmniServedConfig, kept: JsonCache | None = None) -> None:
+    def __init__(self, config: OmniServedConfig, cache: JsonCache | None = None) -> None:
         self.config = config
-        self.client = LLMClient(config.llm, kept, "omni.llm")
+        self.client = LLMClient(config.llm, cache, "omni.llm")
         self._template = read_prompt("omni", config.prompts)
 
     def request(self, pair: SpokenPair) -> Request:
@@ -68,14 +68,14 @@ class ServedOmni:
         return Request(messages, token_ids=self.config.digit_ids)
 
     def score_each(self, pairs: Sequence[SpokenPair]) -> list[OmniScore | Unscored]:
-        """In order; a pair that cannot be scored is Unscored and holds nobody up.
+        """Scores pairs, in order; a pair that cannot be scored is Unscored and does not affect the others.
 
         Raises:
             BudgetError: the budget ended.
         """
-        asked = [self._request_or_reason(pair) for pair in pairs]
-        replies = iter(self.client.complete_all([one for one in asked if isinstance(one, Request)]))
-        return [one if isinstance(one, Unscored) else self._read(next(replies)) for one in asked]
+        requests = [self._request_or_reason(pair) for pair in pairs]
+        replies = iter(self.client.complete_all([one for one in requests if isinstance(one, Request)]))
+        return [one if isinstance(one, Unscored) else self._read(next(replies)) for one in requests]
 
     def _request_or_reason(self, pair: SpokenPair) -> Request | Unscored:
         try:

@@ -1,4 +1,4 @@
-"""Who teaches a reward model: a judge's scores of sampled answers, by the rubric or by any LLM judge (ParaS2S, section 4.2).
+"""Teachers of a reward model: they score sampled answers by the rubric or by any LLM judge (ParaS2S, section 4.2).
 
 A teacher that fails on some answers leaves them without a score. When it fails on more than it may, the run stops: a reward
 model learned from what is left would have learned which answers can be judged.
@@ -52,17 +52,17 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str:
-        """Who judged: kept with the reward model."""
+        """The judge's name, stored with the reward model."""
 
-    def scores(self, asked: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
+    def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
         """In order.
 
         Raises:
             JudgeError: it failed on more answers than it may. BudgetError: the budget ended; a later run goes on from there.
         """
 
-    def cost(self, asked: Sequence[TeacherRequest]) -> Cost:
-        """Before anything is asked, at most."""
+    def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
+        """Returns the cost at most, before any call."""
 
     @property
     def spent(self) -> Cost:
@@ -78,11 +78,11 @@ class RubricTeacher:
         self.judge, self._tone, self._styles = RubricJudge(), tone, tuple(styles)
         self.name = f"{self.judge.name}/{self.judge.version}"
 
-    def scores(self, asked: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
+    def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
         """In order; what cannot be scored for its own style is unscored."""
         found: list[Scores | Unscored] = []
-        blueprints = measure_answers([one.answer for one in asked], self._tone, on_progress)
-        for one, blueprint in zip(asked, blueprints, strict=True):
+        blueprints = measure_answers([one.answer for one in requests], self._tone, on_progress)
+        for one, blueprint in zip(requests, blueprints, strict=True):
             own = self.judge.judge(Question(one.text, one.style), blueprint)
             if isinstance(own, Unscored):
                 found.append(own)
@@ -92,7 +92,7 @@ class RubricTeacher:
             found.append(scores | {one.style: own.score})
         return found
 
-    def cost(self, asked: Sequence[TeacherRequest]) -> Cost:
+    def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
         """Nothing."""
         return self.spent
 
@@ -108,12 +108,12 @@ class LLMTeacher:
     def _exchange(self, one: TeacherRequest) -> Exchange:
         return self._judge.exchange_of(one.text, one.style, one.question, one.answer)
 
-    def scores(self, asked: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
-        """A chunk after the other; replies are kept as they come, so a stopped run repeats no call."""
+    def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
+        """Scores answers chunk by chunk; replies are cached as they come, so a stopped run repeats no call."""
         found: list[Scores | Unscored] = []
         failed = 0
-        for start in range(0, len(asked), CHUNK_ANSWERS):
-            chunk = asked[start : start + CHUNK_ANSWERS]
+        for start in range(0, len(requests), CHUNK_ANSWERS):
+            chunk = requests[start : start + CHUNK_ANSWERS]
             judged = self._judge.score_batch([self._exchange(one) for one in chunk])
             for one, verdict in zip(chunk, judged, strict=True):
                 if isinstance(verdict, BudgetError):
@@ -123,20 +123,20 @@ class LLMTeacher:
                     known = self._usd is not None and verdict.cost_usd is not None
                     self._usd = (self._usd or 0.0) + (verdict.cost_usd or 0.0) if known else None
                 found.append({one.style: verdict.score} if isinstance(verdict, Verdict) else verdict)
-            on_progress(len(found), len(asked))
+            on_progress(len(found), len(requests))
             if len(found) >= FEW_ANSWERS and failed > self._most * len(found):
                 last = next(one for one in reversed(found) if isinstance(one, Unscored))
                 raise JudgeError(
                     f"{self.name} scored none of {failed} in {len(found)} answers, more than distill.max_unscored_share "
-                    f"allows (the last: {last.reason}); mend the judge and run again, what it said is kept"
+                    f"allows (the last: {last.reason}); mend the judge and run again, its replies are cached"
                 )
         return found
 
-    def cost(self, asked: Sequence[TeacherRequest]) -> Cost:
-        """By the longest replies allowed. Answers are measured for it, and kept."""
+    def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
+        """Returns the cost with the longest replies allowed. Answers are measured for it, and cached."""
         bill = Bill()
-        for start in range(0, len(asked), CHUNK_ANSWERS):
-            chunk = [self._exchange(one) for one in asked[start : start + CHUNK_ANSWERS]]
+        for start in range(0, len(requests), CHUNK_ANSWERS):
+            chunk = [self._exchange(one) for one in requests[start : start + CHUNK_ANSWERS]]
             bill += self._judge.client.estimate(self._judge.answer_requests(chunk))
         return Cost(bill.calls, bill.at_most_usd)
 

@@ -1,4 +1,4 @@
-"""Teaching the reward model a judge's scores, and measuring how well it learned them."""
+"""Trains the reward model on a judge's scores, and measures its agreement with the judge."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paras2s.errors import JudgeError
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 
 # Chosen on validation queries of three seeds; a sentence's numbers have a spread of 0.36.
-PROSODY_BLUR, WORDS_BLUR = 0.3, 0.75
-# Share of questions that are given the words of another question of their style: how and what were said are independent
-# but for what the style is asked about, and a few hundred clips make thousands of such pairs.
+PROSODY_NOISE, WORDS_NOISE = 0.3, 0.75
+# Share of questions that get the words of another question of their style. Words and style are independent but for the
+# topic, so a few hundred clips make thousands of such pairs.
 CROSSED_WORDS = 0.8
 
 
@@ -33,7 +33,7 @@ class ScoredAnswer:
 
 @dataclass(frozen=True)
 class PreferenceSet:
-    """Questions with their styles, answers sampled for some of them, and degenerate answers (codes), which are worth 1."""
+    """Questions with their styles, answers sampled for some of them, and degenerate answers (codes), which score 1."""
 
     questions: tuple[EncodedQuestion, ...]
     styles: tuple[str, ...]
@@ -59,7 +59,7 @@ class Batch:
     answers: list[np.ndarray]
     classes: torch.Tensor
     styles: torch.Tensor
-    worth: torch.Tensor
+    score_classes: torch.Tensor
 
 
 def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng: np.random.Generator) -> Batch:
@@ -89,7 +89,7 @@ def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng:
     hide = rng.random() < 0.75
     styles = [preferences.styles[question] for question, _, _ in pairs]
     return Batch(
-        [_blur(_with_other_words(preferences, question, rng), hide, rng) for question, _, _ in pairs],
+        [_augment(_with_other_words(preferences, question, rng), hide, rng) for question, _, _ in pairs],
         [codes for _, codes, _ in pairs],
         torch.tensor([round(scores[style]) - 1 for style, (_, _, scores) in zip(styles, pairs, strict=True)]),
         torch.tensor([names.index(style) for style in styles]),
@@ -109,21 +109,21 @@ def _with_other_words(preferences: PreferenceSet, place: int, rng: np.random.Gen
     return EncodedQuestion(question.codes, features, question.words_dim)
 
 
-def _blur(question: EncodedQuestion, hide_codes: bool, rng: np.random.Generator) -> EncodedQuestion:
-    """A few hundred questions are soon known by their codes and exact features; what must be learned is to listen."""
+def _augment(question: EncodedQuestion, hide_codes: bool, rng: np.random.Generator) -> EncodedQuestion:
+    """Adds noise to a question, and may hide its codes, so that the model learns the style and not which clip it is."""
     width = question.features.shape[1]
-    # Words are few hundred points in hundreds of dimensions: without a blur as large as they are, each is learned by heart.
-    size = np.where(np.arange(width) < width - question.words_dim, PROSODY_BLUR, WORDS_BLUR).astype(np.float32)
+    # Words are few hundred points in hundreds of dimensions: without noise as large as they are, each is memorised.
+    size = np.where(np.arange(width) < width - question.words_dim, PROSODY_NOISE, WORDS_NOISE).astype(np.float32)
     noise = size * rng.standard_normal((1, width)).astype(np.float32)
     return EncodedQuestion(question.codes[:0] if hide_codes else question.codes, question.features + noise, question.words_dim)
 
 
 def batch_loss(model: RewardModel, batch: Batch) -> torch.Tensor:
-    """Cross entropy of the score, plus that of its two parts: the style heard, and the answer's worth to every style."""
-    style, worth = model.hear_style(batch.questions), model.worth(batch.answers)
-    score = (style[..., None] + worth).logsumexp(1)
+    """Cross entropy of the score, plus that of its two parts: the style, and the answer's score for every style."""
+    style, scores = model.style_logprobs(batch.questions), model.score_logprobs(batch.answers)
+    score = (style[..., None] + scores).logsumexp(1)
     parts = torch.nn.functional.nll_loss(style, batch.styles)
-    parts = parts + torch.nn.functional.nll_loss(worth.flatten(0, 1), batch.worth.flatten(), ignore_index=-1)
+    parts = parts + torch.nn.functional.nll_loss(scores.flatten(0, 1), batch.score_classes.flatten(), ignore_index=-1)
     return torch.nn.functional.nll_loss(score, batch.classes) + parts
 
 
@@ -159,20 +159,20 @@ def train_reward_model(
     return model.eval()
 
 
-def fit_baseline(known: Sequence[float], scores: Sequence[float], asked: Sequence[float]) -> list[float]:
-    """Scores guessed from one number an answer: a straight line through what was taught; where the number never changes,
-    the commonest score.
+def fit_baseline(known: Sequence[float], scores: Sequence[float], queries: Sequence[float]) -> list[float]:
+    """Predicts scores from one number for each answer, by a straight line; where the number never changes, by the commonest
+    score.
 
     Raises:
-        JudgeError: nothing was taught.
+        JudgeError: there are no scores.
     """
     if not scores:
         raise JudgeError("the judge scored none of the sampled answers, so no baseline can be fitted")
     if len(set(known)) < 2:
         values, counts = np.unique(np.asarray(scores), return_counts=True)
-        return [float(values[np.argmax(counts)])] * len(asked)
+        return [float(values[np.argmax(counts)])] * len(queries)
     slope, start = np.polyfit(known, scores, 1)
-    return [float(slope * one + start) for one in asked]
+    return [float(slope * one + start) for one in queries]
 
 
 def agreement(predicted: Sequence[float], judged: Sequence[float]) -> dict[str, float | int | None]:

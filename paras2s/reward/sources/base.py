@@ -1,4 +1,4 @@
-"""What a reward source is given, and what it gives."""
+"""The interface of a reward source: the groups of answers it is given, and its scores."""
 
 from __future__ import annotations
 

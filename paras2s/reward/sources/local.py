@@ -21,7 +21,7 @@ from paras2s.types import Unscored, Verdict
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The reward model that was distilled from a judge: hears the question and the answer's codes."""
+    """Rewards with the distilled reward model, which reads codes of the question and the answer."""
 
     model: RewardModel
     kind = RewardModel.name
@@ -40,7 +40,7 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class RubricSource:
-    """The rubric judge on the answer itself, for the style that a classifier hears in the question."""
+    """Rewards with the rubric, for the style that a classifier recognises in the question."""
 
     judge: RubricJudge = field(default_factory=RubricJudge, init=False)
     kind = "rubric"
@@ -54,14 +54,14 @@ class RubricSource:
     def _one(self, group: Group, answer: GivenAnswer) -> float | Unscored:
         question = group.question
         if question.style is None or answer.blueprint is None:
-            return Unscored(self.kind, "no style was heard in the question, or nothing was measured on the answer")
+            return Unscored(self.kind, "no style was recognised in the question, or nothing was measured on the answer")
         found = self.judge.judge(Question(question.transcript, question.style), answer.blueprint)
         return found.score if isinstance(found, Verdict) else found
 
 
 @dataclass(frozen=True)
 class WordErrorSource:
-    """Whether the voice says what the text stream says: 5 without an error, 1 where every word is wrong."""
+    """Rewards speech that matches the text stream: 5 without an error, 1 where every word is wrong."""
 
     kind = "word_errors"
     extractors: ClassVar[tuple[str, ...]] = ("words",)
@@ -72,12 +72,12 @@ class WordErrorSource:
         return [[self._one(answer) for answer in group.answers] for group in groups]
 
     def _one(self, answer: GivenAnswer) -> float | Unscored:
-        heard = None if answer.blueprint is None else answer.blueprint.value(RESPONSE)
-        if heard is None:
+        transcript = None if answer.blueprint is None else answer.blueprint.value(RESPONSE)
+        if transcript is None:
             return Unscored(self.kind, "no transcript of the answer")
         if not normalise_words(answer.text):
             return Unscored(self.kind, "the text stream holds no word to compare with")
-        return on_scale(1.0 - word_error_rate(answer.text, heard))
+        return on_scale(1.0 - word_error_rate(answer.text, transcript))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class QualitySource:
 
 @dataclass(frozen=True)
 class LengthSource:
-    """How near an answer's length is to `target_steps`: 5 there, 1 at nothing and at twice as long."""
+    """Rewards a length near `target_steps`: 5 at the target, 1 at no steps and at twice as many."""
 
     target_steps: int = 32
     kind = "length"

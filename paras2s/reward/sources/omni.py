@@ -35,7 +35,7 @@ class InProcess:
 
 @dataclass(frozen=True)
 class OmniSource:
-    """Expected digit of each answer. Where the digits have hardly any mass, the model did not understand what was asked."""
+    """Expected digit of each answer. Where digits have hardly any mass, the model did not understand the task."""
 
     model: InProcess | ServedOmni
     kind = OmniRewardModel.name
@@ -44,15 +44,15 @@ class OmniSource:
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """All answers together: a server fills its slots, and a model its batches, across groups."""
-        asked: dict[tuple[int, int], SpokenPair] = {}
+        spoken: dict[tuple[int, int], SpokenPair] = {}
         for row, group in enumerate(groups):
             if group.question.clip is None:
                 continue
             question = read_clip(group.question.clip)
             for number, answer in enumerate(group.answers):
                 if answer.clip is not None and len(answer.clip.samples):
-                    asked[row, number] = SpokenPair(question, answer.clip)
-        found = dict(zip(asked, self.model.score_each(list(asked.values())) if asked else [], strict=True))
+                    spoken[row, number] = SpokenPair(question, answer.clip)
+        found = dict(zip(spoken, self.model.score_each(list(spoken.values())) if spoken else [], strict=True))
         return [
             [self._one(group, found.get((row, number))) for number in range(len(group.answers))]
             for row, group in enumerate(groups)

@@ -304,7 +304,7 @@ def test_noise_is_told_beside_what_changes_without_any():
     parts = tuple(replace(part, p_value=0.03, against="80 dB") if part.group == ("1 dB",) else part for part in parts)
     text = sentence(ProbeResult("noise", "measured", "", 9, 9, {}, parts))
     assert "for 0.0 % (0.0 to 0.0) at 1 dB (p = 0.030 against 80 dB) and 66.7 %" in text
-    assert "with noise that nobody hears, for 100.0 % (100.0 to 100.0) at 80 dB" in text
+    assert "with inaudible noise, for 100.0 % (100.0 to 100.0) at 80 dB" in text
 
 
 def report():

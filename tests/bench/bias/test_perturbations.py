@@ -200,20 +200,20 @@ def hz_of(clip):
 
 def test_the_other_order_exchanges_clips_and_words(pair):
     (trial,) = perturbations.position([pair])
-    given, exchanged = (ask.make() for ask in trial.asks)
+    given, exchanged = (ask.make() for ask in trial.comparisons)
     assert [hz_of(clip) for clip in (given.first, given.second, exchanged.first, exchanged.second)] == [220, 330, 330, 220]
     assert (given.instruction.text, given.instruction.style, hz_of(given.instruction.clip)) == ("how?", "happy", 110)
     assert given.words is None
     worded = ProbePair(**{**vars(pair), "words": ("one", "two"), "aspect": "voice"})
     (trial,) = perturbations.position([worded])
-    assert [ask.make().words for ask in trial.asks] == [("one", "two"), ("two", "one")]
+    assert [ask.make().words for ask in trial.comparisons] == [("one", "two"), ("two", "one")]
     assert trial.read(["1", "1"]) == [(("all",), "first"), (("aspect voice",), "first")]
 
 
 def test_a_comparison_of_two_probes_is_one(pair):
     (place,), (noisy, *_) = perturbations.position([pair]), perturbations.noise([pair], 0)
-    assert place.asks[0] == noisy.asks[0]
-    assert len({*place.asks, *noisy.asks}) == 3
+    assert place.comparisons[0] == noisy.comparisons[0]
+    assert len({*place.comparisons, *noisy.comparisons}) == 3
 
 
 def test_equal_files_are_one_clip(pair, tmp_path):
@@ -222,11 +222,11 @@ def test_equal_files_are_one_clip(pair, tmp_path):
     clips = perturbations.distinct_clips([pair, other])
     assert [clip.pair.id for clip in clips] == ["p", "p", "o"]
     trials = perturbations.identical(clips)
-    twice = trials[1].asks[0].make()
+    twice = trials[1].comparisons[0].make()
     assert hz_of(twice.first) == hz_of(twice.second) == 330
     assert np.array_equal(twice.first.samples, twice.second.samples)
     with pytest.raises(AudioError, match=r"missing\.wav: no such file"):
-        trials[2].asks[0].make()
+        trials[2].comparisons[0].make()
     assert [trials[0].read([label])[0][1] for label in ("1", "2", "tie", None)] == ["first", "second", "tie", None]
 
 
@@ -241,7 +241,10 @@ def test_only_tied_pairs_of_unequal_length_tell_of_verbosity(pair, tokens, label
     # In the other order the same place has the other answer.
     other = {"longer": "shorter", "shorter": "longer"}.get(meaning, meaning)
     assert exchanged.read([label]) == [(("all",), other)]
-    assert [trial.asks[0] for trial in (given, exchanged)] == [perturbations.as_given(tied), perturbations.turned_round(tied)]
+    assert [trial.comparisons[0] for trial in (given, exchanged)] == [
+        perturbations.as_given(tied),
+        perturbations.turned_round(tied),
+    ]
     assert given.cluster == exchanged.cluster
     assert perturbations.verbosity([tied], {"p": (9, 5)}) == []
     assert perturbations.verbosity([pair], {}) == []
@@ -249,11 +252,11 @@ def test_only_tied_pairs_of_unequal_length_tell_of_verbosity(pair, tokens, label
 
 def test_noise_is_the_same_every_time_and_another_on_each_answer(pair):
     trials = perturbations.noise([pair], 7)
-    assert [trial.asks[1].change for trial in trials] == [f"noise at {snr:g} dB" for snr in (1, 5, 10, 20, 30, 40, 80)]
-    once, again = (trials[2].asks[1].make() for _ in range(2))
+    assert [trial.comparisons[1].change for trial in trials] == [f"noise at {snr:g} dB" for snr in (1, 5, 10, 20, 30, 40, 80)]
+    once, again = (trials[2].comparisons[1].make() for _ in range(2))
     assert np.array_equal(once.first.samples, again.first.samples)
-    assert not np.array_equal(once.first.samples, perturbations.noise([pair], 8)[2].asks[1].make().first.samples)
-    clean = trials[2].asks[0].make()
+    assert not np.array_equal(once.first.samples, perturbations.noise([pair], 8)[2].comparisons[1].make().first.samples)
+    clean = trials[2].comparisons[0].make()
     noises = [noisy.samples - plain.samples for noisy, plain in ((once.first, clean.first), (once.second, clean.second))]
     assert abs(np.corrcoef(noises)[0, 1]) < 0.1
     assert measured_snr_db(clean.second, once.second) == pytest.approx(10, abs=0.1)
@@ -274,7 +277,7 @@ def test_the_louder_clip_comes_first_in_one_level_of_two(pair):
     trials = perturbations.loudness(clips)
     first_is_louder = []
     for trial in trials:
-        made = trial.asks[0].make()
+        made = trial.comparisons[0].make()
         louder_first = level_db(made.first) > level_db(made.second)
         assert abs(level_db(made.first) - level_db(made.second)) == pytest.approx(6.0, abs=1e-3)
         assert trial.read(["1"])[0][1] == ("louder" if louder_first else "quieter")
@@ -292,7 +295,7 @@ def test_a_voice_is_compared_with_the_clips_own(pair):
     trials = perturbations.speaker(perturbations.distinct_clips([pair]), revoice, ["high", "low"])
     own_first = []
     for trial in trials:
-        made = trial.asks[0].make()
+        made = trial.comparisons[0].make()
         first = hz_of(made.first) == 100
         assert {hz_of(made.first), hz_of(made.second)} - {100} == {400 if trial.read(["1"])[0][0] == ("high",) else 50}
         assert trial.read(["1"])[0][1] == ("original" if first else "other")
