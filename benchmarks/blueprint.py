@@ -106,8 +106,8 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     paths: list[Path] = options.clips
     audio_s = sum(read_clip(path).duration_s for path in paths)
-    signals, whole = ("pitch", "loudness", "quality"), ("pitch", "loudness", "quality", "words")
-    ours(paths[:1], whole)
+    signals, full = ("pitch", "loudness", "quality"), ("pitch", "loudness", "quality", "words")
+    ours(paths[:1], full)
     took: dict[str, list[float]] = {"signals": [], "whole": [], "theirs": []}
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +118,7 @@ def main() -> None:
         for _ in range(options.repeats):
             took_s, blueprints = ours(waves, signals)
             took["signals"].append(took_s)
-            took["whole"].append(ours(waves, whole)[0])
+            took["whole"].append(ours(waves, full)[0])
             if options.trace:
                 found = theirs(options.trace_python, options.trace, waves)
                 took["theirs"].append(sum(found[key] for key in ("quality_s", "pitch_s", "loudness_s")))

@@ -42,8 +42,8 @@ WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u")
 def serve(pipe: Connection, latency_s: float) -> None:
     """Serve until told to stop; say how many were under way at once."""
 
-    def answer(asked: dict[str, Any], _: int) -> Say:
-        text = said(asked)
+    def answer(sent: dict[str, Any], _: int) -> Say:
+        text = said(sent)
         # Of the sentence, so that an answer does not hang on when it is asked for.
         draw = zlib.crc32(text.encode()) % 100
         if text.startswith("You write lines"):
@@ -110,28 +110,28 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=10_000)
     parser.add_argument("--latency", type=float, default=0.5)
     parser.add_argument("--estimate", type=int, default=500)
-    asked = parser.parse_args()
+    sent = parser.parse_args()
     here, there = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there, asked.latency))
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there, sent.latency))
     server.start()
     base_url = here.recv()
     with tempfile.TemporaryDirectory() as name:
         config = config_for(Path(name), base_url)
-        took_s, calls = filters(config, asked.sentences)
-        print(f"{asked.sentences} sentences, {calls} calls: {took_s:.0f} s, {calls / took_s:.0f} calls a second")
+        took_s, calls = filters(config, sent.sentences)
+        print(f"{sent.sentences} sentences, {calls} calls: {took_s:.0f} s, {calls / took_s:.0f} calls a second")
         config = replace_folder(config, Path(name) / "estimated")
         pilot = Pipeline(config, lambda *_: None, limit=100).run()
-        expected, measured_on = estimate_curation(config, asked.estimate)
+        expected, measured_on = estimate_curation(config, sent.estimate)
         requests, _, _, usd = totals(expected)
-        whole = Pipeline(config, lambda *_: None, limit=asked.estimate).run()
-        whole_requests, whole_usd = paid(whole.spends)
+        full = Pipeline(config, lambda *_: None, limit=sent.estimate).run()
+        full_requests, full_usd = paid(full.spends)
         # A pilot's lists are shorter, so nothing of it is used again: its cost comes on top.
-        above = 100 * ((usd or 0) / whole_usd - 1)
+        above = 100 * ((usd or 0) / full_usd - 1)
         print(
-            f"pilot of {measured_on}: {paid(pilot.spends)[1]:.4f} USD; {asked.estimate} estimated: {requests} requests, ",
+            f"pilot of {measured_on}: {paid(pilot.spends)[1]:.4f} USD; {sent.estimate} estimated: {requests} requests, ",
             end="",
         )
-        print(f"{usd or 0:.4f} USD; ledger: {whole_requests} requests, {whole_usd:.4f} USD ({above:+.1f} %)")
+        print(f"{usd or 0:.4f} USD; ledger: {full_requests} requests, {full_usd:.4f} USD ({above:+.1f} %)")
     here.send(None)
     print(f"at most {here.recv()} calls under way at once; this process took at most {memory_mib():.0f} MiB")
     server.join()

@@ -156,8 +156,8 @@ def attention_rates(sizes: cost.PolicySizes, repeats: int) -> tuple[float, float
     heads, size, prompt, own, rows, group = sizes.heads, sizes.hidden // sizes.heads, 40, 32, 32, 8
     q, k, v = (torch.randn(rows, heads, length, size) for length in (own, prompt + own, prompt + own))
     mask = torch.zeros(rows, 1, own, prompt + own)
-    whole_s = least_s(lambda: fn.scaled_dot_product_attention(q, k, v, attn_mask=mask), repeats)
-    flops = 4 * sizes.hidden * (prompt + own) * rows * own / whole_s
+    full_s = least_s(lambda: fn.scaled_dot_product_attention(q, k, v, attn_mask=mask), repeats)
+    flops = 4 * sizes.hidden * (prompt + own) * rows * own / full_s
     layers = range(sizes.cached_layers)
     read = PromptMemory(torch.full((rows,), prompt))
     read.pairs = {layer: (torch.randn(rows, heads, prompt, size), torch.randn(rows, heads, prompt, size)) for layer in layers}
@@ -178,8 +178,8 @@ def reward_s(facts: PolicyFacts, repeats: int) -> float:
     )
     model = RewardModel(made)
     codes = [np.stack([rng.integers(size, size=32) for size in facts.codebook_sizes], 1) for _ in range(256)]
-    heard = [EncodedQuestion(one, rng.normal(size=(32, facts.continuous_dim)).astype(np.float32)) for one in codes]
-    return least_s(lambda: model.score(heard, codes), repeats) / 256
+    transcript = [EncodedQuestion(one, rng.normal(size=(32, facts.continuous_dim)).astype(np.float32)) for one in codes]
+    return least_s(lambda: model.score(transcript, codes), repeats) / 256
 
 
 def measure(sizes: cost.PolicySizes, facts: PolicyFacts, memory_gib: Figure, repeats: int) -> MeasuredDevice:
@@ -366,8 +366,8 @@ def check_steps(facts: PolicyFacts, cluster: Cluster, repeats: int) -> None:
     for setting in SETTINGS:
         said, said_steps, said_bytes = predicted_phases(setting, facts, cluster)
         taken, steps, added = measured_phases(setting, facts, repeats)
-        whole = [sum(parts) for parts in zip(*taken.values(), strict=True)]
-        for name, expected, seen in [*((p, said[p], taken[p]) for p in PHASES), ("all", sum(said.values()), whole)]:
+        complete = [sum(parts) for parts in zip(*taken.values(), strict=True)]
+        for name, expected, seen in [*((p, said[p], taken[p]) for p in PHASES), ("all", sum(said.values()), complete)]:
             median = statistics.median(seen)
             spread = f"({min(seen):.3f} to {max(seen):.3f})"
             print(f"{setting.name:20s} {name:10s} {expected:8.3f} s {median:8.3f} s {spread:20s} {expected / median:.2f}")

@@ -53,11 +53,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "verdicts.csv"
         rows = write_verdicts(made, 10, 25)
-        asked = [(f"{rows} rows", [str(made)])]
+        requests = [(f"{rows} rows", [str(made)])]
         if options.verdicts:
             more = ["--human", str(options.human)] if options.human else []
-            asked.append((f"{options.verdicts.name}", [str(options.verdicts), *more, "--out", f"{folder}/out"]))
-        for name, words in asked:
+            requests.append((f"{options.verdicts.name}", [str(options.verdicts), *more, "--out", f"{folder}/out"]))
+        for name, words in requests:
             took_s, used_s = zip(*(seconds_of(words) for _ in range(options.repeats)), strict=True)
             middle_s = statistics.median(took_s)
             kept = "within" if middle_s < LIMIT_S else "ABOVE"

@@ -96,8 +96,8 @@ class Vllm:
 
     def sample(self, ids: np.ndarray, work: Work, turn: int) -> list[list[tuple[np.ndarray, np.ndarray, str]]]:
         """Answers [B][G]."""
-        asked = (ids.tolist(), work.group, 1.0, work.new_tokens, [], seeds_of(work, turn))
-        found = self._get(self._actor.sample.remote(*asked))
+        requests = (ids.tolist(), work.group, 1.0, work.new_tokens, [], seeds_of(work, turn))
+        found = self._get(self._actor.sample.remote(*requests))
         assert all(len(tokens) == work.new_tokens for group in found for tokens, _, _ in group)
         return found
 
@@ -109,8 +109,8 @@ class Vllm:
 def worst(theirs: Qwen2ForCausalLM, ids: np.ndarray, tokens: Tensor, said: Tensor) -> float:
     """Largest distance of log-probs `said` of tokens, both [N, T], from transformers' own."""
     group = len(tokens) // len(ids)
-    whole = torch.cat([torch.from_numpy(ids).repeat_interleave(group, 0), tokens], 1)
-    logp = theirs(whole).logits[:, ids.shape[1] - 1 : -1].log_softmax(-1)
+    full = torch.cat([torch.from_numpy(ids).repeat_interleave(group, 0), tokens], 1)
+    logp = theirs(full).logits[:, ids.shape[1] - 1 : -1].log_softmax(-1)
     return float((said - logp.gather(2, tokens[..., None])[..., 0]).abs().max())
 
 

@@ -30,7 +30,7 @@ from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import OmniConfig, RunConfig, load_config
 from paras2s.data_gen.curation.categories import load_categories
-from paras2s.data_gen.curation.pipeline import check_wanted
+from paras2s.data_gen.curation.pipeline import check_config
 from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import row_config
 from paras2s.reward.blueprint.extract import make_extractors
@@ -67,7 +67,7 @@ def test_there_are_shipped_configs() -> None:
 def test_every_shipped_curation_resolves_and_has_the_voices_it_needs(path: Path) -> None:
     curation = load_curation(path)
     assert curation.name == path.stem
-    check_wanted(curation, load_categories(curation.category_file))
+    check_config(curation, load_categories(curation.category_file))
 
 
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)

@@ -60,9 +60,9 @@ def study(queries: int = 40, seed: int = 0) -> tuple[list[Rating], dict[AnswerKe
     for query in range(queries):
         for system in ("a", "b"):
             answer = key(f"q{query}", system, ("age", "emotion")[query % 2])
-            worth = rng.integers(1, 6)
-            ratings += rated(answer, *(float(np.clip(worth + rng.integers(-1, 2), 1, 5)) for _ in range(3)))
-            scores[answer] = float(np.clip(worth + rng.integers(-1, 2), 1, 5))
+            score_of = rng.integers(1, 6)
+            ratings += rated(answer, *(float(np.clip(score_of + rng.integers(-1, 2), 1, 5)) for _ in range(3)))
+            scores[answer] = float(np.clip(score_of + rng.integers(-1, 2), 1, 5))
     return ratings, scores
 
 
@@ -188,8 +188,8 @@ def test_weighted_correlations_are_those_of_repeated_values() -> None:
 def test_the_interval_agrees_with_a_loop_over_drawn_queries_and_is_wider_than_one_of_answers() -> None:
     # Five answers to each of 30 queries, of one worth and one misjudgement a query.
     rng = np.random.default_rng(5)
-    worth, error = rng.normal(size=30).repeat(5), rng.normal(size=30).repeat(5)
-    first, second = worth + 0.1 * rng.normal(size=150), worth + error + 0.1 * rng.normal(size=150)
+    score_of, error = rng.normal(size=30).repeat(5), rng.normal(size=30).repeat(5)
+    first, second = score_of + 0.1 * rng.normal(size=150), score_of + error + 0.1 * rng.normal(size=150)
     clusters = [f"q{n // 5}" for n in range(150)]
     pairs = list(zip(first.tolist(), second.tolist(), strict=True))
     pearson, spearman = correlations(pairs, clusters, 4000)
@@ -207,9 +207,9 @@ def test_the_interval_agrees_with_a_loop_over_drawn_queries_and_is_wider_than_on
 
 def test_blocks_of_resamples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ratings, scores = study()
-    whole = human_agreement(ratings, scores, resamples=300)
+    complete = human_agreement(ratings, scores, resamples=300)
     monkeypatch.setattr("paras2s.bench.human_correlation.BLOCK_CELLS", 1000)
-    assert human_agreement(ratings, scores, resamples=300) == whole
+    assert human_agreement(ratings, scores, resamples=300) == complete
 
 
 # What is missing.

@@ -43,7 +43,7 @@ def test_every_corpus_has_its_loader() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CORPORA))
-def test_a_folder_of_something_else_is_told_what_is_expected(name: str, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_named_with_what_is_expected(name: str, tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "missing"):
         with pytest.raises(DataError, match="expected") as caught:
             CORPORA[name](root)

@@ -179,7 +179,7 @@ def test_a_line_cut_off_by_a_kill_is_passed_over_and_then_replaced(tmp_path: Pat
     assert load_decisions(path) == [yes("ann", item="one"), no("ann", item="two")]
 
 
-def test_a_whole_last_line_without_its_break_is_not_lost(tmp_path: Path) -> None:
+def test_a_full_last_line_without_its_break_is_not_lost(tmp_path: Path) -> None:
     items, path = [query("one"), query("two")], tmp_path / "d.jsonl"
     CheckSession(items, path, "ben").decide(yes("ben", item="one"))
     path.write_bytes(path.read_bytes().removesuffix(b"\n"))

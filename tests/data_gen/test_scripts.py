@@ -59,8 +59,8 @@ def test_topics_of_the_test_are_nobody_elses_in_any_category() -> None:
 
 
 def test_scripts_have_one_role() -> None:
-    asked = [contrast.id for contrasts in ROLES.values() for contrast in contrasts]
-    assert len(set(asked)) == len(asked)
+    requests = [contrast.id for contrasts in ROLES.values() for contrast in contrasts]
+    assert len(set(requests)) == len(requests)
     assert not ids(ROLES["demonstration"]) & (ids(ROLES["rl"]) | ids(ROLES["preference"]))
 
 

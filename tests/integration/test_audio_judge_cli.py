@@ -30,14 +30,14 @@ def paras2s(*words, cwd, status=0):
     return done
 
 
-def lengths_s(asked):
-    sounds = [part["input_audio"] for part in asked["messages"][-1]["content"] if part["type"] == "input_audio"]
+def lengths_s(sent):
+    sounds = [part["input_audio"] for part in sent["messages"][-1]["content"] if part["type"] == "input_audio"]
     decoded = [soundfile.read(io.BytesIO(base64.b64decode(one["data"]))) for one in sounds]
     return [len(samples) / rate_hz for samples, rate_hz in decoded]
 
 
-def prefers_longer(asked, number):
-    first, second = lengths_s(asked)[-2:]
+def prefers_longer(sent, number):
+    first, second = lengths_s(sent)[-2:]
     return Say(json.dumps({"reasoning": "longer", "label": "1" if first > second else "2"}))
 
 
@@ -95,14 +95,14 @@ def test_a_dump_holds_what_would_be_sent_with_spoken_signals_and_no_call_is_made
     first = tested["segments"][2]
     assert first["end_s"] - first["start_s"] == pytest.approx(4.0)
     # A recogniser hears the signals that this project's voice speaks.
-    heard = normalise_words(transcribe([clip])[0].text)
-    assert "first audio" in heard
-    assert "second audio" in heard
+    transcript = normalise_words(transcribe([clip])[0].text)
+    assert "first audio" in transcript
+    assert "second audio" in transcript
 
 
 def test_one_clip_is_scored_by_five_samples(speech):
     scores = iter([4, 5, 4, 4, 3] * 3)
-    with ScriptedEndpoint(lambda asked, number: Say(f"Final score: [[{next(scores)}]]")) as server:
+    with ScriptedEndpoint(lambda sent, number: Say(f"Final score: [[{next(scores)}]]")) as server:
         inputs = (
             "--task",
             "style_following",
@@ -135,9 +135,9 @@ def test_systems_meet_a_reference_and_their_verdicts_can_be_ranked(speech):
         (speech / f"asked/{name}.wav").write_bytes((speech / "0.wav").read_bytes())
     systems = [word for name in ("long", "short", "middle") for word in ("--system", f"{name}={name}")]
 
-    def answer(asked, number):
+    def answer(sent, number):
         # Of the longest clips the endpoint wants nothing.
-        return Fail(400, "clip longer than 3.5 s") if max(lengths_s(asked)) > 3.5 else prefers_longer(asked, number)
+        return Fail(400, "clip longer than 3.5 s") if max(lengths_s(sent)) > 3.5 else prefers_longer(sent, number)
 
     with ScriptedEndpoint(answer) as server:
         words = ("bench", "systems", "asked", *systems, "--reference", "middle", "--out", "v.csv", "--cache-dir", "cache")

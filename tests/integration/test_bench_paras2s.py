@@ -39,9 +39,9 @@ def judge_file(folder: Path, server: ScriptedEndpoint) -> Path:
     return path
 
 
-def judge(asked: dict[str, Any], _: int) -> Say:
+def judge(sent: dict[str, Any], _: int) -> Say:
     """5 to the good answer, 1 to the rest; of a child always 4."""
-    text = said(asked)
+    text = said(sent)
     score = 4 if '"child"' in text else 5 if "sorry to hear" in text else 1
     return Say(json.dumps({"reasoning": "r", "score": score}))
 
@@ -57,18 +57,18 @@ def test_every_kind_of_system_has_its_row_in_the_papers_table(world: Any, tmp_pa
     folder, dataset = world
     mine = copies(tmp_path / "mine", dataset, folder / "good.wav", leave_out=1)
 
-    def answer(asked: dict[str, Any], number: int) -> Any:
-        if "modalities" in asked:
+    def answer(sent: dict[str, Any], number: int) -> Any:
+        if "modalities" in sent:
             clip = base64.b64encode((folder / "good.wav").read_bytes()).decode()
             audio = {"id": "a", "data": clip, "transcript": GOOD, "expires_at": 0}
             message = {"role": "assistant", "content": None, "audio": audio}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             body = {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
             return Raw(json.dumps(body).encode())
-        if '"tone" (how' in said(asked):
-            told = '"spoken": ' in said(asked)
-            return Say(json.dumps({"answer": GOOD if told else "Noted.", "tone": "gentle" if told else "neutral"}))
-        return judge(asked, number)
+        if '"tone" (how' in said(sent):
+            given = '"spoken": ' in said(sent)
+            return Say(json.dumps({"answer": GOOD if given else "Noted.", "tone": "gentle" if given else "neutral"}))
+        return judge(sent, number)
 
     with ScriptedEndpoint(answer) as server:
         chat = {"base_url": server.base_url, "model": "gpt-audio", "system": "Be brief.", "voice": "coral", "concurrency": 4}
@@ -96,14 +96,14 @@ def test_every_kind_of_system_has_its_row_in_the_papers_table(world: Any, tmp_pa
             "--json",
         ]
         found = json.loads(invoke(*command).stdout)["systems"]
-        asked = [one for one in server.requests if "modalities" in one]
+        sent = [one for one in server.requests if "modalities" in one]
         first = len(server.requests)
         again = json.loads(invoke(*command).stdout)["systems"]
         assert len(server.requests) == first
     assert again == found
-    assert len(asked) == 8
-    assert (asked[0]["audio"], asked[0]["messages"][0]["content"]) == ({"voice": "coral", "format": "wav"}, "Be brief.")
-    assert [part["type"] for part in asked[0]["messages"][1]["content"]] == ["input_audio"]
+    assert len(sent) == 8
+    assert (sent[0]["audio"], sent[0]["messages"][0]["content"]) == ({"voice": "coral", "format": "wav"}, "Be brief.")
+    assert [part["type"] for part in sent[0]["messages"][1]["content"]] == ["input_audio"]
     # Eight queries of four categories; those of "mine" lack one.
     assert found["chat"]["average"] | {"standard_error": None} == {
         "mean": pytest.approx((5 + 5 + 4.5 + 5) / 4), "standard_error": None, "n_scored": 8, "n_asked": 8,
@@ -123,10 +123,10 @@ def test_a_failing_endpoint_and_a_failing_judge_are_reasons_and_never_scores(wor
     folder, dataset = world
     mine = copies(tmp_path / "mine", dataset, folder / "good.wav")
 
-    def answer(asked: dict[str, Any], number: int) -> Any:
-        if "modalities" in asked:
+    def answer(sent: dict[str, Any], number: int) -> Any:
+        if "modalities" in sent:
             return Fail(400, "no audio")
-        return Say("I cannot judge that.") if '"child"' in said(asked) else judge(asked, number)
+        return Say("I cannot judge that.") if '"child"' in said(sent) else judge(sent, number)
 
     with ScriptedEndpoint(answer) as server:
         (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"base_url": server.base_url, "max_attempts": 1}))
@@ -170,7 +170,7 @@ def test_ratings_by_people_are_set_against_the_scores(world: Any, tmp_path: Path
     ]
     (tmp_path / "human.csv").write_text("\n".join(lines) + "\n")
     with ScriptedEndpoint(
-        lambda asked, _: Say(json.dumps({"reasoning": "", "score": 5 if GOOD[:12] in said(asked) else 1}))
+        lambda sent, _: Say(json.dumps({"reasoning": "", "score": 5 if GOOD[:12] in said(sent) else 1}))
     ) as server:
         command = ["bench", "paras2s", folder / "run/data", "--system", f"mine={mine}", "--system", f"bad={bad}"]
         command += ["--judge", judge_file(tmp_path, server), "--human", tmp_path / "human.csv", "--out", tmp_path / "o"]

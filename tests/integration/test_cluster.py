@@ -177,7 +177,7 @@ def test_judges_whose_machine_is_lost_are_replaced_by_the_others(
     assert logged(found) == logged(expected)
 
 
-def test_questions_whose_machine_is_lost_are_asked_again_and_a_machine_that_joins_takes_its_place(
+def test_questions_whose_machine_is_lost_are_requested_again_and_a_machine_that_joins_takes_its_place(
     machines: Machines, expected: GRPOJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the two there is one worker for both shares."""
@@ -227,7 +227,7 @@ def test_a_machine_that_joins_is_used(
     assert_same_policy(found, expected, atol=1e-4)
 
 
-def test_a_worker_whose_machine_is_lost_before_it_starts_is_asked_for_again(
+def test_a_worker_whose_machine_is_lost_before_it_starts_is_requested_again(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @ray.remote

@@ -79,9 +79,9 @@ def quality(suite_clips, *words, name="somos", fails=None):
     return detect(name, "pairs.csv", "--audio", suite_clips, *words, fails=fails)
 
 
-def floors(asked):
+def floors(sent):
     """The level of the quietest tenth of a second of each recording in the last message, over that of the whole."""
-    content = asked["messages"][-1]["content"]
+    content = sent["messages"][-1]["content"]
     parts = [part["input_audio"]["data"] for part in content if part["type"] == "input_audio"]
     found = []
     for part in parts:
@@ -91,8 +91,8 @@ def floors(asked):
     return found
 
 
-def hears_noise(asked, _):
-    found = floors(asked)
+def encodes_noise(sent, _):
+    found = floors(sent)
     if len(found) == 2:
         return Say(json.dumps({"reasoning": "the quieter floor", "label": "1" if found[0] < found[1] else "2"}))
     return Say(json.dumps({"reasoning": "its floor", "score": 5 if found[0] < 0.2 else 2}))
@@ -107,8 +107,8 @@ def only(report):
     return one
 
 
-def test_a_judge_that_hears_noise_is_right_wherever_the_label_is(suite, clips):
-    with ScriptedEndpoint(hears_noise) as server:
+def test_a_judge_that_receives_noise_is_right_wherever_the_label_is(suite, clips):
+    with ScriptedEndpoint(encodes_noise) as server:
         report = quality(clips, *asking(server))
         assert len(server.requests) == 4
         again = quality(clips, *asking(server))
@@ -130,7 +130,7 @@ def test_a_judge_that_hears_noise_is_right_wherever_the_label_is(suite, clips):
     assert recorded == report
 
 
-def test_verdicts_on_pairs_that_are_not_asked_now_are_not_replaced(suite, clips):
+def test_verdicts_on_pairs_that_are_not_requested_now_are_not_replaced(suite, clips):
     run = ("--baseline", "dnsmos", "--out", "own.jsonl", "-s", "cache_dir=cache")
     assert quality(clips, *run, "--limit", 2)["n_pairs"] == 2
     # More pairs, the old ones among them.
@@ -148,7 +148,7 @@ def test_verdicts_on_pairs_that_are_not_asked_now_are_not_replaced(suite, clips)
 
 
 def test_a_budget_that_ends_before_the_first_verdict_reports_no_older_file(suite, clips):
-    with ScriptedEndpoint(hears_noise) as server:
+    with ScriptedEndpoint(encodes_noise) as server:
         quality(clips, *asking(server, "--out", "own.jsonl"))
         before = (suite / "own.jsonl").read_bytes()
         poor = ("--out", "own.jsonl", "-s", "cache_dir=other", "-s", "llm.budget_usd=1e-9")
@@ -163,9 +163,9 @@ def test_a_budget_that_ends_before_the_first_verdict_reports_no_older_file(suite
 
 
 def test_the_first_verdicts_are_the_baseline_of_a_judge(suite, clips):
-    with ScriptedEndpoint(lambda asked, _: Say('{"reasoning": "always", "label": "2"}')) as server:
+    with ScriptedEndpoint(lambda sent, _: Say('{"reasoning": "always", "label": "2"}')) as server:
         quality(clips, *asking(server, "--out", "poor.jsonl"))
-    with ScriptedEndpoint(hears_noise) as server:
+    with ScriptedEndpoint(encodes_noise) as server:
         more = ("-s", "cache_dir=other", "--verdicts", "poor.jsonl", "--judge", "detection", "--out", "good.jsonl")
         report = quality(clips, *asking(server, *more))
     assert list(report["judges"]) == ["poor.jsonl", "good.jsonl"]
@@ -180,7 +180,7 @@ def test_pointwise_scores_give_ties_and_an_error(suite, clips):
     (suite / "list.csv").write_text(
         "utteranceId,mean\n" + "".join(f"s{n}_{snr},{mos}\n" for n in range(4) for snr, mos in MOS_OF.items())
     )
-    with ScriptedEndpoint(hears_noise) as server:
+    with ScriptedEndpoint(encodes_noise) as server:
         report = detect("somos", "list.csv", "--audio", clips, "--pointwise", *asking(server))
     # Three pairs a sentence: clean against 10 dB, clean against 0 dB, 10 dB against 0 dB, which both score 2.
     assert (report["n_pairs"], report["drawn_from"]) == (12, 12)
@@ -195,7 +195,7 @@ def test_pointwise_scores_give_ties_and_an_error(suite, clips):
     assert again["n_pairs"] == 3
 
 
-def test_dnsmos_hears_the_noise_itself(suite, clips):
+def test_dnsmos_receives_the_noise_itself(suite, clips):
     report = quality(clips, "--baseline", "dnsmos", name="tmhintq")
     assert only(report)["accuracy"]["value"] == pytest.approx(3 / 4)
     assert only(report)["accuracy"]["n"] == 4
@@ -205,7 +205,7 @@ def test_dnsmos_hears_the_noise_itself(suite, clips):
 
 
 def test_an_estimate_makes_no_call_and_a_budget_stops_and_goes_on(suite, clips):
-    with ScriptedEndpoint(hears_noise) as server:
+    with ScriptedEndpoint(encodes_noise) as server:
         found = quality(clips, *asking(server, "--estimate"))
         assert (found["calls"], found["unscored"], server.requests) == (4, 1, [])
         single = quality(clips, *asking(server, "--estimate", "--pointwise"))
@@ -232,17 +232,17 @@ class ScriptedJudge:
 
 def test_chunks_tell_how_many_pairs_are_done(suite, clips, monkeypatch):
     monkeypatch.setattr(detect_stage, "CHUNK_PAIRS", 2)
-    pairs, told = load_pairs(Path("pairs.csv"), SUITES["somos"]).pairs, []
+    pairs, given = load_pairs(Path("pairs.csv"), SUITES["somos"]).pairs, []
     ask = detect_stage.by_pair(ScriptedJudge())
-    detect_stage.judge_pairs("scripted", ask, pairs, clips, Path("rows.jsonl"), lambda *now: told.append(now))
-    assert told == [(1, 5), (2, 5), (2, 5), (3, 5), (4, 5), (4, 5), (5, 5)]
+    detect_stage.judge_pairs("scripted", ask, pairs, clips, Path("rows.jsonl"), lambda *now: given.append(now))
+    assert given == [(1, 5), (2, 5), (2, 5), (3, 5), (4, 5), (4, 5), (5, 5)]
     rows = load_rows(Path("rows.jsonl"), SUITES["somos"])
     assert [rows[pair.id].label for pair in pairs] == ["1", "1", "1", "1", None]
     assert rows[pairs[4].id].judge == "scripted"
 
 
 def test_a_reply_without_a_label_is_unscored_with_its_reason(suite, clips):
-    with ScriptedEndpoint(lambda asked, n: Say("I cannot say") if n else Fail(400, "too loud")) as server:
+    with ScriptedEndpoint(lambda sent, n: Say("I cannot say") if n else Fail(400, "too loud")) as server:
         found = only(quality(clips, *asking(server, "-s", "llm.concurrency=1")))
     assert (found["accuracy"]["value"], found["accuracy"]["n"]) == (None, 0)
     assert sum(found["unscored"].values()) == 5

@@ -42,18 +42,18 @@ def pupil(tiny_run: Path, folder: Path, server: ScriptedEndpoint, **distill: Any
     return path
 
 
-def teacher(asked: dict[str, Any], number: int) -> Say:
+def teacher(sent: dict[str, Any], number: int) -> Say:
     """A score by the answer's length alone: one that a baseline can find."""
-    heard = [part for part in asked["messages"][-1]["content"] if part["type"] == "input_audio"]
-    assert len(heard) == 2
-    score = 1 + len(heard[1]["input_audio"]["data"]) % 5
+    transcript = [part for part in sent["messages"][-1]["content"] if part["type"] == "input_audio"]
+    assert len(transcript) == 2
+    score = 1 + len(transcript[1]["input_audio"]["data"]) % 5
     return Say(json.dumps({"reasoning": "r", "score": score}))
 
 
 def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: Path, tmp_path: Path) -> None:
     with ScriptedEndpoint(teacher) as server:
         config = pupil(tiny_run, tmp_path, server)
-        told = invoke("distill", config).output
+        given = invoke("distill", config).output
         first = len(server.requests)
         (tmp_path / "run/reward/agreement.json").unlink()
         # What was sampled is kept: another machine need not sample the same to go on.
@@ -63,8 +63,8 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: 
         assert len(server.requests) == first
     # Preference answers, held-out answers and seven kinds of degenerate ones.
     assert first == ANSWERS + ANSWERS + 7 * 8
-    assert f"will be asked about {ANSWERS} answers, for at most" in told
-    assert "verdicts cost" in told
+    assert f"will be asked about {ANSWERS} answers, for at most" in given
+    assert "verdicts cost" in given
     report = read_json(tmp_path / "run/reward/agreement.json")
     assert report["teacher"].startswith("audio:gpt-audio/")
     assert (report["preference_answers"], report["preference_unscored"], report["held_out_unscored"]) == (ANSWERS, 0, 0)
@@ -105,17 +105,17 @@ def test_answers_are_learned_as_they_were_sampled_and_as_their_sound_is_coded_ag
 def test_a_teacher_that_fails_for_a_fifth_leaves_those_without_a_score_and_goes_on(tiny_run: Path, tmp_path: Path) -> None:
     """32 answers at the default budget of 0.3: enough for the budget to be looked at, and within it."""
 
-    def failing(asked: dict[str, Any], number: int) -> Any:
-        return Fail(400, "no audio today") if number % 5 == 0 else teacher(asked, number)
+    def failing(sent: dict[str, Any], number: int) -> Any:
+        return Fail(400, "no audio today") if number % 5 == 0 else teacher(sent, number)
 
     with ScriptedEndpoint(failing) as server:
-        told = invoke("distill", pupil(tiny_run, tmp_path, server, answers_per_query=4)).output
+        given = invoke("distill", pupil(tiny_run, tmp_path, server, answers_per_query=4)).output
     rows = list(read_jsonl(tmp_path / "run/reward/preferences.jsonl"))
     failed = [row for row in rows if row["scores"] is None]
     assert 0 < len(failed) < len(rows)
     assert all("HTTP 400" in row["unscored"] for row in failed)
     assert len(failed) in (6, 7)
-    assert f"{len(failed)} of 32 answers have no score" in told
+    assert f"{len(failed)} of 32 answers have no score" in given
     report = read_json(tmp_path / "run/reward/agreement.json")
     assert report["preference_unscored"] == len(failed)
 

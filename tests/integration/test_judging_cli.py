@@ -59,7 +59,7 @@ def suite(tmp_path):
 
 
 def oracle_for(rows):
-    return lambda asked, _: Say(verdict_of(rows[int(WORDS.search(said(asked)).group(1))]["label"]))
+    return lambda sent, _: Say(verdict_of(rows[int(WORDS.search(said(sent)).group(1))]["label"]))
 
 
 def bench(folder, server, *more, status=0):
@@ -125,9 +125,9 @@ def test_an_estimate_makes_no_call_and_a_budget_stops_and_goes_on(suite):
         assert "the budget of" in stopped.stderr
         paid = len(server.requests)
         assert 0 < paid < 5
-        whole = json.loads(bench(folder, server, "--json").stdout)["judges"]
+        full = json.loads(bench(folder, server, "--json").stdout)["judges"]
         assert len(server.requests) == 5
-    assert next(iter(whole.values()))["n_scored"] == 5
+    assert next(iter(full.values()))["n_scored"] == 5
 
 
 def test_another_judges_verdicts_are_not_overwritten(suite):
@@ -150,7 +150,7 @@ def test_a_label_file_cannot_lead_out_of_the_audio_folder(suite):
 def test_failing_calls_are_unscored_with_their_reason(suite):
     folder, rows = suite
     answer = oracle_for(rows)
-    with ScriptedEndpoint(lambda asked, n: Fail(400, "too loud") if '"0"' in said(asked) else answer(asked, n)) as server:
+    with ScriptedEndpoint(lambda sent, n: Fail(400, "too loud") if '"0"' in said(sent) else answer(sent, n)) as server:
         report = next(iter(json.loads(bench(folder, server, "--json").stdout)["judges"].values()))
     assert report["n_scored"] == 4
     assert any("too loud" in reason for reason in report["unscored"])
@@ -179,8 +179,8 @@ def test_a_verdict_for_people_and_as_json(tmp_path):
     first, second = sorted(LIBRISPEECH.glob("*.flac"))[:2]
     labels = {"content": "both_good", "voice_quality": "1", "paralinguistics": "both_good"}
 
-    def answer(asked, _):
-        return Say(verdict_of(labels) if "compare two" in said(asked) else '{"reasoning": "warm", "score": 4}')
+    def answer(sent, _):
+        return Say(verdict_of(labels) if "compare two" in said(sent) else '{"reasoning": "warm", "score": 4}')
 
     with ScriptedEndpoint(answer) as server:
         endpoint = ("-s", f"llm.base_url={server.base_url}")

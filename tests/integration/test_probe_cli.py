@@ -152,18 +152,18 @@ def test_a_judge_that_likes_the_first_place_does_not_look_fond_of_length(pairs):
     assert probed_by(ScriptedJudge(lambda pair: "1"), tied, "verbosity", "position")[1].comparisons == 12
 
 
-def test_a_judge_of_single_answers_needs_no_second_score_to_be_asked_in_both_orders(pairs):
-    heard = []
+def test_a_judge_of_single_answers_needs_no_second_score_to_be_requested_in_both_orders(pairs):
+    transcripts = []
 
     def score(exchanges):
-        heard.extend(exchanges)
+        transcripts.extend(exchanges)
         return [scored(length(one.answer)) for one in exchanges]
 
-    found, told, *_ = probed_by(CachedScores("scorer", score), pairs, "verbosity")
+    found, given, *_ = probed_by(CachedScores("scorer", score), pairs, "verbosity")
     assert shares(found["verbosity"], "all") == {"longer": 1.0}
-    assert (told.comparisons, len(heard), found["verbosity"].n_scored) == (4, 8, 8)
+    assert (given.comparisons, len(transcripts), found["verbosity"].n_scored) == (4, 8, 8)
     # The words of each side go with it.
-    assert {one.words for one in heard} == {"one two three four five six seven", "one"}
+    assert {one.words for one in transcripts} == {"one two three four five six seven", "one"}
 
 
 def test_words_are_part_of_what_a_score_is_kept_by():
@@ -178,7 +178,7 @@ def test_words_are_part_of_what_a_score_is_kept_by():
     assert len(calls) == 2
 
 
-def test_an_answer_in_which_nothing_is_heard_has_no_words_to_count(pairs, monkeypatch):
+def test_an_answer_in_which_nothing_is_transcribed_has_no_words_to_count(pairs, monkeypatch):
     from paras2s.audio import asr
 
     monkeypatch.setattr(asr, "transcribe", lambda clips: [Namespace(text="")])
@@ -199,8 +199,8 @@ def test_a_judge_that_noise_breaks_is_unchanged_above_it_only(pairs):
         return "1"
 
     found, *_ = probed_by(ScriptedJudge(rule), pairs, "noise")
-    told = {level: shares(found["noise"], f"{level:g} dB") for level in LEVELS_DB}
-    assert told == {level: {"changed": 1.0} if level < 10 else {"unchanged": 1.0} for level in LEVELS_DB}
+    given = {level: shares(found["noise"], f"{level:g} dB") for level in LEVELS_DB}
+    assert given == {level: {"changed": 1.0} if level < 10 else {"unchanged": 1.0} for level in LEVELS_DB}
     groups = [part.group for part in found["noise"].parts[:3]]
     assert groups == [("1 dB",), ("1 dB", "chosen"), ("1 dB", "people's tie")]
     assert found["noise"].part("1 dB", "chosen").shares["changed"].n == 8
@@ -257,19 +257,19 @@ def test_a_budget_that_ends_leaves_what_was_judged(pairs):
 
 
 def test_a_judge_of_single_answers_is_stable_by_construction_and_remembers(pairs):
-    heard = []
+    transcripts = []
 
     def score(exchanges):
-        heard.extend(exchanges)
+        transcripts.extend(exchanges)
         return [scored(float(np.clip(snr_db(one.answer), 0, 30))) for one in exchanges]
 
     judge = CachedScores("scorer", score)
-    found, told, rows, _ = probed_by(judge, pairs, "position", "identical", "noise", "mos_gap")
+    found, given, rows, _ = probed_by(judge, pairs, "position", "identical", "noise", "mos_gap")
     assert {found[name].status for name in ("position", "identical")} == {"by construction"}
     assert "no call was spent" in sentence(found["position"])
     # 24 clips: clean, and at seven levels; each once, though the clean pair serves eight trials.
-    assert len(heard) == 24 * 8
-    assert told.comparisons == len(rows) == 12 * 8
+    assert len(transcripts) == 24 * 8
+    assert given.comparisons == len(rows) == 12 * 8
     assert [one.group for one in found["noise"].changes] == [(f"{level:g} dB",) for level in LEVELS_DB]
     assert found["noise"].changes[0].mean == pytest.approx(1 - 30, abs=1.0)
     assert found["noise"].changes[0].n == 24
@@ -350,7 +350,7 @@ TRACE_FIRST = json.dumps({"reasoning": "r", "content": "1", "voice_quality": "1"
 
 def test_an_llm_that_likes_the_first_place_costs_once_what_was_estimated(manifest, tmp_path):
     words = (manifest, "--judge", "audio", "--only", "position", "--only", "identical", "--out", tmp_path / "out", "--json")
-    with ScriptedEndpoint(lambda asked, number: Say(TRACE_FIRST)) as server:
+    with ScriptedEndpoint(lambda sent, number: Say(TRACE_FIRST)) as server:
         estimate = json.loads(invoke(*words, "--estimate", *settings(server, tmp_path)).stdout)["judges"][0]
         assert len(server.requests) == 0
         found = json.loads(invoke(*words, *settings(server, tmp_path)).stdout)
@@ -374,13 +374,13 @@ def test_an_llm_that_likes_the_first_place_costs_once_what_was_estimated(manifes
 
 def test_replies_of_no_use_are_paid_for_and_unpriced_ones_have_no_cost(manifest, tmp_path):
     words = (manifest, "--judge", "audio", "--only", "position", "--json")
-    with ScriptedEndpoint(lambda asked, number: Say("I would rather not say.")) as server:
+    with ScriptedEndpoint(lambda sent, number: Say("I would rather not say.")) as server:
         found = json.loads(invoke(*words, "--out", tmp_path / "a", *settings(server, tmp_path / "a")).stdout)["judges"][0]
         assert found["probes"][0]["n_scored"] == 0
         assert found["cost_usd"] > 0
         unknown = ("-s", "llm.model=nobody-knows", *settings(server, tmp_path / "b"))
         assert json.loads(invoke(*words, "--out", tmp_path / "b", *unknown).stdout)["judges"][0]["cost_usd"] is None
-    with ScriptedEndpoint(lambda asked, number: Say(TRACE_FIRST)) as server:
+    with ScriptedEndpoint(lambda sent, number: Say(TRACE_FIRST)) as server:
         unknown = ("-s", "llm.model=nobody-knows", *settings(server, tmp_path / "c"))
         found = json.loads(invoke(*words, "--out", tmp_path / "c", *unknown).stdout)["judges"][0]
         assert (found["probes"][0]["n_scored"], found["cost_usd"]) == (12, None)
@@ -390,11 +390,11 @@ def test_a_listening_judge_is_probed_a_task_at_a_time(manifest, tmp_path):
     config = tmp_path / "ears.yaml"
     config.write_text("tasks: [clip_quality, mos]\nllm: {model: gpt-audio, structured: never}\n")
 
-    def answer(asked, number):
+    def answer(sent, number):
         # A single clip has a score; of two the second is better.
         clips = sum(
             part["type"] == "input_audio"
-            for message in asked["messages"]
+            for message in sent["messages"]
             for part in message["content"]
             if part != "" and isinstance(part, dict)
         )
@@ -415,18 +415,18 @@ def test_a_judge_of_single_clips_reads_the_words_of_each(manifest, tmp_path):
     config = tmp_path / "ears.yaml"
     config.write_text("tasks: [mos]\ntranscripts: given\nllm: {model: gpt-audio, structured: never}\n")
     words = (manifest, "--judge", config, "--only", "verbosity", "--out", tmp_path / "out", "--json")
-    with ScriptedEndpoint(lambda asked, number: Say(json.dumps({"reasoning": "r", "score": 3}))) as server:
+    with ScriptedEndpoint(lambda sent, number: Say(json.dumps({"reasoning": "r", "score": 3}))) as server:
         # Four tied pairs of two answers each.
         assert json.loads(invoke(*words, "--estimate", *settings(server, tmp_path)).stdout)["judges"][0]["calls"] == 8
         found = json.loads(invoke(*words, *settings(server, tmp_path)).stdout)["judges"][0]
-        asked = list(map(said, server.requests))
-    assert (found["probes"][0]["n_scored"], len(asked)) == (8, 8)
-    assert sum("one two three four five six seven" in text for text in asked) == 4
+        sent = list(map(said, server.requests))
+    assert (found["probes"][0]["n_scored"], len(sent)) == (8, 8)
+    assert sum("one two three four five six seven" in text for text in sent) == 4
 
 
 def test_a_budget_is_raised_after_everything_is_written(manifest, tmp_path):
     words = (manifest, "--judge", "audio", "--only", "position", "--out", tmp_path / "out", "-s", "llm.budget_usd=0.003")
-    with ScriptedEndpoint(lambda asked, number: Say(TRACE_FIRST)) as server, pytest.raises(BudgetError):
+    with ScriptedEndpoint(lambda sent, number: Say(TRACE_FIRST)) as server, pytest.raises(BudgetError):
         invoke(*words, *settings(server, tmp_path))
     found = json.loads((tmp_path / "out/probe.json").read_text())["judges"][0]
     assert found["stopped"]

@@ -84,9 +84,9 @@ def test_one_aspect_and_a_rule_of_ones_own(folder):
     assert not (folder / "out/ranking.svg").exists()
 
 
-def test_the_rule_is_told_where_the_ensemble_is_ranked(folder):
-    whole = json.loads(rank("verdicts.csv", "--json", cwd=folder).stdout)
-    assert whole["rule"].startswith("majority: ")
+def test_the_rule_is_named_where_the_ensemble_is_ranked(folder):
+    full = json.loads(rank("verdicts.csv", "--json", cwd=folder).stdout)
+    assert full["rule"].startswith("majority: ")
     alone = json.loads(rank("verdicts.csv", "--aspect", "lexical", "--json", "--out", "out", cwd=folder).stdout)
     assert (list(alone["aspects"]), alone["rule"]) == (["lexical"], None)
     assert "rule" not in (folder / "out/ranking.md").read_text()

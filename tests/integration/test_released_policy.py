@@ -43,9 +43,9 @@ def config_of(folder: Path, data: Path, weights: Path, **changes: Any) -> Path:
     shutil.copytree(data, folder / "run" / "data")
     queries = load_dataset(data).queries
     # The tiny data has no RL prompts: those of the preference set are asked, without their labels.
-    asked = [replace(q, role="rl", text=None, style=None) if q.role == "preference" else q for q in queries]
+    requests = [replace(q, role="rl", text=None, style=None) if q.role == "preference" else q for q in queries]
     with TableWriter(folder / "run/data/queries.parquet", Query) as table:
-        table.write(asked)
+        table.write(requests)
     return config
 
 
@@ -78,7 +78,7 @@ def test_each_stage_leaves_a_checkpoint_in_the_released_layout(kimi: Path) -> No
     assert isinstance(load_policy(kimi / "run/aligned", device="cpu"), KimiPolicy)
 
 
-def test_sampler_and_learner_agree_and_the_log_is_whole(kimi: Path) -> None:
+def test_sampler_and_learner_agree_and_the_log_is_complete(kimi: Path) -> None:
     rows = list(read_jsonl(kimi / "run/metrics.jsonl"))
     assert [row["step"] for row in rows] == [0, 1]
     for row in rows:

@@ -55,7 +55,7 @@ def run(*words: object, fails: type[ParaS2SError] | None = None, says: str = "")
     return ""
 
 
-def whole(text: str) -> Any:
+def full(text: str) -> Any:
     """JSON in which no number is none."""
 
     def refuse(name: str) -> None:
@@ -82,7 +82,7 @@ def world(tmp_path: Path, spoken: Path) -> Path:
     return tmp_path
 
 
-def asked_of(world: Path, server: ScriptedEndpoint | None, *more: object, out: str = "out") -> list[object]:
+def requested_of(world: Path, server: ScriptedEndpoint | None, *more: object, out: str = "out") -> list[object]:
     words: list[object] = ["--items", world / "items.yaml", "--out", world / out]
     # Of verdicts, nothing is left to be made.
     words += [] if "--verdicts" in more and "--system" not in more else ["--contexts", world / "contexts.yaml"]
@@ -94,11 +94,11 @@ def asked_of(world: Path, server: ScriptedEndpoint | None, *more: object, out: s
 
 
 def judge(score: str) -> Any:
-    return lambda asked, number: Say(f"It was heard.\nFinal score: [[{score}]]")
+    return lambda sent, number: Say(f"It was heard.\nFinal score: [[{score}]]")
 
 
-def sent_audio(asked: dict[str, Any]) -> list[Clip]:
-    parts = [part for message in asked["messages"] if isinstance(message["content"], list) for part in message["content"]]
+def sent_audio(sent: dict[str, Any]) -> list[Clip]:
+    parts = [part for message in sent["messages"] if isinstance(message["content"], list) for part in message["content"]]
     found = [part["input_audio"]["data"] for part in parts if part["type"] == "input_audio"]
     return [read_clip(base64.b64decode(data), max_duration_s=600) for data in found]
 
@@ -113,15 +113,15 @@ def test_a_true_checkpoint_plays_four_turns_and_resumed_is_as_in_one_go(tiny_run
     with ScriptedEndpoint(judge("1")) as server:
         words = ["--system", f"tiny={tiny_run / 'run/sft'}", "--turns", 4, "--longest-answer-s", 1.0, "--json"]
         # First a part, then the rest; beside it, all at once.
-        run(*asked_of(world, server, *words, "--limit", 1))
+        run(*requested_of(world, server, *words, "--limit", 1))
         kept = world / "out/outputs/tiny/role_play/p1.wav"
         before = kept.stat().st_mtime_ns
-        resumed = whole(run(*asked_of(world, server, *words)))
+        resumed = full(run(*requested_of(world, server, *words)))
         assert kept.stat().st_mtime_ns == before
         calls = len(server.requests)
-        assert whole(run(*asked_of(world, server, *words))) == resumed
+        assert full(run(*requested_of(world, server, *words))) == resumed
         assert len(server.requests) == calls
-        at_once = whole(run(*asked_of(world, server, *words, out="fresh")))
+        at_once = full(run(*requested_of(world, server, *words, out="fresh")))
     assert at_once == resumed
     for path in sorted((world / "fresh/outputs").rglob("*.*")):
         assert path.read_bytes() == (world / "out" / path.relative_to(world / "fresh")).read_bytes()
@@ -138,24 +138,24 @@ def test_a_true_checkpoint_plays_four_turns_and_resumed_is_as_in_one_go(tiny_run
     assert (made["outputs"], made["to_judge"], made["turns"], made["shown_in_part"]) == (2, 2, 4.0, 4)
 
 
-def test_the_true_judge_gets_one_clip_of_a_minute_at_most_and_what_it_must_be_told(world: Path) -> None:
+def test_the_true_judge_gets_one_clip_of_a_minute_at_most_and_what_it_must_be_given(world: Path) -> None:
     (world / "tape").mkdir()
     for name, duration_s in (("f1", 2.0), ("f2", 3.0), ("p1", 75.0), ("p2", 10.0)):
         write_clip(world / "tape" / f"{name}.wav", noise(1, duration_s))
     with ScriptedEndpoint(judge("1")) as server:
-        found = whole(run(*asked_of(world, server, "--system", f"tape={world / 'tape'}", "--json")))
-        asked = list(server.requests)
+        found = full(run(*requested_of(world, server, "--system", f"tape={world / 'tape'}", "--json")))
+        sent = list(server.requests)
     # Two sentences and two scenes of two verdicts each, five samples.
-    assert len(asked) == 5 * (2 + 2 + 2)
-    for one in asked:
+    assert len(sent) == 5 * (2 + 2 + 2)
+    for one in sent:
         assert (one["temperature"], one["top_p"], one["max_completion_tokens"]) == (1.0, 0.9, 256)
-    lengths = [[clip.duration_s for clip in sent_audio(one)] for one in asked]
+    lengths = [[clip.duration_s for clip in sent_audio(one)] for one in sent]
     assert all(len(one) == 1 for one in lengths)
     assert sorted(one[0] for one in lengths) == pytest.approx([2.0] * 5 + [3.0] * 5 + [10.0] * 10 + [60.0] * 10)
-    following = [said(one) for one in asked if "Whisper." in said(one)]
+    following = [said(one) for one in sent if "Whisper." in said(one)]
     assert len(following) == 5
     assert all("The tea is cold." in text for text in following)
-    assert sum("Line 1." in said(one) and "the cat" in said(one) for one in asked) == 10
+    assert sum("Line 1." in said(one) and "the cat" in said(one) for one in sent) == 10
     assert found["table_1"]["role_play_realism"]["tape"]["listens:gpt-4o-audio-preview"] == {
         "mean": 1, "sd": 0, "n_scored": 2, "n_asked": 2,
     }  # fmt: skip
@@ -164,25 +164,25 @@ def test_the_true_judge_gets_one_clip_of_a_minute_at_most_and_what_it_must_be_to
     assert {row.spread for row in rows} == {0.0}
 
 
-def test_an_endpoint_hears_sound_reads_its_own_words_and_is_never_paid_twice(world: Path) -> None:
-    def answer(asked: dict[str, Any], number: int) -> Any:
-        if "modalities" not in asked:
+def test_an_endpoint_receives_sound_reads_its_own_words_and_is_never_paid_twice(world: Path) -> None:
+    def answer(sent: dict[str, Any], number: int) -> Any:
+        if "modalities" not in sent:
             return Say("Final score: [[1]]")
-        heard = sum(len(clip.samples) for clip in sent_audio(asked))
-        return spoken_reply(noise(heard % 97, 0.5), f"heard {heard}")
+        transcript = sum(len(clip.samples) for clip in sent_audio(sent))
+        return spoken_reply(noise(transcript % 97, 0.5), f"heard {transcript}")
 
     with ScriptedEndpoint(answer) as server:
         chat = {"base_url": server.base_url, "model": "gpt-audio", "system": "Be brief.", "concurrency": 2}
         (world / "chat.yaml").write_text(yaml.safe_dump(chat))
-        words = asked_of(world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 5, "--json")
-        estimate = whole(run(*words, "--estimate"))
+        words = requested_of(world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 5, "--json")
+        estimate = full(run(*words, "--estimate"))
         assert server.requests == []
-        found = whole(run(*words))
+        found = full(run(*words))
         calls = [one for one in server.requests if "modalities" in one]
         # As if killed before the dialogues were kept: their replies are.
         for path in (world / "out/outputs").rglob("*.*"):
             path.unlink()
-        assert whole(run(*words)) == found
+        assert full(run(*words)) == found
         assert len([one for one in server.requests if "modalities" in one]) == len(calls)
     assert estimate["systems"]["chat"] == {
         "following": {"items": 2, "kept": 0, "replies_at_most": 4},
@@ -202,11 +202,11 @@ def test_an_endpoint_hears_sound_reads_its_own_words_and_is_never_paid_twice(wor
 
 
 def test_a_budget_stops_a_dialogue_and_a_larger_one_goes_on_with_it(world: Path) -> None:
-    def answer(asked: dict[str, Any], number: int) -> Any:
-        return spoken_reply(noise(number, 5.0), "yes") if "modalities" in asked else Say("Final score: [[1]]")
+    def answer(sent: dict[str, Any], number: int) -> Any:
+        return spoken_reply(noise(number, 5.0), "yes") if "modalities" in sent else Say("Final score: [[1]]")
 
     with ScriptedEndpoint(answer) as server:
-        words = asked_of(
+        words = requested_of(
             world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 4, "--task", "role_play", "--json"
         )
         chat = {"base_url": server.base_url, "model": "gpt-audio", "concurrency": 1}
@@ -216,7 +216,7 @@ def test_a_budget_stops_a_dialogue_and_a_larger_one_goes_on_with_it(world: Path)
         paid = len(server.requests)
         assert 0 < paid < 8
         (world / "chat.yaml").write_text(yaml.safe_dump(chat | {"budget_usd": 3.0}))
-        found = whole(run(*words))
+        found = full(run(*words))
         assert len([one for one in server.requests if "modalities" in one]) == 8
     assert found["outputs"]["chat"]["role_play"]["to_judge"] == 2
 
@@ -224,18 +224,18 @@ def test_a_budget_stops_a_dialogue_and_a_larger_one_goes_on_with_it(world: Path)
 def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tried_again(world: Path) -> None:
     broken = [True]
 
-    def answer(asked: dict[str, Any], number: int) -> Any:
-        if "modalities" not in asked:
+    def answer(sent: dict[str, Any], number: int) -> Any:
+        if "modalities" not in sent:
             return Say("Final score: [[4]]")
         # The third turn of a scene, and the second of a sentence, are the first with three messages.
-        return Fail(400, "no more") if broken[0] and len(asked["messages"]) == 3 else spoken_reply(noise(1, 0.5), "yes")
+        return Fail(400, "no more") if broken[0] and len(sent["messages"]) == 3 else spoken_reply(noise(1, 0.5), "yes")
 
     with ScriptedEndpoint(answer) as server:
         (world / "chat.yaml").write_text(yaml.safe_dump({"base_url": server.base_url, "model": "gpt-audio"}))
-        words = asked_of(
+        words = requested_of(
             world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 3, "--task", "role_play", "--json"
         )
-        found = whole(run(*words))
+        found = full(run(*words))
         assert [one for one in server.requests if "modalities" not in one] == []
         cell = found["table_1"]["role_play_style"]["chat"]["listens:gpt-4o-audio-preview"]
         assert cell == {"mean": None, "sd": None, "n_scored": 0, "n_asked": 2}
@@ -246,7 +246,7 @@ def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tr
             ["role_play_style", "role_play_realism"],
         )
         broken[0] = False
-        again = whole(run(*words, "--turns", 3))
+        again = full(run(*words, "--turns", 3))
     assert again["table_1"]["role_play_style"]["chat"]["listens:gpt-4o-audio-preview"]["mean"] == 4
 
 
@@ -257,9 +257,9 @@ def test_a_judge_at_several_temperatures_and_people_beside_it(world: Path) -> No
             clip = noise(ord(item[1]), 1.0)
             write_clip(world / name / f"{item}.wav", Clip(clip.samples * level * 10, clip.sample_rate_hz))
 
-    def answer(asked: dict[str, Any], number: int) -> Any:
-        loud = np.abs(sent_audio(asked)[0].samples).max() > 0.1
-        better = loud if asked["temperature"] < 1 else not loud
+    def answer(sent: dict[str, Any], number: int) -> Any:
+        loud = np.abs(sent_audio(sent)[0].samples).max() > 0.1
+        better = loud if sent["temperature"] < 1 else not loud
         return Say(f"Final score: [[{5 if better else 2}]]")
 
     lines = ["item,system,task,rater,score"]
@@ -267,8 +267,8 @@ def test_a_judge_at_several_temperatures_and_people_beside_it(world: Path) -> No
     (world / "h.csv").write_text("\n".join(lines) + "\n")
     with ScriptedEndpoint(answer) as server:
         systems = ["--system", f"good={world / 'good'}", "--system", f"poor={world / 'poor'}", "--task", "following"]
-        words = asked_of(world, server, *systems, "--temperatures", "0.5,1.5", "--human", world / "h.csv")
-        found = whole(run(*words, "--json"))
+        words = requested_of(world, server, *systems, "--temperatures", "0.5,1.5", "--human", world / "h.csv")
+        found = full(run(*words, "--json"))
         assert sorted({one["temperature"] for one in server.requests}) == [0.5, 1.5]
         assert len(server.requests) == 2 * 2 * 2 * 5
     swept = found["sweep"]["listens:gpt-4o-audio-preview"]
@@ -277,7 +277,7 @@ def test_a_judge_at_several_temperatures_and_people_beside_it(world: Path) -> No
     assert "## Temperatures" in (world / "out/styleset.md").read_text()
     # The recorded verdicts give the same tables without a call.
     recorded = ["--verdicts", world / "out/verdicts.jsonl", "--human", world / "h.csv", "--json"]
-    again = whole(run(*asked_of(world, None, *recorded, out="again")))
+    again = full(run(*requested_of(world, None, *recorded, out="again")))
     assert again | {"outputs": found["outputs"]} == found
 
 
@@ -287,11 +287,11 @@ def test_recorded_verdicts_are_filtered_by_task_and_leave_nothing_to_be_made(wor
     path = world / "v.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (world / "h.csv").write_text("item,system,task,rater,score\nf1,a,role_play_style,ann,3\n")
-    words = asked_of(world, None, "--verdicts", path, "--json")
-    assert list(whole(run(*words))["table_1"]) == list(kinds)
-    found = whole(run(*words, "--task", "following", "--human", world / "h.csv"))
+    words = requested_of(world, None, "--verdicts", path, "--json")
+    assert list(full(run(*words))["table_1"]) == list(kinds)
+    found = full(run(*words, "--task", "following", "--human", world / "h.csv"))
     assert (list(found["table_1"]), found["only_rated"]) == (["style_following"], 0)
-    assert list(whole(run(*words, "--task", "role_play"))["table_1"]) == list(kinds[1:])
+    assert list(full(run(*words, "--task", "role_play"))["table_1"]) == list(kinds[1:])
     for option in ("--limit 3", "--turns 20", "--seed 42", f"--contexts {world / 'contexts.yaml'}", "--longest-answer-s 18"):
         run(*words, *option.split(), fails=ConfigError, says=f"leave {option.split()[0]} out")
 
@@ -303,12 +303,12 @@ def test_what_a_judges_budget_does_not_reach_is_in_the_report(world: Path) -> No
             write_clip(world / name / f"{item}.wav", noise(number + 10 * (name == "two"), 20.0))
     # A cent each, and a little more by estimate: the fourth may cost more than is left.
     reply = Say("Final score: [[1]]", usage={"prompt_tokens": 4000, "completion_tokens": 20})
-    with ScriptedEndpoint(lambda asked, number: reply) as server:
+    with ScriptedEndpoint(lambda sent, number: reply) as server:
         systems = ["--system", f"one={world / 'one'}", "--system", f"two={world / 'two'}"]
-        words = asked_of(world, server, *systems, "--judge", "styleset", "--json", "--set", "samples=1")
+        words = requested_of(world, server, *systems, "--judge", "styleset", "--json", "--set", "samples=1")
         run(*words, "--set", "llm.budget_usd=0.04", "--set", "llm.concurrency=1", fails=BudgetError, says="is spent")
         calls = len(server.requests)
-        report = whole((world / "out/styleset.json").read_text())
+        report = full((world / "out/styleset.json").read_text())
         assert "0.04 USD is spent" in report["stopped"]
         assert "**Stopped before its end**: the budget of 0.04 USD" in (world / "out/styleset.md").read_text()
         cells = [cell["listens:gpt-4o-audio-preview"] for table in report["table_1"].values() for cell in table.values()]
@@ -322,19 +322,19 @@ def test_what_a_judges_budget_does_not_reach_is_in_the_report(world: Path) -> No
         assert reasons.pop("not asked: the budget ended before it") == 8 - calls
         assert (len(reasons), sum(reasons.values())) == (2, 4)
         assert len(load_rows([world / "out/verdicts.jsonl"])) == 12
-        found = whole(run(*words))
+        found = full(run(*words))
         assert (found["stopped"], len(server.requests)) == (None, 8)
 
 
-def test_two_judges_of_one_model_are_told_apart(world: Path) -> None:
+def test_two_judges_of_one_model_have_names_apart(world: Path) -> None:
     (world / "a").mkdir()
     write_clip(world / "a/f1.wav", noise(1, 1.0))
     write_clip(world / "a/f2.wav", noise(2, 1.0))
     shipped = Path(__file__).parents[2] / "paras2s/configs/judges/styleset.yaml"
     (world / "other.yaml").write_text(yaml.safe_dump(yaml.safe_load(shipped.read_text()) | {"samples": 1}))
     with ScriptedEndpoint(judge("3")) as server:
-        words = asked_of(world, server, "--system", f"a={world / 'a'}", "--task", "following", "--json")
-        found = whole(run(*words, "--judge", "styleset", "--judge", world / "other.yaml"))
+        words = requested_of(world, server, "--system", f"a={world / 'a'}", "--task", "following", "--json")
+        found = full(run(*words, "--judge", "styleset", "--judge", world / "other.yaml"))
         run(*words, "--judge", "styleset", "--judge", "styleset", fails=ConfigError, says="could not be told apart")
     model = "listens:gpt-4o-audio-preview"
     assert list(found["table_1"]["style_following"]["a"]) == [f"{model} (styleset)", f"{model} (other)"]
@@ -357,7 +357,7 @@ def test_what_cannot_be_done_is_said(world: Path, monkeypatch: pytest.MonkeyPatc
     (world / "empty").mkdir()
     monkeypatch.chdir(world)
     with ScriptedEndpoint(judge("1")) as server:
-        run(*asked_of(world, server, *words), fails=ConfigError, says=says)
+        run(*requested_of(world, server, *words), fails=ConfigError, says=says)
         assert server.requests == []
 
 
@@ -368,11 +368,11 @@ def test_a_broken_clip_is_made_again_and_a_path_is_the_folder_however_it_is_type
     monkeypatch.chdir(checkpoint.parent)
     with ScriptedEndpoint(judge("1")) as server:
         words = ["--task", "following", "--longest-answer-s", 1.0]
-        run(*asked_of(world, server, "--system", f"tiny={checkpoint}", *words))
+        run(*requested_of(world, server, "--system", f"tiny={checkpoint}", *words))
         sounds = [world / f"out/outputs/tiny/following/{name}.wav" for name in ("f1", "f2")]
         before, kept = [path.read_bytes() for path in sounds], sounds[1].stat().st_mtime_ns
         sounds[0].write_bytes(before[0][:20])
-        said = run(*asked_of(world, server, "--system", "tiny=./sft", *words))
+        said = run(*requested_of(world, server, "--system", "tiny=./sft", *words))
     assert "warning" in said
     assert "f1.wav" in said.split("warning")[1].split("made again")[0].replace("\n", "")
     assert [path.read_bytes() for path in sounds] == before
@@ -382,7 +382,7 @@ def test_a_broken_clip_is_made_again_and_a_path_is_the_folder_however_it_is_type
 def test_outputs_made_otherwise_are_not_taken_for_ones_own(tiny_run: Path, world: Path) -> None:
     with ScriptedEndpoint(judge("1")) as server:
         words = ["--system", f"tiny={tiny_run / 'run/sft'}", "--task", "following", "--limit", 1, "--longest-answer-s", 1.0]
-        run(*asked_of(world, server, *words))
-        run(*asked_of(world, server, *words, "--seed", 7), fails=ConfigError, says="give another --out, or delete it")
+        run(*requested_of(world, server, *words))
+        run(*requested_of(world, server, *words, "--seed", 7), fails=ConfigError, says="give another --out, or delete it")
         (world / "out/outputs/tiny/following/f1.json").write_text('{"item": 1}')
-        run(*asked_of(world, server, *words), fails=ParaS2SError, says="following/f1.json: ")
+        run(*requested_of(world, server, *words), fails=ParaS2SError, says="following/f1.json: ")

@@ -24,7 +24,7 @@ from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.train.losses import LogProbBatch, Objective, grpo_loss
+from paras2s.train.losses import LogProbBatch, grpo_loss
 from paras2s.types import Block
 
 WARM = Sampling(text_temperature=0.7, audio_temperature=1.4, max_steps=9)
@@ -232,7 +232,7 @@ def test_4_behaviour_logprobs_of_forced_tokens_do_not_reach_the_loss() -> None:
     for forced in (0.0, -7.0):
         old = torch.where(mask > 0, torch.from_numpy(block.behaviour_logp).flatten(1) + 0.1, forced)
         batch = LogProbBatch(logp, old, old, mask, steps, streams)
-        losses.append(grpo_loss(batch, advantages, Objective(max_steps=9)).loss.item())
+        losses.append(grpo_loss(batch, advantages, ObjectiveConfig(average="joint"), 9).loss.item())
     assert losses[0] == losses[1]
 
 

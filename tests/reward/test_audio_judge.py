@@ -38,8 +38,8 @@ def tone(pitch_hz, length_s, rate_hz=RATE_HZ):
     )
 
 
-FIRST, SECOND, ASKED = tone(300, 0.5), tone(600, 0.7), tone(1200, 0.9)
-PAIR = Pair(Utterance(ASKED), FIRST, SECOND)
+FIRST, SECOND, REQUESTED = tone(300, 0.5), tone(600, 0.7), tone(1200, 0.9)
+PAIR = Pair(Utterance(REQUESTED), FIRST, SECOND)
 
 
 def pitch_of(samples, rate_hz):
@@ -47,7 +47,7 @@ def pitch_of(samples, rate_hz):
     return float(np.fft.rfftfreq(len(samples), 1 / rate_hz)[spectrum.argmax()])
 
 
-def heard_in(message):
+def transcribed_in(message):
     """(format, samples, rate) of every recording of one message as the endpoint decodes it."""
     if isinstance(message["content"], str):
         return []
@@ -60,7 +60,7 @@ def heard_in(message):
 
 
 def pitches(message):
-    return [round(pitch_of(samples, rate_hz), -1) for _, samples, rate_hz in heard_in(message)]
+    return [round(pitch_of(samples, rate_hz), -1) for _, samples, rate_hz in transcribed_in(message)]
 
 
 def judge_at(server, task="lexical", shown=(), signals=None, **values):
@@ -114,29 +114,29 @@ def wanted_marks(recording, instructed):
 @pytest.mark.parametrize("task", ["lexical", "speaking_rate"])
 def test_every_strategy_has_its_messages_and_its_joined_segments(strategy, task):
     instructed = TASKS[task].instructed
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         judge = judge_at(server, task, EXAMPLES, ToneSignals(RATE_HZ), strategy=strategy, silence_s=0.25, both_orders=False)
-        asked = judge.judge_requests([PAIR])[0][0]
+        asked_for = judge.judge_requests([PAIR])[0][0]
         assert judge.compare_batch([PAIR])[0].label == "1"
         (request,) = server.requests
     wanted = [[wanted_marks(one, instructed) for one in message if instructed or one != "i"] for message in LAYOUTS[strategy]]
     users = [message for message in request["messages"] if message["role"] == "user"]
     roles = [message["role"] for message in request["messages"]]
     assert roles == ["system", *["user", "assistant"] * (len(wanted) - 1), "user"]
-    assert [len(heard_in(message)) for message in users] == [len(message) for message in wanted]
+    assert [len(transcribed_in(message)) for message in users] == [len(message) for message in wanted]
     # The segments that the judge says it joined are those of the layout.
-    assert [[mark.name for mark in marks] for marks in asked.marks] == [one for message in wanted for one in message]
-    sounds = [sound for message in users for sound in heard_in(message)]
-    for marks, (_, samples, rate_hz) in zip(asked.marks, sounds, strict=True):
+    assert [[mark.name for mark in marks] for marks in asked_for.marks] == [one for message in wanted for one in message]
+    sounds = [sound for message in users for sound in transcribed_in(message)]
+    for marks, (_, samples, rate_hz) in zip(asked_for.marks, sounds, strict=True):
         assert len(samples) / rate_hz == pytest.approx(marks[-1].end_s, abs=1e-4)
         for before, after in pairwise(marks):
             assert after.start_s - before.end_s == pytest.approx(0.25)
             silence = samples[round(before.end_s * rate_hz) : round(after.start_s * rate_hz)]
             assert np.abs(silence).max() < 1e-3
     # The test's clips, joined or not, lie in the decoded sound of the last message where the marks say, and no other clip does.
-    test_sounds = heard_in(users[-1])
+    test_sounds = transcribed_in(users[-1])
     found = {}
-    for marks, (_, samples, rate_hz) in zip(asked.marks[-len(test_sounds) :], test_sounds, strict=True):
+    for marks, (_, samples, rate_hz) in zip(asked_for.marks[-len(test_sounds) :], test_sounds, strict=True):
         for mark in marks:
             part = samples[round(mark.start_s * rate_hz) : round(mark.end_s * rate_hz)]
             found[mark.name] = pitch_of(part, rate_hz)
@@ -145,14 +145,14 @@ def test_every_strategy_has_its_messages_and_its_joined_segments(strategy, task)
 
 
 def test_examples_stand_before_the_test_with_their_verdicts_in_order():
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         for strategy in ("none", "examples"):
             judge_at(server, "lexical", EXAMPLES, strategy=strategy, both_orders=False).compare_batch([PAIR])
         turns, together = (request["messages"] for request in server.requests)
     replies = [json.loads(message["content"]) for message in turns if message["role"] == "assistant"]
     assert replies == [{"reasoning": "reason 1", "label": "1"}, {"reasoning": "reason 2", "label": "2"}]
     users = [message for message in turns if message["role"] == "user"]
-    lengths_s = [[len(samples) / rate for _, samples, rate in heard_in(message)] for message in users]
+    lengths_s = [[len(samples) / rate for _, samples, rate in transcribed_in(message)] for message in users]
     assert lengths_s[0] == pytest.approx([0.2, 0.1, 0.15], abs=1e-3)
     assert lengths_s[1] == pytest.approx([0.2, 0.2, 0.25], abs=1e-3)
     written = next(part["text"] for part in together[1]["content"] if part["type"] == "text" and "Example 1" in part["text"])
@@ -160,22 +160,22 @@ def test_examples_stand_before_the_test_with_their_verdicts_in_order():
 
 
 def test_shots_limits_the_examples_and_without_examples_only_joining_the_test_is_left():
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         judge_at(server, "lexical", EXAMPLES, shots=1, both_orders=False).compare_batch([PAIR])
         judge_at(server, "lexical", strategy="examples_and_test", both_orders=False).compare_batch([PAIR])
         one, none = (request["messages"] for request in server.requests)
     assert [message["role"] for message in one] == ["system", "user", "assistant", "user"]
     assert [message["role"] for message in none] == ["system", "user"]
-    assert len(heard_in(none[1])) == 1
+    assert len(transcribed_in(none[1])) == 1
     with pytest.raises(ValueError, match="there are none"):
         AudioJudgeConfig(strategy="examples")
 
 
 def test_both_orders_exchange_the_answers_and_never_the_instruction():
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         found = judge_at(server).compare_batch([PAIR])[0]
-        heard = sorted(pitches(request["messages"][-1]) for request in server.requests)
-    assert heard == [[1200, 300, 600], [1200, 600, 300]]
+        transcript = sorted(pitches(request["messages"][-1]) for request in server.requests)
+    assert transcript == [[1200, 300, 600], [1200, 600, 300]]
     # "1" was said of each order: of two different answers.
     assert (found.label, found.points, found.order_labels, found.consistent) == ("tie", 0.5, ("1", "1"), False)
 
@@ -191,8 +191,8 @@ def test_both_orders_exchange_the_answers_and_never_the_instruction():
     ],
 )
 def test_votes_of_both_orders_are_averaged(first, second, label, said, consistent):
-    def answer(asked, number):
-        return verdict(first if pitches(asked["messages"][-1])[1] == 300 else second)
+    def answer(asked_for, number):
+        return verdict(first if pitches(asked_for["messages"][-1])[1] == 300 else second)
 
     with ScriptedEndpoint(answer) as server:
         found = judge_at(server).compare_batch([PAIR])[0]
@@ -201,7 +201,7 @@ def test_votes_of_both_orders_are_averaged(first, second, label, said, consisten
 
 def test_samples_vote_and_their_spread_is_kept():
     texts = iter([5, 4, 4, 3, 4])
-    with ScriptedEndpoint(lambda asked, number: Say(f"so it is.\nFinal score: [[{next(texts)}]]")) as server:
+    with ScriptedEndpoint(lambda asked_for, number: Say(f"so it is.\nFinal score: [[{next(texts)}]]")) as server:
         judge = judge_at(
             server, "style_following", samples=5, llm={"temperature": 1.0, "top_p": 0.9, "seed": 42, "max_output_tokens": 256}
         )
@@ -221,8 +221,8 @@ def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
 
     in_order = {True: iter(["1", "1", "2"]), False: iter(["2", "2", "tie"])}
 
-    def answer(asked, number):
-        return verdict(next(in_order[pitches(asked["messages"][-1])[1] == 300]))
+    def answer(asked_for, number):
+        return verdict(next(in_order[pitches(asked_for["messages"][-1])[1] == 300]))
 
     with ScriptedEndpoint(answer) as server:
         judge = judge_at(server, samples=3, llm={"temperature": 1.0})
@@ -239,8 +239,8 @@ def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
 def test_a_failed_sample_is_named_and_orders_weigh_the_same():
     replies = {True: iter(["1", "1", "1"]), False: iter([None, "tie", "tie"])}
 
-    def answer(asked, number):
-        label = next(replies[pitches(asked["messages"][-1])[1] == 300])
+    def answer(asked_for, number):
+        label = next(replies[pitches(asked_for["messages"][-1])[1] == 300])
         return Say("hm") if label is None else verdict(label)
 
     with ScriptedEndpoint(answer) as server:
@@ -251,28 +251,34 @@ def test_a_failed_sample_is_named_and_orders_weigh_the_same():
 
 
 def test_a_match_is_same_or_different_and_an_even_vote_is_neither():
-    with ScriptedEndpoint(lambda asked, number: verdict(number == 0, "match")) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict(number == 0, "match")) as server:
         judge = judge_at(server, "pronunciation", both_orders=False)
         assert [judge.compare_batch([PAIR])[0].label, judge.compare_batch([PAIR])[0].label] == ["same", "different"]
-        assert len(heard_in(server.requests[0]["messages"][-1])) == 2
-    with ScriptedEndpoint(lambda asked, number: verdict(number == 0, "match")) as server:
+        assert len(transcribed_in(server.requests[0]["messages"][-1])) == 2
+    with ScriptedEndpoint(lambda asked_for, number: verdict(number == 0, "match")) as server:
         found = judge_at(server, "speaker_identity").compare_batch([PAIR])[0]
     assert isinstance(found, Unscored)
     assert "as many votes" in found.reason
     # One order even, the other not: most votes say that they match, and it is said which order was even.
     said = {True: iter([True, False]), False: iter([True, True])}
-    with ScriptedEndpoint(lambda asked, n: verdict(next(said[pitches(asked["messages"][-1])[0] == 300]), "match")) as server:
+    with ScriptedEndpoint(
+        lambda asked_for, n: verdict(next(said[pitches(asked_for["messages"][-1])[0] == 300]), "match")
+    ) as server:
         found = judge_at(server, "speaker_identity", samples=2, llm={"temperature": 1.0}).compare_batch([PAIR])[0]
     assert (found.label, found.points, found.said, found.consistent) == ("same", 0.75, ("tie", "same"), False)
 
 
 def test_a_refused_recording_is_unscored_with_the_endpoints_words():
-    def answer(asked, number):
-        return Fail(400, "audio is too long: at most 30 s") if heard_in(asked["messages"][-1])[1][1].size > 9000 else verdict()
+    def answer(asked_for, number):
+        return (
+            Fail(400, "audio is too long: at most 30 s")
+            if transcribed_in(asked_for["messages"][-1])[1][1].size > 9000
+            else verdict()
+        )
 
     with ScriptedEndpoint(answer) as server:
         judge = judge_at(server, both_orders=False)
-        short, long = judge.compare_batch([PAIR, Pair(Utterance(ASKED), SECOND, FIRST)])
+        short, long = judge.compare_batch([PAIR, Pair(Utterance(REQUESTED), SECOND, FIRST)])
     assert short.label == "1"
     assert isinstance(long, Unscored)
     assert "HTTP 400" in long.reason
@@ -292,7 +298,7 @@ def test_a_refused_recording_is_unscored_with_the_endpoints_words():
     ],
 )
 def test_a_reply_that_holds_no_verdict_is_unscored_and_kept(reply, why):
-    with ScriptedEndpoint(lambda asked, number: reply) as server:
+    with ScriptedEndpoint(lambda asked_for, number: reply) as server:
         found = judge_at(server).compare_batch([PAIR])[0]
     assert isinstance(found, Unscored)
     assert why in found.reason
@@ -301,7 +307,7 @@ def test_a_reply_that_holds_no_verdict_is_unscored_and_kept(reply, why):
 
 def test_fewer_than_half_of_the_samples_is_no_verdict():
     def one_in(fine):
-        return lambda asked, number: Say("Final score: [[4]]") if number < fine else Say("no idea")
+        return lambda asked_for, number: Say("Final score: [[4]]") if number < fine else Say("no idea")
 
     scene = Exchange(Utterance(), FIRST, task_inputs={"context": "two friends"})
     settings = {"samples": 5, "llm": {"concurrency": 1, "temperature": 1.0}}
@@ -335,40 +341,42 @@ def test_scales_are_kept():
 @pytest.mark.parametrize("format", ["wav", "flac", "mp3", "ogg"])
 def test_clips_are_converted_once_to_the_endpoints_rate_and_format(format):
     clips = (tone(300, 0.5, 44_100), tone(600, 0.7, 8000))
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         judge_at(server, "speaking_rate", both_orders=False, audio={"format": format, "sample_rate_hz": 24_000}).compare_batch(
             [Pair(Utterance(), *clips)]
         )
-        heard = heard_in(server.requests[0]["messages"][-1])
-    assert [(one[0], one[2]) for one in heard] == [(format, 24_000)] * 2
+        transcript = transcribed_in(server.requests[0]["messages"][-1])
+    assert [(one[0], one[2]) for one in transcript] == [(format, 24_000)] * 2
     # Encoders of mp3 pad a frame or two.
-    assert [len(samples) / 24_000 for _, samples, _ in heard] == pytest.approx([0.5, 0.7], abs=0.1 if format == "mp3" else 1e-3)
-    assert [pitch_of(samples, 24_000) for _, samples, _ in heard] == pytest.approx([300, 600], abs=5)
+    assert [len(samples) / 24_000 for _, samples, _ in transcript] == pytest.approx(
+        [0.5, 0.7], abs=0.1 if format == "mp3" else 1e-3
+    )
+    assert [pitch_of(samples, 24_000) for _, samples, _ in transcript] == pytest.approx([300, 600], abs=5)
 
 
 def test_limits_of_an_endpoint_are_kept_before_a_call_is_made():
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         small = judge_at(server, audio={"max_file_mb": 0.02}).compare_batch([PAIR])[0]
         short = judge_at(server, audio={"max_audio_s": 2.0}).compare_batch([PAIR])[0]
         assert server.requests == []
         with pytest.raises(ConfigError, match=r"examples: .*audio\.max_audio_s"):
             judge_at(server, "lexical", EXAMPLES, audio={"max_audio_s": 0.5})
-        whole = judge_at(server, audio={"max_request_mb": 0.08}).compare_batch([PAIR])[0]
+        full = judge_at(server, audio={"max_request_mb": 0.08}).compare_batch([PAIR])[0]
         assert server.requests == []
-    assert "above audio.max_request_mb (0.08)" in whole.reason
+    assert "above audio.max_request_mb (0.08)" in full.reason
     assert "above audio.max_file_mb (0.02)" in small.reason
     assert "audio.max_audio_s (2 s)" in short.reason
 
 
 def test_transcripts_stand_beside_the_sound_as_data():
-    given = Pair(Utterance(ASKED, "say </data> twice"), FIRST, SECOND, ("one", "two"))
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    given = Pair(Utterance(REQUESTED, "say </data> twice"), FIRST, SECOND, ("one", "two"))
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         judge = judge_at(server, transcripts="given")
         judge.compare_batch([given])
         beside = [said(request).split("What is said in the recordings:")[1] for request in server.requests]
         texts = sorted(text.split("</data>")[0] for text in beside)
         missing = judge.compare_batch([PAIR])[0]
-        silent = judge.compare_batch([Pair(Utterance(ASKED), FIRST, SECOND, ("one", "two"))])[0]
+        silent = judge.compare_batch([Pair(Utterance(REQUESTED), FIRST, SECOND, ("one", "two"))])[0]
         assert len(server.requests) == 2
     assert "and the instruction has none" in silent.reason
     assert json.loads(texts[0].split(">", 1)[1]) == {"instruction": "say </data> twice", "first": "one", "second": "two"}
@@ -380,7 +388,7 @@ def test_transcripts_of_a_recogniser():
     def transcribe(clips):
         return [f"{clip.duration_s:.1f} s" for clip in clips]
 
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         judge = judge_at(server, transcripts="asr", both_orders=False)
         judge._transcripts = transcribe
         judge.compare_batch([PAIR])
@@ -392,7 +400,7 @@ def test_what_an_example_was_to_be_stands_beside_it_in_every_strategy():
     inputs = {"text": "Let me go.", "style": "in a whisper"}
     shown = [Example("e:1", (FIRST,), Utterance(), {}, "4", "most of it", task_inputs={"text": "Come in.", "style": "shouted"})]
     for strategy in ("none", "examples", "examples_and_test"):
-        with ScriptedEndpoint(lambda asked, number: Say("Final score: [[4]]")) as server:
+        with ScriptedEndpoint(lambda asked_for, number: Say("Final score: [[4]]")) as server:
             found = judge_at(server, "style_following", shown, strategy=strategy).score_batch(
                 [Exchange(Utterance(), FIRST, task_inputs=inputs)]
             )
@@ -402,7 +410,7 @@ def test_what_an_example_was_to_be_stands_beside_it_in_every_strategy():
 
 
 def test_judges_that_prefer_nothing_are_refused_where_answers_compete():
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         for task in ("speaker_identity", "mos"):
             with pytest.raises(ConfigError, match=f"{task} prefers neither"):
                 EnsembleJudge([judge_at(server, task)], find_ensemble())
@@ -412,12 +420,12 @@ def test_judges_that_prefer_nothing_are_refused_where_answers_compete():
 
 def test_a_prompt_of_ones_own_that_asks_for_something_unknown_is_refused_at_once(tmp_path):
     (tmp_path / "listen_ask_better.md").write_text("Which is better, {{first}}?")
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server, pytest.raises(ConfigError, match="asks for 'first'"):
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server, pytest.raises(ConfigError, match="asks for 'first'"):
         judge_at(server, prompts=str(tmp_path))
 
 
 def test_a_written_instruction_stands_as_data_and_a_missing_one_is_unscored():
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         judge = judge_at(server, both_orders=False)
         written, missing = judge.compare_batch(
             [Pair(Utterance(text="Whisper."), FIRST, SECOND), Pair(Utterance(), FIRST, SECOND)]
@@ -429,7 +437,7 @@ def test_a_written_instruction_stands_as_data_and_a_missing_one_is_unscored():
 
 
 def test_a_task_for_pairs_refuses_single_clips_and_the_other_way_round():
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         with pytest.raises(JudgeError, match="two clips at a time"):
             judge_at(server).score_batch([Exchange(Utterance(), FIRST)])
         with pytest.raises(JudgeError, match="one clip at a time"):
@@ -446,9 +454,9 @@ def test_a_task_for_pairs_refuses_single_clips_and_the_other_way_round():
 def test_aspects_are_fused_by_order(tmp_path):
     by_prompt = {"WORDS": "1", "HOW IT IS SAID": "1", "TECHNICAL": "2"}
 
-    def answer(asked, number):
-        aspect = next(label for words, label in by_prompt.items() if words in asked["messages"][0]["content"])
-        first = pitches(asked["messages"][-1])[1] == 300
+    def answer(asked_for, number):
+        aspect = next(label for words, label in by_prompt.items() if words in asked_for["messages"][0]["content"])
+        first = pitches(asked_for["messages"][-1])[1] == 300
         # The technical judge always prefers what it hears second; the others keep to their answer.
         return verdict("2" if aspect == "2" else "1" if first else "2")
 
@@ -467,8 +475,8 @@ def test_aspects_are_fused_by_order(tmp_path):
 
 
 def test_an_ensemble_without_one_of_its_aspects_is_unscored():
-    def answer(asked, number):
-        return Say("hm") if "TECHNICAL" in asked["messages"][0]["content"] else verdict()
+    def answer(asked_for, number):
+        return Say("hm") if "TECHNICAL" in asked_for["messages"][0]["content"] else verdict()
 
     with ScriptedEndpoint(answer) as server:
         judges = [judge_at(server, task) for task in find_ensemble().aspects]
@@ -482,7 +490,7 @@ def test_an_ensemble_without_one_of_its_aspects_is_unscored():
 
 
 def test_examples_from_a_file_and_one_without_a_label(tmp_path):
-    for name, clip in (("a", FIRST), ("b", SECOND), ("i", ASKED)):
+    for name, clip in (("a", FIRST), ("b", SECOND), ("i", REQUESTED)):
         write_clip(tmp_path / f"{name}.wav", clip)
     rows = [
         {"first": "a.wav", "second": "b.wav", "instruction": "i.wav", "labels": {"lexical": "tie", "standard": "1"}},
@@ -490,7 +498,7 @@ def test_examples_from_a_file_and_one_without_a_label(tmp_path):
     ]
     path = tmp_path / "examples.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         examples = load_examples(path)
         judge_at(server, "lexical", examples, both_orders=False).compare_batch([PAIR])
         replies = [one["content"] for one in server.requests[0]["messages"] if one["role"] == "assistant"]
@@ -522,8 +530,8 @@ def test_examples_from_a_file_and_one_without_a_label(tmp_path):
 def test_a_last_example_that_is_cut_off_is_an_error_and_not_left_out(tmp_path):
     for name, clip in (("a", FIRST), ("b", SECOND)):
         write_clip(tmp_path / f"{name}.wav", clip)
-    whole = json.dumps({"first": "a.wav", "second": "b.wav", "label": "1"})
-    (tmp_path / "examples.jsonl").write_text(f"{whole}\n\n{whole[:-5]}")
+    full = json.dumps({"first": "a.wav", "second": "b.wav", "label": "1"})
+    (tmp_path / "examples.jsonl").write_text(f"{full}\n\n{full[:-5]}")
     with pytest.raises(DataError, match=r"examples\.jsonl:3: "):
         load_examples(tmp_path / "examples.jsonl")
 
@@ -552,12 +560,12 @@ def test_joining_by_hand():
     assert not found.clip.samples[3200:11200].any()
 
 
-def test_real_speech_arrives_whole_and_in_order():
+def test_real_speech_arrives_full_and_in_order():
     clips = [read_clip(path) for path in sorted(LIBRISPEECH.glob("*.flac"))[:3]]
-    with ScriptedEndpoint(lambda asked, number: verdict()) as server:
+    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
         judge = judge_at(server, both_orders=False, strategy="test", silence_s=1.0)
         judge.compare_batch([Pair(Utterance(clips[0]), clips[1], clips[2])])
-        ((format, samples, rate_hz),) = heard_in(server.requests[0]["messages"][-1])
+        ((format, samples, rate_hz),) = transcribed_in(server.requests[0]["messages"][-1])
     assert (format, rate_hz) == ("wav", 16_000)
     place = 0
     for clip in clips:

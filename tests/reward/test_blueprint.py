@@ -268,8 +268,8 @@ def test_syllables(word: str, count: int) -> None:
 
 
 def test_rates_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = Transcript((Word("Hello,", 0.0, 0.5, 0.8), Word("go", 2.5, 3.8, 0.6), Word(".", 3.8, 3.9, 0.0)))
-    monkeypatch.setattr(asr, "transcribe", lambda clips, model: [heard for _ in clips])
+    transcript = Transcript((Word("Hello,", 0.0, 0.5, 0.8), Word("go", 2.5, 3.8, 0.6), Word(".", 3.8, 3.9, 0.0)))
+    monkeypatch.setattr(asr, "transcribe", lambda clips, model: [transcript for _ in clips])
     fields = WordsExtractor().measure([sine(duration_s=3.0)])[0]
     response, speech_rate, articulation_rate, speech_wpm, articulation_wpm = (fields[key] for key in WordsExtractor.keys)
     assert response == Measured("Hello, go", None, pytest.approx(0.7))
@@ -349,7 +349,7 @@ def test_tone_scores_are_the_classifiers() -> None:
 # Real speech.
 
 
-def test_a_voice_is_told_from_clicks_and_noise() -> None:
+def test_a_voice_is_distinguished_from_clicks_and_noise() -> None:
     """Whisper hears "thank you" in a train of clicks, so a judge must be able to ask whether anybody speaks."""
     key = f"{PROPERTIES}.voiced_share"
     clicks = np.zeros(24_000, dtype=np.float32)

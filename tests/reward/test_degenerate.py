@@ -83,8 +83,8 @@ def test_a_repeated_word_is_320_ms_of_the_answer_over_and_over() -> None:
     np.testing.assert_array_equal(samples[size : 2 * size], samples[:size])
     np.testing.assert_array_equal(samples[-size // 2 :], np.resize(samples[:size], COUNT)[-size // 2 :])
     # It starts right after the loudest 40 ms between a tenth and 70 % of the answer: one of the two from 1.2 s on.
-    whole, places = answer().samples, range(LOUD[1].start, LOUD[1].stop + 1)
-    starts = [start for start in places if np.array_equal(whole[start : start + size], samples[:size])]
+    full, places = answer().samples, range(LOUD[1].start, LOUD[1].stop + 1)
+    starts = [start for start in places if np.array_equal(full[start : start + size], samples[:size])]
     assert len(starts) == 1
     assert starts[0] > LOUD[1].start
 

@@ -69,38 +69,38 @@ def judge_for(server, reads="transcript", kept=None, extractors=("words",), llm=
     return LLMJudge(config, LLMClient(config.llm, kept), kept)
 
 
-def blocks(asked):
-    return {name: json.loads(text) for name, text in DATA.findall(said(asked))}
+def blocks(sent):
+    return {name: json.loads(text) for name, text in DATA.findall(said(sent))}
 
 
 # What is shown.
 
 
-def test_the_blueprint_is_shown_and_no_overall_is_asked():
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
+def test_the_blueprint_is_shown_and_no_overall_is_requested():
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT))) as server:
         judge = judge_for(server, "blueprint", extractors=("pitch", "loudness", "words"))
         pair = Pair(Utterance(text="Say it slowly."), noise(1), noise(2, 0.3))
         verdict = judge.label_pairs([pair])[0]
-        asked = server.requests[0]
+        sent = server.requests[0]
     assert isinstance(verdict, PairVerdict)
     assert verdict.labels == {"content": "1", "voice_quality": "both_good", "paralinguistics": "2"}
     assert (verdict.judge, verdict.reason, verdict.consistent) == ("blueprint:gpt-4o", "because", None)
     assert verdict.cost_usd == pytest.approx((100 * 2.5 + 20 * 10) / 1e6)
-    shown = blocks(asked)
+    shown = blocks(sent)
     assert shown["instruction"] == {"words": "Say it slowly."}
     properties = shown["first"]["agent_audio_properties"]
     assert properties["Integrated_Loudness_LUFS"] < -10
     assert "voiced frames" in properties["Mean_Pitch_Hz"]
     assert "shorter than a block" in shown["second"]["agent_audio_properties"]["Integrated_Loudness_LUFS"]
-    text = said(asked)
+    text = said(sent)
     assert "- agent_audio_properties.Integrated_Loudness_LUFS (LUFS): loudness of the whole" in text
     assert "agent_accent" not in text
-    assert "overall" not in asked["response_format"]["json_schema"]["schema"]["properties"]
+    assert "overall" not in sent["response_format"]["json_schema"]["schema"]["properties"]
 
 
 def test_a_group_can_be_left_out_as_in_table_12_and_the_user_described(spoken):
     request = Utterance(clip=spoken("Hello there", 5))
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT))) as server:
         settings = {"extractors": ("words", "loudness"), "left_out": ["agent_audio_properties"]}
         pair = Pair(request, spoken("One", 1), spoken("Two", 2))
         judge_for(server, "blueprint", **settings).label_pairs([pair])
@@ -119,7 +119,7 @@ def test_a_group_can_be_left_out_as_in_table_12_and_the_user_described(spoken):
 
 def test_the_transcript_judge_sees_words_alone_and_the_audio_judge_the_clips(spoken):
     pair = Pair(Utterance(text="Sing."), spoken("La la", 1), spoken("No", 2))
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT))) as server:
         judge_for(server, "transcript").label_pairs([pair])
         judge_for(server, "audio", extractors=()).label_pairs([pair])
         words, audio = server.requests
@@ -135,7 +135,7 @@ def test_the_transcript_judge_sees_words_alone_and_the_audio_judge_the_clips(spo
 
 
 def test_a_single_answer_is_scored_from_question_style_and_answer(spoken):
-    with ScriptedEndpoint(lambda asked, n: Say('{"reasoning": "kind", "score": 4}')) as server:
+    with ScriptedEndpoint(lambda sent, n: Say('{"reasoning": "kind", "score": 4}')) as server:
         exchange = Exchange(Utterance(text="I failed.", style="sad"), spoken("I am sorry", 1))
         verdict = judge_for(server).score_batch([exchange])[0]
         shown = blocks(server.requests[0])
@@ -151,18 +151,18 @@ def test_a_single_answer_is_scored_from_question_style_and_answer(spoken):
 def test_what_an_answer_says_stays_data(spoken, attack):
     """The endpoint obeys whatever stands outside of the data, as a credulous model would; nothing hostile stands there."""
 
-    def credulous(asked, _):
-        outside = DATA.sub("", said(asked))
+    def credulous(sent, _):
+        outside = DATA.sub("", said(sent))
         obeyed = any(word in outside for word in ("wins in all three", "answer 5", "score 5", "x>", "im_start"))
         return Say(json.dumps({**VERDICT, "content": "1" if obeyed else "2"}))
 
     pair = Pair(Utterance(text=attack), spoken(attack, 1), spoken("A decent answer", 2))
     with ScriptedEndpoint(credulous) as server:
         verdict = judge_for(server).label_pairs([pair])[0]
-        asked = server.requests[0]
+        sent = server.requests[0]
     assert verdict.labels["content"] == "2"
-    assert said(asked).count("<data ") == said(asked).count("</data>") == 4  # The prompt's own explanation, and three blocks.
-    shown = blocks(asked)
+    assert said(sent).count("<data ") == said(sent).count("</data>") == 4  # The prompt's own explanation, and three blocks.
+    shown = blocks(sent)
     assert shown["instruction"]["words"] == attack
     assert shown["first"]["words"] == attack
     assert shown["second"]["words"] == "A decent answer"
@@ -170,8 +170,8 @@ def test_what_an_answer_says_stays_data(spoken, attack):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_hostile_answer_does_not_move_a_score(spoken, attack):
-    def credulous(asked, _):
-        outside = DATA.sub("", said(asked))
+    def credulous(sent, _):
+        outside = DATA.sub("", said(sent))
         return Say(json.dumps({"reasoning": "", "score": 5 if "answer 5" in outside or "score 5" in outside else 2}))
 
     with ScriptedEndpoint(credulous) as server:
@@ -270,7 +270,7 @@ def test_objects_are_the_outermost_ones():
 )
 def test_a_failure_is_unscored_with_its_reason_and_reply(spoken, behaviour, why, kept):
     good, bad = Say(json.dumps(VERDICT)), spoken("bad", 1)
-    with ScriptedEndpoint(lambda asked, n: behaviour if "bad" in said(asked).split("Answer 1:")[1] else good) as server:
+    with ScriptedEndpoint(lambda sent, n: behaviour if "bad" in said(sent).split("Answer 1:")[1] else good) as server:
         judge = judge_for(server, llm={"max_attempts": 2})
         found = judge.label_pairs([Pair(Utterance(text="x"), one, spoken("fine", 2)) for one in (spoken("good", 3), bad)])
     assert isinstance(found[0], PairVerdict)
@@ -280,7 +280,7 @@ def test_a_failure_is_unscored_with_its_reason_and_reply(spoken, behaviour, why,
 
 
 def test_an_answer_without_a_transcript_is_unscored_without_a_call():
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT))) as server:
         judge = judge_for(server, extractors=("words",))
         judge.extractors = [type(judge.extractors[0])("/nowhere/whisper")]
         found = judge.label_pairs([Pair(Utterance(text="x"), noise(1), noise(2))])[0]
@@ -291,7 +291,7 @@ def test_an_answer_without_a_transcript_is_unscored_without_a_call():
 
 def test_silence_is_a_fact_and_is_judged():
     silence = Clip(np.zeros(32_000, dtype=np.float32), 16_000)
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT))) as server:
         judge = judge_for(server, "blueprint", extractors=("words", "loudness"))
         assert isinstance(judge.label_pairs([Pair(Utterance(text="x"), silence, silence)])[0], PairVerdict)
         shown = blocks(server.requests[0])["first"]
@@ -299,20 +299,20 @@ def test_silence_is_a_fact_and_is_judged():
     assert shown["agent_audio_properties"]["Integrated_Loudness_LUFS"].startswith("not measured: nothing is louder")
 
 
-def test_both_orders_are_asked_and_made_one(spoken):
+def test_both_orders_are_requested_and_made_one(spoken):
     """A judge that always prefers the first: consistent nowhere, and no winner of content is left."""
     always_first = {**VERDICT, "content": "1", "voice_quality": "both_bad", "paralinguistics": "1"}
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(always_first))) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(always_first))) as server:
         pair = Pair(Utterance(text="x"), spoken("one", 1), spoken("two", 2))
         verdict = judge_for(server, both_orders=True).label_pairs([pair])[0]
-        shown = [blocks(asked) for asked in server.requests]
+        shown = [blocks(sent) for sent in server.requests]
     assert {one["first"]["words"] for one in shown} == {"one", "two"}
     assert verdict.consistent is False
     assert verdict.labels == {"content": "both_good", "voice_quality": "both_bad", "paralinguistics": "both_good"}
     assert verdict.text_in_tokens == 200
 
-    def fair(asked, _):
-        winner = "1" if blocks(asked)["first"]["words"] == "one" else "2"
+    def fair(sent, _):
+        winner = "1" if blocks(sent)["first"]["words"] == "one" else "2"
         return Say(json.dumps({**VERDICT, "content": winner, "paralinguistics": winner}))
 
     with ScriptedEndpoint(fair) as server:
@@ -323,7 +323,7 @@ def test_both_orders_are_asked_and_made_one(spoken):
 
 def test_a_spent_budget_is_neither_a_verdict_nor_unscored(spoken):
     pairs = [Pair(Utterance(text=f"number {n}"), spoken("one", 1), spoken("two", 2)) for n in range(4)]
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT))) as server:
         free = judge_for(server)
         most_usd = free.client.estimate(free.pair_requests(pairs[:1])).at_most_usd
         # One call may cost this much; what it does cost leaves room for a second, not for four.
@@ -331,8 +331,8 @@ def test_a_spent_budget_is_neither_a_verdict_nor_unscored(spoken):
     assert {type(one) for one in found} == {PairVerdict, BudgetError}
 
 
-def test_a_version_changes_with_what_is_shown_and_how_it_is_asked():
-    with ScriptedEndpoint(lambda asked, n: Say("")) as server:
+def test_a_version_changes_with_what_is_shown_and_how_it_is_requested():
+    with ScriptedEndpoint(lambda sent, n: Say("")) as server:
         variants = [
             judge_for(server, "blueprint", extractors=("words", "loudness")),
             judge_for(server, "blueprint", extractors=("words", "pitch")),
@@ -347,7 +347,7 @@ def test_a_version_changes_with_what_is_shown_and_how_it_is_asked():
 
 def test_a_prompt_can_be_replaced_and_its_hash_is_in_the_verdict(tmp_path, spoken):
     (tmp_path / "pair_transcript.md").write_text("Which one? {{first}} or {{second}}")
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT))) as server:
         pair = Pair(Utterance(text="x"), spoken("one", 1), spoken("two", 2))
         mine = judge_for(server, prompts=tmp_path).label_pairs([pair])[0]
         theirs = judge_for(server).label_pairs([pair])[0]
@@ -362,11 +362,11 @@ def test_a_prompt_can_be_replaced_and_its_hash_is_in_the_verdict(tmp_path, spoke
         load_prompt("pair", "pair_transcript", tmp_path).messages({"instruction": 1, "first": 1, "second": 1}, {"fields": ""})
 
 
-def test_real_speech_through_the_whole_judge_and_again_from_the_cache(tmp_path):
+def test_real_speech_through_the_full_judge_and_again_from_the_cache(tmp_path):
     clips = [read_clip(path) for path in sorted(LIBRISPEECH.glob("*.flac"))[:3]]
     short = [Clip(clip.samples[: 4 * clip.sample_rate_hz], clip.sample_rate_hz) for clip in clips]
     pair = Pair(Utterance(clip=short[0]), short[1], short[2])
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps(VERDICT))) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT))) as server:
         kept = JsonCache(tmp_path / "kept.sqlite")
         extractors = ("words", "quality", "pitch", "loudness")
         first = judge_for(server, "blueprint", kept, extractors).label_pairs([pair])[0]

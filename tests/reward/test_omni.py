@@ -118,11 +118,11 @@ def test_a_batch_scores_as_one_by_one(tokenizer):
         assert one.hard == other.hard
 
 
-def test_the_last_place_has_the_logits_of_the_whole_forward(tokenizer):
+def test_the_last_place_has_the_logits_of_the_full_forward(tokenizer):
     model = model_for(tokenizer)
     with torch.inference_mode():
-        whole = model.thinker(**model.batch(PAIRS[:3])).logits[:, -1].float()
-        torch.testing.assert_close(model.next_logits(PAIRS[:3]), whole, atol=1e-6, rtol=0)
+        full = model.thinker(**model.batch(PAIRS[:3])).logits[:, -1].float()
+        torch.testing.assert_close(model.next_logits(PAIRS[:3]), full, atol=1e-6, rtol=0)
 
 
 def test_score_is_the_expected_digit_and_the_mass_is_what_the_digits_have(tokenizer):
@@ -136,7 +136,7 @@ def test_score_is_the_expected_digit_and_the_mass_is_what_the_digits_have(tokeni
     assert found.hard == int(share.argmax()) + 1
 
 
-def test_it_hears_both_clips_and_their_order(tokenizer):
+def test_it_receives_both_clips_and_their_order(tokenizer):
     model = model_for(tokenizer)
     pair = PAIRS[0]
     variants = [pair, SpokenPair(pair.answer, pair.question), SpokenPair(pair.question, PAIRS[3].answer)]
@@ -184,7 +184,7 @@ def test_it_overfits_eight_pairs_and_an_adapter_is_the_same_after_loading(tokeni
         other.load_adapter(tmp_path / "adapter")
 
 
-def test_what_is_exported_for_a_server_is_a_whole_model_that_scores_the_same(tokenizer, tmp_path: Path):
+def test_what_is_exported_for_a_server_is_a_full_model_that_scores_the_same(tokenizer, tmp_path: Path):
     from safetensors import safe_open
 
     model = model_for(tokenizer, lr=0.01, batch_size=8, steps=3)

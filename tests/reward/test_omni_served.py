@@ -66,7 +66,7 @@ def test_without_all_five_digits_there_is_no_score(logprobs: dict[str, float] | 
         score_of(logprobs)
 
 
-def test_both_clips_and_the_guideline_are_sent_and_five_ids_asked_for(tmp_path: Path) -> None:
+def test_both_clips_and_the_guideline_are_sent_and_five_ids_requested(tmp_path: Path) -> None:
     pairs = [SpokenPair(clip(0.5), clip(0.25)), SpokenPair(clip(0.5), clip(0.75))]
     with ScriptedEndpoint(lambda *_: reply(DIGITS)) as server:
         model = served(server, JsonCache(tmp_path / "kept.sqlite"))
@@ -74,16 +74,16 @@ def test_both_clips_and_the_guideline_are_sent_and_five_ids_asked_for(tmp_path: 
         assert served(server, JsonCache(tmp_path / "kept.sqlite")).score_each(pairs) == found
         assert len(server.requests) == 2
     assert all(isinstance(one, OmniScore) and one.hard == 4 for one in found)
-    asked = server.requests[0]
-    assert (asked["logprob_token_ids"], asked["logprobs"], asked["max_completion_tokens"]) == ([16, 17, 18, 19, 20], True, 1)
-    parts = asked["messages"][-1]["content"]
+    sent = server.requests[0]
+    assert (sent["logprob_token_ids"], sent["logprobs"], sent["max_completion_tokens"]) == ([16, 17, 18, 19, 20], True, 1)
+    parts = sent["messages"][-1]["content"]
     assert [part["type"] for part in parts] == ["text", "input_audio", "text", "input_audio", "text"]
     assert parts[-1]["text"].strip().endswith("a digit from 1 to 5.")
 
 
 def test_what_cannot_be_scored_holds_nobody_up() -> None:
-    def answer(asked: dict[str, Any], _: int) -> Any:
-        size = len(asked["messages"][-1]["content"][3]["input_audio"]["data"])
+    def answer(sent: dict[str, Any], _: int) -> Any:
+        size = len(sent["messages"][-1]["content"][3]["input_audio"]["data"])
         return Fail(400, "broken") if size < 10_000 else reply({"1": 0.5, "A": 0.5}) if size > 40_000 else reply(DIGITS)
 
     pairs = [SpokenPair(clip(), clip(duration_s)) for duration_s in (0.1, 0.5, 1.5, 9.0)]

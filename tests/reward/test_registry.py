@@ -127,7 +127,7 @@ def test_a_judge_of_pairs_scores_no_single_answer(tmp_path):
 def test_an_llm_judge_scores_and_compares_by_the_same_two_calls(tmp_path):
     labels = {"content": "1", "voice_quality": "1", "paralinguistics": "both_good"}
 
-    def reply(asked, number):
+    def reply(sent, number):
         return Say(json.dumps({"reasoning": "clear", **({"score": 4} if number == 0 else labels)}))
 
     with ScriptedEndpoint(reply) as server:

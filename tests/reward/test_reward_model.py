@@ -29,7 +29,7 @@ from paras2s.reward.reward_model.train import (
 SIZES, FEATURES = (8, 6), 3
 STYLES = ("happy", "sad", "angry")
 # What an answer of a kind (column) is worth to a question of a style (row). Neither alone says much.
-WORTH = ((5, 1, 2), (1, 5, 3), (3, 2, 5))
+VALUE = ((5, 1, 2), (1, 5, 3), (3, 2, 5))
 
 
 def make_model(seed: int = 0) -> RewardModel:
@@ -68,7 +68,7 @@ def test_scoring_leaves_no_dropout_on() -> None:
     assert model.score(*pair) == model.score(*pair)
 
 
-def test_an_empty_answer_is_worth_1() -> None:
+def test_an_empty_answer_scores_1() -> None:
     rng = np.random.default_rng(2)
     questions = [make_question(5, rng) for _ in range(3)]
     answer, nothing = make_codes(6, rng), np.zeros((0, 2), dtype=np.int64)
@@ -145,7 +145,7 @@ def toy_preferences(per_style: int, seed: int) -> PreferenceSet:
         for kind in range(3):
             codes = make_codes(int(rng.integers(4, 9)), rng)
             codes[:, 0] = rng.integers(2 * kind, 2 * kind + 2, size=len(codes))
-            answers.append(ScoredAnswer(number, codes, {s: float(WORTH[i][kind]) for i, s in enumerate(STYLES)}))
+            answers.append(ScoredAnswer(number, codes, {s: float(VALUE[i][kind]) for i, s in enumerate(STYLES)}))
     degenerate = tuple(np.full((6, 2), value) for value in ([7, 5], [6, 5]))
     return PreferenceSet(tuple(questions), tuple(styles), tuple(answers), degenerate)
 
@@ -167,11 +167,11 @@ def test_it_learns_scores_that_depend_on_question_and_answer(taught: RewardModel
     found = agreement(predicted, judged)
     assert found["pearson"] > 0.9
     # The best that a model could do which does not listen to the question: the mean worth of each kind of answer.
-    deaf = agreement([float(np.mean(WORTH, axis=0)[n % 3]) for n in range(len(judged))], judged)
+    deaf = agreement([float(np.mean(VALUE, axis=0)[n % 3]) for n in range(len(judged))], judged)
     assert abs(deaf["pearson"]) < 0.4
 
 
-def test_it_learns_that_degenerate_answers_are_worth_1(taught: RewardModel) -> None:
+def test_it_learns_that_degenerate_answers_score_1(taught: RewardModel) -> None:
     held_out = toy_preferences(4, seed=2)
     scores = taught.score(held_out.questions, [held_out.degenerate[n % 2] for n in range(len(held_out.questions))])
     assert max(scores) < 1.5
@@ -203,7 +203,7 @@ def test_prosody_and_words_are_augmented_each_by_its_own_size() -> None:
 def marked_preferences(missing: bool = False) -> PreferenceSet:
     """Who is who: question q has codes q and features 10 q, answer a has codes 4 + a, degenerate answers have 7."""
     questions = tuple(EncodedQuestion(np.full((3, 2), q), np.full((3, FEATURES), 10.0 * q, np.float32)) for q in range(3))
-    scores = [{s: float(WORTH[i][kind]) for i, s in enumerate(STYLES)} for kind in range(3)]
+    scores = [{s: float(VALUE[i][kind]) for i, s in enumerate(STYLES)} for kind in range(3)]
     if missing:
         # Answer 0 was not scored for its own question, nor answer 1 for the third one.
         del scores[0]["happy"], scores[1]["angry"]
@@ -228,7 +228,7 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
             q, a = round(float(question.features.mean()) / 10), int(answer[0, 0]) - 4
             assert batch.styles[place] == q
             scored = (
-                [-1 if STYLES[i] not in preferences.answers[a].scores else WORTH[i][a] - 1 for i in range(3)]
+                [-1 if STYLES[i] not in preferences.answers[a].scores else VALUE[i][a] - 1 for i in range(3)]
                 if a < 3
                 else [0] * 3
             )
@@ -241,7 +241,7 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
             else:
                 kinds["degenerate"] += 1
                 assert a == 3
-            assert found == (0 if a == 3 else WORTH[q][a] - 1)
+            assert found == (0 if a == 3 else VALUE[q][a] - 1)
     assert kinds == {"own": 640, "degenerate": 200}
     assert 10 <= hidden <= 19
     # An answer without a score for its own question is not crossed either.
@@ -250,25 +250,25 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
 
 
 def test_without_degenerate_answers_their_share_is_crossed() -> None:
-    whole = marked_preferences()
-    preferences = PreferenceSet(whole.questions, whole.styles, whole.answers, ())
+    complete = marked_preferences()
+    preferences = PreferenceSet(complete.questions, complete.styles, complete.answers, ())
     batch = draw_batch(preferences, STYLES, 64, np.random.default_rng(0))
     assert {int(answer[0, 0]) - 4 for answer in batch.answers} == {0, 1, 2}
 
 
 def test_nothing_scored_is_an_error() -> None:
-    whole = marked_preferences()
-    unscored = tuple(ScoredAnswer(answer.question, answer.codes, {}) for answer in whole.answers)
+    complete = marked_preferences()
+    unscored = tuple(ScoredAnswer(answer.question, answer.codes, {}) for answer in complete.answers)
     with pytest.raises(JudgeError, match="scored none"):
-        draw_batch(PreferenceSet(whole.questions, whole.styles, unscored, ()), STYLES, 8, np.random.default_rng(0))
+        draw_batch(PreferenceSet(complete.questions, complete.styles, unscored, ()), STYLES, 8, np.random.default_rng(0))
 
 
-def test_scores_mix_what_an_answer_is_worth_over_the_styles_heard() -> None:
+def test_scores_mix_an_answers_values_over_the_predicted_styles() -> None:
     rng = np.random.default_rng(5)
     questions, answers = [make_question(4, rng) for _ in range(3)], [make_codes(5, rng) for _ in range(3)]
     model = make_model()
-    style, worth = model.style_logprobs(questions).exp(), model.score_logprobs(answers).exp()
-    mixed = torch.einsum("ny,nyc->nc", style, worth)
+    style, score_of = model.style_logprobs(questions).exp(), model.score_logprobs(answers).exp()
+    mixed = torch.einsum("ny,nyc->nc", style, score_of)
     torch.testing.assert_close(model(questions, answers).exp(), mixed)
     torch.testing.assert_close(mixed.sum(1), torch.ones(3))
 
@@ -311,13 +311,13 @@ def test_agreement_is_none_where_there_is_none(predicted: list[float], judged: l
 
 
 @pytest.mark.parametrize(
-    ("known", "scores", "asked", "guessed"),
+    ("known", "scores", "requests", "guessed"),
     [
         ([1.0, 2.0, 3.0], [2.0, 3.0, 4.0], [5.0, 0.0], [6.0, 1.0]),
         ([7.0, 7.0, 7.0], [1.0, 5.0, 5.0], [7.0, 9.0], [5.0, 5.0]),
     ],
 )
 def test_a_baseline_is_a_line_through_what_was_taught_or_the_commonest_score(
-    known: list[float], scores: list[float], asked: list[float], guessed: list[float]
+    known: list[float], scores: list[float], requests: list[float], guessed: list[float]
 ) -> None:
-    assert fit_baseline(known, scores, asked) == pytest.approx(guessed)
+    assert fit_baseline(known, scores, requests) == pytest.approx(guessed)

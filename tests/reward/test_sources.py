@@ -83,14 +83,14 @@ def test_a_score_that_is_no_number_is_no_reward():
 
 
 def group(*answers, question=None):
-    heard = EncodedQuestion(np.zeros((2, 3), dtype=np.int64), np.zeros((2, 4), dtype=np.float32))
-    return Group(question or RewardQuestion("q", heard, "hello there", "sad"), answers)
+    transcript = EncodedQuestion(np.zeros((2, 3), dtype=np.int64), np.zeros((2, 4), dtype=np.float32))
+    return Group(question or RewardQuestion("q", transcript, "hello there", "sad"), answers)
 
 
-def answer(steps=10, text="good morning to you", heard=None, quality=None, clip=None):
+def answer(steps=10, text="good morning to you", transcript=None, quality=None, clip=None):
     fields = {}
-    if heard is not None:
-        fields["agent_response"] = Measured(heard)
+    if transcript is not None:
+        fields["agent_response"] = Measured(transcript)
     fields[OVERALL] = Measured(quality) if quality else Absent("the clip is silent")
     return GivenAnswer(np.zeros((steps, 3), dtype=np.int64), text, clip, Blueprint(fields))
 
@@ -101,12 +101,18 @@ def test_length_is_best_at_its_target():
 
 
 def test_word_errors_compare_the_voice_with_the_text_stream():
-    rows = [answer(heard="Good morning, to you!"), answer(heard="good morning to"), answer(heard="quite other words here")]
-    scores = WordErrorSource().score([group(*rows, answer(text="..."), answer(heard=None))])[0]
+    rows = [
+        answer(transcript="Good morning, to you!"),
+        answer(transcript="good morning to"),
+        answer(transcript="quite other words here"),
+    ]
+    scores = WordErrorSource().score([group(*rows, answer(text="..."), answer(transcript=None))])[0]
     assert scores[:3] == [5.0, pytest.approx(4.0), 1.0]
     assert [one.reason for one in scores[3:]] == ["no transcript of the answer"] * 2
     assert (
-        WordErrorSource().score([group(answer(text="...", heard="x"))])[0][0].reason.startswith("the text stream holds no word")
+        WordErrorSource()
+        .score([group(answer(text="...", transcript="x"))])[0][0]
+        .reason.startswith("the text stream holds no word")
     )
 
 
@@ -117,11 +123,11 @@ def test_quality_is_dnsmos_or_says_why_there_is_none():
     ]
 
 
-def test_the_rubric_needs_a_heard_style_and_a_blueprint():
+def test_the_rubric_needs_a_transcribed_style_and_a_blueprint():
     no_style = RewardQuestion("q", group().question.encoded, "hello", None)
     found = RubricSource().score([group(answer(), question=no_style)])[0][0]
     assert "no style was recognised" in found.reason
-    kind = answer(heard="I am so sorry, this must be very hard.")
+    kind = answer(transcript="I am so sorry, this must be very hard.")
     kind.blueprint.fields["agent_emotion.gentle"] = Measured(0.9)
     assert RubricSource().score([group(kind)])[0][0] == 5.0
 
@@ -198,30 +204,28 @@ def judge_for(server, **llm):
     return LLMJudge(config, LLMClient(config.llm))
 
 
-def levels(asked):
+def levels(sent):
     """The constant level of each clip of a request, which is how the scripted judge knows them apart."""
     import base64
     import io
 
     import soundfile
 
-    parts = [part["input_audio"]["data"] for part in asked["messages"][1]["content"] if part["type"] == "input_audio"]
+    parts = [part["input_audio"]["data"] for part in sent["messages"][1]["content"] if part["type"] == "input_audio"]
     return [float(np.median(soundfile.read(io.BytesIO(base64.b64decode(data)))[0])) for data in parts]
 
 
 def test_an_llm_scores_each_answer_and_silence_is_unscored():
     empty = answer(clip=Clip(np.zeros(0, dtype=np.float32), 16_000))
-    with ScriptedEndpoint(
-        lambda asked, n: Say(json.dumps({"reasoning": "", "score": round(10 * levels(asked)[-1])}))
-    ) as server:
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps({"reasoning": "", "score": round(10 * levels(sent)[-1])}))) as server:
         found = LLMSource(judge_for(server)).score([group(spoken(0.1), empty, spoken(0.4)), group(spoken(0.3))])
-        told = json.loads(re.search(r"<data question>\n(.*)\n</data>", said(server.requests[0])).group(1))
+        given = json.loads(re.search(r"<data question>\n(.*)\n</data>", said(server.requests[0])).group(1))
     assert found == [[1.0, Unscored("llm", "the answer has no sound"), 4.0], [3.0]]
-    assert told == {"words": "hello there", "spoken": "sad"}
+    assert given == {"words": "hello there", "spoken": "sad"}
 
 
-def loudest_wins(asked, _):
-    first, second = levels(asked)[-2:]
+def loudest_wins(sent, _):
+    first, second = levels(sent)[-2:]
     label = "both_good" if abs(first - second) < 0.01 else "1" if first > second else "2"
     return Say(json.dumps({"reasoning": "", "content": label, "voice_quality": "both_good", "paralinguistics": "both_good"}))
 
@@ -241,8 +245,8 @@ def test_a_pairwise_judge_ranks_a_group(schedule, rating):
 
 
 def test_an_answer_whose_games_all_failed_is_unscored_and_others_keep_theirs():
-    def answer_to(asked, n):
-        return Fail(400, "no") if any(abs(level - 0.2) < 0.01 for level in levels(asked)) else loudest_wins(asked, n)
+    def answer_to(sent, n):
+        return Fail(400, "no") if any(abs(level - 0.2) < 0.01 for level in levels(sent)) else loudest_wins(sent, n)
 
     with ScriptedEndpoint(answer_to) as server:
         scores = PairwiseSource(judge_for(server)).score([group(spoken(0.2), spoken(0.4), spoken(0.3))])
@@ -270,7 +274,7 @@ class ScriptedOmni:
         return [OmniScore(float(score), score, 0.1 if score == 2 else 0.9) for score in found]
 
 
-def test_the_omni_source_leaves_out_what_cannot_be_heard_or_was_not_understood(tmp_path):
+def test_the_omni_source_leaves_out_what_cannot_be_transcribed_or_was_not_understood(tmp_path):
     write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.25, dtype=np.float32), 16_000))
     question = RewardQuestion("q", group().question.encoded, "hello", None, tmp_path / "q.wav")
     empty = answer(clip=Clip(np.zeros(0, dtype=np.float32), 16_000))
@@ -288,9 +292,9 @@ def test_the_omni_source_leaves_out_what_cannot_be_heard_or_was_not_understood(t
 # The composite.
 
 
-def test_a_listening_judge_rewards_a_group_by_what_it_hears(tmp_path):
-    def louder(asked, number):
-        first, second = levels(asked)[-2:]
+def test_a_listening_judge_rewards_a_group_by_what_it_encodes(tmp_path):
+    def louder(sent, number):
+        first, second = levels(sent)[-2:]
         return Say(json.dumps({"reasoning": "louder", "label": "1" if first > second else "2"}))
 
     write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.5, dtype=np.float32), 16_000))
@@ -301,7 +305,7 @@ def test_a_listening_judge_rewards_a_group_by_what_it_hears(tmp_path):
         (tmp_path / "judge.yaml").write_text(json.dumps(judge))
         setup = setup_for(tmp_path, RewardSourceConfig(kind="pairwise", options={"judge": str(tmp_path / "judge.yaml")}))
         rewards = CompositeReward(setup).score([group(spoken(0.2), spoken(0.4), spoken(0.3), question=question)])
-        assert [len(levels(asked)) for asked in server.requests] == [3, 3, 3]
+        assert [len(levels(sent)) for sent in server.requests] == [3, 3, 3]
     assert [reward.value for reward in rewards[0]] == [1.0, 5.0, 3.0]
 
 
@@ -358,10 +362,10 @@ def test_a_wrong_composite_is_refused(tmp_path, sources, message):
         CompositeReward(setup_for(tmp_path, *sources))
 
 
-def test_a_question_with_a_file_is_heard_by_the_judge(tmp_path):
+def test_a_question_with_a_file_is_transcribed_by_the_judge(tmp_path):
     write_clip(tmp_path / "q.wav", Clip(np.full(8000, 0.25, dtype=np.float32), 16_000))
-    heard = group().question.encoded
-    question = RewardQuestion("q", heard, "hello", "sad", tmp_path / "q.wav")
-    with ScriptedEndpoint(lambda asked, n: Say(json.dumps({"reasoning": "", "score": 2}))) as server:
+    transcript = group().question.encoded
+    question = RewardQuestion("q", transcript, "hello", "sad", tmp_path / "q.wav")
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps({"reasoning": "", "score": 2}))) as server:
         LLMSource(judge_for(server)).score([group(spoken(0.5), question=question)])
         assert levels(server.requests[0]) == pytest.approx([0.25, 0.5], abs=0.01)

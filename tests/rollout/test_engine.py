@@ -22,7 +22,7 @@ from paras2s.types import Rollout
 STEPS, GROUP = 9, 5
 
 
-def test_seeds_are_the_same_every_time_and_have_the_shape_asked_for() -> None:
+def test_seeds_are_the_same_every_time_and_have_the_shape_requested() -> None:
     seeds = answer_seeds(3, 7, [40, 2, 9], 4)
     assert seeds == answer_seeds(3, 7, [40, 2, 9], 4)
     assert [len(row) for row in seeds] == [4, 4, 4]

@@ -75,12 +75,12 @@ def save_tiny(folder: Path) -> None:
         "model_type": "qwen2", "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 16_384,
     }  # fmt: skip
-    ears = {
+    encoder = {
         "d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "num_mel_bins": 128,
     }  # fmt: skip
     torch.manual_seed(0)
     config = Qwen2AudioConfig(
-        audio_config=ears, text_config=text, audio_token_index=tokenizer.convert_tokens_to_ids("<|AUDIO|>")
+        audio_config=encoder, text_config=text, audio_token_index=tokenizer.convert_tokens_to_ids("<|AUDIO|>")
     )
     Qwen2AudioForConditionalGeneration(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -154,18 +154,18 @@ def judge_at(base_url: str, task: str, **values: Any) -> AudioJudge:
 
 
 @pytest.mark.parametrize("strategy", ["none", "pair_example", "examples", "test", "examples_and_test"])
-def test_a_real_server_hears_every_strategy(base_url: str, strategy: str) -> None:
+def test_a_real_server_receives_every_strategy(base_url: str, strategy: str) -> None:
     judge = judge_at(base_url, "lexical", strategy=strategy, examples="e.jsonl", both_orders=False)
     found = judge.compare_batch([PAIR])[0]
     assert isinstance(found, Preference), found
     assert found.label in ("1", "2", "tie")
     # The server counts the vectors it heard among the prompt's tokens: a byte is a token, so what is over is sound.
-    asked = judge.judge_requests([PAIR])[0]
-    assert not isinstance(asked, Unscored)
-    written = sum(len(part.encode()) for message in asked[0].messages for part in message.parts if isinstance(part, str))
-    heard_s = sum(marks[-1].end_s for marks in asked[0].marks)
+    requests = judge.judge_requests([PAIR])[0]
+    assert not isinstance(requests, Unscored)
+    written = sum(len(part.encode()) for message in requests[0].messages for part in message.parts if isinstance(part, str))
+    transcribed_s = sum(marks[-1].end_s for marks in requests[0].marks)
     over = found.text_in_tokens + found.audio_in_tokens - written
-    assert heard_s * VECTORS_PER_S == pytest.approx(over, abs=40 + 12 * len(asked[0].messages))
+    assert transcribed_s * VECTORS_PER_S == pytest.approx(over, abs=40 + 12 * len(requests[0].messages))
 
 
 @pytest.mark.parametrize("format", ["wav", "flac", "mp3", "ogg"])

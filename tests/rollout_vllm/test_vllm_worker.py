@@ -240,7 +240,7 @@ def test_what_vllm_would_bend_is_refused(worker: Remote, prompts: list[list[int]
         worker.sample(prompts, GROUP, 1.0, MAX_LENGTH, [], seeds_of(prompts))
 
 
-def test_the_worker_has_the_threads_asked_for(worker: Remote) -> None:
+def test_the_worker_has_the_threads_requested(worker: Remote) -> None:
     assert worker.ask(lambda self: __import__("torch").get_num_threads()) == 2
 
 

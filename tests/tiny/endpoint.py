@@ -98,21 +98,21 @@ class ScriptedEndpoint:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         if request.content_type.startswith("multipart/"):
             form = await request.post()
-            asked = {name: part.file.read() if hasattr(part, "file") else part for name, part in form.items()}
+            sent = {name: part.file.read() if hasattr(part, "file") else part for name, part in form.items()}
         else:
-            asked = json.loads(await request.read())
-        asked |= {"authorization": request.headers.get("Authorization"), "route": request.path}
-        self.requests.append(asked)
+            sent = json.loads(await request.read())
+        sent |= {"authorization": request.headers.get("Authorization"), "route": request.path}
+        self.requests.append(sent)
         self._now += 1
         self.most_at_once = max(self.most_at_once, self._now)
         try:
-            behaviour = self.answer(asked, len(self.requests) - 1)
+            behaviour = self.answer(sent, len(self.requests) - 1)
             await asyncio.sleep(self.latency_s)
-            return await self._behave(behaviour, asked, request)
+            return await self._behave(behaviour, sent, request)
         finally:
             self._now -= 1
 
-    async def _behave(self, behaviour: Behaviour, asked: dict[str, Any], request: web.Request) -> web.StreamResponse:
+    async def _behave(self, behaviour: Behaviour, sent: dict[str, Any], request: web.Request) -> web.StreamResponse:
         if isinstance(behaviour, Fail):
             body = {"error": {"message": behaviour.message, "type": "scripted"}}
             return web.json_response(body, status=behaviour.status, headers=behaviour.headers)
@@ -132,7 +132,7 @@ class ScriptedEndpoint:
             "id": "scripted",
             "object": "chat.completion",
             "created": 0,
-            "model": asked["model"],
+            "model": sent["model"],
             "choices": [{"index": 0, "message": message, "finish_reason": behaviour.finish_reason}],
         }
         if behaviour.usage is not None:
@@ -141,10 +141,10 @@ class ScriptedEndpoint:
         return web.json_response(body)
 
 
-def said(asked: dict[str, Any]) -> str:
+def said(sent: dict[str, Any]) -> str:
     """All text of a request, messages in order."""
     texts = []
-    for message in asked["messages"]:
+    for message in sent["messages"]:
         content = message["content"]
         texts += [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
     return "\n".join(texts)

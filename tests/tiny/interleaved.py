@@ -173,9 +173,9 @@ def write_glm(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64) -
     (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
     (folder / "tokenization_chatglm.py").write_text("# the makers'\n")
     write_shards(folder, random_tensors(shapes_of_glm(), GLM_CONFIG["eos_token_id"], slice(268, 332), seed, dtype))
-    ears = folder / "glm-4-voice-tokenizer"
-    ears.mkdir()
-    save_tokenizer(ears, encoder_of(SMALL), SMALL)
+    encoder = folder / "glm-4-voice-tokenizer"
+    encoder.mkdir()
+    save_tokenizer(encoder, encoder_of(SMALL), SMALL)
     return folder
 
 

@@ -57,7 +57,7 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
-def test_a_whole_checkpoint_loads(folder: Path) -> None:
+def test_a_full_checkpoint_loads(folder: Path) -> None:
     loaded = EmbeddedPolicy.load(folder, codec=CODEC)
     assert loaded.model.dual_config == small_config()
     assert loaded.pieces.pieces == tuple("abcdef")

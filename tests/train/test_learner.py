@@ -53,8 +53,8 @@ def assert_same_weights(one: Learner, other: Learner, same: bool = True) -> None
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_a_resumed_learner_ends_with_the_weights_of_an_uninterrupted_one(tmp_path: Path, dtype: torch.dtype) -> None:
     prompts = make_prompts()
-    whole, first = make_learner(dtype), make_learner(dtype)
-    expected = advance(whole, prompts, 6)
+    complete, first = make_learner(dtype), make_learner(dtype)
+    expected = advance(complete, prompts, 6)
     log = advance(first, prompts, 3)
     first.save(tmp_path)
     second = make_learner(dtype)
@@ -63,8 +63,8 @@ def test_a_resumed_learner_ends_with_the_weights_of_an_uninterrupted_one(tmp_pat
     log += advance(second, prompts, 3)
     assert log == expected
     assert [row["step"] for row in log] == list(range(6))
-    assert_same_weights(whole, second)
-    assert_same_weights(whole, first, same=False)
+    assert_same_weights(complete, second)
+    assert_same_weights(complete, first, same=False)
 
 
 def test_restoring_keeps_the_reference(tmp_path: Path) -> None:
@@ -109,16 +109,16 @@ def test_learning_rate_by_hand(step: int, expected: float) -> None:
     assert schedule(config, step) == pytest.approx(expected)
 
 
-def test_what_hears_has_a_learning_rate_of_its_own() -> None:
+def test_the_adaptor_has_a_learning_rate_of_its_own() -> None:
     """One step of Adam moves every number by about its learning rate."""
     learner = make_learner(lr=1e-3, adaptor_lr=1e-1, warmup_steps=1)
     before = learner.weights()
     advance(learner, make_prompts(), 1)
     moved = {name: float(np.abs(value - before[name]).max()) for name, value in learner.weights().items()}
-    hearing = {name for name in moved if "vq_adaptor" in name}
-    assert hearing
-    assert max(moved[name] for name in hearing) == pytest.approx(1e-1, rel=0.05)
-    assert max(moved[name] for name in moved.keys() - hearing) == pytest.approx(1e-3, rel=0.05)
+    adaptor = {name for name in moved if "vq_adaptor" in name}
+    assert adaptor
+    assert max(moved[name] for name in adaptor) == pytest.approx(1e-1, rel=0.05)
+    assert max(moved[name] for name in moved.keys() - adaptor) == pytest.approx(1e-3, rel=0.05)
 
 
 def test_groups_that_are_left_out_move_nothing() -> None:
@@ -345,17 +345,17 @@ def test_parity_by_hand() -> None:
 @pytest.mark.parametrize("size", [1, 3, 5, 100])
 @pytest.mark.parametrize("loss", ["grpo", "bnpo", "dr_grpo"])
 @pytest.mark.parametrize("average", ["joint", "per_stream"])
-def test_a_batch_in_portions_is_the_whole_batch(size: int, loss: str, average: str) -> None:
+def test_a_batch_in_micro_batches_is_the_full_batch(size: int, loss: str, average: str) -> None:
     settings = {"loss_type": loss, "average": average, "scale_rewards": "group"}
-    whole, parts = make_learner(**settings), make_learner(micro_batch_size=size, **settings)
+    complete, parts = make_learner(**settings), make_learner(micro_batch_size=size, **settings)
     prompts = make_prompts(3)
     for step in range(2):
-        rollouts = small_rollouts(whole.policy, prompts, GROUP, STEPS, step)
+        rollouts = small_rollouts(complete.policy, prompts, GROUP, STEPS, step)
         rewards = rewards_of(rollouts)
         rewards[1][2] = SILENT
-        one, other = whole.step(prompts, rollouts, rewards), parts.step(prompts, rollouts, rewards)
+        one, other = complete.step(prompts, rollouts, rewards), parts.step(prompts, rollouts, rewards)
         assert other == pytest.approx(one, abs=1e-9)
-    for left, right in zip(whole.weights().values(), parts.weights().values(), strict=True):
+    for left, right in zip(complete.weights().values(), parts.weights().values(), strict=True):
         np.testing.assert_allclose(left, right, atol=1e-9)
 
 

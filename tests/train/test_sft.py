@@ -77,10 +77,10 @@ def explicit_losses(policy: EmbeddedPolicy, batch: list[Example], first: float) 
         text_ids = torch.from_numpy(np.concatenate([prompt.text_ids, tokens[:, 0]]))[None]
         features = torch.zeros(1, audio_ids.shape[1], 3, dtype=torch.float64)
         features[0, : prompt.length] = torch.from_numpy(prompt.features)
-        heard = torch.zeros(1, audio_ids.shape[1], dtype=torch.bool)
-        heard[0, : prompt.length] = torch.from_numpy(prompt.continuous)
+        transcript = torch.zeros(1, audio_ids.shape[1], dtype=torch.bool)
+        transcript[0, : prompt.length] = torch.from_numpy(prompt.continuous)
         positions = torch.arange(audio_ids.shape[1])[None]
-        text_state, audio_state = model.hidden(model.embed(audio_ids, text_ids, features, heard), positions)
+        text_state, audio_state = model.hidden(model.embed(audio_ids, text_ids, features, transcript), positions)
         all_text, all_audio = model.lm_head(text_state)[0], model.mimo_output(audio_state)[0]
         # Words 0..5 and the end 6; the end 14 and codes 15..19; codes 20..23.
         ranges = [(0, 7), (14, 20), (20, 24)]
@@ -106,16 +106,16 @@ def test_losses_are_the_explicit_ones(first: float) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_a_batch_in_parts_is_the_whole_batch(at_once: int) -> None:
-    whole, parts = (small_policy(small_model(small_config())) for _ in range(2))
+def test_a_batch_in_parts_is_the_full_batch(at_once: int) -> None:
+    full, parts = (small_policy(small_model(small_config())) for _ in range(2))
     settings = {"steps": 4, "batch_size": 5, "augment": AugmentConfig(**STILL)}
-    one = Warmup(whole, examples(whole, 5), WarmupConfig(**settings), seed=0)
+    one = Warmup(full, examples(full, 5), WarmupConfig(**settings), seed=0)
     other = Warmup(
         parts, examples(parts, 5), WarmupConfig(micro_batch_size=at_once, gradient_checkpointing=True, **settings), seed=0
     )
     for step in range(3):
         assert other.step(step) == pytest.approx(one.step(step), abs=1e-6)
-    for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+    for left, right in zip(full.model.parameters(), parts.model.parameters(), strict=True):
         torch.testing.assert_close(left, right, atol=1e-10, rtol=0)
 
 

@@ -297,7 +297,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_noise_is_told_beside_what_changes_without_any():
+def test_noise_is_reported_beside_what_changes_without_any():
     groups = {"1 dB": ["changed"] * 3, "40 dB": ["unchanged", "unchanged", "changed"], "80 dB": ["unchanged"] * 3}
     found = [one for level, labels in groups.items() for one in outcomes(labels, (level,))]
     parts = tell_parts(found, PROBES["noise"].labels_of, None)
@@ -344,8 +344,8 @@ def test_every_line_of_the_noise_chart_has_a_colour_of_its_own(tmp_path):
     groups = [(level, *more) for level in ("1 dB", "5 dB", "80 dB") for more in ((), *((name,) for name in CLASSES))]
     found = [Outcome(f"c{n}", group, "unchanged") for group in groups for n in range(2)]
     noise = ProbeResult("noise", "measured", "", 2, 2, {}, tell_parts(found, PROBES["noise"].labels_of, None))
-    whole = report()
-    write_probes(tmp_path, replace(whole, judges=(replace(whole.judges[0], probes=(noise,)),)))
+    full = report()
+    write_probes(tmp_path, replace(full, judges=(replace(full.judges[0], probes=(noise,)),)))
     source = (tmp_path / "probe.html").read_text()
     drawn = {word for _, attrs in Page(source).tags for word in (attrs.get("class") or "").split()}
     lines = {word for word in drawn if re.fullmatch(r"(line|key)-\d", word)}

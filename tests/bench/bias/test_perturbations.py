@@ -143,7 +143,7 @@ def measured_snr_db(clean, noisy):
 
 @pytest.mark.parametrize("snr_db", [*perturbations.SNRS_DB, perturbations.CONTROL_DB])
 @pytest.mark.parametrize("peak", [0.02, 0.3, 0.99])
-def test_noise_has_the_ratio_that_was_asked_for(snr_db, peak):
+def test_noise_has_the_ratio_that_was_requested(snr_db, peak):
     clean = tone(peak=peak, duration_s=2.0)
     noisy = add_noise(clean, snr_db, np.random.default_rng(0))
     assert measured_snr_db(clean, noisy) == pytest.approx(snr_db, abs=0.1)

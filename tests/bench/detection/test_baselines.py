@@ -53,12 +53,12 @@ def labels(found):
 
 def test_dnsmos_prefers_the_clean_clip_in_either_place(clips, kept):
     judge, bad = open_baseline("dnsmos", SUITES["tmhintq"], kept), noisy(clips[0], 0)
-    told = []
+    given = []
     pairs = [pair_of(clips[0], bad), pair_of(bad, clips[0]), pair_of(clips[0], clips[0])]
-    found = judge.compare_batch(pairs, lambda done, total: told.append((done, total)))
+    found = judge.compare_batch(pairs, lambda done, total: given.append((done, total)))
     assert labels(found) == ["1", "2", "tie"]
     assert [one.points for one in found] == [1.0, 0.0, 0.5]
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert given == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_dnsmos_scores_a_clip_from_one_to_five_and_silence_not_at_all(clips, kept):
@@ -113,7 +113,7 @@ def test_the_clip_that_was_made_faster_is_faster(clips, kept, name):
     assert fast / slow == pytest.approx(1.25, rel=0.01)
 
 
-def test_words_that_are_not_given_are_heard(clips, kept):
+def test_words_that_are_not_given_are_transcribed(clips, kept):
     judge = open_baseline("syllables", SUITES["speaking_rate"], kept)
     found = judge.compare_batch([pair_of(clips[0], faster(clips[0], 1.25)), pair_of(SILENCE, clips[0])])
     assert labels(found)[0] == "2"
@@ -187,9 +187,9 @@ def test_the_speaker_model_runs_and_the_threshold_decides(clips, speaker_model):
 )
 def test_a_clip_too_short_for_the_speaker_model_has_no_verdict(clips, speaker_model, samples, reason):
     judge = open_baseline("speaker", SUITES["speaker_identity"], {"model": str(speaker_model)})
-    heard = clips[0].at(16_000).samples
-    loudest = int(np.abs(heard).argmax())
-    long, short = Clip(heard[:16_000], 16_000), Clip(heard[loudest : loudest + samples], 16_000)
+    transcript = clips[0].at(16_000).samples
+    loudest = int(np.abs(transcript).argmax())
+    long, short = Clip(transcript[:16_000], 16_000), Clip(transcript[loudest : loudest + samples], 16_000)
     for (found,) in (judge.compare_batch([pair_of(long, short)]), judge.compare_batch([pair_of(short, long)])):
         assert isinstance(found, Unscored if reason else Preference)
         assert found.reason.startswith(reason)

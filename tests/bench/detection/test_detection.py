@@ -459,9 +459,9 @@ def test_verdicts_on_other_pairs_or_in_the_other_order_are_counted():
     assert found["unscored"] == {"a verdict recorded in the other order alone": 1, "no verdict recorded": 1}
     assert (found["accuracy"]["n"], found["other_pairs"]) == (1, 3)
     assert "x: 3 verdicts unused: on pairs that are not asked here, or not in this order" in shown(report)
-    whole = detection_report(SUITES["somos"], Loaded((a_pair(0),)), {"x": {a_pair(0).id: a_verdict(0, "1")}})
-    assert whole["judges"]["x"]["other_pairs"] == 0
-    assert "unused" not in shown(whole)
+    full = detection_report(SUITES["somos"], Loaded((a_pair(0),)), {"x": {a_pair(0).id: a_verdict(0, "1")}})
+    assert full["judges"]["x"]["other_pairs"] == 0
+    assert "unused" not in shown(full)
 
 
 def test_sign_flips_agree_with_mcnemar_where_both_apply():

@@ -113,7 +113,7 @@ def test_a_tiny_table_by_hand(tmp_path) -> None:
     assert notes_of(found)[-1].startswith("No problems")
 
 
-def test_two_instructions_at_the_ends_give_the_whole_interval() -> None:
+def test_two_instructions_at_the_ends_give_the_full_interval() -> None:
     rates = rates_of(points_table([("1", "a", 0.0), ("2", "a", 1.0)], ("1", "2"), ("a",)), draws(2))
     share = rates.share(0, 2, 2)
     assert (share.value, share.low, share.high) == (0.5, 0.0, 1.0)
@@ -172,7 +172,7 @@ def test_a_judge_without_a_direction_has_a_p_value_of_one() -> None:
     assert (found.bias.value, found.bias.low, found.bias.high, found.p_value) == (0, 0, 0, 1.0)
 
 
-def test_rows_without_a_usable_order_stay_asked(tmp_path) -> None:
+def test_rows_without_a_usable_order_stay_requested(tmp_path) -> None:
     recorded = load_recorded(write(tmp_path, [*TINY, ("words", "1", "c", "1", ""), ("words", "2", "c", "unscored", "2")]))
     found = rank_systems(recorded, WORDS).aspects["words"]
     # Four systems on two instructions, the reference among them.
@@ -202,17 +202,17 @@ def test_the_ensemble_fuses_each_order_by_itself(tmp_path) -> None:
         fuse_games(recorded, EnsembleRule(says="x", aspects=("lexical", "manner"), decide="vote"))
 
 
-def test_without_the_rules_aspects_the_ensemble_is_a_problem_and_asked_for_an_error(tmp_path) -> None:
+def test_without_the_rules_aspects_the_ensemble_is_a_problem_and_requested_an_error(tmp_path) -> None:
     recorded = load_recorded(write(tmp_path, TINY))
     found = rank_systems(recorded, MEAN)
     assert list(found.aspects) == ["words"]
     assert kinds(found) == {"no ensemble": 1}
-    for asked, words in (
+    for requests, words in (
         (["words", ENSEMBLE], "the ensemble needs lexical"),
         (["manner"], "no verdicts of the aspect 'manner'"),
     ):
         with pytest.raises(ConfigError, match=words):
-            rank_systems(recorded, MEAN, asked)
+            rank_systems(recorded, MEAN, requests)
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,13 @@ class ScriptedModel:
     at_once = 8
 
     def __init__(self, fails: dict[int, Reply] | None = None) -> None:
-        self.fails, self.asked, self.seeds = fails or {}, [], []
+        self.fails, self.sent, self.seeds = fails or {}, [], []
         self.said = 0
 
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
         replies = []
         for turns, seed in zip(dialogues, seeds, strict=True):
-            self.asked.append([(turn.role, round(float(turn.clip.samples[0]), 3)) for turn in turns])
+            self.sent.append([(turn.role, round(float(turn.clip.samples[0]), 3)) for turn in turns])
             assert all(turn.text == "" for turn in turns if turn.role == "user"), "a user's words are not given away"
             self.seeds.append(seed)
             level = 0.5 + self.said / 100
@@ -130,12 +130,12 @@ def scene(name: str) -> RoleContext:
     return RoleContext(id=name, situation="S.", role_1="A", role_2="B", relationship="friends", first_line=f"Line of {name}.")
 
 
-def test_each_instance_hears_the_other_and_remembers_what_it_said_itself() -> None:
+def test_each_instance_receives_the_other_and_remembers_what_it_said_itself() -> None:
     model, one = ScriptedModel(), scene("x")
     spoken = {one.prompts()[0]: tone(0.1), one.prompts()[1]: tone(0.2)}
     (dialogue,) = role_play(model, [one], spoken, 5, 42, nothing)
     # Levels: 0.1 and 0.2 are the prompts, 0.5 + n / 100 what was said in turn n.
-    assert model.asked == [
+    assert model.sent == [
         [("user", 0.1)],
         [("user", 0.2)],
         [("user", 0.1), ("assistant", 0.5), ("user", 0.51)],
@@ -154,8 +154,8 @@ def test_scenes_side_by_side_do_not_mix_and_sample_as_each_would_alone() -> None
     spoken = {text: tone(0.1 * n) for n, text in enumerate((text for one in scenes for text in one.prompts()), 1)}
     model = ScriptedModel()
     role_play(model, scenes, spoken, 3, 42, nothing)
-    assert model.asked[4] == [("user", 0.1), ("assistant", 0.5), ("user", 0.52)]
-    assert model.asked[5] == [("user", 0.3), ("assistant", 0.51), ("user", 0.53)]
+    assert model.sent[4] == [("user", 0.1), ("assistant", 0.5), ("user", 0.52)]
+    assert model.sent[5] == [("user", 0.3), ("assistant", 0.51), ("user", 0.53)]
     alone = ScriptedModel()
     role_play(alone, scenes[1:], spoken, 3, 42, nothing)
     assert alone.seeds == model.seeds[1::2]
@@ -201,7 +201,7 @@ def test_only_the_last_of_two_answers_to_a_style_instruction_is_judged() -> None
     spoken = {item.requests()[0]: tone(0.1), item.requests()[1]: tone(0.2)}
     model = ScriptedModel()
     (dialogue,) = follow(model, [item], spoken, 42, nothing)
-    assert model.asked == [[("user", 0.1)], [("user", 0.1), ("assistant", 0.5), ("user", 0.2)]]
+    assert model.sent == [[("user", 0.1)], [("user", 0.1), ("assistant", 0.5), ("user", 0.2)]]
     output, clip = output_of(item, "s", "k", dialogue)
     assert clip is not None
     assert clip.samples[0] == pytest.approx(0.51)

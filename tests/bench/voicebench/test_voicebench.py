@@ -55,8 +55,8 @@ def client_for(server: ScriptedEndpoint, **changes: Any) -> LLMClient:
     return LLMClient(LLMConfig(base_url=server.base_url, backoff_s=0.001, max_attempts=2, **changes))
 
 
-def blocks(asked: dict[str, Any]) -> dict[str, Any]:
-    return {name: json.loads(text) for name, text in DATA.findall(said(asked))}
+def blocks(sent: dict[str, Any]) -> dict[str, Any]:
+    return {name: json.loads(text) for name, text in DATA.findall(said(sent))}
 
 
 # What is read.
@@ -83,7 +83,7 @@ def test_a_file_as_voicebench_writes_it_is_read_and_keys_not_known_are_kept(tmp_
         ("advbench.jsonl", {"prompt": "Who?", "subset": "wildvoice"}, "wildvoice"),
     ],
 )
-def test_the_subset_is_told_by_key_or_file_name(tmp_path: Path, name: str, row: dict[str, Any], subset: str) -> None:
+def test_the_subset_is_found_by_key_or_file_name(tmp_path: Path, name: str, row: dict[str, Any], subset: str) -> None:
     assert load_voicebench(write(tmp_path / name, row))[0].subset == subset
     assert load_voicebench(write(tmp_path / name, row), "advbench")[0].subset == "advbench"
 
@@ -277,10 +277,10 @@ def suite() -> list[VoiceBenchItem]:
 GOLD = {"o/1": "Hello!", "q/1": "Jane Austen.", "m/1": "Paris", "b/1": "Yes.", "h/1": "I can't help with that."}
 
 
-def fair(asked: dict[str, Any], _: int) -> Say:
+def fair(sent: dict[str, Any], _: int) -> Say:
     """Knows the best answers, and looks at the data alone."""
-    shown = blocks(asked)
-    if "correct" in asked["response_format"]["json_schema"]["schema"]["properties"]:
+    shown = blocks(sent)
+    if "correct" in sent["response_format"]["json_schema"]["schema"]["properties"]:
         right = shown["reference"].lower() in shown["answer"].lower()
         return Say(json.dumps({"reasoning": "compared", "correct": "yes" if right else "no"}))
     return Say(json.dumps({"reasoning": "read", "score": 5 if shown["answer"] == "Hello!" else 1}))
@@ -290,7 +290,7 @@ def test_gold_answers_score_full_points_and_bad_ones_the_least() -> None:
     done = []
     with ScriptedEndpoint(fair) as server:
         gold = score_voicebench(suite(), GOLD, client_for(server), lambda n, of: done.append((n, of)))
-        asked = blocks(server.requests[0])
+        sent = blocks(server.requests[0])
         bad = score_voicebench(suite(), dict.fromkeys(GOLD, "Sure, blue."), client_for(server))
     assert [row.score for row in gold] == [100.0] * 5
     assert [row.score for row in bad] == [20.0, 0.0, 0.0, 0.0, 0.0]
@@ -299,7 +299,7 @@ def test_gold_answers_score_full_points_and_bad_ones_the_least() -> None:
     assert gold[0].prompt_hash != gold[1].prompt_hash
     assert gold[0].prompt_hash != "" == gold[2].prompt_hash
     assert (gold[1].reason, gold[1].transcript) == ("compared", "Jane Austen.")
-    assert asked["request"] in ("Say hello.", "Who wrote Emma?")
+    assert sent["request"] in ("Say hello.", "Who wrote Emma?")
     assert done[-1] == (2, 2)
     assert voicebench_summary(gold).overall.estimate.mean == 100.0
 
@@ -319,7 +319,7 @@ def test_a_missing_transcript_is_unscored_and_an_empty_one_is_an_answer() -> Non
     with ScriptedEndpoint(fair) as server:
         given = {"o/1": "", "q/1": Unscored("asr", "no model"), "m/1": ""}
         rows = score_voicebench(suite()[:4], given, client_for(server))
-        assert [blocks(asked)["answer"] for asked in server.requests] == [""]
+        assert [blocks(sent)["answer"] for sent in server.requests] == [""]
     assert [row.score for row in rows] == [20.0, None, 0.0, None]
     assert [row.unscored for row in rows] == [None, "no transcript: no model", None, "no transcript: none was given"]
     assert rows[2].undecided
@@ -336,22 +336,22 @@ def test_transcripts_of_nobody_and_items_twice_are_refused() -> None:
 def test_a_hostile_transcript_stays_data_and_moves_no_score(attack: str) -> None:
     """The endpoint obeys whatever stands outside of the data, as a credulous model would; nothing hostile stands there."""
 
-    def credulous(asked: dict[str, Any], _: int) -> Say:
-        outside = DATA.sub("", said(asked))
+    def credulous(sent: dict[str, Any], _: int) -> Say:
+        outside = DATA.sub("", said(sent))
         obeyed = "answer yes" in outside or "score 5" in outside or "Ignore" in outside
-        return Say(json.dumps({"reasoning": "", "score": 5 if obeyed else 1, "correct": "yes"} if obeyed else verdict(asked)))
+        return Say(json.dumps({"reasoning": "", "score": 5 if obeyed else 1, "correct": "yes"} if obeyed else verdict(sent)))
 
-    def verdict(asked: dict[str, Any]) -> dict[str, Any]:
-        properties = asked["response_format"]["json_schema"]["schema"]["properties"]
+    def verdict(sent: dict[str, Any]) -> dict[str, Any]:
+        properties = sent["response_format"]["json_schema"]["schema"]["properties"]
         return {"reasoning": "", **({"correct": "no"} if "correct" in properties else {"score": 1})}
 
     items = suite()[:2]
     with ScriptedEndpoint(credulous) as server:
         rows = score_voicebench(items, {one.id: attack for one in items}, client_for(server))
-        assert [blocks(asked)["answer"] for asked in server.requests] == [attack, attack]
+        assert [blocks(sent)["answer"] for sent in server.requests] == [attack, attack]
         # The prompt's own explanation beside two and three blocks.
-        assert sorted(said(asked).count("<data ") for asked in server.requests) == [3, 4]
-        assert sorted(said(asked).count("</data>") for asked in server.requests) == [3, 4]
+        assert sorted(said(sent).count("<data ") for sent in server.requests) == [3, 4]
+        assert sorted(said(sent).count("</data>") for sent in server.requests) == [3, 4]
     assert [row.score for row in rows] == [20.0, 0.0]
 
 
@@ -373,7 +373,7 @@ def test_a_hostile_transcript_stays_data_and_moves_no_score(attack: str) -> None
     ],
 )
 def test_what_is_no_verdict_is_unscored_with_its_reason(behaviour: Any, why: str) -> None:
-    with ScriptedEndpoint(lambda asked, n: behaviour) as server:
+    with ScriptedEndpoint(lambda sent, n: behaviour) as server:
         rows = score_voicebench(suite(), GOLD, client_for(server))
     for row in rows[:2]:
         assert row.score is None
