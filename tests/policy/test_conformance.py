@@ -16,6 +16,7 @@ import torch
 from tiny.dual_stream import golden_config, golden_model, golden_prompt, small_config, small_model, small_policy, small_prompt
 from torch import Tensor
 
+from paras2s.configs.schema.align import ObjectiveConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
