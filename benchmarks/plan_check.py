@@ -36,7 +36,7 @@ from paras2s.planning import cost
 from paras2s.planning.cluster import Cluster, Figure, MeasuredDevice, PolicyFacts, load_cluster, load_rates, policy_facts
 from paras2s.planning.simulate import Answer, Lengths, decode, draw_answers, learn, make_plan
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.kv_cache import PromptMemory, StepMemory
+from paras2s.policy.dual_stream.kv_cache import DecodeCache, PromptCache
 from paras2s.policy.dual_stream.logprobs import picked_logprobs, teacher_forced
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.network import Layer, RMSNorm
@@ -159,9 +159,9 @@ def attention_rates(sizes: cost.PolicySizes, repeats: int) -> tuple[float, float
     full_s = least_s(lambda: fn.scaled_dot_product_attention(q, k, v, attn_mask=mask), repeats)
     flops = 4 * sizes.hidden * (prompt + own) * rows * own / full_s
     layers = range(sizes.cached_layers)
-    read = PromptMemory(torch.full((rows,), prompt))
+    read = PromptCache(torch.full((rows,), prompt))
     read.pairs = {layer: (torch.randn(rows, heads, prompt, size), torch.randn(rows, heads, prompt, size)) for layer in layers}
-    memory = StepMemory(read, rows, group, 2 * own, prompt)
+    memory = DecodeCache(read, rows, group, 2 * own, prompt)
     memory.admit(read)
     for _ in range(own):
         memory.advance()

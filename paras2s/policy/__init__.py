@@ -1,1 +1,1 @@
-"""Who speaks: the policy interface, the model behind it, its codec, warm-up, the objective and the learner."""
+"""Speech-to-speech policies: the interface, a folder for each family, and the contract they keep."""

@@ -1,4 +1,4 @@
-"""`Policy`: what a trainer may do with a speech-to-speech model, and what is the same for all of them.
+"""`Policy`: the interface of a speech-to-speech model to training, rollouts and benchmarks.
 
 A policy of another package is a subclass with an entry point in the group `paras2s.policies`; `paras2s check-policy` runs
 the contract against it.
@@ -47,7 +47,7 @@ class CausalDecoder(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """Precision of the weights."""
 
     def export_hf(self, folder: Path) -> None:
         """Write the decoder as a checkpoint of transformers, without tokenizer and audio encoder."""
@@ -63,14 +63,14 @@ class Policy(ABC):
     """A speech-to-speech model that can be trained by reinforcement learning.
 
     `model` is the network, under the released checkpoint's parameter names. Its forward is the teacher-forced pass,
-    `model(prompts, answers, sampling)`, so that whoever shards it or wraps it sees one call.
+    `model(prompts, answers, sampling)`, so that a wrapper such as FSDP sees one call.
     """
 
     spec: PolicySpec
     model: nn.Module
     frozen: nn.Module | None = None
 
-    # -- what each policy has of its own ------------------------------------------------------------------------------
+    # -- abstract ------------------------------------------------------------------------------
 
     @abstractmethod
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
@@ -95,7 +95,7 @@ class Policy(ABC):
 
     @abstractmethod
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """What one answer says, from its text tokens."""
+        """The text of one answer."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -114,7 +114,7 @@ class Policy(ABC):
     def reload(self, folder: Path) -> None:
         """Fill the model's weights from a checkpoint of this policy, and nothing else."""
 
-    # -- what a policy may have of its own ----------------------------------------------------------------------------
+    # -- with a default that a policy may replace ----------------------------------------------------------------------------
 
     @classmethod
     def create(cls, sizes: PolicyConfig, clips: ClipStore, questions: Sequence[str], seed: int) -> Policy:
@@ -152,7 +152,7 @@ class Policy(ABC):
         """A prompt with noise added for training; unchanged by default."""
         return prompt
 
-    # -- what is the same for all -------------------------------------------------------------------------------------
+    # -- the same for all -------------------------------------------------------------------------------------
 
     def answer(self, question: Clip, transcript: str | None = None, seed: int = 0, sampling: Sampling | None = None) -> Answer:
         """One answer to one spoken question; ASR transcribes the question where no transcript is given.
@@ -180,11 +180,11 @@ class Policy(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     def freeze_reference(self) -> None:
-        """Keep a copy of the present weights as the reference, for training without LoRA."""
+        """Copy the present weights as the reference, for training without LoRA."""
         self.frozen = copy.deepcopy(self.model).requires_grad_(False).eval()
 
     @contextmanager

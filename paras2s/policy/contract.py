@@ -43,7 +43,7 @@ class Subject:
     tolerance: float
     steps: int = 8
     group: int = 3
-    words: str = "hello there"
+    text: str = "hello there"
 
     @property
     def warm(self) -> Sampling:
@@ -65,7 +65,7 @@ class Subject:
 
 
 def sample_dialogues(rate_hz: int) -> list[list[Turn]]:
-    """Questions of different length, the second of two clips: sliding tones, since nothing here needs words."""
+    """Questions of different length, the second of two clips: sliding tones, since nothing here needs speech."""
     found = []
     for number, durations in enumerate([(1.3,), (0.5, 0.8), (0.4,)]):
         turns = []
@@ -115,7 +115,7 @@ def _row(blocks: Sequence[Block], answer: int) -> tuple[Block, ...]:
 
 
 def behaviour_is_scored(subject: Subject) -> Finding:
-    """1: what sampling says of its tokens is what teacher forcing says."""
+    """1: log-probs from sampling equal those from teacher forcing."""
     worst = 0.0
     for sampling in (Sampling(max_steps=subject.steps), subject.warm):
         found = subject.sampled(sampling)
@@ -159,7 +159,7 @@ def group_shares_a_prefill(subject: Subject) -> Finding:
 
 
 def masks_hold(subject: Subject) -> Finding:
-    """4a: what was not sampled has no log-prob, and what it is said to have had does not matter."""
+    """4a: tokens that were not sampled have log-prob 0, and the log-prob recorded for them is ignored."""
     found = subject.sampled(subject.warm)
     forced, leaked = 0, 0.0
     scored = subject.scored(subject.prompts, _answers(found), subject.warm)
@@ -257,7 +257,7 @@ def saved_is_the_same(subject: Subject, folder: Path) -> Finding:
     policy.model.load_state_dict(before)
     apart = _apart(again, trained)
     bound = max(1e-5, subject.tolerance)
-    detail = f"{len(names)} tensors, names {'kept' if same_names else 'changed'}, {apart:.2e} nats apart"
+    detail = f"{len(names)} tensors, names {'unchanged' if same_names else 'changed'}, {apart:.2e} nats apart"
     return Finding("6 saved and loaded it is the same", same_names and apart <= bound, detail)
 
 
@@ -274,9 +274,9 @@ def first_tokens_sum_to_one(subject: Subject) -> Finding:
         rows = len(ids)
         tokens, sampled = (np.repeat(part[:1], rows, 0) for part in (block.tokens, block.sampled))
         if number == 0:
-            tokens[:, 0, 0], kept = ids, np.zeros_like(sampled)
-            kept[:, 0, 0] = True
-            sampled = kept
+            tokens[:, 0, 0], mask = ids, np.zeros_like(sampled)
+            mask[:, 0, 0] = True
+            sampled = mask
         labels = None if block.labels is None else np.repeat(block.labels[:1], rows, 0)
         return Block(block.slots, tokens, sampled, np.zeros(tokens.shape), labels)
 
@@ -306,21 +306,21 @@ def sound_is_decoded(subject: Subject) -> Finding:
 
 
 def targets_are_scored(subject: Subject) -> Finding:
-    """A demonstration becomes blocks that have a probability, and whose words are read back."""
-    name, words = "9 a demonstration can be learned from", subject.words
+    """A demonstration becomes blocks that have a probability, and whose text is read back."""
+    name, target = "9 a demonstration can be learned from", subject.text
     clip = sample_dialogues(subject.policy.spec.input_rate_hz)[0][0].clip
     assert clip is not None
     try:
-        blocks = subject.policy.encode_target(clip, words)
+        blocks = subject.policy.encode_target(clip, target)
     except PolicyError as error:
         return Finding(name, None, one_line(error))
     logp = flat(subject.scored(subject.prompts[:1], [blocks], Sampling()))
-    said = subject.policy.decode_text(blocks, 0)
+    text = subject.policy.decode_text(blocks, 0)
     ok = bool(torch.isfinite(logp).all()) and bool((logp < 0).any())
     return Finding(
         name,
         ok,
-        f"{int(sum(block.sampled.sum() for block in blocks))} tokens, {float(logp.sum()):.1f} nats; read back as {said!r}",
+        f"{int(sum(block.sampled.sum() for block in blocks))} tokens, {float(logp.sum()):.1f} nats; read back as {text!r}",
     )
 
 

@@ -1,13 +1,13 @@
 """`MoshiPolicy`: Kyutai's Moshi (moshiko, moshika) as transformers ships it, with its codec Mimi.
 
-A step is one frame of 80 ms. The backbone reads, for the frame before, one text token, K codes of what Moshi said and K codes
-of what the user said, and gives the frame's text token; the depth decoder then gives the K codes one after the other, each
+A step is one frame of 80 ms. The backbone reads, for the frame before, one text token, K codes of Moshi's audio and K codes
+of the user's, and gives the frame's text token; the depth decoder then gives the K codes one after the other, each
 from the text token and the codes before it in the frame. Codebook 0 belongs to the frame, 1..K-1 to the one before: the
 acoustic delay. Tokens are stored as the model's own ids at its own, delayed, step; `decode_codes` undoes the delay.
 
 - Forced: codes 1..K-1 of an answer's first frame, which belong to the prompt's last frame, and that is silence.
-- While the user speaks, Moshi says text pads and the codes of silence, and the other way round; each clip is encoded for
-  itself, and silence is one constant frame: what Mimi makes of zeros once it has settled. A prompt ends with two silent
+- While the user speaks, Moshi's own stream holds text pads and the codes of silence, and the other way round; each clip is
+  encoded alone, and silence is one constant frame: what Mimi makes of zeros once it has settled. A prompt ends with two silent
   frames, so that the ids of its last step are silence alone. That is where sampling and scoring take it from.
 - Moshi is full duplex and has no end: an answer runs to `max_steps` ("length"). A checkpoint that was taught one names it
   (`MoshiText.end_id`), and the frame whose text it is, is the last ("eos"); its codes are sampled too, since they finish the
@@ -18,7 +18,7 @@ acoustic delay. Tokens are stored as the model's own ids at its own, delayed, st
 - Mimi is no part of `model`: it never learns, and it runs in float32.
 - Prompt and answer together stay below the window of the attention (3000 frames), so that no cache ever forgets.
 
-Not done: a prompt is read again for each of its answers in scoring; what the user says during an answer is always silence.
+Not done: a prompt is read again for each of its answers in scoring; the user's stream during an answer is always silence.
 Alphabet: B prompts, G answers a prompt, N answers in all, L prompt steps, T steps, S slots, K codebooks, M frames, V codes.
 """
 
@@ -49,7 +49,7 @@ LORA_TARGETS = r"decoder\.model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj\.linear
 SHARDED = r"(decoder\.model|depth_decoder)\.layers\.\d+"
 # Silence between a question and its answer, and at the end of every prompt.
 PAUSE_FRAMES = 2
-# Zeros that Mimi hears before its codes count as those of silence.
+# Frames of zeros until Mimi's codes count as those of silence.
 SETTLE_FRAMES = 25
 # Answers under way at a time, as far as their groups allow: a frame of the 7B model takes 0.5 MB of cache an answer.
 ROWS_AT_ONCE = 64
@@ -82,7 +82,7 @@ class MoshiNet(nn.Module):
         self.depth_decoder: Any = released.depth_decoder
         if self.depth_decoder.config.num_codebooks != self.codebooks:
             raise PolicyError(
-                f"the depth decoder speaks {self.depth_decoder.config.num_codebooks} codebooks, the model {self.codebooks}"
+                f"the depth decoder has {self.depth_decoder.config.num_codebooks} codebooks, the model {self.codebooks}"
             )
         for name, module in list(self.depth_decoder.named_modules()):
             if type(module).__name__ == "MoshiFlexibleLinear":
@@ -151,10 +151,10 @@ class MoshiNet(nn.Module):
             input_ids=given, last_hidden_state=states[:, None], attention_mask=torch.ones_like(given), use_cache=False
         ).logits
 
-    def next_code(self, states: Tensor, given: Tensor, memory: Any) -> Tensor:
-        """Logits [N, V] of a frame's next code; given [N] is the token before it, `memory` holds those before that."""
+    def next_code(self, states: Tensor, given: Tensor, cache: Any) -> Tensor:
+        """Logits [N, V] of a frame's next code; given [N] is the token before it, `cache` holds those before that."""
         return self.depth_decoder(
-            input_ids=given[:, None], last_hidden_state=states[:, None], past_key_values=memory, use_cache=True
+            input_ids=given[:, None], last_hidden_state=states[:, None], past_key_values=cache, use_cache=True
         ).logits[:, 0]
 
     def padded(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,7 +170,7 @@ class MoshiNet(nn.Module):
         return np.concatenate(tokens), np.concatenate(sampled)
 
     def _streams(self, prompts: Sequence[Prompt], blocks: Sequence[Block] | None, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-        """What is read: text [N, W], audio [N, W, 2K], and lengths of the prompts [N]; an answer's last step is never read."""
+        """Input streams: text [N, W], audio [N, W, 2K], and lengths of the prompts [N]; an answer's last step is never read."""
         groups = [1] * len(prompts) if blocks is None else [len(block.tokens) for block in blocks]
         width = max(prompt.length for prompt in prompts) + steps - 1
         text = np.full((sum(groups), width), self.config.vocab_size, dtype=np.int64)
@@ -196,8 +196,8 @@ class _PerCodebook(nn.Module):
 
     def forward(self, x: Tensor, layer_idx: Tensor | None = None) -> Tensor:
         """X [M, k or 1, in] to [M, k, out]; `layer_idx` [k] says which codebooks, in order; None: all."""
-        whole = layer_idx is None or len(layer_idx) == len(self.weight)
-        weight = self.weight if whole else self.weight[layer_idx]
+        all_codebooks = layer_idx is None or len(layer_idx) == len(self.weight)
+        weight = self.weight if all_codebooks else self.weight[layer_idx]
         return torch.einsum("mki,koi->mko", x.expand(-1, len(weight), -1), weight)
 
 
@@ -210,7 +210,7 @@ def sample(
     sampling: Sampling,
     seeds: Sequence[Sequence[int]],
 ) -> list[Generation]:
-    """G answers for each of B prompts. Each prompt is read once, and its cache replicated; answers that end leave."""
+    """G answers for each of B prompts. Each prompt is read once, and its cache replicated; finished answers leave."""
     from transformers import DynamicCache
 
     device, count, slots = model.device, sampling.max_steps, 1 + model.codebooks
@@ -262,9 +262,9 @@ def _draw(
     logits = model.decoder.lm_head(states)
     token, logp = pick(logits, sampling.text_temperature, uniform[:, 0], sampling.text_top_k)
     tokens, logps = [token], [logp]
-    memory = DynamicCache()
+    cache = DynamicCache()
     for number in range(1 if forced is not None else model.codebooks):
-        logits = model.next_code(states, token, memory)
+        logits = model.next_code(states, token, cache)
         token, logp = pick(logits, sampling.audio_temperature, uniform[:, 1 + number], sampling.audio_top_k)
         tokens.append(token)
         logps.append(logp)
@@ -324,7 +324,7 @@ class MoshiPolicy(Policy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """A dialogue as both streams heard it, in the model's delayed layout; what a user's clip says in words is not read.
+        """A dialogue as both audio streams, in the model's delayed layout; the transcript of a user's clip is not read.
 
         Raises:
             PolicyError: a system's turn, a turn without a clip, or more than the context holds.
@@ -336,9 +336,9 @@ class MoshiPolicy(Policy):
             if turn.role == "system" or turn.clip is None:
                 raise PolicyError(f"Moshi reads speech alone: leave out the {turn.role}'s turn {turn.text!r}, or speak it")
             codes = self._codes_of(turn.clip)
-            speaks, listens = (own, user) if turn.role == "assistant" else (user, own)
-            speaks.append(codes)
-            listens.append(self._quiet(len(codes)))
+            active, silent = (own, user) if turn.role == "assistant" else (user, own)
+            active.append(codes)
+            silent.append(self._quiet(len(codes)))
             words.append(self._monologue(turn.text if turn.role == "assistant" else "", len(codes)))
         if not turns:
             raise PolicyError("a prompt needs a turn")
@@ -514,7 +514,7 @@ class MoshiPolicy(Policy):
 
 
 def _text_ids(path: Path) -> MoshiText:
-    """Those of a checkpoint, or the release's."""
+    """Text ids of a checkpoint, or the release's."""
     if not path.is_file():
         return MoshiText()
     described = read_json(path)

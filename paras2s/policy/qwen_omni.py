@@ -2,7 +2,7 @@
 
 Two blocks an answer, each with its own clock: words up to and including `<|im_end|>`, and codes at 50 Hz up to and including
 their end. `Sampling.max_steps` limits each of them; words are far fewer than codes, so in effect it limits the sound. An
-answer of one token has nothing to say, and no sound.
+answer of one token has no words and no audio.
 
 Sampling is a loop of its own: transformers' `generate` (5.23) adds the codec's pad and begin embeddings to the talker's input
 only where a batch is padded, so that a prompt has two distributions. Here they are always added, and rows are padded on the
@@ -38,7 +38,7 @@ from paras2s.types import Block
 from paras2s.utils.io import write_bytes, write_json
 
 INPUT_RATE_HZ, OUTPUT_RATE_HZ = 16_000, 24_000
-# Samples a mel frame, and what is heard at once (released `preprocessor_config.json`).
+# Samples a mel frame, and the longest clip (released `preprocessor_config.json`).
 HOP, MAX_CLIP_S = 160, 300.0
 AUDIO_BOS, AUDIO, AUDIO_EOS = "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"
 START, END = "<|im_start|>", "<|im_end|>"
@@ -98,7 +98,7 @@ class OmniIds:
 def replies_of(block: Block, end: int) -> np.ndarray:
     """How many words of each answer are spoken [G]: all but the last token, which the thinker never read.
 
-    A reply ends with its first `end` (which also pads), or with its block. The `sampled` mask has no say: a learner that
+    A reply ends with its first `end` (which also pads), or with its block. The `sampled` mask is not read: a learner that
     masks words out does not change what the sound was conditioned on.
     """
     ends = block.tokens[:, :, 0] == end
@@ -109,17 +109,17 @@ class OmniNetwork(nn.Module):
     """Thinker, talker and token2wav under transformers' names; forward is the teacher-forced pass.
 
     `talker_gradient`: whether the sound's gradient reaches the thinker through its states. Off by default: an answer has
-    hundreds of codes and tens of words, so what a voice does badly would be mended by changing what is said. The sound is
+    hundreds of codes and tens of words, so a bad voice would be mended by changing the words. The sound is
     then differentiated as if those states were given, which is not the whole gradient of the joint probability.
     """
 
     forbidden: Tensor
 
-    def __init__(self, whole: Any, ids: OmniIds, talker_gradient: bool) -> None:
+    def __init__(self, released: Any, ids: OmniIds, talker_gradient: bool) -> None:
         super().__init__()
-        self.thinker: Any = whole.thinker
-        self.talker: Any = whole.talker
-        self.token2wav: Any = whole.token2wav
+        self.thinker: Any = released.thinker
+        self.talker: Any = released.talker
+        self.token2wav: Any = released.token2wav
         self.ids, self.talker_gradient, self.gradient_checkpointing = ids, talker_gradient, False
         forbidden = torch.arange(self.talker.config.vocab_size) >= ids.codes
         forbidden[list(ids.codec_ends)] = False
@@ -147,16 +147,17 @@ class OmniNetwork(nn.Module):
         lengths = torch.tensor([prompt.length for prompt in prompts], device=self.device)
         rows = [torch.tensor(np.stack([prompt.text_ids, prompt.continuous], 1)) for prompt in prompts]
         tokens, sound = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.device).unbind(-1)
-        x, heard = self.words(tokens), sound.bool()
+        x, is_audio = self.words(tokens), sound.bool()
         # A mask and a concatenation have one order, so clips need not be told apart.
         parts = [prompt.features[prompt.continuous] for prompt in prompts if prompt.features is not None]
         if parts:
-            x = x.masked_scatter(heard[..., None], torch.from_numpy(np.concatenate(parts)).to(x))
-        return x, heard, lengths
+            x = x.masked_scatter(is_audio[..., None], torch.from_numpy(np.concatenate(parts)).to(x))
+        return x, is_audio, lengths
 
-    def conditions(self, hidden: Tensor, x: Tensor, heard: Tensor) -> Tensor:
-        """What the talker reads of the thinker [N, L, H]: states plus input, of which sound is left out."""
-        states = hidden + torch.cat([x[:, : heard.shape[1]].masked_fill(heard[..., None], 0.0), x[:, heard.shape[1] :]], 1)
+    def conditions(self, hidden: Tensor, x: Tensor, is_audio: Tensor) -> Tensor:
+        """Talker inputs from the thinker [N, L, H]: states plus input, without the embeddings of the question's audio."""
+        length = is_audio.shape[1]
+        states = hidden + torch.cat([x[:, :length].masked_fill(is_audio[..., None], 0.0), x[:, length:]], 1)
         return states if self.talker_gradient else states.detach()
 
     def marks(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,22 +177,22 @@ class OmniNetwork(nn.Module):
         self.train(self.gradient_checkpointing)
         texts, sounds = [blocks[0] for blocks in answers], [blocks[1] for blocks in answers]
         owner = torch.repeat_interleave(torch.tensor([len(block.tokens) for block in texts])).to(self.device)
-        x, heard, lengths = (part[owner] for part in self.read(prompts))
+        x, is_audio, lengths = (part[owner] for part in self.read(prompts))
         tokens, sampled = _stack(texts, self.ids.end, self.device)
         x = _behind(x, lengths, self.words(tokens[:, :-1]))
         hidden = _run(self.thinker.model.language_model, x)
         text = _score(self.thinker.lm_head, hidden, lengths - 1, tokens, sampled, sampling.text_temperature)
-        states = self.conditions(hidden, x, heard)
+        states = self.conditions(hidden, x, is_audio)
         counts = np.concatenate([replies_of(block, self.ids.end) for block in texts])
         tokens, sampled = _stack(sounds, self.ids.codec_pad, self.device)
         begin, end, pad = self.marks()
         step, count = torch.arange(tokens.shape[1], device=self.device), torch.from_numpy(counts).to(self.device)[:, None, None]
         place = (lengths[:, None] + step).clamp(max=states.shape[1] - 1)
-        said = states.gather(1, place[..., None].expand(-1, -1, states.shape[2]))
-        said = torch.where(step[:, None] < count, said, torch.where(step[:, None] == count, end, pad))
+        reply = states.gather(1, place[..., None].expand(-1, -1, states.shape[2]))
+        reply = torch.where(step[:, None] < count, reply, torch.where(step[:, None] == count, end, pad))
         before = torch.cat([torch.full_like(tokens[:, :1], self.ids.codec_begin), tokens[:, :-1]], 1)
-        tail = torch.cat([begin.expand(len(said), 1, -1), said + self.codec(before)], 1)
-        x = self.talker.thinker_to_talker_proj(_behind(states[:, : heard.shape[1]], lengths, tail))
+        tail = torch.cat([begin.expand(len(reply), 1, -1), reply + self.codec(before)], 1)
+        x = self.talker.thinker_to_talker_proj(_behind(states[:, : is_audio.shape[1]], lengths, tail))
         hidden = _run(self.talker.model, x)
         audio = _score(self.codec_logits, hidden, lengths + 1, tokens, sampled, sampling.audio_temperature)
         return text, audio
@@ -199,7 +200,7 @@ class OmniNetwork(nn.Module):
     @torch.inference_mode()
     def sample(self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, uniforms: Tensor) -> tuple[_Drawn, _Drawn]:
         """Words and codes of N answers from one prefill a prompt; `uniforms` [N, T, 2]."""
-        x, heard, lengths = self.read(prompts)
+        x, is_audio, lengths = self.read(prompts)
         everyone = torch.arange(len(uniforms), device=self.device)
         reading = _Reading(self.thinker.model.language_model, x, lengths, group_size, sampling.max_steps)
         state = reading.states[everyone // group_size, reading.lengths - 1]
@@ -213,24 +214,24 @@ class OmniNetwork(nn.Module):
 
         how = (sampling.text_temperature, sampling.text_top_k)
         text = _roll(reading, state, everyone, uniforms[..., 0], self.thinker.lm_head, how, next_word, (self.ids.end,))
-        said = x.new_zeros(len(uniforms), max(len(read), 1), x.shape[-1])
+        reply = x.new_zeros(len(uniforms), max(len(read), 1), x.shape[-1])
         for step, (rows, spoken) in enumerate(read):
-            said[rows, step] = spoken
+            reply[rows, step] = spoken
         count = text.counts - 1
         speaking = (count > 0).nonzero()[:, 0] if sampling.speak else everyone[:0]
         if not len(speaking):
             none = torch.zeros_like(count)
             return text, _Drawn(none[:, None], none[:, None].to(text.logp), none, none > 0)
         begin, end, pad = self.marks()
-        x = _behind(self.conditions(reading.states, x, heard), lengths, begin.expand(len(prompts), 1, -1))
+        x = _behind(self.conditions(reading.states, x, is_audio), lengths, begin.expand(len(prompts), 1, -1))
         project = self.talker.thinker_to_talker_proj
         reading = _Reading(self.talker.model, project(x), lengths + 1, group_size, sampling.max_steps)
-        reading.keep(speaking)
+        reading.select(speaking)
 
         def next_code(rows: Tensor, step: int, tokens: Tensor) -> Tensor:
             # A code is read together with the next word; the first word goes with the codec's begin, at step -1.
             behind = torch.where((count[rows] == step + 1)[:, None], end, pad)
-            word = torch.where((count[rows] > step + 1)[:, None], said[rows, min(step + 1, said.shape[1] - 1)], behind)
+            word = torch.where((count[rows] > step + 1)[:, None], reply[rows, min(step + 1, reply.shape[1] - 1)], behind)
             return reading.feed(project(word + self.codec(tokens)))
 
         state = next_code(speaking, -1, torch.full_like(speaking, self.ids.codec_begin))
@@ -241,7 +242,7 @@ class OmniNetwork(nn.Module):
 def _run(stack: Any, x: Tensor, start: Tensor | None = None, seen: Tensor | None = None, cache: Any = None) -> Tensor:
     """A decoder's states [N, L, .] of inputs that start at `start` [N], or at 0; padding on the right is never looked at.
 
-    Sound without pictures has the positions of text, three equal rows (`get_rope_index`), so nobody is asked; a test compares.
+    Sound without pictures has the positions of text, three equal rows (`get_rope_index`), so it is not called; a test compares.
     """
     position = torch.arange(x.shape[1], device=x.device) + (0 if start is None else start[:, None])
     how = {"position_ids": position.expand(3, len(x), -1), "past_key_values": cache, "use_cache": cache is not None}
@@ -276,7 +277,7 @@ def _stack(blocks: Sequence[Block], pad: int, device: torch.device) -> tuple[Ten
 
 
 class _Reading:
-    """What a decoder has read: each prompt once, and behind it the answers' tokens, n rows of them.
+    """A decoder's KV cache: each prompt once, and behind it the answers' tokens, n rows of them.
 
     Prompts are padded on the right, so that a short one's padding lies between it and its answers; `seen` hides it.
     """
@@ -298,15 +299,15 @@ class _Reading:
         seen = self.seen[:, : self.width + self.count]
         return _run(self.stack, x[:, None], self.lengths + self.count - 1, seen, self.cache)[:, -1]
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these rows alone."""
+    def select(self, rows: Tensor) -> None:
+        """Drop all rows but these."""
         self.cache.batch_select_indices(rows)
         self.lengths, self.seen = self.lengths[rows], self.seen[rows]
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """One stream of N answers: tokens and log-probs [N, T], how many were drawn of each [N], and who came to an end [N]."""
+    """One stream of N answers: tokens and log-probs [N, T], how many were drawn of each [N], and whether each ended [N]."""
 
     tokens: Tensor
     logp: Tensor
@@ -337,9 +338,9 @@ def _roll(
             break
         # Ended answers leave in bulk: moving the cache costs more than a few idle rows.
         if 8 * int(done.sum()) >= len(active):
-            keep = (~done).nonzero()[:, 0]
-            reading.keep(keep)
-            active = active[keep]
+            remaining = (~done).nonzero()[:, 0]
+            reading.select(remaining)
+            active = active[remaining]
         state = advance(active, step, tokens[active, step])
     return _Drawn(tokens, logp, counts, ended)
 
@@ -360,15 +361,15 @@ class QwenOmniPolicy(Policy):
     model: OmniNetwork
 
     def __init__(
-        self, whole: Any, tokenizer: Any, speakers: dict[str, Any], speaker: str = SPEAKER, talker_gradient: bool = False
+        self, released: Any, tokenizer: Any, speakers: dict[str, Any], speaker: str = SPEAKER, talker_gradient: bool = False
     ) -> None:
         from transformers import WhisperFeatureExtractor
 
         if speaker not in speakers:
             raise PolicyError(f"no speaker {speaker!r}; there are {', '.join(sorted(speakers))}")
-        if not whole.has_talker:
+        if not released.has_talker:
             raise PolicyError("this model has no talker (enable_audio_output is false), so it cannot speak")
-        self.config, self.tokenizer, self.speakers = whole.config, tokenizer, speakers
+        self.config, self.tokenizer, self.speakers = released.config, tokenizer, speakers
         self.voice = speakers[speaker]
         self.special = {name: tokenizer.convert_tokens_to_ids(name) for name in (START, END, AUDIO_BOS, AUDIO, AUDIO_EOS)}
         thinker = self.config.thinker_config
@@ -379,11 +380,11 @@ class QwenOmniPolicy(Policy):
             if placed.get(name, number) != number:
                 raise PolicyError(f"{name} is {number} to the tokenizer and {placed[name]} to the config")
         self.ids = OmniIds.read(self.config, self.special[END], int(self.voice["bos_token"]))
-        self.model = OmniNetwork(whole, self.ids, talker_gradient)
+        self.model = OmniNetwork(released, self.ids, talker_gradient)
         self.companions: dict[str, bytes] = {}
         self.mel: Any = WhisperFeatureExtractor(feature_size=128, n_fft=400, hop_length=HOP, chunk_length=int(MAX_CLIP_S))  # type: ignore[no-untyped-call]
         self.spec = self._spec()
-        self._freeze_what_is_given()
+        self._freeze_towers()
 
     def _spec(self) -> PolicySpec:
         config, wave = self.config, self.config.token2wav_config
@@ -399,8 +400,8 @@ class QwenOmniPolicy(Policy):
             code_format=f"qwen2.5-omni-{self.ids.codes}@{rate_hz:g}",
         )  # fmt: skip
 
-    def _freeze_what_is_given(self) -> None:
-        """The towers run when a prompt is encoded and never again, so nothing could teach them; token2wav is a decoder."""
+    def _freeze_towers(self) -> None:
+        """The towers run when a prompt is encoded and never again, so they get no gradient; token2wav is a decoder."""
         for part in (self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.token2wav):
             part.requires_grad_(False)
 
@@ -413,12 +414,12 @@ class QwenOmniPolicy(Policy):
     def merge_lora(self) -> None:
         """As every policy's; the towers stay frozen."""
         super().merge_lora()
-        self._freeze_what_is_given()
+        self._freeze_towers()
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """The chat template's text, each clip as the audio tower hears it; without a system turn, the makers'.
+        """The chat template's text, each clip as the audio tower's output; without a system turn, the makers'.
 
-        A user's clip is heard, so its transcript is not read. Of an assistant's turn the words are read and not the sound, as
+        The transcript of a user's clip is not read. Of an assistant's turn the words are read and not the sound, as
         the model remembers its own. What looks like a special token in somebody's words stays words.
 
         Raises:
@@ -434,7 +435,7 @@ class QwenOmniPolicy(Policy):
                 samples = turn.clip.at(INPUT_RATE_HZ).samples
                 places, duration_s = audio_tokens(len(samples)), turn.clip.duration_s
                 if places < 1 or duration_s > MAX_CLIP_S:
-                    raise PolicyError(f"a clip of {duration_s:.3f} s; Qwen2.5-Omni hears 0.03 s to {MAX_CLIP_S:.0f} s")
+                    raise PolicyError(f"a clip of {duration_s:.3f} s; Qwen2.5-Omni takes 0.03 s to {MAX_CLIP_S:.0f} s")
                 clips.append(samples)
                 sound = [self.special[AUDIO]] * places
                 ids += [*self._words("user\n"), self.special[AUDIO_BOS], *sound, self.special[AUDIO_EOS]]
@@ -448,16 +449,16 @@ class QwenOmniPolicy(Policy):
         continuous = text == self.special[AUDIO]
         features = None
         if clips:
-            heard = self._hear(clips)
-            features = np.zeros((len(text), heard.shape[1]), dtype=heard.dtype)
-            features[continuous] = heard
+            vectors = self._audio_features(clips)
+            features = np.zeros((len(text), vectors.shape[1]), dtype=vectors.dtype)
+            features[continuous] = vectors
         return Prompt(np.zeros((len(text), 0), dtype=np.int64), text, features, continuous)
 
     def _words(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
     @torch.inference_mode()
-    def _hear(self, clips: Sequence[np.ndarray]) -> np.ndarray:
+    def _audio_features(self, clips: Sequence[np.ndarray]) -> np.ndarray:
         """The audio tower's output for all clips in order [n, H].
 
         Mel features are what the processor gives when it pads to 300 s, in less time: zeros behind each clip keep its last
@@ -470,9 +471,9 @@ class QwenOmniPolicy(Policy):
         mask = torch.tensor([[1] * count + [0] * (max(frames) - count) for count in frames], device=self.device)
         tower = self.model.thinker.model.audio_tower.eval()
         mel = made["input_features"][..., : max(frames)].to(self.device, tower.conv1.weight.dtype)
-        heard = self.model.thinker.model.get_audio_features(mel, mask).last_hidden_state
+        encoded = self.model.thinker.model.get_audio_features(mel, mask).last_hidden_state
         # numpy knows no bfloat16.
-        return np.asarray(heard.to(torch.promote_types(heard.dtype, torch.float32)).cpu().numpy())
+        return np.asarray(encoded.to(torch.promote_types(encoded.dtype, torch.float32)).cpu().numpy())
 
     def generate(
         self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
@@ -485,11 +486,11 @@ class QwenOmniPolicy(Policy):
             part = slice(start, start + at_once)
             uniforms = uniforms_of(seeds[part], sampling.max_steps, 2).to(self.device)
             text, audio = self.model.sample(prompts[part], group_size, sampling, uniforms)
-            whole = text.ended & (audio.ended | (audio.counts == 0))
+            complete = text.ended & (audio.ended | (audio.counts == 0))
             for number, group in enumerate(seeds[part]):
                 rows = slice(number * group_size, (number + 1) * group_size)
                 blocks = (_pack("text", text, rows, self.ids.end), _pack("audio0", audio, rows, self.ids.codec_pad))
-                finish = tuple("eos" if end else "length" for end in whole[rows].tolist())
+                finish = tuple("eos" if end else "length" for end in complete[rows].tolist())
                 found.append(Generation(blocks, finish, tuple(group)))
         return found
 
@@ -556,7 +557,7 @@ class QwenOmniPolicy(Policy):
             speakers = torch.load(folder / SPEAKERS_FILE, weights_only=True, map_location="cpu")
         except Exception as error:
             # transformers, tokenizers and pickle raise what they like.
-            raise PolicyError(f"{folder}: not a whole Qwen2.5-Omni ({one_line(error)[:300]})") from error
+            raise PolicyError(f"{folder}: not a complete Qwen2.5-Omni ({one_line(error)[:300]})") from error
         policy = cls(_empty(config, dtype or stored_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
         policy.reload(folder)
         policy.companions = {name: (folder / name).read_bytes() for name in COMPANIONS if (folder / name).is_file()}
@@ -571,7 +572,7 @@ def stored_name(name: str) -> str:
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
-    """What a checkpoint's thinker is stored in."""
+    """The precision of a checkpoint's thinker."""
     from safetensors import safe_open
 
     for path in shard_files(folder):
@@ -592,6 +593,6 @@ def _empty(config: Any, dtype: torch.dtype) -> Any:
 
     with no_init_weights():
         with local_torch_dtype(dtype):
-            whole: Any = Qwen2_5OmniForConditionalGeneration(config)
-        whole.token2wav = Qwen2_5OmniToken2WavModel(config.token2wav_config)
-    return whole.eval()
+            released: Any = Qwen2_5OmniForConditionalGeneration(config)
+        released.token2wav = Qwen2_5OmniToken2WavModel(config.token2wav_config)
+    return released.eval()

@@ -1,4 +1,4 @@
-"""The policies there are. One is added here, or by an entry point in the group `paras2s.policies` of another package."""
+"""The table of policies. One is added here, or by an entry point in the group `paras2s.policies` of another package."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def policy_class(name: str) -> type[Policy]:
     if where is None:
         known = ", ".join(sorted(POLICIES.keys() | outside.keys()))
         raise PolicyError(f"no policy {name!r}; there are {known}, or give module:Class")
-    found = named(where, f"policy {name!r}")
+    policy_type = named(where, f"policy {name!r}")
     from paras2s.policy.base import Policy
 
-    if not (isinstance(found, type) and issubclass(found, Policy)):
+    if not (isinstance(policy_type, type) and issubclass(policy_type, Policy)):
         raise PolicyError(f"policy {name!r}: {where} is not a subclass of paras2s.policy.base.Policy")
-    return found
+    return policy_type
 
 
 def kind_of(folder: Path) -> str:
-    """Which policy a checkpoint is of, by what its config calls itself.
+    """The kind of policy of a checkpoint, from its config.
 
     Raises:
         PolicyError: no checkpoint, or of an architecture that nothing here reads.
@@ -80,7 +80,7 @@ def kind_of(folder: Path) -> str:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a whole policy is there: its description is written last."""
+    """Whether a complete policy is there: its description is written last."""
     return any((folder / name).is_file() for name in ("policy.json", "config.json"))
 
 
@@ -105,7 +105,7 @@ def load_policy(
 
 
 def named(where: str, key: str) -> Any:
-    """What `module:attribute` names.
+    """The object that `module:attribute` names.
 
     Raises:
         PolicyError: there is no such thing.

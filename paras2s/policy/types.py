@@ -1,4 +1,4 @@
-"""What travels between a policy and everyone else (one form for dual-stream, interleaved and framed models)."""
+"""The records that policies take and give, in one form for dual-stream, interleaved and framed models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paras2s.types import Block
 class Turn:
     """One message of a dialogue.
 
-    A user's clip may come with what a recogniser heard in it; an assistant's turn with both is what was said, and its sound.
+    A user's clip may come with its transcript in `text`; an assistant's turn may hold its words, its audio, or both.
     """
 
     role: Literal["system", "user", "assistant"]
@@ -62,10 +62,10 @@ NO_PARAMETERS = r"(?!)"
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What is fixed about a policy.
+    """The fixed properties of a policy (docs/policies.md, "The spec").
 
     `joint_step`: several slots are sampled from one history. `lora_targets` and `adaptor_parameters` are patterns of
-    names: modules that LoRA goes on, and parameters that take the question in and say nothing. `sharded` is a pattern of
+    names: modules that LoRA goes on, and parameters of the audio input. `sharded` is a pattern of
     the modules that are sharded over devices one by one. `context_steps`: prompt and answer together, None: no limit.
     `code_format` says whose codes a rollout holds, so that a reward may read them without their sound.
     """
@@ -88,9 +88,9 @@ class PolicySpec:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample.
+    """Sampling options.
 
-    `top_k` of a stream (0: all) is for trying a released model as its makers do; what learns is sampled without it, since
+    `top_k` of a stream (0: all) is for trying a released model as its makers do; training samples without it, since
     a truncated policy is not the one whose log-probs are trained. `speak` False answers in text alone, where a policy can.
     """
 
@@ -103,7 +103,7 @@ class Sampling:
 
     @property
     def truncated(self) -> bool:
-        """Whether some tokens cannot be drawn that the policy gives a probability."""
+        """Whether tokens with a probability above 0 may be cut off."""
         return bool(self.text_top_k or self.audio_top_k)
 
 
@@ -130,7 +130,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Generation:
-    """What `Policy.generate` gives for one prompt: G answers in blocks of token slots."""
+    """The result of `Policy.generate` for one prompt: G answers in blocks of token slots."""
 
     blocks: tuple[Block, ...]
     finish_reason: tuple[str, ...]

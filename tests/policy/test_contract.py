@@ -35,7 +35,7 @@ from paras2s.types import Block
 def embedded_subject(policy: EmbeddedPolicy | None = None) -> Subject:
     config = small_config(delay=2)
     prompts = tuple(small_prompt(config, clips, steps, seed) for seed, (clips, steps) in enumerate(((1, 4), (2, 3), (1, 1))))
-    return Subject(policy or small_policy(small_model(config)), prompts, TOLERANCE[torch.float64], words="b d")
+    return Subject(policy or small_policy(small_model(config)), prompts, TOLERANCE[torch.float64], text="b d")
 
 
 def kimi_subject(folder: Path) -> Subject:

@@ -90,7 +90,7 @@ def test_2_a_batch_is_its_prompts_one_by_one(case: tuple[InterleavedPolicy, list
         torch.testing.assert_close(logp[4 * number : 4 * number + 4, : own.shape[1]], own, atol=1e-10, rtol=0)
 
 
-def test_2_both_clips_of_a_prompt_are_heard(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:
+def test_2_both_clips_of_a_prompt_matter(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:
     policy, prompts = case
     (block,) = drawn(policy, prompts[1:2], 2)
     before = scored(policy, prompts[1:2], [block])

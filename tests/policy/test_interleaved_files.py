@@ -54,14 +54,14 @@ def test_loaded_and_saved_the_released_tensors_are_the_same(kind: str, dtype: to
     assert torch.equal(logits_of(again.model, ids), logits_of(policy.model.double(), ids))
 
 
-def test_what_was_saved_finds_the_frozen_ears_where_they_are(tmp_path: Path) -> None:
+def test_what_was_saved_finds_the_frozen_component_where_it_is(tmp_path: Path) -> None:
     policy = TinyGlm.load(write_glm(tmp_path / "released"))
     policy.save(tmp_path / "elsewhere" / "saved")
     again = TinyGlm.load(tmp_path / "elsewhere" / "saved")
     turns = tiny_turns()[0]
     assert again.encode_prompt(turns).text_ids.tolist() == policy.encode_prompt(turns).text_ids.tolist()
     again.save(tmp_path / "elsewhere" / "twice")
-    assert TinyGlm.load(tmp_path / "elsewhere" / "twice").part() == tmp_path / "released" / "glm-4-voice-tokenizer"
+    assert TinyGlm.load(tmp_path / "elsewhere" / "twice").component() == tmp_path / "released" / "glm-4-voice-tokenizer"
     (tmp_path / "released").rename(tmp_path / "moved")
     with pytest.raises(PolicyError, match="no glm-4-voice-tokenizer in it or beside it"):
         TinyGlm.load(tmp_path / "elsewhere" / "saved").encode_prompt(turns)

@@ -191,7 +191,7 @@ def test_step_prompts() -> None:
     assert prompt.text_ids.tolist() == wanted
     assert prompt.continuous.tolist() == [one == patch for one in wanted]
     assert prompt.features is not None
-    first, second = (policy.ears.features(turn.clip.at(16_000).samples) for turn in (turns[1], turns[3]) if turn.clip)
+    first, second = (policy.audio_encoder.features(turn.clip.at(16_000).samples) for turn in (turns[1], turns[3]) if turn.clip)
     np.testing.assert_array_equal(prompt.features[prompt.continuous], np.concatenate([first, second]))
     assert not prompt.features[~prompt.continuous].any()
     # Without a system turn there is the makers', and names of special tokens are text.

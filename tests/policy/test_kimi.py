@@ -152,7 +152,7 @@ def test_bfloat16_stays_bfloat16(tmp_path: Path) -> None:
 # -- prompts, targets, answers ----------------------------------------------------------------------------------------
 
 
-def test_a_prompt_hears_each_clip_by_its_codes_and_features(folder: Path) -> None:
+def test_a_prompt_holds_each_clip_by_its_codes_and_features(folder: Path) -> None:
     policy, first, second = KimiPolicy.load(folder), noise(20_000), noise(9_000, seed=1)
     prompt = policy.encode_prompt([Turn("user", clip=first), Turn("user", "Why?"), Turn("user", clip=second)])
     codes = [policy.tokenizer.encode(clip) for clip in (first, second)]

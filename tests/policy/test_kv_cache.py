@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as fn
 
-from paras2s.policy.dual_stream.kv_cache import AnswerMemory, PromptMemory, StepMemory
+from paras2s.policy.dual_stream.kv_cache import AnswerCache, DecodeCache, PromptCache
 
 LENGTHS = torch.tensor([5, 3])
 GROUP, STEPS, SIZE = 3, 4, 8
@@ -20,8 +20,8 @@ def draw(rows: int, heads: int, length: int, seed: int) -> Tensor:
     return torch.randn(rows, heads, length, SIZE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def read(heads: int, kv_heads: int) -> tuple[PromptMemory, Tensor, Tensor]:
-    memory = PromptMemory(LENGTHS)
+def read(heads: int, kv_heads: int) -> tuple[PromptCache, Tensor, Tensor]:
+    memory = PromptCache(LENGTHS)
     q, k, v = draw(2, heads, 5, 1), draw(2, kv_heads, 5, 2), draw(2, kv_heads, 5, 3)
     memory.attend(0, q, k, v)
     return memory, k, v
@@ -37,8 +37,8 @@ def plainly(row: int, q: Tensor, k: Tensor, v: Tensor, prompt_k: Tensor, prompt_
     return seen[0, :, length:]
 
 
-def seated(memory: PromptMemory, seats: int = 2) -> StepMemory:
-    found = StepMemory(memory, seats, GROUP, STEPS, prompt_width=7)
+def seated(memory: PromptCache, seats: int = 2) -> DecodeCache:
+    found = DecodeCache(memory, seats, GROUP, STEPS, prompt_width=7)
     found.admit(memory)
     return found
 
@@ -49,7 +49,7 @@ def test_all_ways_agree(heads: int, kv_heads: int) -> None:
     rows = 2 * GROUP
     q, k, v = draw(rows, heads, STEPS, 4), draw(rows, kv_heads, STEPS, 5), draw(rows, kv_heads, STEPS, 6)
     prompt_of = torch.arange(2).repeat_interleave(GROUP)
-    whole = AnswerMemory(memory, prompt_of, STEPS).attend(0, q, k, v)
+    whole = AnswerCache(memory, prompt_of, STEPS).attend(0, q, k, v)
     steps = seated(memory)
     one_by_one = []
     for step in range(STEPS):
@@ -84,7 +84,7 @@ def test_rows_that_leave_do_not_disturb_those_that_stay() -> None:
 def test_groups_that_enter_later_disturb_nobody() -> None:
     """Two groups of three; row 1, then all of the first group leave, and a third group takes their seat at step 2."""
     memory, *_ = read(4, 2)
-    late = PromptMemory(torch.tensor([4]))
+    late = PromptCache(torch.tensor([4]))
     late.attend(0, draw(1, 4, 4, 11), draw(1, 2, 4, 12), draw(1, 2, 4, 13))
     rows = 2 * GROUP
     q, k, v = draw(rows, 4, STEPS, 4), draw(rows, 2, STEPS, 5), draw(rows, 2, STEPS, 6)
@@ -117,6 +117,6 @@ def test_groups_that_enter_later_disturb_nobody() -> None:
 def test_a_branch_may_stop_early() -> None:
     memory, *_ = read(2, 2)
     q, k, v = draw(2, 2, STEPS, 4), draw(2, 2, STEPS, 5), draw(2, 2, STEPS, 6)
-    answers = AnswerMemory(memory, torch.tensor([0, 1]), STEPS)
+    answers = AnswerCache(memory, torch.tensor([0, 1]), STEPS)
     whole = answers.attend(0, q, k, v)
     torch.testing.assert_close(answers.attend(0, q[:, :, :2], k[:, :, :2], v[:, :, :2]), whole[:, :, :2])

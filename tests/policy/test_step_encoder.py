@@ -37,7 +37,7 @@ def log_mel(samples: np.ndarray, bins: int) -> Tensor:
     return (torch.maximum(logs, logs.max() - 8) + 4) / 4
 
 
-def ears_by_hand(weights: dict[str, Tensor], mel: Tensor, heads: int) -> Tensor:
+def encoder_by_hand(weights: dict[str, Tensor], mel: Tensor, heads: int) -> Tensor:
     """Vectors [T, H] of mel [bins, M], as the released forward counts them: lengths, mask and all."""
     width, heard = weights["encoder.conv1.bias"].shape[0], mel.shape[1] - 2
 
@@ -70,39 +70,42 @@ def ears_by_hand(weights: dict[str, Tensor], mel: Tensor, heads: int) -> Tensor:
 @pytest.mark.parametrize(
     ("samples", "vectors"), [(1, 0), (800, 1), (3200, 3), (3201, 3), (4960, 4), (16_000, 13), (25 * 16_000, 313)]
 )
-def test_the_ears_hear_what_the_released_arithmetic_does(samples: int, vectors: int, tmp_path: Path) -> None:
+def test_the_audio_encoder_does_what_the_released_arithmetic_does(samples: int, vectors: int, tmp_path: Path) -> None:
     policy = tiny_step_once()
     clip = sliding(samples / 16_000, 16_000, 180).samples[:samples]
     assert len(clip) == samples
-    found = policy.ears.features(clip)
+    found = policy.audio_encoder.features(clip)
     assert found.shape == (vectors, 16)
     assert found.dtype == np.float64
-    assert policy.ears.config.vectors(samples) == vectors
+    assert policy.audio_encoder.config.vectors(samples) == vectors
     weights = {name: value for name, value in policy.tensors().items() if name.startswith(("encoder.", "adapter."))}
-    wanted = ears_by_hand(weights, log_mel(clip, 8).double(), heads=2).numpy()
+    wanted = encoder_by_hand(weights, log_mel(clip, 8).double(), heads=2).numpy()
     np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=0)
     if vectors > 2:
         assert np.abs(found[1] - found[0]).max() > 1e-2
 
 
-def test_long_sound_is_heard_in_pieces_of_25_s() -> None:
+def test_long_clips_are_encoded_in_pieces_of_25_s() -> None:
     policy = tiny_step_once()
     clip = sliding(27.0, 16_000, 180)
     prompt = policy.encode_prompt([Turn("user", clip=clip)])
     runs = [(held, len(list(group))) for held, group in itertools.groupby(prompt.continuous.tolist())]
     assert [count for held, count in runs if held] == [313, 25]
     assert prompt.features is not None
-    pieces = [policy.ears.features(clip.samples[: 25 * 16_000]), policy.ears.features(clip.samples[25 * 16_000 :])]
+    pieces = [
+        policy.audio_encoder.features(clip.samples[: 25 * 16_000]),
+        policy.audio_encoder.features(clip.samples[25 * 16_000 :]),
+    ]
     np.testing.assert_array_equal(prompt.features[prompt.continuous], np.concatenate(pieces))
 
 
-def test_what_cannot_be_heard_is_refused() -> None:
-    ears = tiny_step_once().ears
-    assert ears.longest == 30 * 16_000 - 479
-    for samples in (0, ears.longest + 1):
-        with pytest.raises(AudioError, match="hears 1 to"):
-            ears.features(np.zeros(samples, dtype=np.float32))
-    assert not any(parameter.requires_grad for parameter in ears.parameters())
+def test_clips_that_do_not_fit_are_refused() -> None:
+    encoder = tiny_step_once().audio_encoder
+    assert encoder.longest == 30 * 16_000 - 479
+    for samples in (0, encoder.longest + 1):
+        with pytest.raises(AudioError, match="takes 1 to"):
+            encoder.features(np.zeros(samples, dtype=np.float32))
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
 
 
 def test_vectors_of_the_released_sizes() -> None:

@@ -164,7 +164,7 @@ def write_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def write_glm(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64) -> Path:
-    """What `Glm4VoicePolicy.load` reads, its ears included."""
+    """What `Glm4VoicePolicy.load` reads, its speech tokenizer included."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(GLM_CONFIG))
     ranks = [b"%s %d" % (base64.b64encode(bytes([byte])), byte) for byte in range(256)]
@@ -173,9 +173,9 @@ def write_glm(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64) -
     (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
     (folder / "tokenization_chatglm.py").write_text("# the makers'\n")
     write_shards(folder, random_tensors(shapes_of_glm(), GLM_CONFIG["eos_token_id"], slice(268, 332), seed, dtype))
-    encoder = folder / "glm-4-voice-tokenizer"
-    encoder.mkdir()
-    save_tokenizer(encoder, encoder_of(SMALL), SMALL)
+    tokenizer = folder / "glm-4-voice-tokenizer"
+    tokenizer.mkdir()
+    save_tokenizer(tokenizer, encoder_of(SMALL), SMALL)
     return folder
 
 

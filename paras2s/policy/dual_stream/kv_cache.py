@@ -1,7 +1,7 @@
-"""What attention reads again: a prompt's keys and values, read once for all its answers, and those of the answers.
+"""KV caches: a prompt's keys and values, read once for all its answers, and those of the answers.
 
-Three kinds behind one method, `attend`: `PromptMemory` while prompts are read, `AnswerMemory` while whole answers are
-scored behind them, `StepMemory` while answers grow step by step.
+Three kinds behind one method, `attend`: `PromptCache` while prompts are read, `AnswerCache` while whole answers are
+scored behind them, `DecodeCache` while answers grow step by step.
 Alphabet: B prompts, G answers a prompt, N rows, H heads, J key heads, P longest prompt, T steps, D head size.
 """
 
@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.nn import functional as fn
 
 
-class Memory(Protocol):
+class KVCache(Protocol):
     """Attention of one layer; layers are counted through the shared ones, the text branch and the audio branch."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Queries [N, H, L, D] over what is remembered and keys and values [N, J, L, D]; gives [N, H, L, D]."""
+        """Queries [N, H, L, D] over the cache and keys and values [N, J, L, D]; gives [N, H, L, D]."""
 
 
-class PromptMemory:
+class PromptCache:
     """Keys and values [B, J, P, D] of every layer, with their gradients; prompts are padded on the right."""
 
     def __init__(self, lengths: Tensor) -> None:
@@ -29,21 +29,21 @@ class PromptMemory:
         self.pairs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal; what stands behind a prompt's end is never seen from inside it."""
+        """Causal; what stands behind a prompt's end is never attended to from inside it."""
         self.pairs[layer] = k, v
         return fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
     def unseen(self, like: Tensor) -> Tensor:
-        """What to add to scores over the prompts [B, P]: minus infinity on padding."""
+        """Mask to add to scores over the prompts [B, P]: minus infinity on padding."""
         places = torch.arange(int(self.lengths.max()), device=self.lengths.device)
-        seen = torch.zeros(len(self.lengths), len(places), dtype=like.dtype, device=like.device)
-        return seen.masked_fill(places >= self.lengths[:, None], float("-inf"))
+        attended = torch.zeros(len(self.lengths), len(places), dtype=like.dtype, device=like.device)
+        return attended.masked_fill(places >= self.lengths[:, None], float("-inf"))
 
 
-class AnswerMemory:
+class AnswerCache:
     """Whole answers, each behind its prompt: row n continues prompt `prompt_of[n]`."""
 
-    def __init__(self, prompts: PromptMemory, prompt_of: Tensor, steps: int) -> None:
+    def __init__(self, prompts: PromptCache, prompt_of: Tensor, steps: int) -> None:
         self.prompts, self.prompt_of, self.steps = prompts, prompt_of, steps
         self._mask: Tensor | None = None
 
@@ -53,10 +53,10 @@ class AnswerMemory:
         k = torch.cat([prompt_k.index_select(0, self.prompt_of), k], 2)
         v = torch.cat([prompt_v.index_select(0, self.prompt_of), v], 2)
         steps, prompt = q.shape[2], prompt_k.shape[2]
-        mask = self._whole_mask(q)[..., :steps, : prompt + steps]
+        mask = self._full_mask(q)[..., :steps, : prompt + steps]
         return fn.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
-    def _whole_mask(self, like: Tensor) -> Tensor:
+    def _full_mask(self, like: Tensor) -> Tensor:
         if self._mask is None:
             over_prompt = self.prompts.unseen(like).index_select(0, self.prompt_of)
             square = torch.full((self.steps, self.steps), float("-inf"), dtype=like.dtype, device=like.device)
@@ -66,8 +66,8 @@ class AnswerMemory:
         return self._mask
 
 
-class StepMemory:
-    """Answers that grow by one step at a time, beside the prompts they stand behind, each kept once for its group.
+class DecodeCache:
+    """Answers that grow by one step at a time, beside the prompts they stand behind, each stored once for its group.
 
     Everything is preallocated: `seats` prompts of `prompt_width` positions, G answers of `capacity` steps behind each. A
     group is admitted to a free seat and leaves it with its last answer, so that others can enter while answers grow.
@@ -75,7 +75,7 @@ class StepMemory:
     a step and not once an answer.
     """
 
-    def __init__(self, like: PromptMemory, seats: int, group_size: int, capacity: int, prompt_width: int) -> None:
+    def __init__(self, like: PromptCache, seats: int, group_size: int, capacity: int, prompt_width: int) -> None:
         key = like.pairs[0][0]
         _, heads, _, size = key.shape
         of_prompts, of_answers = (len(like.pairs), seats, heads), (len(like.pairs), seats * group_size, heads)
@@ -96,8 +96,8 @@ class StepMemory:
         taken = set((self.places // self.group_size).tolist())
         return [seat for seat in range(self.seats) if seat not in taken]
 
-    def admit(self, read: PromptMemory) -> None:
-        """Seat the groups behind these prompts; their rows follow the rows there are."""
+    def admit(self, read: PromptCache) -> None:
+        """Give a seat to the groups behind these prompts; their rows follow the rows there are."""
         count, width = len(read.lengths), int(read.lengths.max())
         seats = torch.tensor(self.free_seats[:count], device=self.places.device)
         for layer, (key, value) in read.pairs.items():
@@ -110,18 +110,18 @@ class StepMemory:
         self._settle()
 
     def advance(self) -> None:
-        """One step is through all layers."""
+        """Moves on by one step, after all layers have read it."""
         self.lengths = self.lengths + 1
         self._longest += 1
         if self._own_unseen is not None:
             self._mask_own()
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows only, in ascending order."""
-        kept = len(rows)
+        """Drop all rows but these, in ascending order."""
+        count = len(rows)
         for held in (self.keys, self.values):
             written = held[:, : len(self.places), :, : self._longest]
-            held[:, :kept, :, : self._longest] = written.index_select(1, rows)
+            held[:, :count, :, : self._longest] = written.index_select(1, rows)
         self.places, self.lengths = self.places[rows], self.lengths[rows]
         self._settle()
 
@@ -144,17 +144,17 @@ class StepMemory:
         if self._own_unseen is not None:
             over_own = over_own + self._own_unseen
         weights = torch.cat([over_prompt, over_own], -1).softmax(-1)
-        seen = weights[..., width:] @ self.values[layer, :rows, :, :stop]
-        seen = seen + self._by_row(self._by_prompt(weights[..., :width]) @ prompt_v, q.shape[2])
-        return seen.view(rows, -1, 1, size)
+        attended = weights[..., width:] @ self.values[layer, :rows, :, :stop]
+        attended = attended + self._by_row(self._by_prompt(weights[..., :width]) @ prompt_v, q.shape[2])
+        return attended.view(rows, -1, 1, size)
 
     def _settle(self) -> None:
-        """What follows from who is there, once for all layers and steps until that changes."""
+        """Recomputes masks and widths, which hold for all layers and steps until rows change."""
         count = len(self.places)
         lengths = self.prompt_lengths[self.places // self.group_size]
         self._rows = torch.arange(count, device=self.places.device)
         # All seats taken in order: queries can be viewed by prompt, and need not be put in place.
-        self._whole = count == self.seats * self.group_size and bool((self.places == self._rows).all())
+        self._full = count == self.seats * self.group_size and bool((self.places == self._rows).all())
         self._width = int(lengths.max()) if count else 0
         self._longest = int(self.lengths.max()) if count else 0
         self._unseen: Tensor | None = None
@@ -174,9 +174,9 @@ class StepMemory:
         return zeros.masked_fill(where, float("-inf"))[:, None, None]
 
     def _by_prompt(self, x: Tensor) -> Tensor:
-        """Rows [N, J, R, E] to [seats, J, G R, E]; where nobody sits there are zeros."""
+        """Rows [N, J, R, E] to [seats, J, G R, E]; empty seats hold zeros."""
         _, heads, repeats, size = x.shape
-        if not self._whole:
+        if not self._full:
             whole = torch.zeros(self.seats * self.group_size, heads, repeats, size, dtype=x.dtype, device=x.device)
             x = whole.index_copy_(0, self.places, x)
         x = x.view(self.seats, self.group_size, heads, repeats, size).transpose(1, 2)
@@ -186,4 +186,4 @@ class StepMemory:
         """The way back: [seats, J, G R, E] to [N, J, R, E]."""
         heads, size = x.shape[1], x.shape[3]
         x = x.view(self.seats, heads, self.group_size, repeats, size).transpose(1, 2).reshape(-1, heads, repeats, size)
-        return x if self._whole else x.index_select(0, self.places)
+        return x if self._full else x.index_select(0, self.places)

@@ -1,4 +1,4 @@
-"""Teacher-forced log-probs of `DualStreamNetwork`: what the learner differentiates, and what the sampler must agree with.
+"""Teacher-forced log-probs of `DualStreamNetwork`, which the learner differentiates and the sampler must agree with.
 
 Alphabet: B prompts, N answers in all, T steps, S slots, n scored tokens, V vocabulary.
 """
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.kv_cache import AnswerMemory, PromptMemory
+from paras2s.policy.dual_stream.kv_cache import AnswerCache, PromptCache
 from paras2s.policy.dual_stream.network import DualStreamNetwork
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.types import Block
@@ -50,15 +50,15 @@ def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], device: tor
 
 
 def _check_ids(config: DualStreamConfig, where: str, *ids: np.ndarray) -> None:
-    for held in ids:
+    for array in ids:
         # An index error of the embedding would say neither which id nor whose.
-        if held.size and not 0 <= held.min() <= held.max() < config.vocab_size:
-            wrong = int(held.max() if held.min() >= 0 else held.min())
+        if array.size and not 0 <= array.min() <= array.max() < config.vocab_size:
+            wrong = int(array.max() if array.min() >= 0 else array.min())
             raise PolicyError(f"{where} holds id {wrong}, and the vocabulary ends at {config.vocab_size - 1}")
 
 
 def in_parts(score: Callable[..., Tensor], width: int, *rows: Tensor) -> Tensor:
-    """`score` of rows [n, ...], each of which makes `width` logits; [n, ...] whole, in parts where they are too many."""
+    """`score` of rows [n, ...], each of which makes `width` logits; [n, ...] at once, or in parts where they are too many."""
     at_once = max(1, LOGITS_AT_ONCE // width)
     if len(rows[0]) <= at_once:
         return score(*rows)
@@ -83,7 +83,7 @@ def teacher_forced(model: DualStreamNetwork, prompts: Sequence[Prompt], blocks: 
     tokens, sampled = _stack_blocks(config, blocks, steps)
     counts, tokens, sampled = _fed_steps(sampled), tokens.to(device), sampled.to(device)
     audio, text, features, continuous, lengths = pad_prompts(config, prompts, device)
-    read = PromptMemory(lengths)
+    read = PromptCache(lengths)
     x = model.embed(audio, text, features, continuous)
     states = model.hidden(x, torch.arange(text.shape[1], device=device).expand(text.shape), read)
     prompt_of = torch.repeat_interleave(torch.tensor([block.tokens.shape[0] for block in blocks])).to(device)
@@ -98,7 +98,7 @@ def teacher_forced(model: DualStreamNetwork, prompts: Sequence[Prompt], blocks: 
 
 def _score_rows(
     model: DualStreamNetwork,
-    read: PromptMemory,
+    read: PromptCache,
     ends: Sequence[Tensor | None],
     prompt_of: Tensor,
     tokens: Tensor,
@@ -114,9 +114,9 @@ def _score_rows(
     fed = tokens[:, :count]
     positions = read.lengths[prompt_of][:, None] + torch.arange(count, device=tokens.device)
     text_count = int(_fed_steps(sampled[..., :1]).max())
-    memory = AnswerMemory(read, prompt_of, count)
+    cache = AnswerCache(read, prompt_of, count)
     x = model.embed(fed[..., 1:], fed[..., 0], None, None)
-    states = model.hidden(x, positions, memory, text_steps=text_count)
+    states = model.hidden(x, positions, cache, text_steps=text_count)
     text_state, audio_state = (
         None if end is None or state is None else torch.cat([end[prompt_of][:, None], state], 1)
         for end, state in zip(ends, states, strict=True)
@@ -146,7 +146,7 @@ def _score_rows(
         return found
 
     width = sum(stop - start for start, stop in config.audio_ranges)
-    # Ids beside an end are padding, outside their codebook; they are not looked at.
+    # Ids beside an end are padding, outside their codebook; they are not scored.
     found = in_parts(
         audio_score, width, audio_state[here[:, : count + 1]], tokens[..., 1:][here] - starts, sampled[..., 1:][here]
     )

@@ -21,7 +21,7 @@ from torch.nn import functional as fn
 from torch.utils.checkpoint import checkpoint
 
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.kv_cache import Memory, PromptMemory
+from paras2s.policy.dual_stream.kv_cache import KVCache, PromptCache
 
 
 class RMSNorm(nn.Module):
@@ -73,17 +73,17 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, layer: int) -> Tensor:
-        """[B, L, d] to [B, L, d]; causal over x alone without a memory."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, layer: int) -> Tensor:
+        """[B, L, d] to [B, L, d]; causal over x alone without a cache."""
         rows, length, _ = x.shape
         q = self.q_proj(x).view(rows, length, self.heads, self.head_dim).transpose(1, 2)
         k = self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
         v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
         q, k = _rotate(q, cos, sin, self.in_pairs), _rotate(k, cos, sin, self.in_pairs)
-        if memory is None:
+        if cache is None:
             seen = fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         else:
-            seen = memory.attend(layer, q, k, v)
+            seen = cache.attend(layer, q, k, v)
         return self.o_proj(seen.transpose(1, 2).reshape(rows, length, self.heads * self.head_dim))
 
 
@@ -111,9 +111,9 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, layer: int) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, layer: int) -> Tensor:
         """[B, L, d] to [B, L, d]."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, memory, layer)
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, cache, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -190,7 +190,7 @@ class DualStreamNetwork(nn.Module):
         return x + self.model.embed_tokens(text_ids)
 
     def hidden(
-        self, x: Tensor, positions: Tensor, memory: Memory | None = None, text_steps: int | None = None
+        self, x: Tensor, positions: Tensor, cache: KVCache | None = None, text_steps: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Normed states of both branches, [B, L, d] each; the second is None where there is no audio branch.
 
@@ -199,34 +199,34 @@ class DualStreamNetwork(nn.Module):
         config = self.dual_config
         cos, sin = rotary(positions, config, x.dtype)
         for number in range(config.tap_layer + 1):
-            x = self._through(self.model.layers[number], x, cos, sin, memory, number)
+            x = self._through(self.model.layers[number], x, cos, sin, cache, number)
         audio = None
         if config.num_codebooks:
             audio = x
             for number, layer in enumerate(self.model.mimo_layers, config.num_layers):
-                audio = self._through(layer, audio, cos, sin, memory, number)
+                audio = self._through(layer, audio, cos, sin, cache, number)
             audio = self.model.mimo_norm(audio)
         if text_steps is not None and text_steps < x.shape[1]:
             x, cos, sin = x[:, :text_steps], cos[:, :, :text_steps], sin[:, :, :text_steps]
         if x.shape[1]:
             for number in range(config.tap_layer + 1, config.num_layers):
-                x = self._through(self.model.layers[number], x, cos, sin, memory, number)
+                x = self._through(self.model.layers[number], x, cos, sin, cache, number)
         return self.model.norm(x), audio
 
-    def _through(self, layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory | None, number: int) -> Tensor:
-        """One layer, whose activations are made anew for the gradient where that is wanted."""
+    def _through(self, layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, number: int) -> Tensor:
+        """One layer; its activations are recomputed in the backward pass if `gradient_checkpointing` is set."""
         if not (self.gradient_checkpointing and torch.is_grad_enabled()):
-            return layer(x, cos, sin, memory, number)
-        if not isinstance(memory, PromptMemory):
-            return checkpoint(layer, x, cos, sin, memory, number, use_reentrant=False)
+            return layer(x, cos, sin, cache, number)
+        if not isinstance(cache, PromptCache):
+            return checkpoint(layer, x, cos, sin, cache, number, use_reentrant=False)
 
         def keyed(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            # What the layer remembers must come out of the checkpoint, since answers differentiate through it.
-            own = PromptMemory(memory.lengths)
+            # The keys and values of the layer must come out of the checkpoint, since answers differentiate through it.
+            own = PromptCache(cache.lengths)
             return (layer(x, cos, sin, own, number), *own.pairs[number])
 
         x, *pair = checkpoint(keyed, x, use_reentrant=False)
-        memory.pairs[number] = pair[0], pair[1]
+        cache.pairs[number] = pair[0], pair[1]
         return x
 
     def text_logits(self, text_hidden: Tensor) -> Tensor:

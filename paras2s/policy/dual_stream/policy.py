@@ -1,4 +1,4 @@
-"""`StreamPolicy`: what every policy on `DualStreamLM` shares, whatever its tokenizer, its ears and its codec.
+"""`StreamPolicy`: the base of every policy on `DualStreamLM`, whatever its tokenizer, audio encoder and codec.
 
 The embedded policy, Kimi-Audio, and the interleaved single-stream models are subclasses.
 """
@@ -75,9 +75,9 @@ class StreamPolicy(Policy):
         return Block(slot_names(config.num_codebooks), tokens, sampled, np.zeros(tokens.shape))
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
-        """Codec codes [T, K] of one answer: what was sampled in the audio slots, without its end."""
+        """Codec codes [T, K] of one answer: the sampled ids of the audio slots, without the end."""
         (block,) = blocks
         tokens = block.tokens[answer, :, 1:]
         low = np.asarray(self.config.codebook_offsets)
-        whole = ((tokens >= low) & (tokens < low + np.asarray(self.config.codebook_sizes))).all(1)
-        return tokens[whole & block.sampled[answer, :, 1:].all(1)] - low
+        complete = ((tokens >= low) & (tokens < low + np.asarray(self.config.codebook_sizes))).all(1)
+        return tokens[complete & block.sampled[answer, :, 1:].all(1)] - low

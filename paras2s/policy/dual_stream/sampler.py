@@ -1,4 +1,4 @@
-"""Sampling `DualStreamNetwork`: one prefill a prompt, preallocated memory, no Python per sequence, and no idle rows.
+"""Sampling `DualStreamNetwork`: one prefill a prompt, a preallocated KV cache, no Python per sequence, and no idle rows.
 
 The rules are Kimi-Audio's: text first, then audio, independent given the history; audio slots are blank for the first
 `audio_delay_steps` steps; text is blank after `text_eos`; an end id in the first audio slot ends the answer. Blanks and
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.kv_cache import PromptMemory, StepMemory
+from paras2s.policy.dual_stream.kv_cache import DecodeCache, PromptCache
 from paras2s.policy.dual_stream.logprobs import pad_prompts
 from paras2s.policy.dual_stream.network import DualStreamNetwork
 from paras2s.policy.types import Generation, Prompt, Sampling, slot_names
 from paras2s.types import AUDIO, TEXT, Block
 
-# Answers under way at once.
+# Answers in the batch at once.
 ROWS_AT_ONCE = 256
 
 
@@ -49,7 +49,7 @@ def uniforms_of(seeds: Sequence[Sequence[int]], steps: int, slots: int) -> Tenso
 
 
 def check_request(prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]) -> None:
-    """What every sampler refuses.
+    """Check arguments that no sampler accepts.
 
     Raises:
         PolicyError: no prompt, seeds of another shape than [B][G], or a temperature that is not positive.
@@ -62,7 +62,7 @@ def check_request(prompts: Sequence[Prompt], group_size: int, sampling: Sampling
 
 @dataclass
 class _Rows:
-    """The answers under way, n of them: which answer each is [n], its steps so far, and the states that predict the next."""
+    """The answers in the batch, n of them: which answer each is [n], its steps so far, and the states that predict the next."""
 
     answer: Tensor
     step: Tensor
@@ -77,15 +77,15 @@ class _Rows:
         self.text_done, self.done, self.text_state = self.text_done[rows], self.done[rows], self.text_state[rows]
         self.audio_state = None if self.audio_state is None else self.audio_state[rows]
 
-    def join(self, others: _Rows) -> None:
+    def join(self, joining: _Rows) -> None:
         for name in ("answer", "step", "position", "text_done", "done"):
-            setattr(self, name, torch.cat([getattr(self, name), getattr(others, name)]))
-        if self.text_state.shape[1] < others.text_state.shape[1]:
-            # The texts of those who are here have ended, so nobody computed their states, and nobody reads them.
-            self.text_state = others.text_state.new_zeros(len(self.text_state), *others.text_state.shape[1:])
-        self.text_state = torch.cat([self.text_state, others.text_state])
-        if self.audio_state is not None and others.audio_state is not None:
-            self.audio_state = torch.cat([self.audio_state, others.audio_state])
+            setattr(self, name, torch.cat([getattr(self, name), getattr(joining, name)]))
+        if self.text_state.shape[1] < joining.text_state.shape[1]:
+            # Texts of the present rows have ended, so their states were not computed and are not read.
+            self.text_state = joining.text_state.new_zeros(len(self.text_state), *joining.text_state.shape[1:])
+        self.text_state = torch.cat([self.text_state, joining.text_state])
+        if self.audio_state is not None and joining.audio_state is not None:
+            self.audio_state = torch.cat([self.audio_state, joining.audio_state])
 
 
 @torch.inference_mode()
@@ -97,7 +97,7 @@ def sample(
     seeds: Sequence[Sequence[int]],
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> list[Generation]:
-    """G answers for each of B prompts, at most `rows_at_once` answers (or one group) under way at a time.
+    """G answers for each of B prompts, at most `rows_at_once` answers (or one group) in the batch at a time.
 
     Raises:
         PolicyError: see `check_request`.
@@ -110,8 +110,8 @@ def sample(
     sampled_of = torch.zeros(rows, steps, slots, dtype=torch.bool, device=device)
     logp_of = torch.zeros(rows, steps, slots, dtype=torch.float64, device=device)
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
-    desk = _Desk(model, prompts, group_size, steps, max(rows_at_once, group_size))
-    here, memory = desk.admit(None)
+    admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size))
+    here, cache = admission.admit(None)
     while True:
         drawn, sampled, logp = _draw(model, here, uniforms[here.answer, here.step], sampling)
         drawn, sampled = torch.where(here.done[:, None], config.pad_id, drawn), sampled & ~here.done[:, None]
@@ -121,32 +121,32 @@ def sample(
         ended[here.answer] |= _ends(config, drawn, sampled, sampling.speak)
         here.done = here.done | ended[here.answer] | (here.step == steps - 1)
         finished = int(here.done.sum())
-        if finished == len(here.done) and not desk.waiting:
+        if finished == len(here.done) and not admission.waiting:
             return _pack(config, (tokens_of, sampled_of, logp_of, ended), group_size, seeds)
-        # Answers leave in bulk: moving the memory costs more than a few idle rows. None goes on behind the last step, for
+        # Answers leave in bulk: moving the cache costs more than a few idle rows. None goes on behind the last step, for
         # which there is no room.
         if 8 * finished >= len(here.done) or (finished and bool((here.step == steps - 1).any())):
-            keep = (~here.done).nonzero()[:, 0]
-            drawn = drawn[keep]
-            here.select(keep)
-            memory.select(keep)
+            remaining = (~here.done).nonzero()[:, 0]
+            drawn = drawn[remaining]
+            here.select(remaining)
+            cache.select(remaining)
         if len(here.done):
-            _step(model, here, drawn, memory)
-        if desk.waiting and desk.room(len(here.done), memory):
-            here, memory = desk.admit((here, memory))
+            _step(model, here, drawn, cache)
+        if admission.waiting and admission.room(len(here.done), cache):
+            here, cache = admission.admit((here, cache))
 
 
-def _step(model: DualStreamNetwork, here: _Rows, tokens: Tensor, memory: StepMemory) -> None:
+def _step(model: DualStreamNetwork, here: _Rows, tokens: Tensor, cache: DecodeCache) -> None:
     """Read the tokens [n, S] that were drawn; `here` then stands before its next step."""
     x = model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
-    text, audio = model.hidden(x, here.position[:, None], memory, text_steps=int(not here.text_done.all()))
-    memory.advance()
+    text, audio = model.hidden(x, here.position[:, None], cache, text_steps=int(not here.text_done.all()))
+    cache.advance()
     here.text_state, here.audio_state = text[:, -1:], None if audio is None else audio[:, -1]
     here.step, here.position = here.step + 1, here.position + 1
 
 
-class _Desk:
-    """Who waits, and how a group enters."""
+class _Admission:
+    """Prompts that wait, and how their groups enter the batch."""
 
     def __init__(self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int) -> None:
         self.model, self.prompts, self.group_size, self.steps, self.rows = model, prompts, group_size, steps, rows
@@ -158,11 +158,11 @@ class _Desk:
             self.waiting.sort(key=lambda number: -prompts[number].length)
         self.width = max(prompt.length for prompt in prompts)
 
-    def room(self, active: int, memory: StepMemory) -> bool:
+    def room(self, active: int, cache: DecodeCache) -> bool:
         """Whether a group fits beside `active` rows."""
-        return active + self.group_size <= self.rows and bool(memory.free_seats)
+        return active + self.group_size <= self.rows and bool(cache.free_seats)
 
-    def admit(self, present: tuple[_Rows, StepMemory] | None) -> tuple[_Rows, StepMemory]:
+    def admit(self, present: tuple[_Rows, DecodeCache] | None) -> tuple[_Rows, DecodeCache]:
         """Read as many waiting prompts as there is room for, each once, and put their answers behind those present."""
         free = self.seats if present is None else len(present[1].free_seats)
         active = 0 if present is None else len(present[0].done)
@@ -172,7 +172,7 @@ class _Desk:
         audio, text, features, continuous, lengths = pad_prompts(
             model.dual_config, [self.prompts[number] for number in numbers], device
         )
-        read = PromptMemory(lengths)
+        read = PromptCache(lengths)
         x = model.embed(audio, text, features, continuous)
         text_state, audio_state = model.hidden(x, torch.arange(text.shape[1], device=device).expand(text.shape), read)
         of = torch.arange(count, device=device).repeat_interleave(self.group_size)
@@ -189,13 +189,13 @@ class _Desk:
             audio_state=None if audio_state is None else audio_state[of, last],
         )
         if present is None:
-            memory = StepMemory(read, self.seats, self.group_size, self.steps, self.width)
-            memory.admit(read)
-            return new, memory
-        here, memory = present
-        memory.admit(read)
+            cache = DecodeCache(read, self.seats, self.group_size, self.steps, self.width)
+            cache.admit(read)
+            return new, cache
+        here, cache = present
+        cache.admit(read)
         here.join(new)
-        return here, memory
+        return here, cache
 
 
 def _draw(model: DualStreamNetwork, here: _Rows, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor, Tensor]:
@@ -212,16 +212,16 @@ def _draw(model: DualStreamNetwork, here: _Rows, uniform: Tensor, sampling: Samp
         sampled[:, 0] = ~here.text_done
     if here.audio_state is None:
         return tokens, sampled, logp
-    speaks = (here.step >= config.audio_delay_steps) & sampling.speak
-    if speaks.any():
+    with_audio = (here.step >= config.audio_delay_steps) & sampling.speak
+    if with_audio.any():
         for slot, logits in enumerate(model.audio_logits(here.audio_state), 1):
             index, logp[:, slot] = pick(logits, sampling.audio_temperature, uniform[:, slot], sampling.audio_top_k)
             tokens[:, slot] = index + config.audio_ranges[slot - 1][0]
         ended = torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
-        tokens[:, 2:] = torch.where((ended | ~speaks)[:, None], config.pad_id, tokens[:, 2:])
-        sampled[:, 1] = speaks
-        sampled[:, 2:] = (speaks & ~ended)[:, None]
-    tokens[:, 1] = torch.where(speaks, tokens[:, 1], config.blank_id)
+        tokens[:, 2:] = torch.where((ended | ~with_audio)[:, None], config.pad_id, tokens[:, 2:])
+        sampled[:, 1] = with_audio
+        sampled[:, 2:] = (with_audio & ~ended)[:, None]
+    tokens[:, 1] = torch.where(with_audio, tokens[:, 1], config.blank_id)
     return tokens, sampled, logp
 
 
@@ -239,7 +239,7 @@ def _pack(
     seeds: Sequence[Sequence[int]],
 ) -> list[Generation]:
     tokens, sampled, logp, ended = (part.cpu().numpy() for part in recorded)
-    found = []
+    generations = []
     for number, group in enumerate(seeds):
         rows = slice(number * group_size, (number + 1) * group_size)
         # In a long delay there are steps in which everything is forced, so the last drawn step counts, not how many.
@@ -249,5 +249,5 @@ def _pack(
             labels = np.where(tokens[rows, :steps] >= config.audio_from_id, AUDIO, TEXT)
         block = Block(slot_names(config.num_codebooks), tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps], labels)
         finish = tuple("eos" if end else "length" for end in ended[rows])
-        found.append(Generation((block,), finish, tuple(group)))
-    return found
+        generations.append(Generation((block,), finish, tuple(group)))
+    return generations

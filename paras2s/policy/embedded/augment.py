@@ -1,4 +1,4 @@
-"""Blurring questions while the policy learns, in warm-up and in reinforcement alike."""
+"""Augmentation of questions, in warm-up and in reinforcement learning."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from paras2s.policy.types import Prompt
 
 
 def augment(prompt: Prompt, config: AugmentConfig, policy_config: DualStreamConfig, rng: np.random.Generator) -> Prompt:
-    """Hide the words or the codes of a prompt at random, and blur its prosody and its sentence's embedding.
+    """Hide the words or the codes of a prompt at random, and add noise to its prosody and its sentence embedding.
 
-    Few clips are known by their words and codes at once; what generalises is hearing.
+    Few clips are known by their words and codes at once; this makes the policy rely on prosody.
     """
-    text, held, audio = prompt.text_ids, prompt.features, prompt.audio_ids
+    text, features, audio = prompt.text_ids, prompt.features, prompt.audio_ids
     no_words, no_codes = rng.random() < config.words_dropped, rng.random() < config.codes_dropped
     if rng.random() < config.text_dropped or no_words:
         text = np.full_like(text, policy_config.blank_id)
     if no_codes:
         audio = np.where(prompt.continuous[:, None], policy_config.pad_id, audio)
-    if held is not None:
-        held, prosody = held.copy(), held.shape[1] - prompt.words_dim
+    if features is not None:
+        features, prosody = features.copy(), features.shape[1] - prompt.words_dim
         # One draw an utterance: noise that differed from step to step would average out.
-        held[:, :prosody] += config.prosody_noise * rng.standard_normal(prosody).astype(held.dtype)
+        features[:, :prosody] += config.prosody_noise * rng.standard_normal(prosody).astype(features.dtype)
         # A few topics are all there is to learn words from: their exact vectors would be learned by heart.
-        held[:, prosody:] += config.words_noise * WORDS_SPREAD * rng.standard_normal(prompt.words_dim).astype(held.dtype)
+        features[:, prosody:] += (
+            config.words_noise * WORDS_SPREAD * rng.standard_normal(prompt.words_dim).astype(features.dtype)
+        )
         if no_words:
-            held[:, prosody:] = 0
-        held *= prompt.continuous[:, None]
-    return replace(prompt, text_ids=text, features=held, audio_ids=audio)
+            features[:, prosody:] = 0
+        features *= prompt.continuous[:, None]
+    return replace(prompt, text_ids=text, features=features, audio_ids=audio)

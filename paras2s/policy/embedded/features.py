@@ -1,7 +1,7 @@
-"""The policy's ears: frozen features beside the codes, as Whisper's are for Kimi-Audio.
+"""Frozen features of the embedded policy beside the codes, as Whisper's are for Kimi-Audio.
 
 A step's continuous features are its own prosody, the utterance's prosody (standardised on the demonstrations), and a
-sentence embedding of what the recogniser heard. All come from the waveform; no label is read.
+sentence embedding of the transcript. All come from the waveform; no label is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paras2s.utils.io import read_json, write_json
 
 FEATURE_DIM = STEP_DIM + UTTERANCE_DIM + SENTENCE_DIM
 # Unit sentence vectors have entries near 0.05. At this scale their 384 numbers weigh about as much together as the 51 of
-# prosody; at unit variance they would drown how it is said in what is said.
+# prosody; at unit variance the words would drown the prosody.
 WORDS_SCALE = float(np.sqrt(STEP_DIM + UTTERANCE_DIM))
 # Standard deviation of one number of a sentence's embedding at that scale.
 WORDS_SPREAD = WORDS_SCALE / float(np.sqrt(SENTENCE_DIM))
@@ -45,14 +45,14 @@ class FeatureNormalizer:
         """From the prosody [n, 45] of the demonstrations' queries."""
         return cls(utterances.mean(0), utterances.std(0) + 1e-3)
 
-    def features(self, percept: ClipFeatures, heard: str) -> np.ndarray:
-        """[T, F] for the percept's T steps, float32; outliers are held at 4 standard deviations."""
-        count = len(percept.codes)
-        rows = np.pad(percept.steps, ((0, max(0, count - len(percept.steps))), (0, 0)), mode="edge")[:count]
-        utterance = np.clip((percept.utterance - self.mean) / self.spread, -4, 4)
-        words = embed_sentences([heard])[0] * WORDS_SCALE if heard.strip() else np.zeros(SENTENCE_DIM)
-        whole = np.concatenate([utterance, words])
-        return np.concatenate([rows, np.broadcast_to(whole, (count, len(whole)))], axis=1).astype(np.float32)
+    def features(self, clip: ClipFeatures, transcript: str) -> np.ndarray:
+        """[T, F] for the clip's T steps, float32; outliers are held at 4 standard deviations."""
+        count = len(clip.codes)
+        rows = np.pad(clip.steps, ((0, max(0, count - len(clip.steps))), (0, 0)), mode="edge")[:count]
+        utterance = np.clip((clip.utterance - self.mean) / self.spread, -4, 4)
+        words = embed_sentences([transcript])[0] * WORDS_SCALE if transcript.strip() else np.zeros(SENTENCE_DIM)
+        constant = np.concatenate([utterance, words])
+        return np.concatenate([rows, np.broadcast_to(constant, (count, len(constant)))], axis=1).astype(np.float32)
 
     def save(self, path: Path) -> None:
         """Write as JSON."""

@@ -1,4 +1,4 @@
-"""What the frozen front-end makes of a clip, before any trained weight: codes and prosody. Cached beside the clip."""
+"""The frozen front-end: codes and prosody of a clip, before any trained weight. Cached beside the clip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSION = f"{Codec2Pairs.version}+{PROSODY_VERSION}"
 
 @dataclass(frozen=True)
 class ClipFeatures:
-    """codes [T, K] int64, steps [T', 6] and utterance [45] float32 (see `acoustics.prosody.describe`)."""
+    """codes [T, K] int64, steps [T', 6] and utterance [45] float32 (see `audio.prosody.describe`)."""
 
     codes: np.ndarray
     steps: np.ndarray

@@ -1,4 +1,4 @@
-"""`EmbeddedPolicy`: the small dual-stream policy that is trained from nothing, with Codec 2, a listener and word pieces."""
+"""`EmbeddedPolicy`: the small dual-stream policy that is trained from nothing, with Codec 2 and word pieces."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class EmbeddedPolicy(StreamPolicy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """A spoken question, with what a recogniser heard in it.
+        """A spoken question, with its transcript.
 
         Raises:
             PolicyError: anything else: this policy knows single questions only.
@@ -99,13 +99,13 @@ class EmbeddedPolicy(StreamPolicy):
             raise PolicyError("the embedded policy reads one spoken question, and no dialogue; give one user turn with a clip")
         return self.prompt_of(extract_features(turns[0].clip, self.codec), turns[0].text)
 
-    def prompt_of(self, percept: ClipFeatures, heard: str) -> Prompt:
+    def prompt_of(self, features: ClipFeatures, transcript: str) -> Prompt:
         """Kimi-Audio's prompt layout (docs/policies.md) with the transcript in the text stream (ParaS2S, section 4).
 
         user, media_begin, codes (continuous), media_end, "answer with both", msg_end, assistant.
         """
-        config, codes = self.config, percept.codes
-        words = self.pieces.encode(heard)
+        config, codes = self.config, features.codes
+        words = self.pieces.encode(transcript)
         # Words longer than the speech run on beside blanks; the streams have one length.
         steps = max(len(codes), len(words))
         speech = slice(2, 2 + len(codes))
@@ -118,9 +118,9 @@ class EmbeddedPolicy(StreamPolicy):
         text[2 : 2 + len(words)] = words
         continuous = np.zeros(steps + 6, dtype=bool)
         continuous[speech] = True
-        features = np.zeros((steps + 6, FEATURE_DIM), dtype=np.float32)
-        features[speech] = self.normalizer.features(percept, heard)
-        return Prompt(audio, text, features, continuous, SENTENCE_DIM, config.codebook_offsets)
+        continuous_features = np.zeros((steps + 6, FEATURE_DIM), dtype=np.float32)
+        continuous_features[speech] = self.normalizer.features(features, transcript)
+        return Prompt(audio, text, continuous_features, continuous, SENTENCE_DIM, config.codebook_offsets)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
         """Prompts of spoken questions from the features stored beside their clips."""
@@ -155,12 +155,12 @@ class EmbeddedPolicy(StreamPolicy):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Weights as safetensors, config, vocabulary and listener statistics, each atomically."""
+        """Weights as safetensors, config, vocabulary and feature statistics, each atomically."""
         self.refuse_adapters()
         write_tensors(folder, self.model.state_dict())
         write_json(folder / "vocabulary.json", list(self.pieces.pieces))
         self.normalizer.save(folder / "listener.json")
-        # Last, since a folder that has it counts as whole.
+        # Last, since a folder that has it counts as complete.
         config = self.config.model_dump(mode="json")
         write_json(folder / "policy.json", {"architecture": "DualStreamLM", "config": config})
 

@@ -1,14 +1,14 @@
 """`InterleavedPolicy`: text and audio in turn, in one stream of a plain causal decoder.
 
-Every token of an answer is sampled, its end too, whatever it is of; which stream it belongs to is said by its id, and written
-into the block's labels. A policy does not know what it will draw before it has drawn it, so there is one temperature,
+Every token of an answer is sampled, its end too. Which stream a token belongs to follows from its id and is written into the
+block's labels. A policy does not know what it will draw before it has drawn it, so there is one temperature,
 `Sampling.text_temperature`, for both. `Sampling.max_steps` counts tokens of both.
 
 Released tensors that hold several of ours one above the other are cut when they are read and joined when they are written, so
 that the network is the same for all; `hf_tensors` names the same weights as transformers does, for an engine that serves them.
 
 Left out: top-p and the released repetition penalty (the sampled policy would not be the scored one), the decoders of codes
-(see `speech.cosyvoice`), answers in text alone.
+(see `interleaved.cosyvoice`), answers in text alone.
 Alphabet: L positions, T tokens.
 """
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
-from paras2s.policy.components import POINTERS, find_part, point_at_parts
+from paras2s.policy.components import POINTERS, find_component, write_pointers
 from paras2s.policy.dual_stream.config import SPECIAL_IDS, DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.policy import LORA_TARGETS, SHARDED, StreamPolicy
@@ -39,7 +39,7 @@ from paras2s.utils.io import write_bytes, write_json
 # A stored tensor's name -> ours, one above the other.
 Joined = Mapping[str, tuple[str, ...]]
 # Beside the weights: configs, tokenizers, licence, and the makers' code, which their own loader wants.
-_KEPT = (".json", ".model", ".txt", ".py", ".jinja", ".md")
+_COPIED_SUFFIXES = (".json", ".model", ".txt", ".py", ".jinja", ".md")
 
 
 class Words(Protocol):
@@ -49,7 +49,7 @@ class Words(Protocol):
         """Ids of a text, none of them special."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of what are text ids; others are left out."""
+        """The text of the text ids; others are left out."""
 
 
 OWN_OUTER = {name: (name,) for name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")}
@@ -63,7 +63,7 @@ OWN_ATTENTION = {
 
 
 def layered(outer: Joined, layer: Joined, stored: str, layers: int) -> dict[str, tuple[str, ...]]:
-    """The names of a whole decoder, from those of one layer; `stored` is a layer's prefix with its number as {}."""
+    """The names of a decoder's tensors, from those of one layer; `stored` is a layer's prefix with its number as {}."""
     names = dict(outer)
     for number in range(layers):
         for name, ours in layer.items():
@@ -74,7 +74,7 @@ def layered(outer: Joined, layer: Joined, stored: str, layers: int) -> dict[str,
 def load_joined(
     state: Mapping[str, Tensor], names: Joined, files: Iterable[Path], where: str, aside: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Fill tensors, by our names, from safetensors files with others; what is named in `aside` is handed back as it is.
+    """Fill tensors, by our names, from safetensors files with others; what is named in `aside` is returned as stored.
 
     Raises:
         PolicyError: a file cannot be read, or the tensors do not fit; nothing is then changed.
@@ -85,13 +85,13 @@ def load_joined(
     rows = {name: [len(state[own]) for own in ours] for name, ours in names.items()}
     wanted = {name: (sum(rows[name]), *state[ours[0]].shape[1:]) for name, ours in names.items()}
     found: dict[str, tuple[int, ...]] = {}
-    kept: dict[str, Tensor] = {}
+    passed_through: dict[str, Tensor] = {}
     try:
         for path in files:
             with safe_open(path, "pt") as held:
                 for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
                     if name in aside:
-                        kept[name] = held.get_tensor(name)
+                        passed_through[name] = held.get_tensor(name)
                     else:
                         found[name] = tuple(held.get_slice(name).get_shape())
         check_state(wanted, found, where)
@@ -102,7 +102,7 @@ def load_joined(
                         state[own].copy_(part)
     except (FileNotFoundError, SafetensorError) as error:
         raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make it anew") from error
-    return kept
+    return passed_through
 
 
 def token_ids(found: Mapping[str, int], wanted: Iterable[str], sounds: tuple[str, int], where: str) -> dict[str, int]:
@@ -147,15 +147,15 @@ def plain_config(
 
 
 class InterleavedPolicy(StreamPolicy):
-    """A plain decoder whose tokens are text or codes. A subclass says how it was released and how it was taught to speak."""
+    """A plain decoder whose tokens are text or codes. A subclass says how it was released and its answer layout."""
 
     codes: ClassVar[int]  # in the codec
     code_format: ClassVar[str]
     step_rate_hz: ClassVar[float]
     output_rate_hz: ClassVar[int]
-    hears_vectors: ClassVar[bool]
+    continuous_input: ClassVar[bool]
     config_keys: ClassVar[tuple[str, ...]]
-    part_folder: ClassVar[str]  # of the frozen part, in the checkpoint or beside it
+    component_folder: ClassVar[str]  # of the frozen component, in the checkpoint or beside it
     decoder_hint: ClassVar[str]
     aside: ClassVar[tuple[str, ...]] = ()  # stored tensors that are computed here, and written back as they were
 
@@ -171,7 +171,7 @@ class InterleavedPolicy(StreamPolicy):
         self.model, self.released, self.tokens, self.words = model, released, tokens, words
         self.folder, self.decoder = folder, decoder
         self.files: dict[str, bytes] = {}
-        self.kept: dict[str, Tensor] = {}
+        self.stored_aside: dict[str, Tensor] = {}
         self.spec = PolicySpec(
             slots=self.slots(),
             step_rate_hz=self.step_rate_hz,
@@ -180,7 +180,7 @@ class InterleavedPolicy(StreamPolicy):
             shared_prefill=True,
             has_target_encoder=True,
             stochastic_decoder=True,
-            continuous_audio_input=self.hears_vectors,
+            continuous_audio_input=self.continuous_input,
             joint_step=False,
             lora_targets=LORA_TARGETS,
             adaptor_parameters=NO_PARAMETERS,
@@ -189,7 +189,7 @@ class InterleavedPolicy(StreamPolicy):
             code_format=self.code_format,
         )
 
-    # -- what each model has of its own -------------------------------------------------------------------------------
+    # -- abstract: each model's own -------------------------------------------------------------------------------
 
     @classmethod
     @abstractmethod
@@ -261,7 +261,7 @@ class InterleavedPolicy(StreamPolicy):
         return self.interleave(self.words.encode(turn.text), self.tokenizer.encode(turn.clip).tolist())
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration as the model would have said it, G = 1; every token counts as sampled, its end too."""
+        """A demonstration as the model would have sampled it, G = 1; every token counts as sampled, its end too."""
         ids = [*self.interleave(self.words.encode(text), self.tokenizer.encode(clip).tolist()), *self.end_ids]
         tokens = np.array(ids, dtype=np.int64)[None, :, None]
         labels = np.where(tokens >= self.first_audio, AUDIO, TEXT)
@@ -272,13 +272,13 @@ class InterleavedPolicy(StreamPolicy):
         )
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
-        """Codes [T, 1] of one answer: what was sampled of them, wherever it stands."""
+        """Codes [T, 1] of one answer: all sampled ones, in order."""
         (block,) = blocks
         codes = block.tokens[answer] - self.first_audio
         return codes[(block.sampled[answer] & (codes >= 0) & (codes < self.codes))[:, 0]]
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """What is text among an answer's tokens."""
+        """The text tokens of an answer, decoded."""
         (block,) = blocks
         ids = block.tokens[answer, :, 0][block.sampled[answer, :, 0]]
         return self.words.decode(ids[ids < self.first_audio].tolist())
@@ -298,33 +298,33 @@ class InterleavedPolicy(StreamPolicy):
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def part(self) -> Path:
-        """Where the frozen part is: in the checkpoint, beside it, or where the checkpoint it was trained from has it.
+    def component(self) -> Path:
+        """Where the frozen component is: in the checkpoint, beside it, or where the checkpoint it was trained from has it.
 
         Raises:
             PolicyError: nowhere.
         """
-        return find_part(self.folder, self.part_folder)
+        return find_component(self.folder, self.component_folder)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint holds, by our names."""
         return dict(self.model.state_dict())
 
     def save(self, folder: Path) -> None:
-        """A checkpoint in the released layout; the frozen part stays where it is and is pointed at."""
+        """A checkpoint in the released layout; the frozen component stays where it is and is pointed at."""
         self.refuse_adapters()
         held, dtype = self.tensors(), self.model.lm_head.weight.dtype
         stored = {name: _stack([held[one] for one in ours]).to(dtype) for name, ours in self.stored_names().items()}
-        write_tensors(folder, stored | self.kept)
+        write_tensors(folder, stored | self.stored_aside)
         for name, content in self.files.items():
             write_bytes(folder / name, content)
-        point_at_parts(folder, self.folder, [self.part_folder])
-        # Last, since a folder that has it counts as whole.
+        write_pointers(folder, self.folder, [self.component_folder])
+        # Last, since a folder that has it counts as complete.
         write_json(folder / "config.json", dict(self.released))
 
     def reload(self, folder: Path) -> None:
         """Weights alone."""
-        self.kept = load_joined(self.tensors(), self.stored_names(), shard_files(folder), str(folder), self.aside)
+        self.stored_aside = load_joined(self.tensors(), self.stored_names(), shard_files(folder), str(folder), self.aside)
 
     @classmethod
     def load(
@@ -343,8 +343,10 @@ class InterleavedPolicy(StreamPolicy):
             model = DualStreamLM(config)
         model = model.to(dtype or stored_dtype(shard_files(folder))).to_empty(device=device)
         policy = cls(model, released, tokens, words, folder, decoder)
-        passed = ("config.json", INDEX, POINTERS)
-        small = [path for path in folder.iterdir() if path.is_file() and path.suffix in _KEPT and path.name not in passed]
+        skipped = ("config.json", INDEX, POINTERS)
+        small = [
+            path for path in folder.iterdir() if path.is_file() and path.suffix in _COPIED_SUFFIXES and path.name not in skipped
+        ]
         policy.files = {path.name: path.read_bytes() for path in small}
         policy.reload(folder)
         return policy
@@ -357,7 +359,7 @@ class InterleavedPolicy(StreamPolicy):
             yield name, _stack([self._weight(one) for one in ours])
 
     def export_hf(self, folder: Path) -> None:
-        """The decoder alone as a checkpoint of transformers; its tokenizer and ears stay here."""
+        """The decoder alone as a checkpoint of transformers; its tokenizer and audio encoder stay here."""
         write_tensors(folder, dict(self.hf_tensors()))
         write_json(folder / "config.json", self.hf_config())
 

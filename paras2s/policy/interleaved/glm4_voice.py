@@ -27,8 +27,8 @@ from paras2s.policy.weights import check_fixed
 
 GMASK, SOP, SYSTEM, USER, ASSISTANT = "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"
 AUDIO_BEGIN, AUDIO_END, AUDIO_CODE = "<|begin_of_audio|>", "<|end_of_audio|>", "<|audio_{}|>"
-# What the model was trained to be told, to the letter, the missing plural and the space at the end of the first one included
-# (the makers' web_demo.py). In other words it speaks less well.
+# The instruction of the training data, to the letter, the missing plural and the space at the end of the first one included
+# (the makers' web_demo.py). Another wording gives worse answers.
 SPEECH_INSTRUCTION = (
     "User will provide you with a speech instruction. Do it step by step. First, think about the instruction and respond in a "
     "interleaved manner, with 13 text token followed by 26 audio tokens. "
@@ -58,9 +58,9 @@ HF_GLM_LAYER = _NORMS | OWN_ATTENTION | {
 
 
 class Glm4VoicePolicy(InterleavedPolicy):
-    """GLM-4-Voice 9B (arXiv 2412.02612): 13 text tokens, 26 codes, and so on; once the words are said, codes alone.
+    """GLM-4-Voice 9B (arXiv 2412.02612): 13 text tokens, 26 codes, and so on; once the words are over, codes alone.
 
-    It hears codes, and those it speaks are the same ones. The interleave was learned and is not enforced. At the nominal one
+    It reads codes and answers in the same ones. The interleave was learned and is not enforced. At the nominal one
     26 codes last 2.08 s, so an answer has 18.75 tokens a second (`spec.step_rate_hz`), and 12.5 where words have ended.
     An earlier answer in text alone is laid out as GLM-4's, which this model's makers do not show.
     """
@@ -69,8 +69,8 @@ class Glm4VoicePolicy(InterleavedPolicy):
     code_format = CODE_FORMAT
     step_rate_hz = 12.5 * (WORDS_A_TURN + CODES_A_TURN) / CODES_A_TURN
     output_rate_hz = 22_050
-    hears_vectors = False
-    part_folder = TOKENIZER_FOLDER
+    continuous_input = False
+    component_folder = TOKENIZER_FOLDER
     decoder_hint = (
         "the released one is AudioDecoder in flow_inference.py of github.com/zai-org/GLM-4-Voice, with the weights of "
         "zai-org/glm-4-voice-decoder, and no package holds it"
@@ -121,20 +121,20 @@ class Glm4VoicePolicy(InterleavedPolicy):
         )  # fmt: skip
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """A dialogue, up to where an answer with sound begins; what a recogniser heard in a user's clip is not read.
+        """A dialogue, up to where an answer with sound begins; the transcript of a user's clip is not read.
 
-        The instruction is the one for speech if the first question is spoken; what a system turn says goes behind it.
+        The instruction is the one for speech if the first question is spoken; the text of a system turn goes behind it.
 
         Raises:
             PolicyError: no turn of the user, a turn without content, or an earlier answer that is no answer.
         """
-        asked = [turn for turn in turns if turn.role == "user"]
-        if not asked:
+        questions = [turn for turn in turns if turn.role == "user"]
+        if not questions:
             raise PolicyError("a prompt needs a turn of the user")
-        told = [turn.text for turn in turns if turn.role == "system"]
-        instruction = TEXT_INSTRUCTION if asked[0].clip is None else SPEECH_INSTRUCTION
-        if told:
-            instruction = " ".join([instruction.rstrip(), *told])
+        system_texts = [turn.text for turn in turns if turn.role == "system"]
+        instruction = TEXT_INSTRUCTION if questions[0].clip is None else SPEECH_INSTRUCTION
+        if system_texts:
+            instruction = " ".join([instruction.rstrip(), *system_texts])
         at, encode = self.tokens, self.words.encode
         ids = [at[GMASK], at[SOP], at[SYSTEM], *encode(f"\n{instruction}")]
         for turn in turns:
@@ -146,14 +146,14 @@ class Glm4VoicePolicy(InterleavedPolicy):
             if turn.clip is None:
                 ids += encode(f"\n{turn.text}")
             elif turn.role == "user":
-                heard = self.tokenizer.encode(turn.clip) + self.first_audio
-                ids += [*encode("\n"), at[AUDIO_BEGIN], *heard.tolist(), at[AUDIO_END]]
+                codes = self.tokenizer.encode(turn.clip) + self.first_audio
+                ids += [*encode("\n"), at[AUDIO_BEGIN], *codes.tolist(), at[AUDIO_END]]
             else:
                 ids += [*encode(ANSWER), *self.answer_of(turn)]
         return self.prompt_of([*ids, at[ASSISTANT], *encode(ANSWER)])
 
     def interleave(self, words: Sequence[int], codes: Sequence[int]) -> list[int]:
-        """13 words, 26 codes, and so on; codes alone once the words are said.
+        """13 words, 26 codes, and so on; codes alone once the words are over.
 
         Raises:
             PolicyError: words are left when the sound is over.
@@ -175,7 +175,7 @@ class Glm4VoicePolicy(InterleavedPolicy):
     @cached_property
     def tokenizer(self) -> SpeechEncoder:
         """Speech to codes."""
-        return GlmTokenizer.load(self.part(), self.device)
+        return GlmTokenizer.load(self.component(), self.device)
 
     def stored_names(self) -> Joined:
         """ChatGLM's."""

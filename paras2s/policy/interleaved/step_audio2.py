@@ -1,12 +1,12 @@
-"""`StepAudio2Policy`: Step-Audio 2 mini (arXiv 2507.16632), Qwen2-7B that hears vectors and speaks one word, four codes.
+"""`StepAudio2Policy`: Step-Audio 2 mini (arXiv 2507.16632), Qwen2-7B that reads audio vectors and answers one word, four codes.
 
-What is heard goes through ears of its own (`speech.step_encoder`), in pieces of 25 s, while a prompt is made; its vectors stand
+A clip goes through the audio encoder (`interleaved.step_encoder`), in pieces of 25 s, while a prompt is made; its vectors stand
 where `<audio_patch>` is. A spoken answer begins behind `<tts_start>`, which is put there and so belongs to the prompt; then one
-text token and four codes take turns. Where the words have ended the model itself says `<tts_pad>`, and where the sound has,
+text token and four codes take turns. Where the words have ended the model itself draws `<tts_pad>`, and where the sound has,
 `<audio_6561>`: nothing in an answer is forced, so all of it counts. It ends with `<tts_end>` and `<|EOT|>`.
 
-Left out: tools, answers in text alone, a text behind the spoken part, the released decoder (see `speech.cosyvoice`), training
-of the ears (they run while a prompt is made and never again, so nothing could teach them).
+Left out: tools, answers in text alone, a text behind the spoken part, the released decoder (see `cosyvoice`), training
+of the audio encoder (it runs while a prompt is made and never again, so it gets no gradient).
 Alphabet: L positions, H width.
 """
 
@@ -87,8 +87,8 @@ class StepAudio2Policy(InterleavedPolicy):
     code_format = "s3-6561@25"
     step_rate_hz = 25 * (1 + CODES_A_WORD) / CODES_A_WORD
     output_rate_hz = 24_000
-    hears_vectors = True
-    part_folder = "token2wav"
+    continuous_input = True
+    component_folder = "token2wav"
     decoder_hint = (
         "the released one is Token2wav in token2wav.py of github.com/stepfun-ai/Step-Audio2, with the checkpoint's folder "
         "token2wav and a recording of the voice it is to have, and no package holds it"
@@ -107,10 +107,10 @@ class StepAudio2Policy(InterleavedPolicy):
         super().__init__(model, released, tokens, words, folder, decoder)
         weight = model.lm_head.weight
         with torch.device("meta"):
-            ears = StepEncoder(StepEncoderConfig.read(released["audio_encoder_config"], str(folder / "config.json")))
-        # In half precision it would hear less well, and it is small.
-        self.ears = ears.to(torch.promote_types(weight.dtype, torch.float32)).to_empty(device=weight.device)
-        self.ears.eval().requires_grad_(False)
+            encoder = StepEncoder(StepEncoderConfig.read(released["audio_encoder_config"], str(folder / "config.json")))
+        # In half precision its features would be less exact, and it is small.
+        self.audio_encoder = encoder.to(torch.promote_types(weight.dtype, torch.float32)).to_empty(device=weight.device)
+        self.audio_encoder.eval().requires_grad_(False)
 
     @classmethod
     def read_words(cls, folder: Path) -> tuple[dict[str, int], Words]:
@@ -128,7 +128,7 @@ class StepAudio2Policy(InterleavedPolicy):
             # tokenizers raises bare exceptions.
             raise PolicyError(f"{path}: not a tokenizer ({one_line(error)[:200]})") from error
         wanted = (BEGIN, END, PAD, AUDIO_BEGIN, AUDIO_PATCH, AUDIO_END, SPEAK, SPOKEN, NO_WORD)
-        # One more than there are codes: the last one says that there is none.
+        # One more than there are codes: the last one means that there is none.
         return token_ids(found, wanted, (CODE, cls.codes + 1), str(path)), words
 
     @classmethod
@@ -161,7 +161,7 @@ class StepAudio2Policy(InterleavedPolicy):
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
         """A dialogue, up to and including the token behind which a spoken answer begins; without a system turn, the makers'.
 
-        What a recogniser heard in a user's clip is not read.
+        The transcript of a user's clip is not read.
 
         Raises:
             PolicyError: a turn without content, or an earlier answer that is no answer.
@@ -170,7 +170,7 @@ class StepAudio2Policy(InterleavedPolicy):
             turns = [Turn("system", SYSTEM), *turns]
         at, encode = self.tokens, self.words.encode
         ids: list[int] = []
-        heard: list[np.ndarray] = []
+        audio: list[np.ndarray] = []
         for turn in turns:
             role = "human" if turn.role == "user" else turn.role
             ids.append(at[BEGIN])
@@ -183,20 +183,20 @@ class StepAudio2Policy(InterleavedPolicy):
                 ids += encode(f"{role}\n")
                 samples = turn.clip.at(RATE_HZ).samples
                 for start in range(0, len(samples), PIECE_S * RATE_HZ):
-                    vectors = self.ears.features(samples[start : start + PIECE_S * RATE_HZ])
+                    vectors = self.audio_encoder.features(samples[start : start + PIECE_S * RATE_HZ])
                     ids += [at[AUDIO_BEGIN], *[at[AUDIO_PATCH]] * len(vectors), at[AUDIO_END]]
-                    heard.append(vectors)
+                    audio.append(vectors)
             else:
                 ids += [*encode(f"{role}\n"), at[SPEAK], *self.answer_of(turn), at[SPOKEN]]
             ids.append(at[END])
         ids += [at[BEGIN], *encode("assistant\n"), at[SPEAK]]
-        if not heard:
+        if not audio:
             return self.prompt_of(ids)
         # No text holds this id: names of special tokens in it are text.
-        return self.prompt_of(ids, np.concatenate(heard), np.array(ids) == at[AUDIO_PATCH])
+        return self.prompt_of(ids, np.concatenate(audio), np.array(ids) == at[AUDIO_PATCH])
 
     def interleave(self, words: Sequence[int], codes: Sequence[int]) -> list[int]:
-        """One word and four codes at a time; what there is less of is filled up with what says that there is none."""
+        """One word and four codes at a time; what there is less of is filled up with what means that there is none."""
         turns = max(-(-len(codes) // CODES_A_WORD), len(words))
         words = [*words, *[self.tokens[NO_WORD]] * (turns - len(words))]
         codes = [*codes, *[self.codes] * (CODES_A_WORD * turns - len(codes))]
@@ -213,17 +213,17 @@ class StepAudio2Policy(InterleavedPolicy):
     @cached_property
     def tokenizer(self) -> SpeechEncoder:
         """Speech to codes; only demonstrations and earlier answers need it."""
-        return S3Tokenizer.load(self.part() / f"{S3_NAME}.onnx", self.device)
+        return S3Tokenizer.load(self.component() / f"{S3_NAME}.onnx", self.device)
 
     # -- files --------------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """The decoder's and the ears'."""
-        return {**super().tensors(), **self.ears.state_dict()}
+        """Tensors of the decoder and the audio encoder."""
+        return {**super().tensors(), **self.audio_encoder.state_dict()}
 
     def stored_names(self) -> Joined:
-        """The decoder's are Qwen2's and so are ours; the ears' are their own."""
-        return {**self.hf_names(), **{name: (name,) for name in self.ears.state_dict()}}
+        """The decoder's are Qwen2's and so are ours; the audio encoder's are its own."""
+        return {**self.hf_names(), **{name: (name,) for name in self.audio_encoder.state_dict()}}
 
     def hf_names(self) -> Joined:
         """`Qwen2ForCausalLM`'s."""

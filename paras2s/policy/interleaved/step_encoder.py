@@ -1,4 +1,4 @@
-"""`StepEncoder`: Step-Audio 2's ears, speech to vectors that stand in the place of 12.5 embeddings a second.
+"""`StepEncoder`: Step-Audio 2's audio encoder, speech to vectors that stand in the place of 12.5 embeddings a second.
 
 Whisper's log-mel of the clip and of 479 zeros behind it, Whisper's convolutions and layers at 50 Hz, an average of two and a
 norm; then the adaptor, whose convolution halves the rate once more, and which ends at the language model's width. Names are
@@ -78,10 +78,10 @@ class _Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[1, F, D] to the same; nobody looks at the last frame."""
+        """[1, F, D] to the same; the last frame is not attended to."""
         q, k, v = (one(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for one in (self.query, self.key, self.value))
-        seen = fn.scaled_dot_product_attention(q, k[:, :, :-1], v[:, :, :-1])
-        return self.out(seen.transpose(1, 2).flatten(2))
+        attended = fn.scaled_dot_product_attention(q, k[:, :, :-1], v[:, :, :-1])
+        return self.out(attended.transpose(1, 2).flatten(2))
 
 
 class _Layer(nn.Module):
@@ -141,7 +141,7 @@ class StepEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.encoder, self.adapter = _Encoder(config), _Adaptor(config)
-        # One position is a frame of 20 ms, so this is how much can be heard at once.
+        # One position is a frame of 20 ms, so this is the longest clip.
         self.longest = 2 * config.n_audio_ctx * HOP - TAIL
         self.mel: Any = WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
             feature_size=config.n_mels, chunk_length=-(-(self.longest + TAIL) // RATE_HZ)
@@ -152,10 +152,10 @@ class StepEncoder(nn.Module):
         """Vectors [T, H] of samples [n] at 16 kHz; as float32, or float64 of float64 weights.
 
         Raises:
-            AudioError: nothing to hear, or more than there are positions for.
+            AudioError: an empty clip, or more than there are positions for.
         """
         if not 0 < len(samples) <= self.longest:
-            raise AudioError(f"{len(samples)} samples at 16 kHz; Step-Audio 2 hears 1 to {self.longest} at once")
+            raise AudioError(f"{len(samples)} samples at 16 kHz; Step-Audio 2 takes 1 to {self.longest} at once")
         weight = self.adapter.linear2.weight
         padded = np.pad(np.asarray(samples, dtype=np.float32), (0, TAIL))
         mel = self.mel(padded, sampling_rate=RATE_HZ, padding="longest", return_tensors="pt")["input_features"]

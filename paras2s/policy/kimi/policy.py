@@ -1,7 +1,7 @@
 """`KimiPolicy`: Kimi-Audio 7B (arXiv 2504.18425) from its released checkpoint, with everything that stands around its network.
 
-The network is `DualStreamLM` under the released names. Around it: the prompt layout, Whisper features and codes of what is
-heard, the detokenizer of what is said. These parts are frozen, loaded when first needed, and never written again.
+The network is `DualStreamLM` under the released names. Around it: the prompt layout, Whisper features and codes of the
+question, the detokenizer of the answer. These components are frozen, loaded when first needed, and never written again.
 
 Left out: the released repetition penalty, which makes log-probs depend on more than the policy.
 Alphabet: L positions of a prompt, T steps.
@@ -22,7 +22,7 @@ import torch
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
-from paras2s.policy.components import find_part, point_at_parts
+from paras2s.policy.components import find_component, write_pointers
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.policy import ADAPTOR, LORA_TARGETS, SHARDED, StreamPolicy
@@ -53,8 +53,8 @@ _CONFIG_KEYS = (
     "kimia_mimo_transformer_from_layer_index", "kimia_mimo_audiodelaytokens", "kimia_token_offset",
     "kimia_adaptor_input_dim", "use_whisper_feature",
 )  # fmt: skip
-# Frozen parts: folders in the checkpoint, or beside it. The detokenizer is the last two.
-WHISPER, TOKENIZER, FLOW, VOCODER = PARTS = ("whisper-large-v3", TOKENIZER_FOLDER, "audio_detokenizer", "vocoder")
+# Frozen components: folders in the checkpoint, or beside it. The detokenizer is the last two.
+WHISPER, TOKENIZER, FLOW, VOCODER = COMPONENTS = ("whisper-large-v3", TOKENIZER_FOLDER, "audio_detokenizer", "vocoder")
 _COPIED = ("tiktoken.model", "tokenizer_config.json", "generation_config.json")
 
 
@@ -113,7 +113,7 @@ def _given(message: Message, config: DualStreamConfig) -> list[tuple[int, int, b
     assert message.codes is not None
     audio = [config.blank_id] * config.audio_delay_steps + [config.codebook_offsets[0] + code for code in message.codes]
     if len(message.words) > len(audio):
-        raise PolicyError(f"an earlier answer has {len(message.words)} words ids for {len(message.codes)} steps of sound")
+        raise PolicyError(f"an earlier answer has {len(message.words)} word ids for {len(message.codes)} steps of sound")
     text = [*message.words, *[config.blank_id] * (len(audio) - len(message.words))]
     return [(sound, word, False) for sound, word in zip(audio, text, strict=True)]
 
@@ -144,7 +144,7 @@ class KimiPolicy(StreamPolicy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn], speak: bool = True) -> Prompt:
-        """A dialogue; what a recogniser heard in a user's clip is left to the model's own ears.
+        """A dialogue; the transcript of a user's clip is not read: the model listens to the clip.
 
         Raises:
             PolicyError: a system turn, which this model was not trained with.
@@ -152,7 +152,7 @@ class KimiPolicy(StreamPolicy):
         messages, clips = [], []
         for turn in turns:
             if turn.role == "system":
-                raise PolicyError("Kimi-Audio has no system role; say it as the user")
+                raise PolicyError("Kimi-Audio has no system role; put it into a user turn")
             if turn.clip is None:
                 messages.append(Message(turn.role, tuple(self.words.encode(turn.text))))
                 continue
@@ -163,13 +163,13 @@ class KimiPolicy(StreamPolicy):
             else:
                 messages.append(Message("assistant", tuple(self.words.encode(turn.text)), codes))
         config = self.config
-        found = lay_out(messages, config, config.audio_and_text_id if speak else self.text_only_id)
+        layout = lay_out(messages, config, config.audio_and_text_id if speak else self.text_only_id)
         features = None
         if config.continuous_dim and clips:
-            heard = np.concatenate([self.whisper.features(clip) for clip in clips])
-            features = np.zeros((len(found.audio), config.continuous_dim), dtype=np.float32)
-            features[found.continuous] = heard
-        return Prompt(found.audio[:, None], found.text, features, found.continuous, code_offsets=config.codebook_offsets)
+            whisper = np.concatenate([self.whisper.features(clip) for clip in clips])
+            features = np.zeros((len(layout.audio), config.continuous_dim), dtype=np.float32)
+            features[layout.continuous] = whisper
+        return Prompt(layout.audio[:, None], layout.text, features, layout.continuous, code_offsets=config.codebook_offsets)
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
         """A demonstration in the layout of ParaS2S's warm-up (docs/policies.md, "Kimi-Audio: targets")."""
@@ -188,41 +188,41 @@ class KimiPolicy(StreamPolicy):
         end = ids.index(self.config.text_eos_id) if self.config.text_eos_id in ids else len(ids)
         return self.words.decode(ids[:end])
 
-    # -- frozen parts -------------------------------------------------------------------------------------------------
+    # -- frozen components -------------------------------------------------------------------------------------------------
 
     @cached_property
     def tokenizer(self) -> GlmTokenizer:
         """Speech to codes."""
-        return GlmTokenizer.load(find_part(self.folder, TOKENIZER), self.device)
+        return GlmTokenizer.load(find_component(self.folder, TOKENIZER), self.device)
 
     @cached_property
     def whisper(self) -> WhisperFeatures:
         """Speech to continuous features."""
-        return WhisperFeatures.load(find_part(self.folder, WHISPER), self.device)
+        return WhisperFeatures.load(find_component(self.folder, WHISPER), self.device)
 
     @cached_property
     def detokenizer(self) -> KimiDetokenizer:
         """Codes to speech."""
-        return KimiDetokenizer.load(find_part(self.folder, FLOW).parent, str(self.device))
+        return KimiDetokenizer.load(find_component(self.folder, FLOW).parent, str(self.device))
 
     def _output_rate_hz(self) -> int:
         """Of the vocoder, 24 kHz in the release; known without loading it."""
         try:
-            return int(dict(read_json(find_part(self.folder, VOCODER) / "config.json"))["sampling_rate"])
+            return int(dict(read_json(find_component(self.folder, VOCODER) / "config.json"))["sampling_rate"])
         except PolicyError:
             return 24_000
 
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """A checkpoint in the released layout; the frozen parts stay where they are and are pointed at."""
+        """A checkpoint in the released layout; the frozen components stay where they are and are pointed at."""
         self.refuse_adapters()
         write_tensors(folder, self.model.state_dict())
         for name in _COPIED:
             if (self.folder / name).is_file() and folder.resolve() != self.folder.resolve():
                 shutil.copy(self.folder / name, folder / name)
-        point_at_parts(folder, self.folder, PARTS)
-        # Last, since a folder that has it counts as whole.
+        write_pointers(folder, self.folder, COMPONENTS)
+        # Last, since a folder that has it counts as complete.
         write_bytes(folder / "config.json", (self.folder / "config.json").read_bytes())
 
     def reload(self, folder: Path) -> None:

@@ -30,7 +30,7 @@ KIMI_PATTERN = "|".join(
 
 
 class RankBpe:
-    """Text to ids and back. Markers of special tokens in a text are text: what a user says cannot steer the layout."""
+    """Text to ids and back. Markers of special tokens in a text are text: a user's text cannot steer the layout."""
 
     def __init__(self, ranks: Mapping[bytes, int], specials: Mapping[str, int], pattern: str) -> None:
         try:
@@ -62,7 +62,7 @@ class RankBpe:
         return list(self._coder.encode_ordinary(text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of what are text ids; others are left out, and so is half of a character."""
+        """The text of the text ids; others are left out, and so is half of a character."""
         return self._coder.decode([one for one in ids if one in self._text_ids], errors="ignore")
 
 

@@ -1,4 +1,4 @@
-"""`WhisperFeatures`: the continuous view a policy has of the user's speech, from a Whisper encoder.
+"""`WhisperFeatures`: continuous features of the user's speech, from a Whisper encoder.
 
 Kimi-Audio's order: chunks of 30 s, each zero-padded to 30 s and encoded whole (silence included), the first 4 T of its 50 Hz
 states kept, 4 of them side by side: one vector of 4 * d_model each 80 ms.

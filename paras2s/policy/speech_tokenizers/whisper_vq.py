@@ -98,25 +98,25 @@ class WhisperVQEncoder(nn.Module):
         self.layers = nn.ModuleList(_Layer(config) for _ in range(config.quantize_position))
         self.codebook = nn.Embedding(config.quantize_vocab_size, config.d_model)
 
-    def forward(self, mel: Tensor, heard: Tensor) -> Tensor:
-        """Codes [B, T], int64, of mel [B, bins, M]; those where a code's first mel frame is not `heard` mean nothing."""
-        return nearest(self.hidden(mel, heard), self.codebook.weight)
+    def forward(self, mel: Tensor, valid: Tensor) -> Tensor:
+        """Codes [B, T], int64, of mel [B, bins, M]; those where a code's first mel frame is not `valid` mean nothing."""
+        return nearest(self.hidden(mel, valid), self.codebook.weight)
 
-    def hidden(self, mel: Tensor, heard: Tensor) -> Tensor:
-        """What is quantised, [B, T, D]. `heard` [B, M] is False at padding; M is a multiple of `2 * pooling_kernel_size`."""
+    def hidden(self, mel: Tensor, valid: Tensor) -> Tensor:
+        """States before quantisation, [B, T, D]. `valid` [B, M] is False at padding; `2 * pooling_kernel_size` divides M."""
         config, block = self.config, self.config.quantize_causal_block_size
         state = fn.gelu(_causal(self.conv1, mel))
         state = fn.gelu(_causal(self.conv2, state)).transpose(1, 2)
         state = state + self.embed_positions.weight[: state.shape[1]]
-        heard = heard.bool()[:, ::CONV_STRIDE]
-        visible = block_causal(heard, block)
+        valid = valid.bool()[:, ::CONV_STRIDE]
+        visible = block_causal(valid, block)
         for number, layer in enumerate(self.layers, 1):
             state = layer(state, visible)
             if number == config.pooling_position:
                 kernel = config.pooling_kernel_size
                 state = state.unflatten(1, (-1, kernel)).mean(dim=2)
-                heard = heard[:, ::kernel]
-                visible = block_causal(heard, block // kernel)
+                valid = valid[:, ::kernel]
+                visible = block_causal(valid, block // kernel)
         return state
 
 
@@ -157,11 +157,11 @@ class _Attention(nn.Module):
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
 
-def block_causal(heard: Tensor, block: int) -> Tensor:
-    """Who may look at whom, bool [B, F, F]: at what was heard up to the end of one's own block of `block` frames."""
-    place = torch.arange(heard.shape[1], device=heard.device)
+def block_causal(valid: Tensor, block: int) -> Tensor:
+    """Attention mask, bool [B, F, F]: at valid frames up to the end of one's own block of `block` frames."""
+    place = torch.arange(valid.shape[1], device=valid.device)
     # Blocks start at frame 0, so "earlier, or in my block" is "in a block not after mine".
-    return (place[:, None] // block >= place // block) & heard[:, None, :]
+    return (place[:, None] // block >= place // block) & valid[:, None, :]
 
 
 def nearest(vectors: Tensor, codebook: Tensor) -> Tensor:
@@ -235,14 +235,14 @@ class GlmTokenizer:
                 owners, mels, masks = zip(*chunks[start : start + BATCH_CHUNKS], strict=True)
                 # Padding is at the end, where neither causal convolutions nor masked attention can look.
                 mel = pad_sequence(list(mels), batch_first=True).transpose(1, 2)
-                heard = pad_sequence(list(masks), batch_first=True)
-                found = self.encoder(mel.to(weight), heard.to(weight.device)).cpu().numpy()
+                valid = pad_sequence(list(masks), batch_first=True)
+                found = self.encoder(mel.to(weight), valid.to(weight.device)).cpu().numpy()
                 for owner, row, own in zip(owners, found, mels, strict=True):
                     codes[owner].append(row[: len(own) // self._mels_per_code])
         return [np.concatenate(parts) for parts in codes]
 
     def _mels(self, clip: Clip) -> Iterator[tuple[Tensor, Tensor]]:
-        """Log-mel [M, bins] and `heard` [M] of each chunk, M up to the end of its last code."""
+        """Log-mel [M, bins] and `valid` [M] of each chunk, M up to the end of its last code."""
         parts = split_clip(clip, self.extractor)
         # A clip's chunks are padded together, as the released code does, but never those of two clips: its last mel frames
         # reflect the end of the padded signal, so they would depend on the longest clip of the batch.
@@ -254,9 +254,9 @@ class GlmTokenizer:
             return_attention_mask=True,
             return_tensors="pt",
         )
-        for part, mel, heard in zip(parts, found.input_features, found.attention_mask, strict=True):
+        for part, mel, valid in zip(parts, found.input_features, found.attention_mask, strict=True):
             length = -(-len(part) // self.samples_per_code) * self._mels_per_code
-            yield mel.T[:length], heard[:length].bool()
+            yield mel.T[:length], valid[:length].bool()
 
 
 def _own_name(stored: str, layers: int) -> str | None:
