@@ -114,7 +114,7 @@ class GRPOJob:
 
     @property
     def sampling(self) -> Sampling:
-        """How answers are sampled, in training and in evaluation."""
+        """Sampling settings, in training and in evaluation."""
         temperature = self.config.sampling.temperature
         return Sampling(temperature, temperature, self.run.config.policy.max_answer_steps)
 

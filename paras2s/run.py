@@ -105,7 +105,7 @@ class Run:
         return load_policy(folder, policy.kind, policy.device, policy.torch_dtype, policy.decoder)
 
     def reward_setup(self) -> RewardSetup:
-        """What reward workers need, with paths that hold wherever Ray starts them."""
+        """Inputs of the reward workers, with paths that hold wherever Ray starts them."""
         from paras2s.reward.sources.composite import RewardSetup
 
         model, tone = self.reward_dir.resolve(), (self.data_dir / "tone_agent.json").resolve()

@@ -1,1 +1,1 @@
-"""What can be measured on a waveform: pitch, words, loudness, quality. Knows neither policies nor rewards."""
+"""Clips, and measurements on a waveform: pitch, words, prosody. Knows neither policies nor rewards."""

@@ -119,14 +119,14 @@ def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:
     # A judge that names no families at all could only ever say 0: failures would count and successes be left out.
     fitting = [row for row in rows if row.fitting]
     names_families = not fitting or any(row.family is not None for row in fitting)
-    told_apart = []
+    distinguished = []
     for (contrast_id, index), pair in pairs.items():
         if len({row.style for row in pair}) != len(pair) or len(pair) > 2:
             raise DataError(f"contrast {contrast_id}: answer {index} is there {len(pair)} times; expected once a style")
-        outcome = _told_apart(pair) if names_families else None
+        outcome = _distinguished(pair) if names_families else None
         if outcome is not None:
-            told_apart.append((float(outcome), contrast_id))
-    return Counted(_mean_of(told_apart), len(pairs))
+            distinguished.append((float(outcome), contrast_id))
+    return Counted(_mean_of(distinguished), len(pairs))
 
 
 def paired_difference(rows_a: Sequence[AnswerRow], rows_b: Sequence[AnswerRow]) -> Difference:
@@ -160,7 +160,7 @@ def mean_of_means(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(fmean(means), error, n, clusters)
 
 
-def _told_apart(pair: Sequence[AnswerRow]) -> bool | None:
+def _distinguished(pair: Sequence[AnswerRow]) -> bool | None:
     if len(pair) < 2 or any(row.score is None for row in pair):
         return None
     if not all(row.fitting for row in pair):

@@ -121,7 +121,7 @@ def contrasts(
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """What is installed, what is missing, and what each missing part switches off."""
+    """List what is installed, what is missing, and what each missing part switches off."""
     from paras2s.cli.doctor import examine, show
 
     found = examine()

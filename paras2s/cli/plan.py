@@ -119,7 +119,7 @@ def show_plan(console: Console, plan: Plan) -> None:
 def _phase_rows(plan: Plan) -> list[tuple[str, str, float]]:
     phases = plan.phases
     return [
-        ("rollout", "hear the question", phases.hear),
+        ("rollout", "encode the question", phases.encode),
         ("rollout", "read prompts", phases.read),
         ("rollout", "decode", phases.decode),
         ("rollout", "  of it, for unlike lengths", phases.straggling),

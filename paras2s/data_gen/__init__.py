@@ -1,1 +1,1 @@
-"""Where queries come from: scripts, speech, filters, splits, demonstrations."""
+"""Queries and demonstrations: scripts, speech, filters, splits."""

@@ -202,7 +202,7 @@ def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
 
 
 def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]:
-    """What a row's system answered, judged; [] where the run's folder is gone."""
+    """The judged answers of a row's system; [] where the run's folder is gone."""
     found = next(one for one in ablation.rows if one.name == row)
     config = row_config(ablation, found, seed)
     path = config.run_dir / ("bench" if ablation.queries == "test" else "bench-validation") / f"{found.system}.jsonl"

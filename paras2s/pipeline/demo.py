@@ -16,7 +16,7 @@ from paras2s.utils.process_memory import MemoryWatch
 
 
 def announce(run: Run) -> str:
-    """What the run will do, and how long it took last time."""
+    """One line on what the run does, and how long it took last time."""
     config = run.config
     answers = config.align.steps * config.align.sampling.queries_per_step * config.align.sampling.group_size
     plan = (

@@ -31,17 +31,17 @@ from paras2s.utils.process_pool import cores
 
 
 def probe(teacher: Teacher, model: RewardModel, held: JudgedAnswers, dataset: Dataset) -> dict[str, Any]:
-    """What teacher and reward model make of degenerate answers to held-out questions, by kind: their highest scores."""
+    """The highest scores that teacher and reward model give degenerate answers to held-out questions, by kind."""
     table, queries = {}, held.queries
     for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():
         rows = [n % len(queries) for n in range(len(clips))]
-        asked = [
+        requests = [
             TeacherRequest(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
             for n, clip in zip(rows, clips, strict=True)
         ]
-        found = teacher.scores(asked, lambda done, total: None)
-        scores = [one[each.style] for one, each in zip(found, asked, strict=True) if isinstance(one, dict)]
-        predicted = model.score([held.heard[n] for n in rows], [CODEC.encode(clip) for clip in clips])
+        found = teacher.scores(requests, lambda done, total: None)
+        scores = [one[each.style] for one, each in zip(found, requests, strict=True) if isinstance(one, dict)]
+        predicted = model.score([held.encoded[n] for n in rows], [CODEC.encode(clip) for clip in clips])
         table[kind] = {
             "judge_max": max(scores) if scores else None,
             "judge_unscored": len(found) - len(scores),
@@ -92,7 +92,7 @@ def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers) -> RewardMod
     demonstrated = dataset.of_role("demonstration")
     degenerate = degenerate_answers(dataset, config.degenerate_answers, seed=run.config.seed)
     preferences = PreferenceSet(
-        questions=(*judged.heard, *encode_questions(dataset, demonstrated)),
+        questions=(*judged.encoded, *encode_questions(dataset, demonstrated)),
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
         answers=tuple(
             ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
@@ -118,11 +118,11 @@ def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers) -> RewardMod
 def held_out_report(model: RewardModel, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
     """Agreement with the teacher on held-out queries, per category, and against baselines that do not hear the question."""
     scored = held.scored()
-    heard = [held.heard[held.owners[place]] for place, _ in scored]
+    encoded = [held.encoded[held.owners[place]] for place, _ in scored]
     started = time.perf_counter()
-    predicted = model.score(heard, [held.codes[place] for place, _ in scored])
+    predicted = model.score(encoded, [held.codes[place] for place, _ in scored])
     took_s = time.perf_counter() - started
-    again = model.score(heard, [held.coded_again[place] for place, _ in scored])
+    again = model.score(encoded, [held.coded_again[place] for place, _ in scored])
     return agreement_report(predicted, judged, held) | {
         "held_out_coded_again": agreement(again, [score for _, score in scored]),
         "judge_answers_per_s": held.per_s,

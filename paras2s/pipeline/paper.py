@@ -92,8 +92,8 @@ def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> s
     # Its heading and the paper's sentence stand in ours.
     table = [line for line in markdown(config, rows).splitlines() if line.startswith("|")]
     minutes = sum(row.get("minutes") or 0 for row in rows)
-    asked = len(config.rows) * len(config.seeds)
-    lines += [f"On {config.queries} queries, {len(rows)} of {asked} rows, {minutes:.0f} minutes to align and bench.", ""]
+    total = len(config.rows) * len(config.seeds)
+    lines += [f"On {config.queries} queries, {len(rows)} of {total} rows, {minutes:.0f} minutes to align and bench.", ""]
     lines += [*table, "", *_by_category(rows), ""]
     for kind in config.plots:
         if (plot := draw(config, rows, kind)) is not None:

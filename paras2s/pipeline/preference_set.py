@@ -50,11 +50,11 @@ class Sampled:
 def sample_answers(
     run: Run, policy: Policy, queries: Sequence[Query], prompts: Sequence[Prompt], count: int, stream: int
 ) -> Sampled:
-    """`count` answers a query, at the distillation's temperature; those of an earlier try, where it was stopped."""
+    """Sample `count` answers to each query, or read those of an earlier try that was stopped."""
     path = run.reward_dir / f"sampled-{stream}.npz"
-    asked = [query.id for query in queries]
+    query_ids = [query.id for query in queries]
     sounds = policy.spec.code_format != CODEC.version
-    if (kept := _load_sampled(path, asked, count, sounds)) is not None:
+    if (kept := _load_sampled(path, query_ids, count, sounds)) is not None:
         return kept
     engine = NativeEngine(policy)
     temperature = run.config.distill.temperature
@@ -65,8 +65,8 @@ def sample_answers(
     with run.bar("answers sampled", len(queries)) as bar:
         for start in range(0, len(queries), BATCH_QUERIES):
             part = slice(start, start + BATCH_QUERIES)
-            seeds = answer_seeds(run.config.seed, stream + start, range(len(asked[part])), count)
-            for number, rollout in enumerate(engine.generate(asked[part], prompts[part], count, sampling, seeds, sounds)):
+            seeds = answer_seeds(run.config.seed, stream + start, range(len(query_ids[part])), count)
+            for number, rollout in enumerate(engine.generate(query_ids[part], prompts[part], count, sampling, seeds, sounds)):
                 owners += [start + number] * count
                 codes += embedded_codes(rollout, CODEC)
                 clips += [Clip(wave, rollout.sample_rate_hz) for wave in rollout.waves] if sounds else []
@@ -74,7 +74,8 @@ def sample_answers(
     buffer = io.BytesIO()
     width = CODEC.num_codebooks
     flat = np.concatenate([np.zeros((0, width), dtype=np.int16), *(one.astype(np.int16) for one in codes)])
-    np.savez(buffer, asked=np.array(asked), owners=owners, steps=[len(one) for one in codes], codes=flat)
+    arrays: dict[str, Any] = {"asked": np.array(query_ids)}  # The name that files of earlier versions have.
+    np.savez(buffer, **arrays, owners=owners, steps=[len(one) for one in codes], codes=flat)
     for number, clip in enumerate(clips):
         if len(clip.samples):
             write_clip(_sound(path, number), clip)
@@ -86,11 +87,11 @@ def _sound(path: Path, number: int) -> Path:
     return path.with_suffix("") / f"{number:06d}.wav"
 
 
-def _load_sampled(path: Path, asked: Sequence[str], count: int, sounds: bool) -> Sampled | None:
-    """None where there are none, or of other queries."""
+def _load_sampled(path: Path, query_ids: Sequence[str], count: int, sounds: bool) -> Sampled | None:
+    """The stored answers; None where there are none, or they are of other queries."""
     try:
         with np.load(path) as held:
-            if held["asked"].tolist() != list(asked) or len(held["owners"]) != count * len(asked):
+            if held["asked"].tolist() != list(query_ids) or len(held["owners"]) != count * len(query_ids):
                 return None
             edges = np.cumsum(held["steps"])[:-1]
             codes = np.split(held["codes"].astype(np.int64), edges)
@@ -125,7 +126,7 @@ class JudgedAnswers:
     """
 
     queries: Sequence[Query]
-    heard: Sequence[EncodedQuestion]
+    encoded: Sequence[EncodedQuestion]
     owners: list[int]
     codes: list[np.ndarray]
     clips: list[Clip]
@@ -137,7 +138,7 @@ class JudgedAnswers:
         """The same, of some answers alone."""
         fields: tuple[list[Any], ...] = (self.owners, self.codes, self.clips, self.scores, self.coded_again)
         owners, codes, clips, scores, again = ([field[place] for place in places] for field in fields)
-        return JudgedAnswers(self.queries, self.heard, owners, codes, clips, scores, self.per_s, again)
+        return JudgedAnswers(self.queries, self.encoded, owners, codes, clips, scores, self.per_s, again)
 
     def scored(self) -> list[tuple[int, float]]:
         """(answer, score for its own style) of those that have one."""
@@ -155,20 +156,20 @@ def judge_sampled(
     queries: Sequence[Query],
     sampled: Sampled,
 ) -> JudgedAnswers:
-    """The teacher's scores of all answers; how many it scores a second, with all it measures for it."""
+    """Score all answers by the teacher; `per_s` counts the time it takes to measure them too."""
     owners, codes = sampled.owners, sampled.codes
     clips = sampled.clips if sampled.clips is not None else [CODEC.decode(one) for one in codes]
-    asked = [
+    requests = [
         TeacherRequest(queries[owner].text or "", queries[owner].style or "", inside(dataset.folder, queries[owner].clip), clip)
         for owner, clip in zip(owners, clips, strict=True)
     ]
     started = time.perf_counter()
-    cost = teacher.cost(asked)
+    cost = teacher.cost(requests)
     if cost.calls:
         usd = "an unknown price" if cost.usd is None else f"at most {cost.usd:.2f} USD"
-        run.say(f"  {teacher.name} will be asked about {cost.calls} answers, for {usd}; what it has said before costs nothing")
+        run.say(f"  {teacher.name} scores {cost.calls} answers, for {usd}; cached scores cost nothing")
     with run.bar("answers judged", len(clips)) as bar:
-        scores = teacher.scores(asked, bar.at)
+        scores = teacher.scores(requests, bar.at)
     unscored = [one for one in scores if isinstance(one, Unscored)]
     if unscored:
         run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")

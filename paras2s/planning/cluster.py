@@ -1,4 +1,4 @@
-"""What a plan is told: a cluster, its devices' rates, and facts about policies and rewards that no run's config holds.
+"""Inputs of a plan: a cluster, its devices' rates, and facts about policies and rewards that no run's config holds.
 
 Every number that is not a count or a switch is a `Figure`: its value, where it is from, and a note. `paras2s plan` lists
 those it used. Two kinds of device: `peak`, a data sheet's rates and the shares of them that programs reach; `measured`,
@@ -80,7 +80,7 @@ class Driver(Section):
 
 
 class Roles(Section):
-    """Who does what. `colocated`: every device does everything in turn; `apart`: so many devices each."""
+    """Assignment of roles to devices. `colocated`: every device does everything in turn; `apart`: so many devices each."""
 
     layout: Literal["colocated", "apart"] = "colocated"
     rollout: int = Field(0, ge=0)
@@ -89,7 +89,7 @@ class Roles(Section):
 
 
 class Engine(Section):
-    """What samples. `continuous`: a finished answer's place is taken by the next; `static`: a batch takes its longest."""
+    """The sampling engine. `continuous`: a finished answer's place is taken by the next; `static`: a batch takes its longest."""
 
     batching: Literal["continuous", "static"] = "continuous"
     rows: int = Field(256, ge=1, description="answers under way on one device")
@@ -98,7 +98,7 @@ class Engine(Section):
 
 
 class LearnerPlan(Section):
-    """How the learner trains; what the run's config sets of it counts instead (see `override_by_run`)."""
+    """Settings of the learner; the run's config overrides them (see `override_by_run`)."""
 
     trainable: Literal["full", "lora"] = "full"
     lora_rank: int = Field(16, ge=1)
@@ -115,7 +115,7 @@ class LearnerPlan(Section):
 
 
 class Judging(Section):
-    """How answers are scored."""
+    """Settings of scoring."""
 
     streaming: bool = Field(False, description="an answer is scored when it ends, not when the last one of its step does")
     concurrency: int | None = Field(None, ge=1, description="calls under way at once; null: as the judge's config says")
@@ -160,14 +160,14 @@ class Encoder(Section):
 
 
 class Speaker(Section):
-    """What turns audio tokens into sound."""
+    """The vocoder that turns audio tokens into sound."""
 
     parameters: Figure
     gflop_per_s: Figure = Field(description="of sound")
 
 
 class PolicyFacts(Section):
-    """What is known of a policy beside its sizes, and the sizes where a run names it by its kind alone."""
+    """Facts about a policy beside its sizes, and the sizes where a run names it by its kind alone."""
 
     kind: str | None = Field(None, description="as in the run's policy.kind")
     sizes: dict[str, int] = Field({}, description="of PolicyConfig; {}: any")
@@ -183,12 +183,12 @@ class PolicyFacts(Section):
     answer_spread: Figure = Field(description="lengths are drawn evenly from the mean less this share to the mean more it")
     text_steps_per_s: Figure = Field(description="tokens of text, a second of answer")
     longest_answer_s: Figure = Field(description="where the run's config does not set policy.max_answer_steps")
-    hearing: Encoder | None = None
+    audio_encoder: Encoder | None = None
     speaking: Speaker | None = None
 
 
 class RewardFacts(Section):
-    """What scoring an answer takes: a worker's processor, a network on devices, or a call of an endpoint."""
+    """Cost of scoring an answer: a worker's processor, a network on devices, or a call of an endpoint."""
 
     reads_sound: bool = False
     seconds: Figure | None = Field(None, description="of a worker's processor, an answer")
@@ -277,10 +277,10 @@ def check_cluster(cluster: Cluster, rates: Rates) -> Cluster:
             raise ConfigError(f"{cluster.name}: no device {cluster.device!r}; there are {', '.join(sorted(rates.devices))}")
         cluster = cluster.model_copy(update={"device": rates.devices[cluster.device]})
     roles = cluster.roles
-    asked = roles.rollout + roles.learner + roles.reward
-    if roles.layout == "colocated" and asked:
+    assigned = roles.rollout + roles.learner + roles.reward
+    if roles.layout == "colocated" and assigned:
         raise ConfigError(f"{cluster.name}: roles.layout colocated gives every role every device; leave the counts out")
-    if roles.layout == "apart" and (asked != cluster.devices or not roles.rollout or not roles.learner):
+    if roles.layout == "apart" and (assigned != cluster.devices or not roles.rollout or not roles.learner):
         raise ConfigError(
             f"{cluster.name}: {roles.rollout} + {roles.learner} + {roles.reward} devices in roles, {cluster.devices} there; "
             "rollout and learner need at least one each"
@@ -326,7 +326,7 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) ->
 
 
 def override_by_run(cluster: Cluster, align: AlignConfig) -> Cluster:
-    """What the run's config sets itself, it also decides: what learns and how, and how old samples may be.
+    """The cluster's learner and driver with the settings that the run's config makes itself.
 
     Not how many workers there are and what each has: devices and roles are the cluster's.
     """

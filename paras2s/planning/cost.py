@@ -1,4 +1,4 @@
-"""What a step of GRPO computes, moves and holds: parameters, FLOPs, bytes, and the seconds a device needs for them.
+"""Cost of a GRPO step: parameters, FLOPs, bytes, and the seconds a device needs for them.
 
 Pure functions of sizes. A product of [n, a] with [a, b] is 2 n a b FLOPs. Attention over whole sequences is counted as a
 rectangle, as our masks have it. The way back costs two products for each one; a layer that is not remembered is computed
@@ -72,7 +72,7 @@ class PolicySizes:
 
 
 def policy_sizes(config: PolicyConfig, facts: PolicyFacts) -> PolicySizes:
-    """Of a run's policy; what its config does not say is in the facts."""
+    """Sizes of a run's policy; what its config leaves open is in the facts."""
     text_vocab = config.text_pieces + facts.special_ids if facts.text_vocab is None else facts.text_vocab
     codes = sum(facts.codebook_sizes)
     # With masks, text is scored among pieces and their end, codes among themselves and the answer's end.
@@ -129,7 +129,7 @@ def lora_parameters(sizes: PolicySizes, rank: int) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """What something computes and moves."""
+    """Arithmetic and memory traffic."""
 
     products: float = 0.0
     weight_bytes: float = 0.0
@@ -146,7 +146,7 @@ class Work:
         return Work(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
     def times(self, factor: float) -> Work:
-        """As often."""
+        """The work, this many times."""
         return Work(*(factor * getattr(self, one.name) for one in fields(self)))
 
 
@@ -283,20 +283,20 @@ def cache_bytes(sizes: PolicySizes, positions: float, dtype_bytes: int) -> float
 
 
 def activation_bytes(sizes: PolicySizes, positions: float, seen: float, plan: LearnerPlan) -> float:
-    """What the way back needs of so many positions that see keys and values of `seen` positions.
+    """Bytes that the backward pass needs for positions that see keys and values of `seen` positions.
 
     A layer leaves 9 d (two norms' inputs and insides, q, what was seen, and that side by side) and 4 f (gate, its
     activation, up, product), and 2 j of what is seen: a prompt's keys stand before each of its answers. With checkpointing
     a layer leaves its input alone, and one layer at a time all of it.
     """
-    whole = ((9 * sizes.hidden + 4 * sizes.intermediate) * positions + 2 * sizes.kv * seen) * plan.weight_bytes
+    full = ((9 * sizes.hidden + 4 * sizes.intermediate) * positions + 2 * sizes.kv * seen) * plan.weight_bytes
     if plan.checkpointing:
-        return sizes.cached_layers * sizes.hidden * positions * plan.weight_bytes + whole
-    return sizes.cached_layers * whole
+        return sizes.cached_layers * sizes.hidden * positions * plan.weight_bytes + full
+    return sizes.cached_layers * full
 
 
 def logit_bytes(scored: float, at_once: float, plan: LearnerPlan) -> float:
-    """Of one head that scores so many logits, `at_once` of them in one call.
+    """Bytes of one head that scores so many logits, `at_once` of them in one call.
 
     Float32 log-probs of each are kept for the way back, and a call has three more copies meanwhile. Calls for more than
     `logits_at_once` are made in parts, whose four copies are all there is.
@@ -328,8 +328,8 @@ def learner_memory(
     }
     if shards > 1 and plan.gather == "step":
         # The reference is gathered, read and put back before the policy's own weights are.
-        whole = plan.weight_bytes * total
-        parts["gathered"] = whole + (plan.weight_bytes + plan.gradient_bytes if lora else plan.gradient_bytes) * trained
+        full = plan.weight_bytes * total
+        parts["gathered"] = full + (plan.weight_bytes + plan.gradient_bytes if lora else plan.gradient_bytes) * trained
     elif shards > 1:
         # Two layers are gathered at a time, and the root: embedding, heads, norms, adaptor.
         root = total - sizes.cached_layers * layer_parameters(sizes)
@@ -344,12 +344,12 @@ def rollout_memory(
 ) -> dict[str, float]:
     """Bytes on one device, by part; there is room for `most_steps` of every answer."""
     size = engine.dtype_bytes
-    frozen = sum(one.parameters.value for one in (facts.hearing, facts.speaking) if one is not None)
+    frozen = sum(one.parameters.value for one in (facts.audio_encoder, facts.speaking) if one is not None)
     return {
         "weights": float(size * sum(parameters(sizes).values())),
         "keys and values": cache_bytes(sizes, rows * most_steps + prompts * prompt_steps, size),
         "logits": 4.0 * 4 * rows * max(sizes.text_rows, sizes.audio_rows),
-        "ears and voice": size * frozen,
+        "audio encoder and vocoder": size * frozen,
     }
 
 
@@ -369,7 +369,7 @@ REMEDIES = {
 
 
 def complaint(role: str, parts: dict[str, float], room: float) -> str | None:
-    """What does not fit on a role's device and what to change; None where all does."""
+    """A line on what does not fit on a role's device and what to change; None where all fits."""
     needed = sum(parts.values())
     if needed <= room:
         return None
@@ -386,7 +386,7 @@ def complaint(role: str, parts: dict[str, float], room: float) -> str | None:
 
 @dataclass(frozen=True)
 class RewardLoad:
-    """What the rewards of one step take together; `usd` None: a price is not known."""
+    """Cost of the rewards of one step; `usd` None: a price is not known."""
 
     processor_s: float
     work: Work
@@ -400,12 +400,12 @@ class RewardLoad:
 def reward_load(
     config: RunConfig, rates: Rates, facts: PolicyFacts, queries: int, group: int, answer_s: float, cluster: Cluster
 ) -> RewardLoad:
-    """Of all sources of a run's reward, one after another as the panel asks them.
+    """Cost of all sources of a run's reward, one after another.
 
     Raises:
         ConfigError: a kind of reward that the rates do not know, or a judge that cannot be read.
     """
-    answers, heard_s = queries * group, facts.question_s.value + answer_s
+    answers, input_s = queries * group, facts.question_s.value + answer_s
     processor_s, resident, latency_s, usd = 0.0, 0.0, 0.0, 0.0
     work, calls, slots, priced = Work(), 0, 1, True
     for source in config.reward.sources:
@@ -415,10 +415,10 @@ def reward_load(
         each_s = known.seconds.value if known.seconds else 0.0
         each_s += known.seconds_per_s.value * answer_s if known.seconds_per_s else 0.0
         processor_s += answers * each_s / config.align.workers.reward.count
-        work += _network(known, heard_s).times(answers)
+        work += _network(known, input_s).times(answers)
         resident += 2 * sum(one.value for one in (known.parameters, known.encoder_parameters) if one is not None)
         if known.tokens_in is not None:
-            more, concurrency, call_usd = _calls(source, known, group, heard_s)
+            more, concurrency, call_usd = _calls(source, known, group, input_s)
             calls += more * queries
             slots = cluster.judging.concurrency or concurrency * config.align.workers.reward.count
             latency_s = max(latency_s, known.latency_s.value if known.latency_s else 0.0)
@@ -427,18 +427,18 @@ def reward_load(
     return RewardLoad(processor_s, work, resident, calls, slots, latency_s, usd if priced else None)
 
 
-def _network(known: RewardFacts, heard_s: float) -> Work:
-    """One answer through a reward model: question and answer are heard, and read with the prompt."""
+def _network(known: RewardFacts, input_s: float) -> Work:
+    """One answer through a reward model: question and answer as sound, read with the prompt."""
     products = 0.0
     if known.parameters and known.positions_per_s:
         prompt = known.prompt_positions.value if known.prompt_positions else 0.0
-        products += 2 * known.parameters.value * (known.positions_per_s.value * heard_s + prompt)
+        products += 2 * known.parameters.value * (known.positions_per_s.value * input_s + prompt)
     if known.encoder_parameters and known.encoder_positions_per_s:
-        products += 2 * known.encoder_parameters.value * known.encoder_positions_per_s.value * heard_s
+        products += 2 * known.encoder_parameters.value * known.encoder_positions_per_s.value * input_s
     return Work(products=products)
 
 
-def _calls(source: RewardSourceConfig, known: RewardFacts, group: int, heard_s: float) -> tuple[int, int, float | None]:
+def _calls(source: RewardSourceConfig, known: RewardFacts, group: int, input_s: float) -> tuple[int, int, float | None]:
     """Calls a group, how many at once, and USD of one (None: no price is known)."""
     name = str(source.options.get("judge", "trace"))
     folder = Path(str(resources.files("paras2s"))) / "configs" / "judges"
@@ -455,5 +455,5 @@ def _calls(source: RewardSourceConfig, known: RewardFacts, group: int, heard_s: 
     if judge.judge.reads == "audio":
         if price.audio_in is None or price.audio_tokens_per_s is None:
             return calls, judge.llm.concurrency, None
-        usd += heard_s * price.audio_tokens_per_s * price.audio_in
+        usd += input_s * price.audio_tokens_per_s * price.audio_in
     return calls, judge.llm.concurrency, usd / 1e6

@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long answers are. `spread` None: they end by chance at every step (geometric); else evenly about the mean."""
+    """Lengths of answers. `spread` None: they end by chance at every step (geometric); else evenly about the mean."""
 
     mean: float
     spread: float | None
@@ -86,7 +86,7 @@ class Decoded:
 
     @property
     def seconds(self) -> float:
-        """Of the whole."""
+        """Sum over all parts."""
         return max(self.ends_s, default=0.0)
 
 
@@ -164,7 +164,7 @@ class LearnTimes:
 
     @property
     def seconds(self) -> float:
-        """Of the whole."""
+        """Sum over all parts."""
         return self.reference + self.forward + self.backward + self.optimiser + self.exchange
 
 
@@ -221,7 +221,7 @@ def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int
 
 
 def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
-    """What was trained, in the precision it came in, to every rollout device: over a transport of its own, or by the links."""
+    """Seconds to send the trained weights, in the precision they were loaded in, to every rollout device: over a transport of its own, or by the links."""
     plan = cluster.learner
     total = sum(cost.parameters(sizes).values())
     moved = plan.weight_bytes * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
@@ -259,7 +259,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Rhythm:
-    """How steps follow each other: seconds a step, share of the time each role works, and what they wait for."""
+    """Timing of steps: seconds a step, share of the time each role works, and what they wait for."""
 
     step_s: float
     busy: dict[str, float]
@@ -326,7 +326,7 @@ def _rhythm(learned: Sequence[float], busy: Sequence[tuple[str, float, float]]) 
 
 @dataclass(frozen=True)
 class Load:
-    """What a step asks for: B queries, G answers each, of which `learned` queries are learned from."""
+    """Work of a step: B queries, G answers each, of which `learned` queries are learned from."""
 
     queries: int
     learned: int
@@ -337,7 +337,7 @@ class Load:
 
 
 def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None) -> Load:
-    """Of a run's config. Its `policy.max_answer_steps` counts where it is set, else the policy's own longest answer."""
+    """The load of a run's config. Its `policy.max_answer_steps` counts where it is set, else the policy's own longest answer."""
     facts, align = known.facts, config.align
     rate = facts.steps_per_s.value
     prompt_steps = round(facts.question_s.value * rate) + facts.prompt_extra_steps
@@ -357,7 +357,7 @@ def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None
 class Phases:
     """Seconds of one step's phases on their slowest device; `straggling` is the part of `decode` for unlike lengths."""
 
-    hear: float
+    encode: float
     read: float
     decode: float
     straggling: float
@@ -373,7 +373,7 @@ class Phases:
     @property
     def rollout(self) -> float:
         """Seconds from the question's sound to the answers' sound."""
-        return self.hear + self.read + self.decode + self.speak
+        return self.encode + self.read + self.decode + self.speak
 
     @property
     def learner(self) -> float:
@@ -395,14 +395,14 @@ def step_phases(
     decoded = [decode(sizes, device, cluster.engine, hand, load.group, load.prompt_steps) for hand in hands]
     slowest_s = max(one.seconds for one in decoded)
     even_s = decode(sizes, device, cluster.engine, even * largest, load.group, load.prompt_steps).seconds
-    hear = facts.hearing
-    heard = Work(products=2 * hear.parameters.value * hear.positions.value * prompts) if hear else Work()
+    encode = facts.audio_encoder
+    encoding = Work(products=2 * encode.parameters.value * encode.positions.value * prompts) if encode else Work()
     spoken_s = max(sum(one.steps for one in hand) for hand in hands) / facts.steps_per_s.value
     spoken = Work(products=facts.speaking.gflop_per_s.value * 1e9 * spoken_s) if facts.speaking else Work()
     read = cost.read_prompts(sizes, prompts, load.prompt_steps, dtype)
     learned = learn(sizes, cluster, answers[: load.learned * load.group], load.group, load.prompt_steps)
     return Phases(
-        hear=cost.seconds(heard, device, "read"),
+        encode=cost.seconds(encoding, device, "read"),
         read=cost.seconds(read, device, "read"),
         decode=slowest_s,
         straggling=slowest_s - even_s,
@@ -455,7 +455,7 @@ class Plan:
 
     @property
     def hours(self) -> float:
-        """Of the whole run."""
+        """Total of the run."""
         return self.steps * self.rhythm.step_s / 3600
 
     @property
@@ -470,7 +470,7 @@ class Plan:
 
     @property
     def judge_usd(self) -> float | None:
-        """Of the whole run; None: the judge's price is not known."""
+        """Total of the run; None: the judge's price is not known."""
         return None if self.judge_usd_per_step is None else self.judge_usd_per_step * self.steps
 
 
@@ -525,8 +525,8 @@ def device_memory(
 ) -> dict[str, dict[str, float]]:
     """Bytes on one device of each role, by part. Colocated roles keep what lasts and take turns with the rest."""
     plan, engine = cluster.learner, cluster.engine
-    asked = math.ceil(load.queries * load.group / cluster.count("rollout"))
-    rows = min(engine.rows, asked)
+    answers_each = math.ceil(load.queries * load.group / cluster.count("rollout"))
+    rows = min(engine.rows, answers_each)
     most = load.audio.most
     rollout = cost.rollout_memory(sizes, engine, facts, rows, math.ceil(rows / load.group), most, load.prompt_steps)
     learned = math.ceil(load.learned * load.group / cluster.count("learner"))

@@ -91,7 +91,7 @@ class MoshiNet(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.decoder.lm_head.weight.device
 
     def forward(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor]:
@@ -457,12 +457,12 @@ class MoshiPolicy(Policy):
         self.refuse_adapters()
         # transformers renames Mimi's tensors on their way to the file, so it has to write them.
         with torch.device("meta"):
-            whole: Any = MoshiForConditionalGeneration(self.model.config)
-        whole.generation_config = self._generation_config
+            full: Any = MoshiForConditionalGeneration(self.model.config)
+        full.generation_config = self._generation_config
         for name, module in (*self.model.named_children(), ("audio_encoder", self.mimi)):
-            setattr(whole, name, module)
+            setattr(full, name, module)
         (folder / "policy.json").unlink(missing_ok=True)
-        whole.save_pretrained(folder)
+        full.save_pretrained(folder)
         write_text(folder / "tokenizer.json", self.tokenizer.to_str())
         # Last, since a folder that has it counts as whole.
         write_json(folder / "policy.json", {"architecture": ARCHITECTURE, "text": asdict(self.text_ids)})

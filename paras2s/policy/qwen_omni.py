@@ -96,7 +96,7 @@ class OmniIds:
 
 
 def replies_of(block: Block, end: int) -> np.ndarray:
-    """How many words of each answer are spoken [G]: all but the last token, which the thinker never read.
+    """Number of words spoken of each answer [G]: all but the last token, which the thinker never read.
 
     A reply ends with its first `end` (which also pads), or with its block. The `sampled` mask is not read: a learner that
     masks words out does not change what the sound was conditioned on.
@@ -127,7 +127,7 @@ class OmniNetwork(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.forbidden.device
 
     def words(self, tokens: Tensor) -> Tensor:
@@ -406,13 +406,13 @@ class QwenOmniPolicy(Policy):
             part.requires_grad_(False)
 
     def enable_gradient_checkpointing(self) -> None:
-        """As every policy's, by transformers' own means."""
+        """Write the checkpoint by transformers' own means."""
         for part in (self.model.thinker, self.model.talker):
             part.gradient_checkpointing_enable({"use_reentrant": False})
         self.model.gradient_checkpointing = True
 
     def merge_lora(self) -> None:
-        """As every policy's; the towers stay frozen."""
+        """Put LoRA matrices on the spec's targets; the towers stay frozen."""
         super().merge_lora()
         self._freeze_towers()
 

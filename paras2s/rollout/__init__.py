@@ -1,1 +1,1 @@
-"""Who samples: the native engine, and the Ray actors around engine, rewards and learner."""
+"""Sampling: the engines, and the Ray actors around engine, rewards and learner."""

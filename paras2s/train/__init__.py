@@ -1,1 +1,1 @@
-"""How a policy learns: losses, batches, learner, SFT, checkpoints, devices."""
+"""Learning: losses, batches, learner, SFT, checkpoints, devices."""

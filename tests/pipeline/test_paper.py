@@ -24,8 +24,8 @@ def test_the_page_has_what_was_run_beside_the_papers_claims_and_names_what_was_n
     folder.mkdir(parents=True)
     (folder / "table.json").write_text(json.dumps({"rows": rows}))
     text = paper.write_page(tmp_path / "docs").read_text()
-    assert "| Too strong a leash keeps the policy from learning | agrees: +0.50 ± 0.14 |" in text
-    assert "| Without a leash something is forgotten | not measured: beta = 0.2 |" in text
+    assert "| Too strong a KL penalty keeps the policy from learning | agrees: +0.50 ± 0.14 |" in text
+    assert "| Without a KL penalty something is forgotten | not measured: beta = 0.2 |" in text
     assert "3 of 4 rows" in text
     assert "(paper/fig3c-score.svg)" in text
     assert (tmp_path / "docs/paper/fig3c-score.svg").is_file()

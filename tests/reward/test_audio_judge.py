@@ -114,9 +114,9 @@ def wanted_marks(recording, instructed):
 @pytest.mark.parametrize("task", ["lexical", "speaking_rate"])
 def test_every_strategy_has_its_messages_and_its_joined_segments(strategy, task):
     instructed = TASKS[task].instructed
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         judge = judge_at(server, task, EXAMPLES, ToneSignals(RATE_HZ), strategy=strategy, silence_s=0.25, both_orders=False)
-        asked_for = judge.judge_requests([PAIR])[0][0]
+        sent = judge.judge_requests([PAIR])[0][0]
         assert judge.compare_batch([PAIR])[0].label == "1"
         (request,) = server.requests
     wanted = [[wanted_marks(one, instructed) for one in message if instructed or one != "i"] for message in LAYOUTS[strategy]]
@@ -125,9 +125,9 @@ def test_every_strategy_has_its_messages_and_its_joined_segments(strategy, task)
     assert roles == ["system", *["user", "assistant"] * (len(wanted) - 1), "user"]
     assert [len(transcribed_in(message)) for message in users] == [len(message) for message in wanted]
     # The segments that the judge says it joined are those of the layout.
-    assert [[mark.name for mark in marks] for marks in asked_for.marks] == [one for message in wanted for one in message]
+    assert [[mark.name for mark in marks] for marks in sent.marks] == [one for message in wanted for one in message]
     sounds = [sound for message in users for sound in transcribed_in(message)]
-    for marks, (_, samples, rate_hz) in zip(asked_for.marks, sounds, strict=True):
+    for marks, (_, samples, rate_hz) in zip(sent.marks, sounds, strict=True):
         assert len(samples) / rate_hz == pytest.approx(marks[-1].end_s, abs=1e-4)
         for before, after in pairwise(marks):
             assert after.start_s - before.end_s == pytest.approx(0.25)
@@ -136,7 +136,7 @@ def test_every_strategy_has_its_messages_and_its_joined_segments(strategy, task)
     # The test's clips, joined or not, lie in the decoded sound of the last message where the marks say, and no other clip does.
     test_sounds = transcribed_in(users[-1])
     found = {}
-    for marks, (_, samples, rate_hz) in zip(asked_for.marks[-len(test_sounds) :], test_sounds, strict=True):
+    for marks, (_, samples, rate_hz) in zip(sent.marks[-len(test_sounds) :], test_sounds, strict=True):
         for mark in marks:
             part = samples[round(mark.start_s * rate_hz) : round(mark.end_s * rate_hz)]
             found[mark.name] = pitch_of(part, rate_hz)
@@ -145,7 +145,7 @@ def test_every_strategy_has_its_messages_and_its_joined_segments(strategy, task)
 
 
 def test_examples_stand_before_the_test_with_their_verdicts_in_order():
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         for strategy in ("none", "examples"):
             judge_at(server, "lexical", EXAMPLES, strategy=strategy, both_orders=False).compare_batch([PAIR])
         turns, together = (request["messages"] for request in server.requests)
@@ -160,7 +160,7 @@ def test_examples_stand_before_the_test_with_their_verdicts_in_order():
 
 
 def test_shots_limits_the_examples_and_without_examples_only_joining_the_test_is_left():
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         judge_at(server, "lexical", EXAMPLES, shots=1, both_orders=False).compare_batch([PAIR])
         judge_at(server, "lexical", strategy="examples_and_test", both_orders=False).compare_batch([PAIR])
         one, none = (request["messages"] for request in server.requests)
@@ -172,7 +172,7 @@ def test_shots_limits_the_examples_and_without_examples_only_joining_the_test_is
 
 
 def test_both_orders_exchange_the_answers_and_never_the_instruction():
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         found = judge_at(server).compare_batch([PAIR])[0]
         transcript = sorted(pitches(request["messages"][-1]) for request in server.requests)
     assert transcript == [[1200, 300, 600], [1200, 600, 300]]
@@ -191,8 +191,8 @@ def test_both_orders_exchange_the_answers_and_never_the_instruction():
     ],
 )
 def test_votes_of_both_orders_are_averaged(first, second, label, said, consistent):
-    def answer(asked_for, number):
-        return verdict(first if pitches(asked_for["messages"][-1])[1] == 300 else second)
+    def answer(sent, number):
+        return verdict(first if pitches(sent["messages"][-1])[1] == 300 else second)
 
     with ScriptedEndpoint(answer) as server:
         found = judge_at(server).compare_batch([PAIR])[0]
@@ -201,7 +201,7 @@ def test_votes_of_both_orders_are_averaged(first, second, label, said, consisten
 
 def test_samples_vote_and_their_spread_is_kept():
     texts = iter([5, 4, 4, 3, 4])
-    with ScriptedEndpoint(lambda asked_for, number: Say(f"so it is.\nFinal score: [[{next(texts)}]]")) as server:
+    with ScriptedEndpoint(lambda sent, number: Say(f"so it is.\nFinal score: [[{next(texts)}]]")) as server:
         judge = judge_at(
             server, "style_following", samples=5, llm={"temperature": 1.0, "top_p": 0.9, "seed": 42, "max_output_tokens": 256}
         )
@@ -221,8 +221,8 @@ def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
 
     in_order = {True: iter(["1", "1", "2"]), False: iter(["2", "2", "tie"])}
 
-    def answer(asked_for, number):
-        return verdict(next(in_order[pitches(asked_for["messages"][-1])[1] == 300]))
+    def answer(sent, number):
+        return verdict(next(in_order[pitches(sent["messages"][-1])[1] == 300]))
 
     with ScriptedEndpoint(answer) as server:
         judge = judge_at(server, samples=3, llm={"temperature": 1.0})
@@ -239,8 +239,8 @@ def test_samples_of_both_orders_vote_and_are_kept(tmp_path):
 def test_a_failed_sample_is_named_and_orders_weigh_the_same():
     replies = {True: iter(["1", "1", "1"]), False: iter([None, "tie", "tie"])}
 
-    def answer(asked_for, number):
-        label = next(replies[pitches(asked_for["messages"][-1])[1] == 300])
+    def answer(sent, number):
+        label = next(replies[pitches(sent["messages"][-1])[1] == 300])
         return Say("hm") if label is None else verdict(label)
 
     with ScriptedEndpoint(answer) as server:
@@ -251,28 +251,26 @@ def test_a_failed_sample_is_named_and_orders_weigh_the_same():
 
 
 def test_a_match_is_same_or_different_and_an_even_vote_is_neither():
-    with ScriptedEndpoint(lambda asked_for, number: verdict(number == 0, "match")) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict(number == 0, "match")) as server:
         judge = judge_at(server, "pronunciation", both_orders=False)
         assert [judge.compare_batch([PAIR])[0].label, judge.compare_batch([PAIR])[0].label] == ["same", "different"]
         assert len(transcribed_in(server.requests[0]["messages"][-1])) == 2
-    with ScriptedEndpoint(lambda asked_for, number: verdict(number == 0, "match")) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict(number == 0, "match")) as server:
         found = judge_at(server, "speaker_identity").compare_batch([PAIR])[0]
     assert isinstance(found, Unscored)
     assert "as many votes" in found.reason
     # One order even, the other not: most votes say that they match, and it is said which order was even.
     said = {True: iter([True, False]), False: iter([True, True])}
-    with ScriptedEndpoint(
-        lambda asked_for, n: verdict(next(said[pitches(asked_for["messages"][-1])[0] == 300]), "match")
-    ) as server:
+    with ScriptedEndpoint(lambda sent, n: verdict(next(said[pitches(sent["messages"][-1])[0] == 300]), "match")) as server:
         found = judge_at(server, "speaker_identity", samples=2, llm={"temperature": 1.0}).compare_batch([PAIR])[0]
     assert (found.label, found.points, found.said, found.consistent) == ("same", 0.75, ("tie", "same"), False)
 
 
 def test_a_refused_recording_is_unscored_with_the_endpoints_words():
-    def answer(asked_for, number):
+    def answer(sent, number):
         return (
             Fail(400, "audio is too long: at most 30 s")
-            if transcribed_in(asked_for["messages"][-1])[1][1].size > 9000
+            if transcribed_in(sent["messages"][-1])[1][1].size > 9000
             else verdict()
         )
 
@@ -298,7 +296,7 @@ def test_a_refused_recording_is_unscored_with_the_endpoints_words():
     ],
 )
 def test_a_reply_that_holds_no_verdict_is_unscored_and_kept(reply, why):
-    with ScriptedEndpoint(lambda asked_for, number: reply) as server:
+    with ScriptedEndpoint(lambda sent, number: reply) as server:
         found = judge_at(server).compare_batch([PAIR])[0]
     assert isinstance(found, Unscored)
     assert why in found.reason
@@ -307,7 +305,7 @@ def test_a_reply_that_holds_no_verdict_is_unscored_and_kept(reply, why):
 
 def test_fewer_than_half_of_the_samples_is_no_verdict():
     def one_in(fine):
-        return lambda asked_for, number: Say("Final score: [[4]]") if number < fine else Say("no idea")
+        return lambda sent, number: Say("Final score: [[4]]") if number < fine else Say("no idea")
 
     scene = Exchange(Utterance(), FIRST, task_inputs={"context": "two friends"})
     settings = {"samples": 5, "llm": {"concurrency": 1, "temperature": 1.0}}
@@ -341,7 +339,7 @@ def test_scales_are_kept():
 @pytest.mark.parametrize("format", ["wav", "flac", "mp3", "ogg"])
 def test_clips_are_converted_once_to_the_endpoints_rate_and_format(format):
     clips = (tone(300, 0.5, 44_100), tone(600, 0.7, 8000))
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         judge_at(server, "speaking_rate", both_orders=False, audio={"format": format, "sample_rate_hz": 24_000}).compare_batch(
             [Pair(Utterance(), *clips)]
         )
@@ -355,7 +353,7 @@ def test_clips_are_converted_once_to_the_endpoints_rate_and_format(format):
 
 
 def test_limits_of_an_endpoint_are_kept_before_a_call_is_made():
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         small = judge_at(server, audio={"max_file_mb": 0.02}).compare_batch([PAIR])[0]
         short = judge_at(server, audio={"max_audio_s": 2.0}).compare_batch([PAIR])[0]
         assert server.requests == []
@@ -370,7 +368,7 @@ def test_limits_of_an_endpoint_are_kept_before_a_call_is_made():
 
 def test_transcripts_stand_beside_the_sound_as_data():
     given = Pair(Utterance(REQUESTED, "say </data> twice"), FIRST, SECOND, ("one", "two"))
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         judge = judge_at(server, transcripts="given")
         judge.compare_batch([given])
         beside = [said(request).split("What is said in the recordings:")[1] for request in server.requests]
@@ -388,7 +386,7 @@ def test_transcripts_of_a_recogniser():
     def transcribe(clips):
         return [f"{clip.duration_s:.1f} s" for clip in clips]
 
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         judge = judge_at(server, transcripts="asr", both_orders=False)
         judge._transcripts = transcribe
         judge.compare_batch([PAIR])
@@ -400,7 +398,7 @@ def test_what_an_example_was_to_be_stands_beside_it_in_every_strategy():
     inputs = {"text": "Let me go.", "style": "in a whisper"}
     shown = [Example("e:1", (FIRST,), Utterance(), {}, "4", "most of it", task_inputs={"text": "Come in.", "style": "shouted"})]
     for strategy in ("none", "examples", "examples_and_test"):
-        with ScriptedEndpoint(lambda asked_for, number: Say("Final score: [[4]]")) as server:
+        with ScriptedEndpoint(lambda sent, number: Say("Final score: [[4]]")) as server:
             found = judge_at(server, "style_following", shown, strategy=strategy).score_batch(
                 [Exchange(Utterance(), FIRST, task_inputs=inputs)]
             )
@@ -410,7 +408,7 @@ def test_what_an_example_was_to_be_stands_beside_it_in_every_strategy():
 
 
 def test_judges_that_prefer_nothing_are_refused_where_answers_compete():
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         for task in ("speaker_identity", "mos"):
             with pytest.raises(ConfigError, match=f"{task} prefers neither"):
                 EnsembleJudge([judge_at(server, task)], find_ensemble())
@@ -420,12 +418,12 @@ def test_judges_that_prefer_nothing_are_refused_where_answers_compete():
 
 def test_a_prompt_of_ones_own_that_asks_for_something_unknown_is_refused_at_once(tmp_path):
     (tmp_path / "listen_ask_better.md").write_text("Which is better, {{first}}?")
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server, pytest.raises(ConfigError, match="asks for 'first'"):
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server, pytest.raises(ConfigError, match="asks for 'first'"):
         judge_at(server, prompts=str(tmp_path))
 
 
 def test_a_written_instruction_stands_as_data_and_a_missing_one_is_unscored():
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         judge = judge_at(server, both_orders=False)
         written, missing = judge.compare_batch(
             [Pair(Utterance(text="Whisper."), FIRST, SECOND), Pair(Utterance(), FIRST, SECOND)]
@@ -437,7 +435,7 @@ def test_a_written_instruction_stands_as_data_and_a_missing_one_is_unscored():
 
 
 def test_a_task_for_pairs_refuses_single_clips_and_the_other_way_round():
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         with pytest.raises(JudgeError, match="two clips at a time"):
             judge_at(server).score_batch([Exchange(Utterance(), FIRST)])
         with pytest.raises(JudgeError, match="one clip at a time"):
@@ -454,9 +452,9 @@ def test_a_task_for_pairs_refuses_single_clips_and_the_other_way_round():
 def test_aspects_are_fused_by_order(tmp_path):
     by_prompt = {"WORDS": "1", "HOW IT IS SAID": "1", "TECHNICAL": "2"}
 
-    def answer(asked_for, number):
-        aspect = next(label for words, label in by_prompt.items() if words in asked_for["messages"][0]["content"])
-        first = pitches(asked_for["messages"][-1])[1] == 300
+    def answer(sent, number):
+        aspect = next(label for words, label in by_prompt.items() if words in sent["messages"][0]["content"])
+        first = pitches(sent["messages"][-1])[1] == 300
         # The technical judge always prefers what it hears second; the others keep to their answer.
         return verdict("2" if aspect == "2" else "1" if first else "2")
 
@@ -475,8 +473,8 @@ def test_aspects_are_fused_by_order(tmp_path):
 
 
 def test_an_ensemble_without_one_of_its_aspects_is_unscored():
-    def answer(asked_for, number):
-        return Say("hm") if "TECHNICAL" in asked_for["messages"][0]["content"] else verdict()
+    def answer(sent, number):
+        return Say("hm") if "TECHNICAL" in sent["messages"][0]["content"] else verdict()
 
     with ScriptedEndpoint(answer) as server:
         judges = [judge_at(server, task) for task in find_ensemble().aspects]
@@ -498,7 +496,7 @@ def test_examples_from_a_file_and_one_without_a_label(tmp_path):
     ]
     path = tmp_path / "examples.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         examples = load_examples(path)
         judge_at(server, "lexical", examples, both_orders=False).compare_batch([PAIR])
         replies = [one["content"] for one in server.requests[0]["messages"] if one["role"] == "assistant"]
@@ -562,7 +560,7 @@ def test_joining_by_hand():
 
 def test_real_speech_arrives_full_and_in_order():
     clips = [read_clip(path) for path in sorted(LIBRISPEECH.glob("*.flac"))[:3]]
-    with ScriptedEndpoint(lambda asked_for, number: verdict()) as server:
+    with ScriptedEndpoint(lambda sent, number: verdict()) as server:
         judge = judge_at(server, both_orders=False, strategy="test", silence_s=1.0)
         judge.compare_batch([Pair(Utterance(clips[0]), clips[1], clips[2])])
         ((format, samples, rate_hz),) = transcribed_in(server.requests[0]["messages"][-1])

@@ -159,8 +159,8 @@ def _verbosity(found: ProbeResult) -> str:
     part = found.part("all")
     assert part is not None
     lean = _leaning(part, {"longer": "longer answers", "shorter": "shorter answers"})
-    asked = f"Of {part.shares['tie'].n} verdicts on pairs rated alike, each pair in both orders"
-    return f"{asked}, {percent(part.shares['tie'])} are a tie; otherwise {lean}."
+    pairs = f"Of {part.shares['tie'].n} verdicts on pairs rated alike, each pair in both orders"
+    return f"{pairs}, {percent(part.shares['tie'])} are a tie; otherwise {lean}."
 
 
 def _noise(found: ProbeResult) -> str:

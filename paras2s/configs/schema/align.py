@@ -28,7 +28,7 @@ class AugmentConfig(Section):
 
 
 class SamplingConfig(Section):
-    """How a step samples groups of answers (ParaS2S: B queries, G answers each)."""
+    """Sampling of groups of answers (ParaS2S: B queries, G answers each)."""
 
     queries_per_step: int = Field(32, ge=1, description="B: queries sampled and rewarded in a step")
     group_size: int = Field(8, ge=2, description="G: answers to each query")
@@ -74,7 +74,7 @@ class OptimizerConfig(Section):
 
 
 class RoleConfig(Section):
-    """How many workers a role has, and what Ray reserves for each of them."""
+    """The number of workers of a role, and what Ray reserves for each of them."""
 
     count: int = Field(1, ge=1)
     cpus: float = Field(1.0, ge=0)

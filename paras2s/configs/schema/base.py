@@ -50,7 +50,7 @@ def _complaint(item: Any, key: str) -> str:
 
 
 def read_values(path: Path) -> Any:
-    """What a YAML config holds, not validated.
+    """Read a YAML config without validating it.
 
     Raises:
         ConfigError: missing file, bad YAML.

@@ -29,7 +29,7 @@ class DataConfig(Section):
 
 
 class PolicyConfig(Section):
-    """Who speaks: released weights, or the embedded dual-stream policy of these sizes (Kimi-Audio: 28 layers, tap 21)."""
+    """The policy: released weights, or the embedded dual-stream policy of these sizes (Kimi-Audio: 28 layers, tap 21)."""
 
     weights: Path | None = Field(None, description="folder of a released checkpoint; None: the embedded policy, from nothing")
     kind: str | None = Field(None, description="kimi, glm4_voice ... or module:Class; None: what the checkpoint calls itself")
@@ -51,7 +51,7 @@ class PolicyConfig(Section):
 
     @property
     def torch_dtype(self) -> Any:
-        """As torch names it."""
+        """The dtype of torch."""
         import torch
 
         return None if self.dtype is None else getattr(torch, self.dtype)
@@ -120,12 +120,12 @@ class RewardSourceConfig(Section):
 
     @property
     def key(self) -> str:
-        """What its scores are stored under."""
+        """The key of its scores in a stored reward."""
         return self.name or self.kind
 
 
 class RewardConfig(Section):
-    """What an answer is rewarded for in GRPO: the weighted mean of its sources."""
+    """The reward in GRPO: the weighted mean of its sources."""
 
     sources: tuple[RewardSourceConfig, ...] = Field((RewardSourceConfig(kind="reward_model"),), min_length=1)
 

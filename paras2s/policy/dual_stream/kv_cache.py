@@ -177,8 +177,8 @@ class DecodeCache:
         """Rows [N, J, R, E] to [seats, J, G R, E]; empty seats hold zeros."""
         _, heads, repeats, size = x.shape
         if not self._full:
-            whole = torch.zeros(self.seats * self.group_size, heads, repeats, size, dtype=x.dtype, device=x.device)
-            x = whole.index_copy_(0, self.places, x)
+            full = torch.zeros(self.seats * self.group_size, heads, repeats, size, dtype=x.dtype, device=x.device)
+            x = full.index_copy_(0, self.places, x)
         x = x.view(self.seats, self.group_size, heads, repeats, size).transpose(1, 2)
         return x.reshape(self.seats, heads, self.group_size * repeats, size)
 

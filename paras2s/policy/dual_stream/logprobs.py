@@ -159,7 +159,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _fed_steps(sampled: Tensor) -> Tensor:
-    """How many steps of each answer are read [N]: all before the last sampled one."""
+    """Number of steps read of each answer [N]: all before the last sampled one."""
     steps = torch.arange(sampled.shape[1], device=sampled.device)
     return (sampled.any(2) * steps).amax(1)
 

@@ -17,7 +17,7 @@ from paras2s.errors import AssetError
 
 @runtime_checkable
 class Codec(Protocol):
-    """What a policy may know of its codec. K = `num_codebooks`; one step of K codes lasts 1 / `frame_rate_hz`."""
+    """The codec interface of a policy. K = `num_codebooks`; one step of K codes lasts 1 / `frame_rate_hz`."""
 
     sample_rate_hz: int
     frame_rate_hz: float

@@ -28,7 +28,7 @@ class ClipFeatures:
     utterance: np.ndarray
 
     def to_bytes(self) -> bytes:
-        """As an .npz file."""
+        """The features as an .npz file."""
         buffer = io.BytesIO()
         np.savez(buffer, codes=self.codes.astype(np.int16), steps=self.steps, utterance=self.utterance)
         return buffer.getvalue()

@@ -299,7 +299,7 @@ class InterleavedPolicy(StreamPolicy):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def component(self) -> Path:
-        """Where the frozen component is: in the checkpoint, beside it, or where the checkpoint it was trained from has it.
+        """Folder of the frozen component: in the checkpoint, beside it, or where the checkpoint it was trained from has it.
 
         Raises:
             PolicyError: nowhere.
@@ -384,7 +384,7 @@ class InterleavedPolicy(StreamPolicy):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """Dtype of the weights."""
         return self.model.lm_head.weight.dtype
 
     @torch.inference_mode()

@@ -31,7 +31,7 @@ FLOW_PREFIX = "speech_model."
 
 @dataclass(frozen=True)
 class Streaming:
-    """How codes are cut into chunks; the defaults are the released ones."""
+    """Chunking of codes; the defaults are the released ones."""
 
     chunk_codes: int = 30
     look_ahead_codes: int = 12

@@ -200,7 +200,7 @@ class FlowModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Device of the weights."""
         return self.input_linear.weight.device
 
     def forward(

@@ -206,7 +206,7 @@ class KimiPolicy(StreamPolicy):
         return KimiDetokenizer.load(find_component(self.folder, FLOW).parent, str(self.device))
 
     def _output_rate_hz(self) -> int:
-        """Of the vocoder, 24 kHz in the release; known without loading it."""
+        """Sample rate of the vocoder, 24 kHz in the release; known without loading it."""
         try:
             return int(dict(read_json(find_component(self.folder, VOCODER) / "config.json"))["sampling_rate"])
         except PolicyError:

@@ -17,7 +17,7 @@ from paras2s.reward.blueprint.quality import QualityExtractor
 from paras2s.reward.blueprint.schema import Extractor, Fields
 from paras2s.reward.blueprint.tone import ToneExtractor
 from paras2s.reward.blueprint.transformers_words import TransformersWordsExtractor
-from paras2s.reward.blueprint.truncation import EndingExtractor
+from paras2s.reward.blueprint.truncation import TruncationExtractor
 from paras2s.reward.blueprint.words import WordsExtractor
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured
@@ -35,7 +35,7 @@ EXTRACTORS: dict[str, Callable[..., Extractor]] = {
     "pitch": PitchExtractor,
     "loudness": LoudnessExtractor,
     "voicing": VoicingExtractor,
-    "ending": EndingExtractor,
+    "ending": TruncationExtractor,
 }
 # Of all, the only one whose state is fitted by a run and not shipped.
 TONE = "tone"
@@ -51,11 +51,11 @@ def offered() -> dict[str, Callable[..., Extractor]]:
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT):
         if entry.name in found or entry.name == TONE:
             raise ConfigError(f"plug-in {entry.value}: there is an extractor {entry.name!r} already; uninstall or rename it")
-        found[entry.name] = _load_when_asked(entry)
+        found[entry.name] = _lazy_factory(entry)
     return found
 
 
-def _load_when_asked(entry: importlib.metadata.EntryPoint) -> Callable[..., Extractor]:
+def _lazy_factory(entry: importlib.metadata.EntryPoint) -> Callable[..., Extractor]:
     def make(**options: Any) -> Extractor:
         try:
             factory = entry.load()

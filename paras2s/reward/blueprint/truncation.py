@@ -13,7 +13,7 @@ TAIL = "agent_audio_properties.tail_level_db"
 TAIL_S = 0.06
 
 
-class EndingExtractor:
+class TruncationExtractor:
     """Level of the last 60 ms relative to the clip's mean power, in dB: speech that ends fades, a cut does not."""
 
     name = "ending"
