@@ -1,4 +1,4 @@
-"""What more demonstrations are worth beside reinforcement: warm-ups on 1, 2 and 5 times the contrasts, on one test.
+"""Demonstrations against reinforcement: warm-ups on 1, 2 and 5 times the contrasts, on one test.
 
 Takes the folder of a finished run: its dataset, its reward model (for the rows), its aligned policy and its bench. Each
 warm-up has as many steps as the run's own, and answers the same held-out queries with the same seeds.

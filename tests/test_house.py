@@ -36,7 +36,7 @@ DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 APART = (("reward", "policy"),)
 
 # Offenders of today, "importer -> imported". Take an entry out with the import.
-UPWARD = {}
+UPWARD = set()
 CIRCLES: set[str] = set()
 LONG_FILES: set[str] = set()
 LONG_FUNCTIONS: set[str] = set()

@@ -20,7 +20,6 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import pytest
 import yaml
 
 TESTS = Path(__file__).resolve().parent
@@ -169,14 +168,12 @@ def folder(hit: Hit) -> str:
     return "/".join(parts[:2]) if len(parts) > 2 else hit.path
 
 
-@pytest.mark.xfail(strict=False, reason="words are still being renamed")
 def test_no_old_word_is_left() -> None:
     hits = all_old_words()
     shown = "\n".join(map(str, hits[:20]))
     assert not hits, f"{len(hits)} old words; python tests/test_words.py --list shows all\n{by_count(hits, folder)}\n{shown}"
 
 
-@pytest.mark.xfail(strict=False, reason="docstrings are still being rewritten")
 def test_no_docstring_is_a_fragment() -> None:
     hits = all_fragments()
     shown = "\n".join(map(str, hits[:20]))

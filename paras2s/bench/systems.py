@@ -63,7 +63,7 @@ class System(Protocol):
     """Answers every question `count` times."""
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """Responses [n questions][count].
+        """Responses [n questions, count].
 
         Raises:
             BudgetError: the budget ended; a later run goes on from there.

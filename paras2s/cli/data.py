@@ -4,13 +4,47 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli.options import parse_overrides, print_json
-from paras2s.configs.find import which_config as which_config
+from paras2s.cli.options import Json, parse_overrides, print_json
+from paras2s.cli.run_options import RunDir, Seed, Set
 from paras2s.errors import ConfigError
+
+
+def data(
+    config: Annotated[Path, typer.Argument(help="A run's config (demo, ci, full), or a curation's (local, paper), or YAML.")],
+    set_: Set = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Print the outcome of every sentence and clip; make nothing.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cost and the config; call nothing.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Curation: write so many sentences at most, as a pilot.")] = None,
+    check: Annotated[str | None, typer.Option(metavar="NAME", help="Curation: listen and decide, under this name.")] = None,
+    port: Annotated[int, typer.Option(help="Of the page to listen at; 0: any free one.")] = 0,
+    ray: Annotated[bool, typer.Option("--ray", help="Curation: measure clips over Ray Data.")] = False,
+    ray_address: Annotated[str | None, typer.Option(help="Of a running cluster; else Ray starts here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make queries and demonstrations: from the shipped scripts for a run, or at scale with an LLM and a TTS (curation)."""
+    from paras2s.configs.find import which_config
+    from paras2s.run import open_run
+
+    path, is_curation = which_config(config)
+    if is_curation:
+        where: str | None = ray_address if ray or ray_address else ""
+        curate(path, Curation(set_, seed, run_dir, report, dry_run, limit, check, port, where), as_json)
+        return
+    run_scripts(
+        open_run(path, parse_overrides(set_), seed, run_dir, as_json),
+        report,
+        dry_run,
+        [limit, check, ray or None, ray_address],
+        as_json,
+    )
 
 
 def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[Any], as_json: bool) -> None:

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from paras2s.pipeline.doctor import examine as examine
+import typer
+
+from paras2s.cli.options import Json, print_json
+
+
+def doctor(as_json: Json = False) -> None:
+    """List what is installed, what is missing, and what each missing part switches off."""
+    from paras2s.pipeline.doctor import examine
+
+    report = examine()
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
+    if any(part["needed"] and not part["ok"] for part in report["parts"]):
+        raise typer.Exit(1)
 
 
 def show(report: dict[str, Any]) -> None:

@@ -48,15 +48,17 @@ def _present_name(key: str) -> str:
 
 
 def convert_run(folder: Path) -> list[str]:
-    """Rewrite a run folder; returns the files that changed. A converted folder is left as it is.
+    """Rewrite a run folder, or a curated dataset; returns the files that changed. A converted folder is left as it is.
 
     Raises:
         ConfigError: no run folder, or a config that even under the present names is none.
         DataError: a table that cannot be read.
     """
     path = folder / RESOLVED
+    if (folder / "queries.parquet").is_file():
+        return [table.name for table in convert_tables(folder)]
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; give the folder of a run")
+        raise ConfigError(f"{path}: no such file; give the folder of a run, or of a curated dataset")
     before = path.read_text()
     config = parse_config(renamed(yaml.safe_load(before)), str(path), RunConfig)
     changed = []

@@ -27,7 +27,7 @@ BASELINES = {
 
 
 def agreement_report(predicted: Sequence[float], judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
-    """Agreement of predictions with `held.scored()`, in its order; baselines are fitted on what the reward model learned from."""
+    """Agreement of predictions with `held.scored()`, in its order; baselines are fitted on the training answers."""
     scored = held.scored()
     wanted = [score for _, score in scored]
     categories = [held.queries[held.owners[place]].category or "" for place, _ in scored]

@@ -89,7 +89,7 @@ class Roles(Section):
 
 
 class Engine(Section):
-    """The sampling engine. `continuous`: a finished answer's place is taken by the next; `static`: a batch takes its longest."""
+    """The sampling engine. `continuous`: a finished answer's row is taken by the next; `static`: a batch lasts its longest."""
 
     batching: Literal["continuous", "static"] = "continuous"
     rows: int = Field(256, ge=1, description="answers under way on one device")

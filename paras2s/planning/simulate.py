@@ -221,7 +221,7 @@ def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int
 
 
 def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
-    """Seconds to send the trained weights, in the precision they were loaded in, to every rollout device: over a transport of its own, or by the links."""
+    """Seconds to send the trained weights to every rollout device, over a transport of its own or by the links."""
     plan = cluster.learner
     total = sum(cost.parameters(sizes).values())
     moved = plan.weight_bytes * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
@@ -337,7 +337,7 @@ class Load:
 
 
 def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None) -> Load:
-    """The load of a run's config. Its `policy.max_answer_steps` counts where it is set, else the policy's own longest answer."""
+    """The load of a run's config. Its `policy.max_answer_steps` counts if set, else the policy's own longest answer."""
     facts, align = known.facts, config.align
     rate = facts.steps_per_s.value
     prompt_steps = round(facts.question_s.value * rate) + facts.prompt_extra_steps

@@ -80,7 +80,7 @@ class Policy(ABC):
     def generate(
         self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
     ) -> list[Generation]:
-        """G answers for each prompt, from one prefill a prompt; `seeds` [B][G] make each answer reproducible.
+        """G answers for each prompt, from one prefill a prompt; `seeds` [B, G] make each answer reproducible.
 
         An answer depends on its prompt and its own seed, and on nothing else in the batch.
         """

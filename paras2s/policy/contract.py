@@ -51,7 +51,7 @@ class Subject:
         return Sampling(0.7, 1.4, self.steps)
 
     def seeds(self, prompts: int, group: int) -> list[list[int]]:
-        """[B][G], all different."""
+        """[B, G], all different."""
         return [[1000 * row + number for number in range(group)] for row in range(prompts)]
 
     def sampled(self, sampling: Sampling) -> list[Generation]:

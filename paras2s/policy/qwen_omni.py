@@ -406,13 +406,13 @@ class QwenOmniPolicy(Policy):
             part.requires_grad_(False)
 
     def enable_gradient_checkpointing(self) -> None:
-        """Write the checkpoint by transformers' own means."""
+        """Recompute activations for the gradient, by transformers' own means."""
         for part in (self.model.thinker, self.model.talker):
             part.gradient_checkpointing_enable({"use_reentrant": False})
         self.model.gradient_checkpointing = True
 
     def merge_lora(self) -> None:
-        """Put LoRA matrices on the spec's targets; the towers stay frozen."""
+        """Merge adapters into the weights; the towers stay frozen."""
         super().merge_lora()
         self._freeze_towers()
 

@@ -15,7 +15,7 @@ from paras2s.types import Rollout
 
 
 def answer_seeds(seed: int, step: int, queries: Sequence[int], group_size: int) -> list[list[int]]:
-    """A seed for every answer of a step, [B][G]: it depends on the run, the step and the place, and on nothing else."""
+    """A seed for every answer of a step, [B, G]: it depends on the run, the step and the place, and on nothing else."""
     rows = np.random.SeedSequence([seed, step]).generate_state(len(queries) * group_size, np.uint32)
     return [[int(value) for value in rows[i * group_size : (i + 1) * group_size]] for i in range(len(queries))]
 

@@ -60,7 +60,7 @@ def reserved_cpus(config: WorkersConfig) -> int:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """The prompts of one step [B], as the policy reads them and as rewards read them, and a seed for every answer [B][G]."""
+    """The prompts of one step [B], as the policy reads them and as rewards read them, and a seed for every answer [B, G]."""
 
     step: int
     prompts: tuple[Prompt, ...]
@@ -170,7 +170,7 @@ class Orchestrator:
         return Call(self.reward, lambda actor: actor.score.remote(sampled.ref, part, questions), reads=sampled)
 
     def collect(self, pending: PendingBatch) -> tuple[list[Rollout], Rewards]:
-        """Rollouts [B] and rewards [B][G] of a batch, once all are there."""
+        """Rollouts [B] and rewards [B, G] of a batch, once all are there."""
         rollouts, rewards = results(pending.sampled), results(pending.scored)
         return [rollout for part in rollouts for rollout in part], [row for part in rewards for row in part]
 

@@ -115,9 +115,9 @@ class VllmWorker:
         seeds: Sequence[Sequence[int]],
         embeddings: Sequence[np.ndarray | None] | None = None,
     ) -> list[list[tuple[np.ndarray, np.ndarray, str]]]:
-        """Answers [B][G] as (tokens [T] int64, their log-probs [T] float32 at this temperature, "eos" or "length").
+        """Answers [B, G] as (tokens [T] int64, their log-probs [T] float32 at this temperature, "eos" or "length").
 
-        An answer that ends with one of `stop_ids` holds it, and its log-prob too. `seeds` [B][G]. Where `embeddings[b]`
+        An answer that ends with one of `stop_ids` holds it, and its log-prob too. `seeds` [B, G]. Where `embeddings[b]`
         [L, H] is given it is read in place of `prompts[b]`.
         """
         if temperature < LOWEST_TEMPERATURE:

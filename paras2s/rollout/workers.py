@@ -173,7 +173,7 @@ class RewardWorker:
     def score(
         self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[RewardQuestion]
     ) -> list[list[Reward | Unscored]]:
-        """Rewards [B][G] of a part of these rollouts; `questions` are those of that part."""
+        """Rewards [B, G] of a part of these rollouts; `questions` are those of that part."""
         pairs = zip(questions, rollouts[part], strict=True)
         return self.rewards.score([Group(question, self._answers(rollout)) for question, rollout in pairs])
 

@@ -1,4 +1,4 @@
-"""`paras2s data` of a curation, whole: a scripted LLM over real HTTP, Piper's speech, Whisper's ears, the manifest on disk.
+"""`paras2s data` of a full curation: a scripted LLM over real HTTP, Piper's speech, ASR by Whisper, the manifest on disk.
 
 Not covered: what a real LLM writes; speech by engines that need a key (see data_gen/test_tts).
 """

@@ -386,8 +386,8 @@ def test_replies_of_no_use_are_paid_for_and_unpriced_ones_have_no_cost(manifest,
         assert (found["probes"][0]["n_scored"], found["cost_usd"]) == (12, None)
 
 
-def test_a_listening_judge_is_probed_a_task_at_a_time(manifest, tmp_path):
-    config = tmp_path / "ears.yaml"
+def test_an_audio_judge_is_probed_a_task_at_a_time(manifest, tmp_path):
+    config = tmp_path / "audio.yaml"
     config.write_text("tasks: [clip_quality, mos]\nllm: {model: gpt-audio, structured: never}\n")
 
     def answer(sent, number):
@@ -412,7 +412,7 @@ def test_a_listening_judge_is_probed_a_task_at_a_time(manifest, tmp_path):
 
 
 def test_a_judge_of_single_clips_reads_the_words_of_each(manifest, tmp_path):
-    config = tmp_path / "ears.yaml"
+    config = tmp_path / "audio.yaml"
     config.write_text("tasks: [mos]\ntranscripts: given\nllm: {model: gpt-audio, structured: never}\n")
     words = (manifest, "--judge", config, "--only", "verbosity", "--out", tmp_path / "out", "--json")
     with ScriptedEndpoint(lambda sent, number: Say(json.dumps({"reasoning": "r", "score": 3}))) as server:

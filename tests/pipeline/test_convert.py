@@ -85,5 +85,5 @@ def test_an_old_folder_is_refused_by_name_until_it_is_converted(tmp_path: Path) 
 
 
 def test_what_is_no_run_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config\.resolved\.yaml: no such file; give the folder of a run"):
+    with pytest.raises(ConfigError, match=r"config\.resolved\.yaml: no such file; give the folder of a run, or of"):
         convert_run(tmp_path)

@@ -1,6 +1,6 @@
-"""Blurred questions: what is hidden, what is moved and by how much, and that the prompt itself stays as it is.
+"""Augmented questions: what is hidden, what is moved and by how much, and that the prompt itself stays as it is.
 
-Not covered: whether blurring helps a policy to hear, which the benchmark shows.
+Not covered: whether augmentation helps a policy, which the benchmark shows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_dropped_text_leaves_the_sentences_meaning() -> None:
     np.testing.assert_array_equal(after.audio_ids, prompt.audio_ids)
 
 
-def test_words_are_blurred_by_one_draw_a_prompt_and_nothing_else_is() -> None:
+def test_words_are_augmented_by_one_draw_a_prompt_and_nothing_else_is() -> None:
     prompt, after = augmented(words_noise=1.0)
     moved = (after.features - prompt.features)[prompt.continuous]
     assert (moved[:, :-1] == 0).all()
@@ -70,7 +70,7 @@ def test_hidden_codes_leave_the_layout() -> None:
     np.testing.assert_array_equal(after.features, prompt.features)
 
 
-def test_blur_moves_the_prosody_of_all_steps_alike() -> None:
+def test_augment_moves_the_prosody_of_all_steps_alike() -> None:
     prompt, after = augmented(prosody_noise=0.5)
     moved = after.features - prompt.features
     assert (np.abs(moved[prompt.continuous][:, :-1]) > 1e-3).all()
@@ -79,7 +79,7 @@ def test_blur_moves_the_prosody_of_all_steps_alike() -> None:
     assert not moved[~prompt.continuous].any()
 
 
-def test_augment_hides_the_share_it_was_asked_to() -> None:
+def test_augment_hides_the_share_it_was_set_to() -> None:
     config, rng = small_config(), np.random.default_rng(0)
     prompt = replace(small_prompt(config, 1, 2, seed=0), words_dim=1)
     settings = AugmentConfig(words_dropped=0.4, codes_dropped=0.1, prosody_noise=0.0, words_noise=0.0)

@@ -89,5 +89,5 @@ def test_real_speech_keeps_its_words() -> None:
     assert (codes < np.array(codec.cardinality)).all()
     decoded = codec.decode(codes)
     assert 0 <= decoded.duration_s - clip.duration_s < 0.08
-    (heard,) = transcribe([decoded])
-    assert word_error_rate(SENTENCE, heard.text) < 0.35
+    (transcript,) = transcribe([decoded])
+    assert word_error_rate(SENTENCE, transcript.text) < 0.35

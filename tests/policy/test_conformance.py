@@ -47,9 +47,9 @@ def small_case(codebooks: tuple[int, ...] = (5, 4), delay: int = 1) -> tuple[Dua
 
 def case(name: str) -> tuple[DualStreamLM, list[Prompt]]:
     if name == "golden":
-        whole = golden_prompt()
-        short = Prompt(*(part[1:] for part in (whole.audio_ids, whole.text_ids, whole.features, whole.continuous)))
-        return golden_model().eval(), [whole, short]
+        complete = golden_prompt()
+        short = Prompt(*(part[1:] for part in (complete.audio_ids, complete.text_ids, complete.features, complete.continuous)))
+        return golden_model().eval(), [complete, short]
     if name == "text only":
         config = small_config(codebooks=())
         return small_model(config), [text_prompt(config, 5), text_prompt(config, 2)]
@@ -205,18 +205,18 @@ def test_what_cannot_be_sampled_is_refused(prompts: int, rows: list[list[int]], 
 def test_4_only_the_sampled_mask_decides_what_counts(name: str) -> None:
     model, prompts = case(name)
     block = sample(model, prompts[:1], 2, WARM, seeds(1, 2))[0].blocks[0]
-    whole = teacher_forced(model, prompts[:1], [block], WARM)
-    assert not whole[~torch.from_numpy(block.sampled)].any()
+    complete = teacher_forced(model, prompts[:1], [block], WARM)
+    assert not complete[~torch.from_numpy(block.sampled)].any()
     noisy = Block(block.slots, block.tokens, block.sampled, np.where(block.sampled, block.behaviour_logp, -50.0))
-    assert torch.equal(teacher_forced(model, prompts[:1], [noisy], WARM), whole)
+    assert torch.equal(teacher_forced(model, prompts[:1], [noisy], WARM), complete)
     for answer, step, slot in np.argwhere(block.sampled):
         sampled = block.sampled.copy()
         sampled[answer, step, slot] = False
         if slot == 1:
             # The first audio slot stands for its step: what is sampled beside it goes with it.
             sampled[answer, step, 1:] = False
-        fewer = teacher_forced(model, prompts[:1], [Block(block.slots, block.tokens, sampled, whole)], WARM)
-        expected = torch.where(torch.from_numpy(sampled), whole, 0.0)
+        fewer = teacher_forced(model, prompts[:1], [Block(block.slots, block.tokens, sampled, complete)], WARM)
+        expected = torch.where(torch.from_numpy(sampled), complete, 0.0)
         torch.testing.assert_close(fewer, expected, atol=1e-12, rtol=0)
 
 
@@ -553,16 +553,16 @@ def prompt_logits(model: DualStreamLM, prompt: Prompt) -> Tensor:
     return torch.cat(scored)[:, 0, 0]
 
 
-def test_the_continuous_features_are_heard() -> None:
+def test_the_continuous_features_are_read() -> None:
     model, prompts = small_case()
     prompt = prompts[0]
     step = int(np.flatnonzero(prompt.continuous)[0])
-    heard = prompt.features.copy()
-    heard[step] += 0.5
+    transcript = prompt.features.copy()
+    transcript[step] += 0.5
     elsewhere = prompt.features.copy()
     elsewhere[~prompt.continuous] += 0.5
     before = prompt_logits(model, prompt)
-    changed = Prompt(prompt.audio_ids, prompt.text_ids, heard, prompt.continuous)
+    changed = Prompt(prompt.audio_ids, prompt.text_ids, transcript, prompt.continuous)
     ignored = Prompt(prompt.audio_ids, prompt.text_ids, elsewhere, prompt.continuous)
     assert before.exp().sum().item() == pytest.approx(1, abs=1e-12)
     assert (prompt_logits(model, changed) - before).abs().max() > 1e-3

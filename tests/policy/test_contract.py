@@ -133,8 +133,8 @@ class Broken(EmbeddedPolicy):
     ],
 )
 def test_what_is_broken_is_found(fault: str, found: set[str]) -> None:
-    whole = small_policy(small_model(small_config(delay=2)))
-    policy = Broken(whole.model, whole.pieces, whole.codec, whole.normalizer)
+    full = small_policy(small_model(small_config(delay=2)))
+    policy = Broken(full.model, full.pieces, full.codec, full.normalizer)
     policy.fault = fault
     failed = {one.name[0] for one in check_policy(embedded_subject(policy)) if one.ok is False}
     assert found <= failed
@@ -171,7 +171,7 @@ def test_every_policy_of_the_table_is_there(name: str) -> None:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def make_whole() -> Policy:
+def make_full() -> Policy:
     """For `paras2s check-policy test_contract:make_whole`."""
     return tiny_moshi()
 
@@ -215,8 +215,8 @@ def test_a_decoder_is_named_where_a_models_own_is_no_package(tmp_path: Path) -> 
 
 
 def test_a_finding_is_kept_where_a_policy_raises() -> None:
-    whole = embedded_subject()
-    subject = Subject(whole.policy, (), whole.tolerance)
+    full = embedded_subject()
+    subject = Subject(full.policy, (), full.tolerance)
     found = list(check_policy(subject))
     assert len(found) == 10
     assert all(isinstance(one, Finding) for one in found)

@@ -250,7 +250,7 @@ def test_one_block_against_the_straight_line_reference() -> None:
     np.testing.assert_allclose(out.numpy(), StraightFlow(flow).block("blocks.1", x, condition, 4000, [])[0], atol=1e-10)
 
 
-def test_euler_takes_29_steps_at_whole_thousandths() -> None:
+def test_euler_takes_29_steps_at_exact_thousandths() -> None:
     seen = []
 
     def velocity(x: Tensor, time: int) -> Tensor:
@@ -498,23 +498,23 @@ def test_the_seed_is_the_noise(detokenizer: KimiDetokenizer) -> None:
 
 def test_a_code_changes_nothing_before_the_chunk_it_is_in(detokenizer: KimiDetokenizer) -> None:
     codes = some_codes(95)
-    whole = detokenizer.decode(codes, seed=1).samples
+    complete = detokenizer.decode(codes, seed=1).samples
     # Two chunks of codes, 0..59, settle 36 + 72 frames of 6 samples; code 60 is in the third chunk.
     settled = (36 + 72) * 6
     later, earlier = codes.copy(), codes.copy()
     later[60:] = (codes[60:] + 1) % 40
     earlier[59] = (codes[59] + 1) % 40
-    assert np.array_equal(detokenizer.decode(later, seed=1).samples[:settled], whole[:settled])
-    assert not np.array_equal(detokenizer.decode(earlier, seed=1).samples[:settled], whole[:settled])
-    assert not np.array_equal(detokenizer.decode(later, seed=1).samples[settled:], whole[settled:])
+    assert np.array_equal(detokenizer.decode(later, seed=1).samples[:settled], complete[:settled])
+    assert not np.array_equal(detokenizer.decode(earlier, seed=1).samples[:settled], complete[:settled])
+    assert not np.array_equal(detokenizer.decode(later, seed=1).samples[settled:], complete[settled:])
 
 
-def test_a_late_chunk_hears_the_first_through_the_prefix(detokenizer: KimiDetokenizer) -> None:
+def test_a_late_chunk_sees_the_first_through_the_prefix(detokenizer: KimiDetokenizer) -> None:
     codes = some_codes(95)
     changed = codes.copy()
     changed[0] = (codes[0] + 1) % 40
-    whole, other = (detokenizer.decode(row, seed=1).samples for row in (codes, changed))
-    assert not np.array_equal(whole[-SAMPLES_PER_CODE:], other[-SAMPLES_PER_CODE:])
+    complete, other = (detokenizer.decode(row, seed=1).samples for row in (codes, changed))
+    assert not np.array_equal(complete[-SAMPLES_PER_CODE:], other[-SAMPLES_PER_CODE:])
 
 
 def test_bfloat16_flow_is_close_to_float32(released: Path, detokenizer: KimiDetokenizer) -> None:

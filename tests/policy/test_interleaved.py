@@ -114,8 +114,8 @@ def test_3_a_group_is_its_answers_one_by_one(case: tuple[InterleavedPolicy, list
 def test_4_masks_and_causality(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:
     policy, prompts = case
     (block,) = drawn(policy, prompts[:1], 6)
-    whole = scored(policy, prompts[:1], [block])
-    assert not whole[~torch.from_numpy(block.sampled)].any()
+    full = scored(policy, prompts[:1], [block])
+    assert not full[~torch.from_numpy(block.sampled)].any()
     answer = int(block.sampled.sum((1, 2)).argmax())
     tokens, sampled = block.tokens[answer : answer + 1], block.sampled[answer : answer + 1]
     steps = int(sampled.sum())

@@ -43,11 +43,11 @@ def silence(samples: int) -> Clip:
 
 # What the released tokenizer made of the makers' prompt, and of a second question behind an answer (printed by a public fork of
 # their demo). It has a prefix that the prompt's text does not show.
-TOLD = [
+GIVEN = [
     198, 1474, 686, 3410, 498, 448, 264, 8805, 7600, 13, 3155, 432, 3019, 553, 3019, 13, 5512, 11, 1744, 911, 279, 7600, 323,
     5889, 304, 264, 94171, 4141, 11561, 11, 448, 220, 99366, 1467, 3950, 8109, 553, 220, 99916, 7699, 11206, 13, 220,
 ]  # fmt: skip
-ASKED = [
+REQUESTED = [
     159290, 161774, 154713, 167499, 165821, 167442, 154315, 166394, 157067, 154510, 159964, 154031, 166615, 153946, 155765,
     161126, 160014, 164425, 160014,
 ]  # fmt: skip
@@ -78,17 +78,17 @@ def released_glm() -> Glm4VoicePolicy:
     }  # fmt: skip
     model = DualStreamLM(Glm4VoicePolicy.stream_config(released, tokens, "released"))
     words = Spoken(
-        {"\n" + SPEECH_INSTRUCTION: TOLD, "\n": [198], "streaming_transcription\n": TRANSCRIBE, "早": ANSWERED_WORDS}
+        {"\n" + SPEECH_INSTRUCTION: GIVEN, "\n": [198], "streaming_transcription\n": TRANSCRIBE, "早": ANSWERED_WORDS}
     )
     policy = Glm4VoicePolicy(model, released, tokens, words, Path("nowhere"))
-    clips = {"100": ASKED, "200": ANSWERED, "300": AGAIN}
+    clips = {"100": REQUESTED, "200": ANSWERED, "300": AGAIN}
     policy.__dict__["tokenizer"] = Spoken({key: [one - 152353 for one in ids] for key, ids in clips.items()})
     return policy
 
 
 def test_golden_prompts_of_glm() -> None:
     policy = released_glm()
-    question = [151331, 151333, 151335, *TOLD, 151336, 198, 151343, *ASKED, 151344, 151337, *TRANSCRIBE]
+    question = [151331, 151333, 151335, *GIVEN, 151336, 198, 151343, *REQUESTED, 151344, 151337, *TRANSCRIBE]
     prompt = policy.encode_prompt([Turn("user", "(not read)", silence(100))])
     assert prompt.text_ids.tolist() == question
     assert prompt.audio_ids.shape == (len(question), 0)
@@ -150,10 +150,10 @@ def test_glm_prompts_of_words_and_of_system_turns() -> None:
         Turn("user", clip=sliding(0.2, 16_000, 90)),
     ]
     found = policy.encode_prompt(turns).text_ids.tolist()
-    told = [*head, *encode(f"\n{TEXT_INSTRUCTION} Be kind."), at["<|user|>"], *encode("\nHi"), at["<|assistant|>"]]
-    assert found[: len(told) + 5] == [*told, *encode("\nYes?")]
-    assert found[len(told) + 5 : len(told) + 8] == [at["<|user|>"], *encode("\n"), at["<|begin_of_audio|>"]]
-    assert len(found) == len(told) + 8 + 3 + 1 + len(tail)
+    given = [*head, *encode(f"\n{TEXT_INSTRUCTION} Be kind."), at["<|user|>"], *encode("\nHi"), at["<|assistant|>"]]
+    assert found[: len(given) + 5] == [*given, *encode("\nYes?")]
+    assert found[len(given) + 5 : len(given) + 8] == [at["<|user|>"], *encode("\n"), at["<|begin_of_audio|>"]]
+    assert len(found) == len(given) + 8 + 3 + 1 + len(tail)
     spoken = policy.encode_prompt([turns[3], turns[0]]).text_ids.tolist()
     assert spoken[3 : 3 + len(encode(f"\n{SPEECH_INSTRUCTION}Be kind."))] == encode(f"\n{SPEECH_INSTRUCTION}Be kind.")
 
@@ -197,9 +197,9 @@ def test_step_prompts() -> None:
     # Without a system turn there is the makers', and names of special tokens are text.
     plain = policy.encode_prompt([Turn("user", "<|EOT|>")])
     assert encode("<|EOT|>") == list(b"<|EOT|>")
-    told = encode("system\nYou are a helpful assistant.")
-    asked = [at["<|BOT|>"], *told, at["<|EOT|>"], at["<|BOT|>"], *encode("human\n<|EOT|>"), at["<|EOT|>"]]
-    assert plain.text_ids.tolist() == [*asked, at["<|BOT|>"], *encode("assistant\n"), at["<tts_start>"]]
+    given = encode("system\nYou are a helpful assistant.")
+    requests = [at["<|BOT|>"], *given, at["<|EOT|>"], at["<|BOT|>"], *encode("human\n<|EOT|>"), at["<|EOT|>"]]
+    assert plain.text_ids.tolist() == [*requests, at["<|BOT|>"], *encode("assistant\n"), at["<tts_start>"]]
     assert plain.features is None
     assert not plain.continuous.any()
     for wrong in (Turn("user"), Turn("assistant", clip=turns[2].clip), Turn("system")):

@@ -156,10 +156,10 @@ def test_a_prompt_holds_each_clip_by_its_codes_and_features(folder: Path) -> Non
     policy, first, second = KimiPolicy.load(folder), noise(20_000), noise(9_000, seed=1)
     prompt = policy.encode_prompt([Turn("user", clip=first), Turn("user", "Why?"), Turn("user", clip=second)])
     codes = [policy.tokenizer.encode(clip) for clip in (first, second)]
-    heard = np.concatenate([policy.whisper.features(clip) for clip in (first, second)])
+    transcript = np.concatenate([policy.whisper.features(clip) for clip in (first, second)])
     assert prompt.continuous.sum() == sum(map(len, codes)) == 16 + 8
     assert (prompt.audio_ids[prompt.continuous, 0] - TEXT).tolist() == np.concatenate(codes).tolist()
-    np.testing.assert_array_equal(prompt.features[prompt.continuous], heard)
+    np.testing.assert_array_equal(prompt.features[prompt.continuous], transcript)
     assert not prompt.features[~prompt.continuous].any()
     assert bytes(int(one) for one in prompt.text_ids if one < 256) == b"Why?"
 
@@ -344,10 +344,10 @@ def test_scoring_in_parts_is_scoring_at_once(folder: Path, monkeypatch: pytest.M
         logp.square().sum().backward()
         return logp.detach(), [parameter.grad.clone() for parameter in policy.model.parameters() if parameter.grad is not None]
 
-    whole, gradients = graded()
+    full, gradients = graded()
     monkeypatch.setattr("paras2s.policy.dual_stream.logprobs.LOGITS_AT_ONCE", 3 * (TEXT + CODES))
     parts, other = graded()
-    torch.testing.assert_close(parts, whole, atol=1e-12, rtol=0)
+    torch.testing.assert_close(parts, full, atol=1e-12, rtol=0)
     assert len(gradients) == len(other) > 40
     for one, two in zip(gradients, other, strict=True):
         torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)

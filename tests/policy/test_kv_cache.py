@@ -49,7 +49,7 @@ def test_all_ways_agree(heads: int, kv_heads: int) -> None:
     rows = 2 * GROUP
     q, k, v = draw(rows, heads, STEPS, 4), draw(rows, kv_heads, STEPS, 5), draw(rows, kv_heads, STEPS, 6)
     prompt_of = torch.arange(2).repeat_interleave(GROUP)
-    whole = AnswerCache(memory, prompt_of, STEPS).attend(0, q, k, v)
+    full = AnswerCache(memory, prompt_of, STEPS).attend(0, q, k, v)
     steps = seated(memory)
     one_by_one = []
     for step in range(STEPS):
@@ -58,7 +58,7 @@ def test_all_ways_agree(heads: int, kv_heads: int) -> None:
         steps.advance()
     for row in range(rows):
         expected = plainly(row, q, k, v, prompt_k, prompt_v)
-        torch.testing.assert_close(whole[row], expected)
+        torch.testing.assert_close(full[row], expected)
         torch.testing.assert_close(torch.cat(one_by_one, 2)[row], expected)
 
 
@@ -118,5 +118,5 @@ def test_a_branch_may_stop_early() -> None:
     memory, *_ = read(2, 2)
     q, k, v = draw(2, 2, STEPS, 4), draw(2, 2, STEPS, 5), draw(2, 2, STEPS, 6)
     answers = AnswerCache(memory, torch.tensor([0, 1]), STEPS)
-    whole = answers.attend(0, q, k, v)
-    torch.testing.assert_close(answers.attend(0, q[:, :, :2], k[:, :, :2], v[:, :, :2]), whole[:, :, :2])
+    full = answers.attend(0, q, k, v)
+    torch.testing.assert_close(answers.attend(0, q[:, :, :2], k[:, :, :2], v[:, :, :2]), full[:, :, :2])

@@ -145,7 +145,7 @@ def test_3_shared_prefill_is_as_many_prefills(policy: MoshiPolicy, prompts: list
     assert_same_answer(twice.blocks[0], 0, twice.blocks[0], 1)
 
 
-def test_3_an_end_is_the_last_frame_and_is_sampled_whole(policy: MoshiPolicy, prompts: list[Prompt]) -> None:
+def test_3_an_end_is_the_last_frame_and_is_sampled_full(policy: MoshiPolicy, prompts: list[Prompt]) -> None:
     (group,) = with_end(policy, END).generate(prompts[:1], 12, WARM, [list(range(12))])
     (block,) = group.blocks
     for row, reason in enumerate(group.finish_reason):
@@ -303,7 +303,7 @@ def test_4_forced_are_the_first_frames_later_codes(
         assert (block.tokens[:, 0, 2:] == policy.silence[1:]).all()
 
 
-def test_4_both_sides_of_the_question_are_heard(policy: MoshiPolicy, prompts: list[Prompt], answers: list[Generation]) -> None:
+def test_4_both_sides_of_the_question_are_read(policy: MoshiPolicy, prompts: list[Prompt], answers: list[Generation]) -> None:
     (block,) = answers[1].blocks
     before = scores(policy, prompts[1:2], [block])
     for step, column in itertools.product((1, 4, prompts[1].length - 1), range(6)):
@@ -440,7 +440,7 @@ def test_8_an_answer_decodes_to_a_wave_of_1920_samples_a_frame(policy: MoshiPoli
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_8_an_answer_without_a_whole_frame_is_empty(policy: MoshiPolicy, answers: list[Generation], steps: int) -> None:
+def test_8_an_answer_without_a_full_frame_is_empty(policy: MoshiPolicy, answers: list[Generation], steps: int) -> None:
     (block,) = answers[0].blocks
     sampled = block.sampled.copy()
     sampled[:, steps:] = False

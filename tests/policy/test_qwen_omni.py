@@ -56,8 +56,8 @@ def test_prompts_are_the_chat_template_s(policy: Omni, prompts: list[Prompt]) ->
     for turns, prompt in zip(tiny.tiny_qwen_omni_turns()[:2], prompts, strict=False):
         inputs = tiny.released_inputs(policy, [turns])
         assert prompt.text_ids.tolist() == inputs["input_ids"][0].tolist()
-        heard = policy.model.thinker.model.get_audio_features(inputs["input_features"], inputs["feature_attention_mask"])
-        np.testing.assert_allclose(prompt.features[prompt.continuous], heard.last_hidden_state.detach(), atol=1e-9)
+        transcript = policy.model.thinker.model.get_audio_features(inputs["input_features"], inputs["feature_attention_mask"])
+        np.testing.assert_allclose(prompt.features[prompt.continuous], transcript.last_hidden_state.detach(), atol=1e-9)
         assert not prompt.features[~prompt.continuous].any()
         assert prompt.audio_ids.shape == (prompt.length, 0)
 
@@ -74,9 +74,9 @@ def test_without_pictures_positions_are_those_of_text(policy: Omni) -> None:
 def test_log_probs_are_those_of_transformers_generate_where_it_pads() -> None:
     """Both rows of a padded batch, whose talker gets the codec's pad and begin there too; one reply ends early, one is cut."""
     tokenizer = tiny.tiny_tokenizer()
-    whole = tiny.tiny_model(tokenizer)
-    whole.speaker_map = tiny.tiny_speakers()
-    policy = Omni(whole, tokenizer, tiny.tiny_speakers(), speaker="Ethan")
+    full = tiny.tiny_model(tokenizer)
+    full.speaker_map = tiny.tiny_speakers()
+    policy = Omni(full, tokenizer, tiny.tiny_speakers(), speaker="Ethan")
     dialogues = tiny.tiny_qwen_omni_turns()[:2]
     words: list[Tensor] = []
     codes: list[Tensor] = []
@@ -94,12 +94,12 @@ def test_log_probs_are_those_of_transformers_generate_where_it_pads() -> None:
         return logits.masked_fill(policy.model.forbidden, -1e9)
 
     hooks = [
-        whole.thinker.lm_head.register_forward_hook(end_the_second_reply),
-        whole.talker.codec_head.register_forward_hook(only_codes_and_ends),
+        full.thinker.lm_head.register_forward_hook(end_the_second_reply),
+        full.talker.codec_head.register_forward_hook(only_codes_and_ends),
     ]
     made: list[Tensor] = []
-    spoken = whole.token2wav.register_forward_hook(lambda module, args, output: made.append(args[0]))
-    texts, waves = whole.generate(
+    spoken = full.token2wav.register_forward_hook(lambda module, args, output: made.append(args[0]))
+    texts, waves = full.generate(
         **tiny.released_inputs(policy, dialogues), speaker="Ethan", thinker_max_new_tokens=5, talker_max_new_tokens=6,
         thinker_do_sample=False, talker_do_sample=False, talker_repetition_penalty=1.0, thinker_eos_token_id=policy.ids.end,
         thinker_pad_token_id=policy.ids.end,
@@ -151,8 +151,8 @@ def test_2_batched_teacher_forcing_is_one_by_one(policy: Omni, prompts: list[Pro
     together = policy.logprobs(prompts, answers_of(found), WARM)
     row = 0
     for prompt, one in zip(prompts, found, strict=True):
-        for whole, alone in zip(together, policy.logprobs([prompt], [one.blocks], WARM), strict=True):
-            part = whole[row : row + len(alone)]
+        for full, alone in zip(together, policy.logprobs([prompt], [one.blocks], WARM), strict=True):
+            part = full[row : row + len(alone)]
             torch.testing.assert_close(part[:, : alone.shape[1]], alone, atol=CLOSE, rtol=0)
             assert not part[:, alone.shape[1] :].any()
         row += len(one.seeds)
@@ -222,7 +222,7 @@ def test_4_sampled_tokens_follow_the_rules(policy: Omni, prompts: list[Prompt]) 
 
 def test_4_only_the_sampled_mask_decides_what_counts(policy: Omni, prompts: list[Prompt]) -> None:
     (found,) = policy.generate(prompts[:1], 3, WARM, seeds(1, 3))
-    whole = policy.logprobs(prompts[:1], [found.blocks], WARM)
+    full = policy.logprobs(prompts[:1], [found.blocks], WARM)
     for stream in (0, 1):
         part = found.blocks[stream]
         for answer, step, _ in np.argwhere(part.sampled):
@@ -231,8 +231,8 @@ def test_4_only_the_sampled_mask_decides_what_counts(policy: Omni, prompts: list
             blocks = list(found.blocks)
             blocks[stream] = Block(part.slots, part.tokens, fewer, part.behaviour_logp)
             scored = policy.logprobs(prompts[:1], [blocks], WARM)
-            assert torch.equal(scored[1 - stream], whole[1 - stream])
-            expected = torch.where(torch.from_numpy(fewer), whole[stream], 0.0)
+            assert torch.equal(scored[1 - stream], full[1 - stream])
+            expected = torch.where(torch.from_numpy(fewer), full[stream], 0.0)
             torch.testing.assert_close(scored[stream], expected, atol=1e-12, rtol=0)
 
 
@@ -462,7 +462,7 @@ def test_frequencies_that_older_releases_stored_are_passed_over(saved: Path, tmp
     assert loaded.model.get_buffer(name).all()
 
 
-def test_a_folder_that_is_not_whole_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_incomplete_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError):
         Omni.load(tmp_path)
     (tmp_path / "config.json").write_text('{"thinker_config": {}, "talker_config": {}}')
@@ -545,7 +545,7 @@ def test_8_text_ends_at_its_end(policy: Omni) -> None:
     assert policy.decode_text(blocks_of([[*words, policy.ids.end, 5]], [[CODEC_END]]), 0) == "Hé, you!"
 
 
-def test_a_clip_is_heard_and_its_transcript_is_not_read(policy: Omni) -> None:
+def test_a_clip_is_read_and_its_transcript_is_not_read(policy: Omni) -> None:
     clip = tiny.noise_clip(4, 0.2)
     first, second = (policy.encode_prompt([Turn("user", text=text, clip=clip)]) for text in ("", "heard"))
     np.testing.assert_array_equal(first.text_ids, second.text_ids)
@@ -581,19 +581,19 @@ def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused() -> No
     from transformers import Qwen2Tokenizer
 
     tokenizer = tiny.tiny_tokenizer()
-    whole = tiny.tiny_model(tokenizer)
-    whole.config.thinker_config.audio_token_index = 3
+    full = tiny.tiny_model(tokenizer)
+    full.config.thinker_config.audio_token_index = 3
     with pytest.raises(PolicyError, match="to the tokenizer and 3 to the config"):
-        Omni(whole, tokenizer, tiny.tiny_speakers())
-    whole = tiny.tiny_model(tokenizer)
-    whole.config.talker_config.tts_codec_pad_token_id = 2
+        Omni(full, tokenizer, tiny.tiny_speakers())
+    full = tiny.tiny_model(tokenizer)
+    full.config.talker_config.tts_codec_pad_token_id = 2
     with pytest.raises(PolicyError, match="must lie from 6 to 10"):
-        Omni(whole, tokenizer, tiny.tiny_speakers())
-    whole = tiny.tiny_model(tokenizer)
+        Omni(full, tokenizer, tiny.tiny_speakers())
+    full = tiny.tiny_model(tokenizer)
     with pytest.raises(PolicyError, match=r"must lie below 320"):
-        Omni(whole, tokenizer, {"Chelsie": tiny.tiny_speakers()["Chelsie"] | {"bos_token": 320}})
+        Omni(full, tokenizer, {"Chelsie": tiny.tiny_speakers()["Chelsie"] | {"bos_token": 320}})
     with pytest.raises(PolicyError, match=r"the tokenizer has no <\|im_start\|>"):
-        Omni(whole, Qwen2Tokenizer(vocab={"a": 0}, merges=[]), tiny.tiny_speakers())
-    whole.disable_talker()
+        Omni(full, Qwen2Tokenizer(vocab={"a": 0}, merges=[]), tiny.tiny_speakers())
+    full.disable_talker()
     with pytest.raises(PolicyError, match="no talker"):
-        Omni(whole, tokenizer, tiny.tiny_speakers())
+        Omni(full, tokenizer, tiny.tiny_speakers())

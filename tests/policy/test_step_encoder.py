@@ -39,7 +39,7 @@ def log_mel(samples: np.ndarray, bins: int) -> Tensor:
 
 def encoder_by_hand(weights: dict[str, Tensor], mel: Tensor, heads: int) -> Tensor:
     """Vectors [T, H] of mel [bins, M], as the released forward counts them: lengths, mask and all."""
-    width, heard = weights["encoder.conv1.bias"].shape[0], mel.shape[1] - 2
+    width, transcript = weights["encoder.conv1.bias"].shape[0], mel.shape[1] - 2
 
     def named(name: str) -> tuple[Tensor, Tensor | None]:
         return weights[f"{name}.weight"], weights.get(f"{name}.bias")
@@ -49,7 +49,7 @@ def encoder_by_hand(weights: dict[str, Tensor], mel: Tensor, heads: int) -> Tens
 
     x = fn.gelu(fn.conv1d(mel[None], *named("encoder.conv1"), padding=1))
     x = fn.gelu(fn.conv1d(x, *named("encoder.conv2"), stride=2, padding=1))[0].T
-    mask = (torch.arange(mel.shape[1]) < heard)[(mel.shape[1] + 1) % 2 :: 2]
+    mask = (torch.arange(mel.shape[1]) < transcript)[(mel.shape[1] + 1) % 2 :: 2]
     x = x + weights["encoder.positional_embedding.weight"][: len(x)]
     layer = 0
     while f"encoder.blocks.{layer}.attn_ln.weight" in weights:
@@ -64,7 +64,7 @@ def encoder_by_hand(weights: dict[str, Tensor], mel: Tensor, heads: int) -> Tens
     x = norm(x[: len(x) // 2 * 2].view(-1, 2, width).mean(1), "encoder.after_norm")
     x = fn.gelu(fn.conv1d(x.T[None], *named("adapter.conv"), stride=2, padding=1))[0].T
     x = fn.linear(fn.relu(fn.linear(x, *named("adapter.linear1"))), *named("adapter.linear2"))
-    return x[: ((heard + 1) // 2 // 2 - 1) // 2 + 1]
+    return x[: ((transcript + 1) // 2 // 2 - 1) // 2 + 1]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def tokenizer_of(seed: int = 0, chunk_s: int = 30) -> GlmTokenizer:
 # -- the network ------------------------------------------------------------------------------------------------------
 
 
-def reference(config: dict[str, object], weights: dict[str, Tensor], mel: Tensor, heard: Tensor) -> Tensor:
+def reference(config: dict[str, object], weights: dict[str, Tensor], mel: Tensor, transcript: Tensor) -> Tensor:
     """What one row quantises, [T, D], of mel [bins, M]: one place, one head and one key at a time."""
 
     def convolve(signal: Tensor, name: str, stride: int) -> Tensor:
@@ -54,11 +54,11 @@ def reference(config: dict[str, object], weights: dict[str, Tensor], mel: Tensor
     def linear(vector: Tensor, name: str) -> Tensor:
         return weights[f"{name}.weight"] @ vector + weights.get(f"{name}.bias", torch.zeros(()))
 
-    def attend(rows: list[Tensor], layer: str, block: int, heard: list[bool]) -> list[Tensor]:
+    def attend(rows: list[Tensor], layer: str, block: int, transcript: list[bool]) -> list[Tensor]:
         query, key, value = ([linear(row, f"{layer}.self_attn.{part}_proj") for row in rows] for part in "qkv")
         out = []
         for place in range(len(rows)):
-            seen = [j for j in range(len(rows)) if heard[j] and (j <= place or j // block == place // block)]
+            seen = [j for j in range(len(rows)) if transcript[j] and (j <= place or j // block == place // block)]
             heads = []
             for head in range(2):
                 part = slice(4 * head, 4 * head + 4)
@@ -71,7 +71,7 @@ def reference(config: dict[str, object], weights: dict[str, Tensor], mel: Tensor
     block, kernel = int(str(config["quantize_causal_block_size"])), int(str(config["pooling_kernel_size"]))
     signal = convolve(convolve(mel, "conv1", 1), "conv2", 2)
     rows = [signal[:, place] + weights["embed_positions.weight"][place] for place in range(signal.shape[1])]
-    mask = heard.tolist()[::2]
+    mask = transcript.tolist()[::2]
     for number in range(int(str(config["quantize_position"]))):
         layer = f"layers.{number}"
         mixed = attend([norm(row, f"{layer}.self_attn_layer_norm") for row in rows], layer, block, mask)
@@ -88,12 +88,12 @@ def reference(config: dict[str, object], weights: dict[str, Tensor], mel: Tensor
 def test_states_and_codes_are_those_of_the_straight_line_reference(config: dict[str, object]) -> None:
     encoder = encoder_of(config)
     mel = torch.randn(3, 4, 24).double()
-    heard = torch.arange(24) < torch.tensor([24, 17, 3])[:, None]
+    transcript = torch.arange(24) < torch.tensor([24, 17, 3])[:, None]
     weights = {name: value.detach() for name, value in encoder.state_dict().items()}
     with torch.no_grad():
-        states, codes = encoder.hidden(mel, heard), encoder(mel, heard)
+        states, codes = encoder.hidden(mel, transcript), encoder(mel, transcript)
     for row in range(3):
-        expected = reference(config, weights, mel[row], heard[row])
+        expected = reference(config, weights, mel[row], transcript[row])
         torch.testing.assert_close(states[row], expected, rtol=1e-11, atol=1e-11)
         far = [[float((state - entry).norm()) for entry in weights["codebook.weight"]] for state in expected]
         assert codes[row].tolist() == [distances.index(min(distances)) for distances in far]
@@ -107,12 +107,12 @@ def test_golden_states() -> None:
         scale = 3.0 if name.startswith("codebook") else 0.3
         weight.copy_(1 + 0.1 * wave if "norm" in name and name.endswith("weight") else scale * wave)
     mel = torch.cos(0.37 * torch.arange(192).double()).reshape(2, 4, 24)
-    heard = torch.arange(24) < torch.tensor([24, 17])[:, None]
+    transcript = torch.arange(24) < torch.tensor([24, 17])[:, None]
     with torch.no_grad():
-        states = encoder.hidden(mel, heard)[:, :, 0]
-    whole = [-5.8631417159079, -5.8155248936759, -4.7555522530792, -3.5732935064981, -4.2612383962075, -4.3061617147989]
+        states = encoder.hidden(mel, transcript)[:, :, 0]
+    full = [-5.8631417159079, -5.8155248936759, -4.7555522530792, -3.5732935064981, -4.2612383962075, -4.3061617147989]
     padded = [-3.6576614905795, -3.9158197604114, -4.1223885083853, -4.0240384391570, -2.7863862599802, -2.4589349798781]
-    assert states[0].tolist() == pytest.approx(whole, abs=1e-10)
+    assert states[0].tolist() == pytest.approx(full, abs=1e-10)
     assert states[1].tolist() == pytest.approx(padded, abs=1e-10)
 
 
@@ -120,24 +120,24 @@ def test_nothing_after_a_block_reaches_it_and_everything_inside_does() -> None:
     # A block is 4 frames before the pooling, 2 states behind it. Frame f hears mel frames 2 f - 4 to 2 f: the causal
     # convolutions give the last of a block's 8 mel frames to the block after it.
     encoder = encoder_of(TINY)
-    mel, heard = torch.randn(1, 4, 24).double(), torch.ones(1, 24)
+    mel, transcript = torch.randn(1, 4, 24).double(), torch.ones(1, 24)
     with torch.no_grad():
-        before = encoder.hidden(mel, heard)
+        before = encoder.hidden(mel, transcript)
         for changed, first in ((7, 2), (15, 4)):
             other = mel.clone()
             other[:, :, changed:] += 1
-            moved = (encoder.hidden(other, heard) - before)[0].abs().amax(dim=1)
+            moved = (encoder.hidden(other, transcript) - before)[0].abs().amax(dim=1)
             assert moved[:first].max() < 1e-13
             assert moved[first:].min() > 1e-6
         other = mel.clone()
         other[:, :, 6] += 1
-        assert (encoder.hidden(other, heard) - before)[0].abs().amax(dim=1).min() > 1e-6
+        assert (encoder.hidden(other, transcript) - before)[0].abs().amax(dim=1).min() > 1e-6
 
 
 def test_who_may_look_at_whom() -> None:
-    heard = torch.tensor([[True, True, True, True, False]])
+    transcript = torch.tensor([[True, True, True, True, False]])
     expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 0]]
-    assert block_causal(heard, 2)[0].int().tolist() == expected
+    assert block_causal(transcript, 2)[0].int().tolist() == expected
 
 
 def test_the_nearest_entry_and_the_first_of_two_equal_ones() -> None:
@@ -165,7 +165,7 @@ def test_a_code_for_every_1280_samples_begun(samples: int, codes: int) -> None:
     assert found.max() < 64
 
 
-def test_only_what_was_spoken_is_heard() -> None:
+def test_only_what_was_spoken_is_read() -> None:
     # The zeros that fill the last code are pooled with it, but no frame may attend to them.
     tokenizer = tokenizer_of()
     deaf = 0
@@ -173,11 +173,11 @@ def test_only_what_was_spoken_is_heard() -> None:
         clip = noise(samples, samples)
         padded = np.pad(clip.samples, (0, -samples % 1280))
         mel = tokenizer.extractor(padded, sampling_rate=16_000, padding="longest", return_tensors="pt").input_features
-        heard = torch.arange(mel.shape[2])[None] * 160 < samples
+        transcript = torch.arange(mel.shape[2])[None] * 160 < samples
         with torch.no_grad():
-            codes, all_heard = tokenizer.encoder(mel, heard)[0], tokenizer.encoder(mel, heard | True)[0]
+            codes, all_read = tokenizer.encoder(mel, transcript)[0], tokenizer.encoder(mel, transcript | True)[0]
         assert tokenizer.encode(clip).tolist() == codes.tolist()
-        deaf += codes.tolist() != all_heard.tolist()
+        deaf += codes.tolist() != all_read.tolist()
     assert deaf > 0
 
 
@@ -237,7 +237,7 @@ def test_a_released_folder_is_loaded_by_name(tmp_path: Path) -> None:
     assert loaded.encode(clip).tolist() == tokenizer_of().encode(clip).tolist()
 
 
-def test_a_whole_whisper_with_a_codebook_is_cut(tmp_path: Path) -> None:
+def test_a_full_whisper_with_a_codebook_is_cut(tmp_path: Path) -> None:
     folder = save_tokenizer(tmp_path, encoder_of(SMALL), SMALL)
     state = {f"model.encoder.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
     above = {"model.encoder.layers.2.fc1.weight", "model.encoder.layer_norm.bias", "model.decoder.x", "proj_out.weight"}
@@ -334,8 +334,8 @@ def test_a_long_clip_is_its_chunks_one_after_another(tmp_path: Path) -> None:
     clip = noise(70_000)
     parts = [features.features(Clip(clip.samples[start : start + 32_000], 16_000)) for start in (0, 32_000, 64_000)]
     np.testing.assert_allclose(features.features(clip), np.concatenate(parts), rtol=1e-5, atol=1e-5)
-    whole = WhisperFeatures.load(whisper_folder(tmp_path, chunk_s=30))
-    assert whole.features(noise(31 * 16_000)).shape == (375 + 13, 32)
+    full = WhisperFeatures.load(whisper_folder(tmp_path, chunk_s=30))
+    assert full.features(noise(31 * 16_000)).shape == (375 + 13, 32)
 
 
 def test_half_precision_weights_become_float32(tmp_path: Path) -> None:

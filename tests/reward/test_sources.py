@@ -292,7 +292,7 @@ def test_the_omni_source_leaves_out_what_cannot_be_transcribed_or_was_not_unders
 # The composite.
 
 
-def test_a_listening_judge_rewards_a_group_by_what_it_encodes(tmp_path):
+def test_an_audio_judge_rewards_a_group(tmp_path):
     def louder(sent, number):
         first, second = levels(sent)[-2:]
         return Say(json.dumps({"reasoning": "louder", "label": "1" if first > second else "2"}))

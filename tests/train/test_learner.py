@@ -398,7 +398,7 @@ def test_sampler_and_learner_that_drift_apart_stop_the_run() -> None:
     assert learner.step(prompts, stale, rewards)["staleness"] == 3
 
 
-def test_with_an_importance_cap_stale_answers_weigh_what_the_learner_thinks_of_them() -> None:
+def test_with_a_tis_cap_stale_answers_weigh_their_ratio() -> None:
     """Under the cap the weight is exp(learner - sampler) of each token, here 2 on half of them, and 1.5 above it."""
     learner, prompts = make_learner(tis_cap=1.5, kl_weight=0.0, ratio_level="token"), make_prompts(1)
     rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)

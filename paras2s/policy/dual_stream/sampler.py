@@ -52,7 +52,7 @@ def check_request(prompts: Sequence[Prompt], group_size: int, sampling: Sampling
     """Check arguments that no sampler accepts.
 
     Raises:
-        PolicyError: no prompt, seeds of another shape than [B][G], or a temperature that is not positive.
+        PolicyError: no prompt, seeds of another shape than [B, G], or a temperature that is not positive.
     """
     if not prompts or len(seeds) != len(prompts) or any(len(row) != group_size for row in seeds):
         raise PolicyError(f"there must be a prompt, and seeds must be [{len(prompts)}][{group_size}]")

@@ -69,7 +69,7 @@ class RewardSource(Protocol):
         """Whether it listens to the waveform itself."""
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Scores [B][G]."""
+        """Scores [B, G]."""
 
 
 def on_scale(share: float) -> float:

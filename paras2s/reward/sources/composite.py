@@ -86,7 +86,7 @@ class CompositeReward:
         return bool(self.extractors) or any(source.needs_sound for source in self.sources)
 
     def score(self, groups: Sequence[Group]) -> list[list[Reward | Unscored]]:
-        """Returns rewards [B][G]."""
+        """Returns rewards [B, G]."""
         measured = self._measured(groups)
         named = zip(self.setup.config.sources, self.sources, strict=True)
         scores = {config.key: source.score(measured) for config, source in named}

@@ -118,7 +118,7 @@ class PairwiseSource:
             raise ConfigError("reward.sources: pairwise: rounds must be at least 1")
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Returns scores [B][G]; an answer none of whose games could be judged is Unscored.
+        """Returns scores [B, G]; an answer none of whose games could be judged is Unscored.
 
         Raises:
             BudgetError: the budget ended; a step with half its games would reward by chance.

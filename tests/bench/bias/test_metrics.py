@@ -84,7 +84,7 @@ def test_a_gap_belongs_to_the_bin_that_it_begins(gap, name):
     assert mos_bin(gap) == name
 
 
-def test_shares_are_of_what_was_scored_and_the_rest_stays_in_n_asked():
+def test_shares_are_of_what_was_scored_and_the_rest_stays_in_n_requested():
     part = one_part(outcomes(["first", "first", "stable", "stable", "stable", "other", "second", None]))
     assert {name: share.value for name, share in part.shares.items()} == pytest.approx(
         {"stable": 3 / 7, "first": 2 / 7, "second": 1 / 7, "other": 1 / 7}
