@@ -28,7 +28,7 @@ def reward_questions(run: Run, dataset: Dataset, queries: Sequence[Query]) -> li
     told = any(run.reward_setup().needs(kind) for kind in TOLD_THE_STYLE)
     styles: list[str] | list[None] = [None] * len(queries)
     if told:
-        rows = np.stack([dataset.percept(query.clip, CODEC).utterance for query in queries])
+        rows = np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries])
         styles = dataset.user_tone.predict(rows)
     return [
         RewardQuestion(query.id, heard, query.transcript, style, (run.data_dir / query.clip).resolve())

@@ -53,7 +53,7 @@ def make_examples(policy: Policy, dataset: Dataset, contrasts: int) -> list[Exam
 
 def _target(policy: Policy, dataset: Dataset, clip: str, text: str) -> tuple[Block, ...]:
     if isinstance(policy, EmbeddedPolicy):
-        return (policy.target_block(dataset.percept(clip, CODEC).codes, policy.pieces.encode(text)),)
+        return (policy.target_block(dataset.clip_features(clip, CODEC).codes, policy.pieces.encode(text)),)
     return policy.encode_target(dataset.clip(clip), text)
 
 

@@ -157,7 +157,7 @@ def test_the_funnel_adds_up_and_every_rejected_sentence_has_its_reason(curated: 
     assert texts["rules"] == texts["list"] == texts["in"] / 6
     assert texts["neutrality"] > 0
     assert all(row["rejected"] for row in read_jsonl(folder / "out/texts.jsonl") if row["rejected_by"])
-    assert "6 items, 5 were asked for" in (folder / "out/lists.jsonl").read_text()
+    assert "6 items, 5 were requested" in (folder / "out/lists.jsonl").read_text()
     plain = CliRunner().invoke(app, ["data", str(config), "--report"])
     assert "neutrality" in plain.stdout
 

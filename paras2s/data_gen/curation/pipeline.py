@@ -272,8 +272,8 @@ class Pipeline:
             row = {"query_id": answer.query_id, "text": answer.planned.text, "tone": answer.planned.tone, "takes": takes}
             self._log("answers.jsonl", [row | {"clearest": answer.picked, "picked": picked, "why": why}])
             if picked is not None and answer.query_id in accepted:
-                row = Demonstration(answer.query_id, answer.planned.text, answer.planned.tone, names[picked])
-                self.tables[Demonstration].write([row])
+                demonstration = Demonstration(answer.query_id, answer.planned.text, answer.planned.tone, names[picked])
+                self.tables[Demonstration].write([demonstration])
                 count += 1
         return count
 
