@@ -75,10 +75,10 @@ def test_nothing_to_transcribe() -> None:
     assert Transcript(()).text == ""
 
 
-@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"real speech is kept outside the repository, in {LIBRISPEECH}")
+@pytest.mark.skipif(not LIBRISPEECH.is_dir(), reason=f"real speech is outside the repository, in {LIBRISPEECH}")
 def test_packed_recognition_is_that_of_each_clip_alone() -> None:
-    whole = [read_clip(LIBRISPEECH / f"librispeech_1263-139804-{number}.flac") for number in FIRST_5_S]
-    clips = [Clip(clip.samples[: 5 * clip.sample_rate_hz], clip.sample_rate_hz) for clip in whole]
+    full = [read_clip(LIBRISPEECH / f"librispeech_1263-139804-{number}.flac") for number in FIRST_5_S]
+    clips = [Clip(clip.samples[: 5 * clip.sample_rate_hz], clip.sample_rate_hz) for clip in full]
     packed = transcribe(clips)
     alone = [transcribe([clip])[0] for clip in clips]
     for truth, together, single in zip(FIRST_5_S.values(), packed, alone, strict=True):

@@ -105,8 +105,8 @@ def test_192_khz_is_resampled(tmp_path: Path) -> None:
 
 
 def test_wav_cut_in_its_samples_gives_the_ones_there_are() -> None:
-    whole = encode_clip(Clip(tone(), 16_000))
-    half = read_clip(whole[: 44 + 2 * 4000])
+    full = encode_clip(Clip(tone(), 16_000))
+    half = read_clip(full[: 44 + 2 * 4000])
     assert half.duration_s == pytest.approx(0.25, abs=1e-3)
 
 
@@ -133,7 +133,7 @@ def test_peaks_over_full_scale_are_scaled_not_wrapped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["WAV", "FLAC", "OGG"])
 def test_a_long_clip_can_be_encoded(format: str) -> None:
-    """In one write, libsndfile's Vorbis encoder ended the whole process."""
+    """In one write, libsndfile's Vorbis encoder ended the process."""
     samples = np.tile(tone(), 100 * 16_000 // len(tone()))
     again = read_clip(encode_clip(Clip(samples, 16_000), format))
     assert again.sample_rate_hz == 16_000
@@ -141,15 +141,15 @@ def test_a_long_clip_can_be_encoded(format: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 0])
-def test_a_wav_whose_length_was_not_known_when_it_was_begun_is_read_whole(size: int) -> None:
+def test_a_wav_whose_length_was_not_known_when_it_was_begun_is_read_in_full(size: int) -> None:
     clip = Clip(np.linspace(-0.5, 0.5, 8_000, dtype=np.float32), 8_000)
     data = bytearray(encode_clip(clip))
     place = data.index(b"data") + 4
     data[place : place + 4] = struct.pack("<I", size)
     data[4:8] = struct.pack("<I", 0xFFFFFFFF)
     np.testing.assert_allclose(read_clip(bytes(data)).samples, clip.samples, atol=1e-4)
-    whole = encode_clip(clip)
-    assert mend_wav(whole) == whole
+    full = encode_clip(clip)
+    assert mend_wav(full) == full
     assert mend_wav(b"{}") == b"{}"
 
 
