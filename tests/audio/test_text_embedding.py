@@ -17,7 +17,7 @@ import paras2s.data_gen
 from paras2s.audio.asr import normalise_words
 from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces, embed_sentences, piece_embeddings
 
-ANSWERS = Path(paras2s.data_gen.__file__).with_name("answers.yaml")
+ANSWERS = Path(paras2s.data_gen.__file__).with_name("scripted") / "answers.yaml"
 
 
 def sentences(node: Any) -> Iterator[str]:
