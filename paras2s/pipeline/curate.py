@@ -83,9 +83,7 @@ def show_estimate(console: Console, stages: dict[str, StageEstimate], measured_o
     table.add_row("all", str(requests), str(tokens_in), str(tokens_out), usd, style="bold")
     console.print(table)
     basis = (
-        f"shares measured on {measured_on} sentences"
-        if measured_on
-        else "usual shares; a run with --limit 100 measures your own"
+        f"rates measured on {measured_on} sentences" if measured_on else "usual rates; a run with --limit 100 measures yours"
     )
     console.print(f"{basis}; corpora come on top", highlight=False)
 

@@ -133,7 +133,7 @@ def test_peaks_over_full_scale_are_scaled_not_wrapped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["WAV", "FLAC", "OGG"])
 def test_a_long_clip_can_be_encoded(format: str) -> None:
-    """In one write, libsndfile's Vorbis encoder ended the whole process."""
+    """In one write, libsndfile's Vorbis encoder ended the process."""
     samples = np.tile(tone(), 100 * 16_000 // len(tone()))
     again = read_clip(encode_clip(Clip(samples, 16_000), format))
     assert again.sample_rate_hz == 16_000

@@ -30,19 +30,19 @@ def ask(text="How was it?", **changes):
     return Request((Message("user", (text,)),), **changes)
 
 
-def client_for(server, kept=None, **changes):
+def client_for(server, cache=None, **changes):
     settings = {"base_url": server.base_url, "model": "gpt-4o", "backoff_s": 0.001, "timeout_s": 20.0, **changes}
-    return LLMClient(LLMConfig(**settings), kept)
+    return LLMClient(LLMConfig(**settings), cache)
 
 
-def echo(sent, _):
-    return Say(f"you said {sent['messages'][-1]['content']}")
+def echo(request, _):
+    return Say(f"echo of {request['messages'][-1]['content']}")
 
 
 def test_replies_come_in_order_with_tokens_and_cost():
     with ScriptedEndpoint(echo) as server:
         replies = client_for(server).complete_all([ask(f"number {n}") for n in range(20)])
-    assert [reply.text for reply in replies] == [f"you said number {n}" for n in range(20)]
+    assert [reply.text for reply in replies] == [f"echo of number {n}" for n in range(20)]
     assert replies[0].tokens == Tokens(100, 0, 20)
     assert replies[0].cost_usd == pytest.approx((100 * 2.5 + 20 * 10) / 1e6)
     assert (replies[0].attempts, replies[0].cached, replies[0].finish_reason) == (1, False, "stop")
@@ -65,19 +65,19 @@ def test_calls_keep_to_the_rate():
 
 @pytest.mark.parametrize("trouble", [Fail(429), Fail(500), Fail(503), Cut(), Raw(b'{"id": "x", "choices": [{"ind'), Raw(b"{}")])
 def test_what_may_pass_is_tried_again(trouble):
-    with ScriptedEndpoint(lambda sent, number: trouble if number < 2 else Say("at last")) as server:
+    with ScriptedEndpoint(lambda request, number: trouble if number < 2 else Say("at last")) as server:
         reply = client_for(server).complete_all([ask()])[0]
     assert (reply.text, reply.attempts, len(server.requests)) == ("at last", 3, 3)
 
 
 def test_a_hanging_call_is_given_up_and_tried_again():
-    with ScriptedEndpoint(lambda sent, number: Hang() if number == 0 else Say("at last")) as server:
+    with ScriptedEndpoint(lambda request, number: Hang() if number == 0 else Say("at last")) as server:
         reply = client_for(server, timeout_s=0.3).complete_all([ask()])[0]
     assert (reply.text, reply.attempts) == ("at last", 2)
 
 
-def test_the_server_is_given_the_time_it_asks_for():
-    with ScriptedEndpoint(lambda sent, n: Fail(429, headers={"Retry-After": "0.4"}) if n == 0 else Say("ok")) as server:
+def test_a_retry_after_is_waited_for():
+    with ScriptedEndpoint(lambda request, n: Fail(429, headers={"Retry-After": "0.4"}) if n == 0 else Say("ok")) as server:
         started = time.perf_counter()
         reply = client_for(server).complete_all([ask()])[0]
     assert reply.text == "ok"
@@ -85,7 +85,7 @@ def test_the_server_is_given_the_time_it_asks_for():
 
 
 def test_a_wrong_request_is_not_tried_again():
-    with ScriptedEndpoint(lambda sent, number: Fail(404, "no such model")) as server:
+    with ScriptedEndpoint(lambda request, number: Fail(404, "no such model")) as server:
         found = client_for(server).complete_all([ask()])[0]
     assert isinstance(found, JudgeError)
     assert "HTTP 404" in str(found)
@@ -93,7 +93,7 @@ def test_a_wrong_request_is_not_tried_again():
 
 
 def test_attempts_end_and_the_error_says_why():
-    with ScriptedEndpoint(lambda sent, number: Fail(500, "out of order")) as server:
+    with ScriptedEndpoint(lambda request, number: Fail(500, "out of order")) as server:
         found = client_for(server, max_attempts=3).complete_all([ask()])[0]
     assert isinstance(found, JudgeError)
     assert "out of order" in str(found)
@@ -101,8 +101,8 @@ def test_attempts_end_and_the_error_says_why():
 
 
 def test_one_failing_call_holds_nobody_up():
-    def answer(sent, _):
-        return Fail(400, "bad") if "7" in sent["messages"][-1]["content"] else echo(sent, _)
+    def answer(request, _):
+        return Fail(400, "bad") if "7" in request["messages"][-1]["content"] else echo(request, _)
 
     with ScriptedEndpoint(answer) as server:
         found = client_for(server).complete_all([ask(str(n)) for n in range(10)])
@@ -121,11 +121,11 @@ def test_a_second_run_makes_no_call_and_costs_nothing(tmp_path):
     assert (again.spent_usd, again.calls) == (0.0, 0)
 
 
-def test_failures_are_not_kept(tmp_path):
-    with ScriptedEndpoint(lambda sent, n: Fail(400) if n == 0 else Say("fine")) as server:
-        kept = JsonCache(tmp_path / "llm.sqlite")
-        assert isinstance(client_for(server, kept).complete_all([ask()])[0], JudgeError)
-        assert client_for(server, kept).complete_all([ask()])[0].text == "fine"
+def test_failures_are_not_cached(tmp_path):
+    with ScriptedEndpoint(lambda request, n: Fail(400) if n == 0 else Say("fine")) as server:
+        cache = JsonCache(tmp_path / "llm.sqlite")
+        assert isinstance(client_for(server, cache).complete_all([ask()])[0], JudgeError)
+        assert client_for(server, cache).complete_all([ask()])[0].text == "fine"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_key_changes_with_text_role_audio_and_schema():
 
 
 def test_audio_goes_out_as_a_wav_part():
-    with ScriptedEndpoint(lambda sent, n: Say("heard")) as server:
+    with ScriptedEndpoint(lambda request, n: Say("reply")) as server:
         client_for(server).complete_all([Request((Message("user", ("Listen:", Audio(b"RIFF", 1.0))),))])
         content = server.requests[0]["messages"][0]["content"]
     assert content == [
@@ -164,16 +164,16 @@ def test_audio_goes_out_as_a_wav_part():
 
 @pytest.mark.parametrize("status", [400, 422, 500])
 def test_a_schema_is_requested_until_the_endpoint_refuses_it(status):
-    def answer(sent, _):
-        return Fail(status, "response_format is not supported") if "response_format" in sent else Say("plain")
+    def answer(request, _):
+        return Fail(status, "response_format is not supported") if "response_format" in request else Say("plain")
 
     with ScriptedEndpoint(answer) as server:
         client = client_for(server, concurrency=1)
         found = client.complete_all([ask(str(n), schema=SCHEMA) for n in range(3)])
-        sent = ["response_format" in request for request in server.requests]
+        structured = ["response_format" in request for request in server.requests]
     assert [reply.text for reply in found] == ["plain"] * 3
-    assert sent.count(True) <= 2
-    assert sent[-1] is False
+    assert structured.count(True) <= 2
+    assert structured[-1] is False
 
 
 def test_the_budget_is_never_exceeded_and_a_later_run_goes_on(tmp_path):
@@ -203,21 +203,21 @@ def test_calls_wait_for_what_others_under_way_give_back():
 
 
 def test_audio_without_a_price_is_not_free(monkeypatch):
-    transcript = Request((Message("user", ("Listen:", Audio(b"RIFF", 60.0))),))
+    audio = Request((Message("user", ("Listen:", Audio(b"RIFF", 60.0))),))
     with ScriptedEndpoint(echo) as server:
-        found = client_for(server, budget_usd=1.0).complete_all([transcript])[0]
+        found = client_for(server, budget_usd=1.0).complete_all([audio])[0]
         assert "gpt-4o has no price for its audio" in str(found)
         assert server.requests == []
 
 
 @pytest.mark.parametrize("trouble", [Say(""), Say("  ")])
 def test_an_empty_reply_is_a_hiccup_and_tried_again(trouble):
-    with ScriptedEndpoint(lambda sent, number: trouble if number == 0 else Say("ok")) as server:
+    with ScriptedEndpoint(lambda request, number: trouble if number == 0 else Say("ok")) as server:
         assert client_for(server).complete_all([ask()])[0].text == "ok"
 
 
-def test_a_server_that_asks_for_hours_is_not_waited_for():
-    with ScriptedEndpoint(lambda sent, number: Fail(429, headers={"Retry-After": "86400"})) as server:
+def test_a_retry_after_of_hours_is_not_waited_for():
+    with ScriptedEndpoint(lambda request, number: Fail(429, headers={"Retry-After": "86400"})) as server:
         assert isinstance(client_for(server).complete_all([ask()])[0], JudgeError)
         assert len(server.requests) == 1
     assert retry_after_s({"retry-after": "inf"}, 0) is None
@@ -225,7 +225,7 @@ def test_a_server_that_asks_for_hours_is_not_waited_for():
 
 def test_half_an_emoji_and_an_echoed_key_do_not_reach_a_file(monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-0123456789")
-    with ScriptedEndpoint(lambda sent, number: Say("\ud83d and sk-0123456789")) as server:
+    with ScriptedEndpoint(lambda request, number: Say("\ud83d and sk-0123456789")) as server:
         text = client_for(server, api_key_env="MY_KEY").complete_all([ask()])[0].text
     assert text == "? and ***"
 
@@ -254,7 +254,7 @@ def test_no_price_means_an_unknown_cost_not_zero():
 
 
 def test_a_reply_without_usage_has_no_cost():
-    with ScriptedEndpoint(lambda sent, n: Say("ok", usage=None)) as server:
+    with ScriptedEndpoint(lambda request, n: Say("ok", usage=None)) as server:
         assert client_for(server).complete_all([ask()])[0].cost_usd is None
 
 
@@ -262,16 +262,16 @@ def test_a_key_is_sent_and_seen_nowhere_else(monkeypatch, tmp_path):
     key = "sk-very-secret-0123456789"
     monkeypatch.setenv("MY_KEY", key)
 
-    def answer(sent, number):
+    def answer(request, number):
         return Fail(401, f"Incorrect API key provided: {key}") if number == 0 else Say("ok")
 
     with ScriptedEndpoint(answer) as server:
-        kept = JsonCache(tmp_path / "llm.sqlite")
-        client = client_for(server, kept, api_key_env="MY_KEY")
+        cache = JsonCache(tmp_path / "llm.sqlite")
+        client = client_for(server, cache, api_key_env="MY_KEY")
         failed = client.complete_all([ask()])[0]
         assert client.complete_all([ask()])[0].text == "ok"
         assert server.requests[0]["authorization"] == f"Bearer {key}"
-        kept.close()
+        cache.close()
     assert key not in str(failed)
     assert failed.__cause__ is None
     assert all(key.encode() not in path.read_bytes() for path in tmp_path.iterdir())
@@ -285,7 +285,7 @@ def test_a_key_must_be_there_for_a_remote_endpoint(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("attempt", "requested_s", "draw", "expected"),
+    ("attempt", "retry_after_s", "draw", "expected"),
     [
         (1, None, 1.0, 0.5),
         (3, None, 1.0, 2.0),
@@ -295,8 +295,8 @@ def test_a_key_must_be_there_for_a_remote_endpoint(monkeypatch):
         (4, 1.0, 1.0, 4.0),
     ],
 )
-def test_waits_double_with_jitter_and_honour_the_server(attempt, requested_s, draw, expected):
-    assert wait_s(attempt, requested_s, 0.5, draw) == pytest.approx(expected)
+def test_waits_double_with_jitter_and_honour_the_server(attempt, retry_after_s, draw, expected):
+    assert wait_s(attempt, retry_after_s, 0.5, draw) == pytest.approx(expected)
 
 
 def test_retry_after_is_read_as_seconds_or_a_date():
@@ -308,10 +308,10 @@ def test_retry_after_is_read_as_seconds_or_a_date():
     assert retry_after_s({}, 0) is None
 
 
-def test_kept_values_survive_and_are_read_back_in_bulk(tmp_path):
-    kept = JsonCache(tmp_path / "deep" / "kept.sqlite")
-    kept.put_many({str(n): {"n": n} for n in range(1200)})
-    other = JsonCache(tmp_path / "deep" / "kept.sqlite")
+def test_cached_values_survive_and_are_read_back_in_bulk(tmp_path):
+    cache = JsonCache(tmp_path / "deep" / "cache.sqlite")
+    cache.put_many({str(n): {"n": n} for n in range(1200)})
+    other = JsonCache(tmp_path / "deep" / "cache.sqlite")
     assert other.get_many([str(n) for n in range(1300)]) == {str(n): {"n": n} for n in range(1200)}
     assert other.get("x") is None
     assert key_of({"a": 1, "b": [1.5]}) == key_of({"b": [1.5], "a": 1}) != key_of({"a": 1, "b": [1.25]})
@@ -322,9 +322,9 @@ def test_bills_add_up_and_an_unknown_price_stays_unknown():
     assert some + Bill(1, Tokens(1, 1, 1), 0.25) == Bill(3, Tokens(11, 6, 2), 0.75)
     assert (some + Bill(1, Tokens(1, 0, 0), None)).at_most_usd is None
     assert Bill() + some == some
-    with ScriptedEndpoint(lambda sent, n: Say("hi")) as server:
+    with ScriptedEndpoint(lambda request, n: Say("hi")) as server:
         client = client_for(server)
         text = Request((Message("user", ("four letters",)),))
-        # What cannot be asked is no call; a model without a price has none, unless nothing is asked of it.
+        # An Unscored is no call; without calls the cost is 0 even where no price is known.
         assert client.estimate([[text, text], JudgeError("no"), text]).calls == 3
         assert client.estimate([JudgeError("no")]) == Bill()

@@ -43,7 +43,7 @@ def test_every_corpus_has_its_loader() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CORPORA))
-def test_a_folder_of_something_else_is_named_with_what_is_expected(name: str, tmp_path: Path) -> None:
+def test_a_wrong_folder_is_refused_with_the_expected_layout(name: str, tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "missing"):
         with pytest.raises(DataError, match="expected") as caught:
             CORPORA[name](root)
@@ -414,7 +414,7 @@ def styletalk(tmp_path: Path) -> Path:
 
 def test_styletalk_turns_come_with_answers_and_without_sound(styletalk: Path) -> None:
     turns, left = load_styletalk(styletalk)
-    said, good = "I think I'll go home now.", "Good for you!"
+    text, good = "I think I'll go home now.", "Good for you!"
 
     def turn(name: str, split: str, text: str, style: str, speaker: str, answer: str | None) -> CorpusTurn:
         dialogue = name.rsplit("_c_", 1)[0]
@@ -422,8 +422,8 @@ def test_styletalk_turns_come_with_answers_and_without_sound(styletalk: Path) ->
 
     assert turns == [
         turn("food_3_c_0", "train", FIVE, "friendly", "A", good),
-        turn("book_7_c_0", "test", said, "sad", "B", good),
-        turn("book_7_c_2", "test", said, "cheerful", "B", None),
+        turn("book_7_c_0", "test", text, "sad", "B", good),
+        turn("book_7_c_2", "test", text, "cheerful", "B", None),
     ]
     assert reasons(left) == {"work_1_c_1": "4 words, fewer than 5", "work_2_c_1": "no emotion"}
 

@@ -69,7 +69,7 @@ def script(number: int = 0, text: str = "The shop on the corner has closed.", **
 
 
 @pytest.mark.parametrize(
-    ("text", "sent", "items", "surplus", "complaint"),
+    ("text", "expected", "items", "surplus", "complaint"),
     [
         ("1. One here.\n2. Two there.", 2, ("One here.", "Two there."), (), ""),
         ("Sure!\n1) One\n 2: Two\n\nEnjoy.", 2, ("One", "Two"), (), ""),
@@ -85,10 +85,10 @@ def script(number: int = 0, text: str = "The shop on the corner has closed.", **
         ("1. The dog went to\n   the vet.\n2.Glued.\n\nEnjoy.", 2, ("The dog went to the vet.", "Glued."), (), ""),
     ],
 )
-def test_a_list_is_read_and_what_is_wrong_with_it_named(
-    text: str, sent: int, items: tuple[str, ...], surplus: tuple[str, ...], complaint: str
+def test_a_list_is_parsed_and_its_faults_are_complaints(
+    text: str, expected: int, items: tuple[str, ...], surplus: tuple[str, ...], complaint: str
 ) -> None:
-    found = read_numbered(text, sent)
+    found = read_numbered(text, expected)
     assert (found.items, found.surplus, found.complaint) == (items, surplus, complaint)
 
 
@@ -111,7 +111,7 @@ def test_a_list_is_read_and_what_is_wrong_with_it_named(
         ("sarcasm", "Yeah right, that was quick", "holds 'yeah right'"),
     ],
 )
-def test_the_papers_rules_are_checked_whatever_the_llm_was_given(category: str, text: str, wrong: str | None) -> None:
+def test_the_papers_rules_are_checked(category: str, text: str, wrong: str | None) -> None:
     found = CATEGORIES[category].complaint(text)
     assert found is None if wrong is None else wrong in (found or "")
 
@@ -177,7 +177,7 @@ def test_what_is_held_out_shares_nothing_with_training(changes: dict[str, str], 
             leakage.check()
 
 
-def test_a_published_corpus_keeps_its_own_split_and_what_it_shares_is_reported() -> None:
+def test_what_a_published_corpus_shares_between_its_splits_is_reported() -> None:
     leakage = LeakageCheck()
     leakage.add(candidate(category="meld", topic="d1"), "train")
     leakage.add(candidate(category="meld", topic="d2", text="Other."), "test")
@@ -203,7 +203,7 @@ def test_lists_are_requested_as_they_are_needed(tmp_path: Path) -> None:
     assert scheduler.missing() == {"sarcasm/rl": 1, "sarcasm/test": 4}
     # 9 of 20 survived and 10 wait; with 50 imagined ones of which a half did: 44 of 70.
     assert scheduler.share(("sarcasm", "train")) == pytest.approx(44 / 70)
-    # What waits is dealt before anything new is paid for.
+    # Spare scripts are assigned before anything new is paid for.
     assert {one.cell.split for one in scheduler.next_lists()} == {"test"}
     assert [(one.id, role) for one, role in scheduler.assign([])] == [("sarcasm-x-01-010", "rl")]
 
@@ -213,11 +213,11 @@ def test_lists_come_to_an_end(tmp_path: Path) -> None:
     scheduler = ScriptScheduler(
         config(tmp_path, contrasts=wanted, categories=("gender",), max_lists=3, texts_at_once=20), CATEGORIES
     )
-    sent = []
+    requests = []
     while lists := scheduler.next_lists():
         assert len(lists) <= 2
-        sent += lists
-    assert [one.part for one in sent] == [1, 2, 3]
+        requests += lists
+    assert [request.part for request in requests] == [1, 2, 3]
     fresh = ScriptScheduler(
         config(tmp_path, contrasts=wanted, categories=("gender",), max_lists=3, texts_at_once=20), CATEGORIES
     )
@@ -237,8 +237,8 @@ def test_no_role_is_filled_from_one_list_alone(tmp_path: Path) -> None:
 # The text tests.
 
 
-def passing(sent: dict[str, Any], _: int) -> Say:
-    text = said(sent)
+def passing(request: dict[str, Any], _: int) -> Say:
+    text = said(request)
     if "likelier" in text:
         return Say(json.dumps({"reasoning": "r", "likelier": "neutral"}))
     if "plausibly say" in text:
@@ -254,7 +254,7 @@ def llm_for(server: ScriptedEndpoint, tmp_path: Path, **changes: Any) -> Curatio
     return CurationLLM.open(made.model_copy(update={"writer": llm, "tester": llm}), lambda *_: None)
 
 
-def test_what_passes_all_three_tests_has_its_answers_and_every_reply_is_kept(tmp_path: Path) -> None:
+def test_a_script_that_passes_all_tests_has_answers_and_every_reply(tmp_path: Path) -> None:
     with ScriptedEndpoint(passing) as server:
         llm = llm_for(server, tmp_path)
         found = run_text_tests([script()], llm)[0]
@@ -288,8 +288,8 @@ def test_the_first_test_that_a_script_fails_rejects_it_and_later_ones_are_not_pa
 ) -> None:
     order = ["neutrality", "reasonability", "answers", "relevance"]
 
-    def answer(sent: dict[str, Any], number: int) -> Say:
-        return Say(json.dumps(reply)) if mark in said(sent) else passing(sent, number)
+    def answer(request: dict[str, Any], number: int) -> Say:
+        return Say(json.dumps(reply)) if mark in said(request) else passing(request, number)
 
     with ScriptedEndpoint(answer) as server:
         llm = llm_for(server, tmp_path)
@@ -307,13 +307,13 @@ def test_an_answer_in_a_tone_that_nobody_can_speak_is_refused(tmp_path: Path) ->
     assert (found.rejected_by, found.rejected) == ("answers", "tone 'cheerful' is not one of calm, gentle")
 
 
-def test_a_failing_llm_sets_scripts_aside_and_a_later_run_asks_only_about_those(tmp_path: Path) -> None:
+def test_a_failing_llm_sets_scripts_aside_and_a_later_run_tests_only_those(tmp_path: Path) -> None:
     scripts = [script(n, f"The shop on corner {chr(97 + n)} has closed.") for n in range(10)]
 
     broken = True
 
-    def failing(sent: dict[str, Any], number: int) -> Any:
-        return Fail(503) if broken and "corner c" in said(sent) else passing(sent, number)
+    def failing(request: dict[str, Any], number: int) -> Any:
+        return Fail(503) if broken and "corner c" in said(request) else passing(request, number)
 
     with ScriptedEndpoint(failing) as server:
         found = run_text_tests(scripts, llm_for(server, tmp_path))
@@ -382,7 +382,7 @@ def test_a_prompt_for_rl_does_not_tell_its_label_by_its_name() -> None:
 # Speech filters.
 
 
-def transcripts(words: str | None, **tones: float | None) -> Blueprint:
+def blueprint_of(words: str | None, **tones: float | None) -> Blueprint:
     fields: dict[str, Any] = {"agent_response": Absent("silent") if words is None else Measured(words)}
     for name, value in tones.items():
         fields[f"agent_emotion.{name}"] = Absent("no model") if value is None else Measured(value)
@@ -392,12 +392,12 @@ def transcripts(words: str | None, **tones: float | None) -> Blueprint:
 @pytest.mark.parametrize(
     ("found", "by", "reason"),
     [
-        (transcripts("the shop on the corner has closed", happy=0.3, sad=0.2), None, None),
-        (transcripts("the shop on the corner is closed", happy=0.3, sad=0.2), "words", "word error rate 0.14 above 0.10"),
-        (transcripts("the shop on the corner has closed", happy=0.1, sad=0.3), "style", "happy has only 0.25"),
-        (transcripts("the shop on the corner has closed"), None, None),
-        (transcripts("the shop on the corner has closed", happy=None, sad=0.5), "style", "not measured: no model"),
-        (transcripts(None), "words", "no transcript: silent"),
+        (blueprint_of("the shop on the corner has closed", happy=0.3, sad=0.2), None, None),
+        (blueprint_of("the shop on the corner is closed", happy=0.3, sad=0.2), "words", "word error rate 0.14 above 0.10"),
+        (blueprint_of("the shop on the corner has closed", happy=0.1, sad=0.3), "style", "happy has only 0.25"),
+        (blueprint_of("the shop on the corner has closed"), None, None),
+        (blueprint_of("the shop on the corner has closed", happy=None, sad=0.5), "style", "not measured: no model"),
+        (blueprint_of(None), "words", "no transcript: silent"),
         (FailedSpeech("the engine gave 1.0 s of silence"), "speech", "the engine gave 1.0 s of silence"),
     ],
 )
@@ -410,18 +410,18 @@ def test_the_speech_filters(tmp_path: Path, found: Any, by: str | None, reason: 
 
 
 def test_real_speech_is_not_filtered_by_what_a_recogniser_makes_of_it(tmp_path: Path) -> None:
-    made = filter_clip(script(clip="a.wav"), "test", "happy", "m1", transcripts("something else"), config(tmp_path))
+    made = filter_clip(script(clip="a.wav"), "test", "happy", "m1", blueprint_of("something else"), config(tmp_path))
     assert (made.rejected_by, made.word_error_rate) == (None, 1.0)
 
 
 def test_emotion2vecs_words_for_our_styles(tmp_path: Path) -> None:
     made = config(tmp_path, style_check="emotion")
-    found = transcripts("x", fearful=0.6, happy=0.2, angry=0.2)
+    found = blueprint_of("x", fearful=0.6, happy=0.2, angry=0.2)
     assert style_probability(found, made, script(styles=("fear", "happy")), "fear") == pytest.approx(0.75)
     assert style_probability(found, made, script(styles=("adult", "child")), "child") is None
 
 
-def test_a_held_out_contrast_is_complete_or_gone_and_training_keeps_what_came_out() -> None:
+def test_a_held_out_contrast_is_complete_or_rejected_and_training_takes_single_styles() -> None:
     def made(role: Any, style: str, by: str | None) -> QueryClip:
         one = script(0 if role == "test" else 1)
         return QueryClip(one, role, style, candidate(id=f"{one.id}-{style}", role=role, rejected_by=by, rejected=by), None)

@@ -197,7 +197,7 @@ def test_a_link_out_of_the_folder_is_refused(saved: Dataset) -> None:
         inside(saved.folder, "queries/link.wav")
 
 
-def test_a_clip_that_is_requested_later_is_checked_again(saved: Dataset) -> None:
+def test_a_clip_is_checked_again_when_it_is_read(saved: Dataset) -> None:
     for name in ("../data2/x.wav", "queries/none.wav"):
         with pytest.raises(DataError):
             saved.clip(name)

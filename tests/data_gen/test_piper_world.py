@@ -111,6 +111,6 @@ def test_samples_are_valid_speech_of_the_right_rate(voice: Voice, style: str) ->
     ids=["agent, gentle", "man, angry", "child"],
 )
 def test_the_words_stay_words(voice: Voice, speaker: Speaker, style: Style) -> None:
-    """Each clip alone: in a shared window Whisper may tell one sentence said thrice as one."""
+    """Each clip alone: in a shared window Whisper may merge three equal sentences into one."""
     transcript = transcribe([synthesise(voice, speaker, style, 0)])[0].text
     assert word_error_rate(TEXT, transcript) <= 0.3, transcript

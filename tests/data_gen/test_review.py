@@ -1,6 +1,6 @@
 """The human check: outcomes against hand-made tables, sessions that stop and go on, and the real server on the loopback.
 
-Not covered: a browser, so neither the page's keys and looks nor that a clip is heard.
+Not covered: a browser, so neither the page's keys and looks nor that a clip is audible.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_the_last_decision_binds(tmp_path: Path) -> None:
     session.decide(yes("ann", item="one"))
     session.decide(yes("ann", item="two"))
     session.decide(no("ann", item="one"))
-    # In the order in which what binds was said.
+    # In the order of the valid decisions.
     assert load_decisions(session.path) == [yes("ann", item="two"), no("ann", item="one")]
     assert session.progress() == (2, 2)
 
@@ -179,7 +179,7 @@ def test_a_line_cut_off_by_a_kill_is_passed_over_and_then_replaced(tmp_path: Pat
     assert load_decisions(path) == [yes("ann", item="one"), no("ann", item="two")]
 
 
-def test_a_full_last_line_without_its_break_is_not_lost(tmp_path: Path) -> None:
+def test_a_complete_last_line_without_its_break_is_not_lost(tmp_path: Path) -> None:
     items, path = [query("one"), query("two")], tmp_path / "d.jsonl"
     CheckSession(items, path, "ben").decide(yes("ben", item="one"))
     path.write_bytes(path.read_bytes().removesuffix(b"\n"))
@@ -551,7 +551,7 @@ def test_posts_elsewhere_and_without_a_length(open_page: Callable[..., Page]) ->
     assert page.thread.is_alive()
 
 
-def test_a_full_disk_is_said_on_the_page(open_page: Callable[..., Page]) -> None:
+def test_a_full_disk_is_shown_on_the_page(open_page: Callable[..., Page]) -> None:
     page = open_page()
     page.session.path.mkdir()
     status, _, body = page.post("/decide", item_id="one", accept=True)

@@ -59,8 +59,8 @@ def test_topics_of_the_test_are_nobody_elses_in_any_category() -> None:
 
 
 def test_scripts_have_one_role() -> None:
-    requests = [contrast.id for contrasts in ROLES.values() for contrast in contrasts]
-    assert len(set(requests)) == len(requests)
+    assigned = [contrast.id for contrasts in ROLES.values() for contrast in contrasts]
+    assert len(set(assigned)) == len(assigned)
     assert not ids(ROLES["demonstration"]) & (ids(ROLES["rl"]) | ids(ROLES["preference"]))
 
 
@@ -136,7 +136,7 @@ def test_counts_by_hand() -> None:
         ({"preference_contrasts": 49}, r"data\.preference_contrasts: must not be more than data\.rl_contrasts"),
     ],
 )
-def test_asking_for_too_much_is_refused(values: dict[str, int], complaint: str) -> None:
+def test_requesting_too_much_is_refused(values: dict[str, int], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         assign_roles(load_contrasts(), DataConfig(**values), seed=0)
 

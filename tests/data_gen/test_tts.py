@@ -66,9 +66,9 @@ def test_espeak_speaks(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.wav"))) == 2
 
 
-def test_openai_is_given_the_words_and_the_manner_and_a_clip_is_paid_for_once(tmp_path: Path, spoken: dict[str, Clip]) -> None:
-    def answer(sent: dict, _: int) -> Raw:
-        return Raw(encode_clip(spoken[sent["input"]]))
+def test_openai_gets_words_and_instructions_and_a_clip_is_paid_for_once(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+    def answer(request: dict, _: int) -> Raw:
+        return Raw(encode_clip(spoken[request["input"]]))
 
     lines = [Line(text, voice("openai", voice="coral"), "happy", "Bright and quick.") for text in TEXTS]
     with ScriptedEndpoint(answer) as server:
@@ -76,9 +76,9 @@ def test_openai_is_given_the_words_and_the_manner_and_a_clip_is_paid_for_once(tm
         found = synthesise_all(tts, lines, tmp_path)
         again = synthesise_all(OpenAITTS(endpoint(server)), lines, tmp_path)
         assert len(server.requests) == 2
-    sent = {one["input"]: one for one in server.requests}
-    assert sent[TEXTS[0]]["instructions"] == "Bright and quick."
-    assert (sent[TEXTS[0]]["voice"], sent[TEXTS[0]]["model"], sent[TEXTS[0]]["route"]) == (
+    requests = {one["input"]: one for one in server.requests}
+    assert requests[TEXTS[0]]["instructions"] == "Bright and quick."
+    assert (requests[TEXTS[0]]["voice"], requests[TEXTS[0]]["model"], requests[TEXTS[0]]["route"]) == (
         "coral", "gpt-4o-mini-tts", "/v1/audio/speech",
     )  # fmt: skip
     for text, one, other in zip(TEXTS, found, again, strict=True):
@@ -92,17 +92,17 @@ def test_openai_is_given_the_words_and_the_manner_and_a_clip_is_paid_for_once(tm
 def test_cosyvoice_is_given_the_voice_to_copy(tmp_path: Path, spoken: dict[str, Clip]) -> None:
     write_clip(tmp_path / "me.wav", spoken[TEXTS[1]])
 
-    def answer(sent: dict, _: int) -> Raw:
-        samples = spoken[sent["tts_text"]].at(24_000).samples
+    def answer(request: dict, _: int) -> Raw:
+        samples = spoken[request["tts_text"]].at(24_000).samples
         return Raw((samples * 32767).astype("<i2").tobytes(), {"X-Custom-Header-sampleRate": "24000"})
 
     line = Line(TEXTS[0], voice("cosyvoice", clip=str(tmp_path / "me.wav"), text=TEXTS[1]), "female")
     with ScriptedEndpoint(answer) as server:
         config = endpoint(server, base_url=server.base_url.removesuffix("/v1"), model="CosyVoice2-0.5B")
         found = synthesise_all(CosyVoiceTTS(config), [line], tmp_path)[0]
-    sent = server.requests[0]
-    assert (sent["route"], sent["tts_text"], sent["prompt_text"]) == ("/inference_zero_shot", TEXTS[0], TEXTS[1])
-    assert sent["prompt_wav"] == (tmp_path / "me.wav").read_bytes()
+    request = server.requests[0]
+    assert (request["route"], request["tts_text"], request["prompt_text"]) == ("/inference_zero_shot", TEXTS[0], TEXTS[1])
+    assert request["prompt_wav"] == (tmp_path / "me.wav").read_bytes()
     assert found.sample_rate_hz == 24_000
     assert word_error_rate(TEXTS[0], transcribe([found])[0].text) <= 0.2
 
@@ -110,7 +110,7 @@ def test_cosyvoice_is_given_the_voice_to_copy(tmp_path: Path, spoken: dict[str, 
 def test_silence_refusals_and_noise_that_is_no_audio_are_reasons_and_are_tried_again_by_a_later_run(tmp_path: Path) -> None:
     bodies = {"quiet": Raw(encode_clip(SILENCE)), "text": Raw(b"<html>busy</html>"), "no": Fail(400, "unsafe")}
     lines = [Line(name, voice("openai"), "happy") for name in bodies]
-    with ScriptedEndpoint(lambda sent, _: bodies[sent["input"]]) as server:
+    with ScriptedEndpoint(lambda request, _: bodies[request["input"]]) as server:
         config = endpoint(server, max_attempts=2)
         found = synthesise_all(OpenAITTS(config), lines, tmp_path)
         first = len(server.requests)
@@ -125,32 +125,32 @@ def test_silence_refusals_and_noise_that_is_no_audio_are_reasons_and_are_tried_a
 
 def test_a_voice_whose_clip_is_missing_holds_nobody_up(tmp_path: Path, spoken: dict[str, Clip]) -> None:
     lines = [Line(TEXTS[0], voice("openai", clip=str(tmp_path / "gone.wav")), "happy"), Line(TEXTS[0], voice("openai"), "sad")]
-    with ScriptedEndpoint(lambda sent, _: Raw(encode_clip(spoken[sent["input"]]))) as server:
+    with ScriptedEndpoint(lambda request, _: Raw(encode_clip(spoken[request["input"]]))) as server:
         found = synthesise_all(OpenAITTS(endpoint(server)), lines, tmp_path)
     assert found[0] == FailedSpeech(f"voice v: {tmp_path / 'gone.wav'}: No such file or directory")
     assert isinstance(found[1], Clip)
 
 
-def test_the_budget_is_kept_to(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+def test_the_budget_is_not_exceeded(tmp_path: Path, spoken: dict[str, Clip]) -> None:
     lines = [Line(TEXTS[0], voice("openai"), "happy", take=take) for take in range(20)]
-    with ScriptedEndpoint(lambda sent, _: Raw(encode_clip(spoken[sent["input"]]))) as server:
+    with ScriptedEndpoint(lambda request, _: Raw(encode_clip(spoken[request["input"]]))) as server:
         tts = OpenAITTS(endpoint(server, budget_usd=0.004, concurrency=2))
         spend = Spend()
         with pytest.raises(BudgetError, match="run again with a larger one"):
             synthesise_all(tts, lines, tmp_path, spend=spend)
         first = len(server.requests)
-        said = synthesise_all(OpenAITTS(endpoint(server)), lines, tmp_path)
-        # What was paid for is kept.
+        results = synthesise_all(OpenAITTS(endpoint(server)), lines, tmp_path)
+        # Paid clips are cached.
         assert 0 < first < 20
         assert len(server.requests) == 20
-    assert all(isinstance(one, Clip) for one in said)
+    assert all(isinstance(result, Clip) for result in results)
     assert spend.usd == pytest.approx(tts.spent_usd)
     assert 0 < tts.spent_usd <= 0.004
 
 
-def test_equal_lines_are_said_once_and_counted(tmp_path: Path, spoken: dict[str, Clip]) -> None:
+def test_equal_lines_are_synthesised_once_and_counted(tmp_path: Path, spoken: dict[str, Clip]) -> None:
     lines = [Line(TEXTS[n % 2], voice("openai"), "happy") for n in range(6)]
-    with ScriptedEndpoint(lambda sent, _: Raw(encode_clip(spoken[sent["input"]]))) as server:
+    with ScriptedEndpoint(lambda request, _: Raw(encode_clip(spoken[request["input"]]))) as server:
         spend = Spend()
         found = synthesise_all(OpenAITTS(endpoint(server, model="mine")), lines, tmp_path, spend=spend)
         assert len(server.requests) == 2

@@ -1,4 +1,4 @@
-"""`paras2s data` of a full curation: a scripted LLM over real HTTP, Piper's speech, ASR by Whisper, the manifest on disk.
+"""`paras2s data` of a curation, end to end: a scripted LLM over real HTTP, Piper's speech, Whisper's transcripts, tables.
 
 Not covered: what a real LLM writes; speech by engines that need a key (see data_gen/test_tts).
 """
@@ -37,12 +37,12 @@ class Writer:
     """An LLM that knows our own scripts: a list of five a topic, with a flaw or two in every list."""
 
     def __init__(self) -> None:
-        self.broken: Any = lambda sent: None
+        self.broken: Any = lambda request: None
         self.topics: list[str] = []
 
-    def __call__(self, sent: dict[str, Any], _: int) -> Any:
-        text = said(sent)
-        if (failure := self.broken(sent)) is not None:
+    def __call__(self, request: dict[str, Any], _: int) -> Any:
+        text = said(request)
+        if (failure := self.broken(request)) is not None:
             return failure
         if "likelier" in text:
             # One in five leans to a style.
@@ -58,7 +58,7 @@ class Writer:
         return Say(json.dumps({"answer": answer, "tone": tone}))
 
     def _list(self, text: str) -> str:
-        # Which list it is, so that lists asked for side by side are always the same.
+        # Which list it is, so that concurrent lists are always the same.
         number = sum(ord(letter) * (place + 1) for place, letter in enumerate(text)) % (len(LINES) - 5)
         items = [*LINES[number : number + 4], "ChatGPT said so again today.", LINES[number]]
         return "Here you are:\n" + "\n".join(f"{place}. {item}" for place, item in enumerate(items, 1))
@@ -132,7 +132,7 @@ def test_every_role_has_what_it_wants_and_nothing_held_out_is_trained_on(curated
         assert query.transcript
 
 
-def test_demonstrations_say_what_was_planned_in_a_tone_that_was_requested(curated: Any) -> None:
+def test_demonstrations_have_the_planned_words_and_tone(curated: Any) -> None:
     folder = curated[0]
     manifest = load_manifest(folder / "out")
     shown = {query.id: query for query in manifest.of_role("demonstration")}
@@ -157,16 +157,16 @@ def test_the_funnel_adds_up_and_every_rejected_sentence_has_its_reason(curated: 
     assert texts["rules"] == texts["list"] == texts["in"] / 6
     assert texts["neutrality"] > 0
     assert all(row["rejected"] for row in read_jsonl(folder / "out/texts.jsonl") if row["rejected_by"])
-    assert "6 items, 5 were asked for" in (folder / "out/lists.jsonl").read_text()
+    assert "6 items, 5 were requested" in (folder / "out/lists.jsonl").read_text()
     plain = CliRunner().invoke(app, ["data", str(config), "--report"])
     assert "neutrality" in plain.stdout
 
 
 def test_the_same_command_again_pays_for_nothing_and_changes_nothing(curated: Any) -> None:
     folder, config, server, *_ = curated
-    before, sent = ledger(folder / "out"), len(server.requests)
+    before, n_requests = ledger(folder / "out"), len(server.requests)
     found = run(config)
-    assert len(server.requests) == sent
+    assert len(server.requests) == n_requests
     assert all(spend["requests"] == spend["cached"] for stage, spend in found["spends"].items() if stage != "speech")
     assert ledger(folder / "out") == before
 
@@ -175,7 +175,7 @@ def test_a_run_that_is_stopped_by_its_budget_ends_as_an_unbroken_one(curated: An
     folder, _, server, _, found = curated
     tester = [spend["usd"] for stage, spend in found["spends"].items() if stage not in ("lists", "speech")]
     config = write_config(tmp_path, server)
-    stopped, sent = 0, len(server.requests)
+    stopped, n_requests = 0, len(server.requests)
     for attempt in range(9):
         try:
             # Another budget each time: it does not make another run.
@@ -187,7 +187,7 @@ def test_a_run_that_is_stopped_by_its_budget_ends_as_an_unbroken_one(curated: An
     assert stopped >= 1
     assert ledger(tmp_path / "out") == ledger(folder / "out")
     # No call was made twice.
-    assert len(server.requests) - sent == sum(
+    assert len(server.requests) - n_requests == sum(
         spend["requests"] - spend["cached"] for stage, spend in found["spends"].items() if stage != "speech"
     )
 
@@ -195,16 +195,16 @@ def test_a_run_that_is_stopped_by_its_budget_ends_as_an_unbroken_one(curated: An
 def test_a_pilot_measures_what_the_estimate_rests_on(tmp_path: Path) -> None:
     """Within a tenth of the ledger, on 200 sentences after a pilot of 60; `benchmarks/curation.py` does it for 500."""
 
-    def usage(sent: dict[str, Any], number: int) -> Any:
-        found = writer(sent, number)
-        if said(sent).startswith("You write lines"):
+    def usage(request: dict[str, Any], number: int) -> Any:
+        found = writer(request, number)
+        if said(request).startswith("You write lines"):
             # No two lines are alike, as our scripts would be after a while.
             rows = (" ".join(rng.choice(words, size=9, replace=False)) for _ in range(5))
             found = Say("\n".join(f"{place}. {row}" for place, row in enumerate(rows, 1)))
-        if '"differ"' in said(sent):
+        if '"differ"' in said(request):
             # Nothing is spoken.
             found = Say(json.dumps({"reasoning": "r", "differ": False}))
-        letters = sum(len(one["content"]) for one in sent["messages"])
+        letters = sum(len(one["content"]) for one in request["messages"])
         return Say(found.text, usage={"prompt_tokens": letters // 4, "completion_tokens": len(found.text) // 4})
 
     writer, rng = Writer(), np.random.default_rng(0)
@@ -244,14 +244,14 @@ def test_people_have_the_last_word(curated: Any, tmp_path: Path) -> None:
         one for one in manifest.demonstrations if one.clip.rpartition("/")[2] == answers[0].clips[1 - answers[0].picked].name
     )
     assert chosen.text == answers[0].text
-    # The rejected one can still be heard, to take the decision back.
+    # The rejected one is still there, so that the decision can be undone.
     assert {one.id for one in items_to_check(config)} >= {one.id for one in queries}
 
 
 def test_a_fifth_of_the_calls_failing_is_reported_and_the_rest_goes_on(curated: Any, tmp_path: Path) -> None:
-    def failing(sent: dict[str, Any], number: int) -> Any:
-        text = said(sent)
-        return Fail(500, "down") if sum(map(ord, text)) % 5 == 1 and "likelier" in text else Writer()(sent, number)
+    def failing(request: dict[str, Any], number: int) -> Any:
+        text = said(request)
+        return Fail(500, "down") if sum(map(ord, text)) % 5 == 1 and "likelier" in text else Writer()(request, number)
 
     with ScriptedEndpoint(failing) as server:
         found = run(write_config(tmp_path, server, contrasts={"test": 1}))
@@ -290,7 +290,7 @@ def test_measuring_over_ray_data_gives_the_same(curated: Any, tmp_path: Path) ->
     assert [one.value("agent_emotion.sad") for one in there] == pytest.approx([one.value("agent_emotion.sad") for one in here])
 
 
-def test_where_people_must_agree_nothing_is_used_before_and_all_can_be_transcribed(curated: Any, tmp_path: Path) -> None:
+def test_with_a_required_check_nothing_is_used_before_and_all_clips_are_there(curated: Any, tmp_path: Path) -> None:
     _, _, server, *_ = curated
     path = write_config(
         tmp_path, server, contrasts={"test": 2}, human_check={"annotators": 1, "roles": ["test"], "required": True}
@@ -311,8 +311,8 @@ def test_a_silent_engine_stops_the_run_before_more_is_paid_for(tmp_path: Path) -
     silence = encode_clip(Clip(np.zeros(8_000, dtype=np.float32), 16_000))
     writer = Writer()
 
-    def answer(sent: dict[str, Any], number: int) -> Any:
-        return Raw(silence) if sent["route"] == "/v1/audio/speech" else writer(sent, number)
+    def answer(request: dict[str, Any], number: int) -> Any:
+        return Raw(silence) if request["route"] == "/v1/audio/speech" else writer(request, number)
 
     with ScriptedEndpoint(answer) as server:
         openai = {"base_url": server.base_url, "model": "gpt-4o-mini-tts", "max_attempts": 1}
@@ -327,17 +327,17 @@ def test_a_silent_engine_stops_the_run_before_more_is_paid_for(tmp_path: Path) -
 
 
 def speakers(folder: Path) -> list[dict[str, Any]]:
-    """Voices of an engine that is told in words how to speak."""
+    """Voices of an engine that takes instructions in words."""
     names = (("ash", "male", "train"), ("coral", "female", "validation"), ("echo", "male", "test"))
     return [{"name": n, "engine": "openai", "kind": k, "split": s, "options": {"voice": n}} for n, k, s in names]
 
 
-def test_a_reply_that_cannot_be_read_is_requested_again_by_the_next_run(tmp_path: Path) -> None:
+def test_an_unusable_reply_is_requested_again_by_the_next_run(tmp_path: Path) -> None:
     writer, broken = Writer(), True
 
-    def answer(sent: dict[str, Any], number: int) -> Any:
-        cut = broken and "likelier" in said(sent) and sum(map(ord, said(sent))) % 3 == 0
-        return Say("Neutral, I would say.") if cut else writer(sent, number)
+    def answer(request: dict[str, Any], number: int) -> Any:
+        cut = broken and "likelier" in said(request) and sum(map(ord, said(request))) % 3 == 0
+        return Say("Neutral, I would say.") if cut else writer(request, number)
 
     with ScriptedEndpoint(answer) as server:
         path = write_config(tmp_path, server, contrasts={"test": 1})
@@ -362,8 +362,8 @@ def test_a_corpus_without_sound_is_spoken_and_its_answers_are_demonstrations(tmp
         (corpus / f"{name}.csv").write_text("\n".join([head, *lines]) + "\n")
     clips = dict(zip(TEXTS, map(encode_clip, speak_plain(TEXTS)), strict=True))
 
-    def answer(sent: dict[str, Any], _: int) -> Any:
-        return Raw(clips[sent["input"]]) if sent["route"] == "/v1/audio/speech" else Say("1. Slowly, low.\n2. Tired.")
+    def answer(request: dict[str, Any], _: int) -> Any:
+        return Raw(clips[request["input"]]) if request["route"] == "/v1/audio/speech" else Say("1. Slowly, low.\n2. Tired.")
 
     with ScriptedEndpoint(answer) as server:
         openai = {"base_url": server.base_url, "model": "gpt-4o-mini-tts", "concurrency": 4}
@@ -377,9 +377,9 @@ def test_a_corpus_without_sound_is_spoken_and_its_answers_are_demonstrations(tmp
     assert Counter(query.role for query in manifest.queries) == {"demonstration": 1, "test": 1}
     assert [(one.text, one.tone) for one in manifest.demonstrations] == [("That sounds wonderful!", "cheerful")]
     assert found["spends"]["speech"]["requests"] == 2 + 2
-    given = {one["input"]: one.get("instructions") for one in server.requests if one["route"] == "/v1/audio/speech"}
-    assert given["That sounds wonderful!"] == "cheerful"
-    assert given["The bus leaves at nine in the morning."] in ("Slowly, low.", "Tired.")
+    instructions = {one["input"]: one.get("instructions") for one in server.requests if one["route"] == "/v1/audio/speech"}
+    assert instructions["That sounds wonderful!"] == "cheerful"
+    assert instructions["The bus leaves at nine in the morning."] in ("Slowly, low.", "Tired.")
     reasons = [row["reason"] for row in read_jsonl(tmp_path / "out/left_out.jsonl")]
     assert "its style is neutral" in reasons
 

@@ -1,4 +1,4 @@
-"""Covers atomic files: whole or not at all, a full disk, logs cut off by a kill, bad JSON.
+"""Covers atomic files: complete or not at all, a full disk, logs cut off by a kill, bad JSON.
 
 Not covered: a power cut (the kernel's own cache) and two processes that write one log.
 """

@@ -159,7 +159,7 @@ def estimate(
     wanted: Counter[str] = Counter()
     for role, count in config.contrasts.items():
         wanted[SPLIT_OF_ROLE[role]] += count
-    # Lists are bought whole, for each category and split.
+    # Lists are paid for in full, for each category and split.
     lists = sum(math.ceil(count / max(LEAST_YIELD, passing) / config.list_size) for count in wanted.values() if count)
     lists *= len(config.categories)
     sentences = float(lists * config.list_size)

@@ -99,7 +99,7 @@ def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]
         category = categories[name]
         for split in splits:
             if not category.topics.get(split):
-                raise ConfigError(f"categories: {name} has no topics for {split}, and contrasts of it are asked for")
+                raise ConfigError(f"categories: {name} has no topics for {split}, and contrasts of it are wanted")
             for style in {style for pair in category.styles for style in pair}:
                 engine = engine_of(config, categories, name)
                 if not voices_for(config, engine, split, style):
