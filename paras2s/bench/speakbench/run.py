@@ -4,20 +4,156 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from paras2s.bench.results import require_new
-from paras2s.bench.speakbench.data import SuitePair, read_pair_audio
+from paras2s.bench.speakbench.data import SUITES, Suite, SuitePair, load_pairs, read_pair_audio
+from paras2s.bench.speakbench.report import (
+    comparison_report,
+    judge_report,
+    oracle_report,
+    show_comparison,
+    show_judge,
+    show_labels,
+)
 from paras2s.bench.speakbench.verdicts import as_verdict_row, load_verdicts, save_verdicts
 from paras2s.clients.chat import Bill
-from paras2s.errors import BudgetError
+from paras2s.errors import BudgetError, ConfigError
+from paras2s.reward.fusion import find_rule, load_rules
 from paras2s.reward.judges.base import Pair, Progress
 from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.types import PairVerdict, Unscored
+from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
 CHUNK_PAIRS = 64
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """The options of `bench speakbench` and `bench s2sarena`; see their help."""
+
+    name: str
+    labels: Path
+    audio: Path | None
+    judge: str
+    verdicts: tuple[Path, ...]
+    rule: str | None
+    rules: Path | None
+    both_orders: bool
+    out: Path | None
+    limit: int | None
+    tone: Path | None
+    overrides: dict[str, Any]
+
+    @property
+    def suite(self) -> Suite:
+        """The suite of that name."""
+        return SUITES[self.name]
+
+    def load_pairs(self) -> list[SuitePair]:
+        """The labelled pairs, up to the limit."""
+        return load_pairs(self.labels)[: self.limit]
+
+    def audio_root(self) -> Path:
+        """The folder of the labels' audio.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.audio is None or not self.audio.is_dir():
+            raise ConfigError("--audio: give the folder that holds the labels' audio, or --verdicts, or --oracle")
+        return self.audio
+
+    def open_judge(self) -> LLMJudge:
+        """The judge, in both orders where the options say so."""
+        return open_llm_judge(self.judge, self.overrides, both_orders=True if self.both_orders else None, tone=self.tone)
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """Reports by verdict file, comparisons of every two, a line on what judging took, and the error if a budget ended it."""
+
+    judges: dict[str, Any]
+    comparisons: dict[str, Any]
+    note: str
+    stopped: BudgetError | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The reports and comparisons."""
+        return {"judges": self.judges, "comparisons": self.comparisons}
+
+    def show(self, console: Console) -> None:
+        """Print the note, the labels, each judge's report, and the comparisons."""
+        if self.note:
+            console.print(self.note, highlight=False)
+        show_labels(console, next(iter(self.judges.values())))
+        for name, report in self.judges.items():
+            show_judge(console, name, report)
+        for (first, second), compared in zip(combinations(self.judges, 2), self.comparisons.values(), strict=True):
+            show_comparison(console, first, second, compared)
+
+
+def oracle(options: SuiteOptions) -> dict[str, Any]:
+    """The agreement that each fusion rule reaches from people's own labels of the dimensions, without any judge."""
+    return oracle_report(options.suite, options.load_pairs(), load_rules(options.rules))
+
+
+def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResult:
+    """Judge the suite, unless verdicts are recorded already, and compare verdicts with people's labels.
+
+    Raises:
+        ConfigError: no audio to judge, no such judge or rule. StorageError: the file of verdicts is another judge's.
+    """
+    pairs, rule_name = options.load_pairs(), options.rule or options.suite.rule
+    rule = find_rule(rule_name, options.rules)
+    paths, note, stopped = list(options.verdicts), "", None
+    if not paths:
+        path, note, stopped = _judge_now(options, pairs, console, quiet)
+        paths = [path]
+    loaded = {str(path): load_verdicts(path) for path in paths}
+    reports = {name: judge_report(options.suite, pairs, rows, rule_name, rule) for name, rows in loaded.items()}
+    comparisons = {
+        f"{first} - {second}": comparison_report(pairs, loaded[first], loaded[second], rule)
+        for first, second in combinations(loaded, 2)
+    }
+    return SuiteResult(reports, comparisons, note, stopped)
+
+
+def _judge_now(
+    options: SuiteOptions, pairs: Sequence[SuitePair], console: Console, quiet: bool
+) -> tuple[Path, str, BudgetError | None]:
+    root, judge = options.audio_root(), options.open_judge()
+    own_name = f"{judge.name}-{judge.version}".replace(":", "-").replace("/", "-")
+    path = options.out or Path("runs") / options.name / f"{own_name}.jsonl"
+    with progress_bar(console, "pairs judged", len(pairs), quiet=quiet) as bar:
+        took_s, stopped = judge_suite(judge, pairs, root, path, bar.at)
+    client = judge.client
+    return path, f"{client.calls} calls in {took_s:.0f} s, {client.spent_usd:.4f} USD spent now; verdicts in {path}", stopped
+
+
+@dataclass(frozen=True)
+class SuiteEstimate:
+    """The most that judging can cost, the model, and how many of the pairs cannot be judged."""
+
+    bill: Bill
+    model: str
+    unscored: int
+    n_pairs: int
+
+
+def estimate(options: SuiteOptions, console: Console, quiet: bool) -> SuiteEstimate:
+    """Estimate the cost of judging without a call; clips are measured and cached."""
+    pairs, root, judge = options.load_pairs(), options.audio_root(), options.open_judge()
+    with progress_bar(console, "pairs read", len(pairs), quiet=quiet) as bar:
+        bill, unscored = estimate_suite(judge, pairs, root, bar.at)
+    return SuiteEstimate(bill, judge.config.llm.model, unscored, len(pairs))
 
 
 def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
