@@ -2,15 +2,15 @@
 
     choose prompts -> sample groups of answers -> score them -> update the policy -> push its weights -> evaluate
 
-The loop is one for synchronous and asynchronous runs. `align.max_staleness` says by how many updates the weights that
-sampled an answer may be behind those that learn from it. At 0 each step waits for its own answers. Above 0 the next
-batches are sampled and scored while the learner updates; `align.objective.tis_cap` corrects for the difference, token by
-token. At most `max_staleness + 1` batches are pending. What that hides is waiting, for a judge above all; where sampler
-and learner share cores they slow each other down instead. A resumed run samples its pending batches again, with the
-weights of its checkpoint.
+The same loop serves synchronous and asynchronous runs. `align.max_staleness` is the number of updates by which the weights
+that sampled an answer may be behind. At 0 (the default) each step waits for its own answers. Above 0 the next batches are
+sampled and scored while the learner updates, so slow judges are not waited for; set `align.objective.tis_cap` as well, which
+corrects for the older weights token by token. At most `max_staleness + 1` batches are pending. Where sampler and learner
+share cores, they only slow each other down. A resumed run samples its pending batches again, with its checkpoint's weights.
 
-One machine: `paras2s align CONFIG`. A cluster: set `align.workers.ray_address`. Left out: several updates on one batch.
-Alphabet: B queries, G answers a query.
+One machine: `paras2s align CONFIG`. A cluster: set `align.workers.ray_address`. Not implemented: several updates on one
+batch (`num_iterations` in TRL).
+Notation: B queries a step, G answers to each.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from paras2s.utils.progress import Bar
 
 Augment = Callable[[Prompt, np.random.Generator], Prompt]
-# The random stream of evaluations; training steps count from 0 in it.
-EVALUATION_STREAM = 3_000_000
+# Random streams of a run's seed, so that no two purposes draw the same numbers.
+ORDER_STREAM, AUGMENT_STREAM = 3, 5
+# Evaluation takes this in place of a step's number, which no step reaches.
+EVALUATION_STEP = 3_000_000
 
 
 def train_grpo(job: GRPOJob, resume: bool) -> None:
@@ -55,6 +57,7 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
         run.bar("GRPO steps", config.steps) as bar,
         open_orchestrator(run.config, run.sft_dir.resolve(), run.reward_setup(), checkpoint) as workers,
     ):
+        # The version of the weights is the number of updates made.
         job.discard_from(workers.version)
         pending: deque[PendingBatch] = deque()
         for step in range(workers.version, config.steps):
@@ -74,10 +77,10 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
 def evaluate(workers: Orchestrator, job: GRPOJob) -> dict[str, Any]:
     """Mean reward of one answer to each validation query (None if none was scored), and how many were unscored.
 
-    For the curve, not for a table. A pairwise source has nothing to compare a lone answer with, and scores none.
+    For the curve alone: one answer each, at the training temperature. A pairwise source cannot score a single answer.
     """
     seed, count = job.run.config.seed, len(job.validation_prompts)
-    batch = make_prompt_batch(EVALUATION_STREAM, range(count), job.validation_prompts, job.validation_questions, seed, 1)
+    batch = make_prompt_batch(EVALUATION_STEP, range(count), job.validation_prompts, job.validation_questions, seed, 1)
     _, rewards = workers.collect(workers.start(batch, job.sampling))
     scored = [reward.value for row in rewards for reward in row if isinstance(reward, Reward)]
     mean = float(np.mean(scored)) if scored else None
@@ -87,7 +90,7 @@ def evaluate(workers: Orchestrator, job: GRPOJob) -> dict[str, Any]:
 def choose_prompts(step: int, per_step: int, available: int, seed: int) -> list[int]:
     """Rows of the RL prompts that a step samples: every prompt once an epoch, in an order that the seed alone decides."""
     epochs = range(step * per_step // available, ((step + 1) * per_step - 1) // available + 1)
-    order = np.concatenate([np.random.default_rng([seed, 3, epoch]).permutation(available) for epoch in epochs])
+    order = np.concatenate([np.random.default_rng([seed, ORDER_STREAM, epoch]).permutation(available) for epoch in epochs])
     start = step * per_step - epochs[0] * available
     return [int(row) for row in order[start : start + per_step]]
 
@@ -97,7 +100,7 @@ class GRPOJob:
     """The inputs of one GRPO run, and its decisions by step.
 
     `prompts` are the RL queries as the policy reads them, `questions` the same as rewards read them. `augment` changes a
-    prompt before the policy reads it; its reward is for the question as it was.
+    prompt before the policy reads it; the reward is computed on the original question.
     """
 
     run: Run
@@ -120,7 +123,7 @@ class GRPOJob:
 
     @property
     def output(self) -> Path:
-        """Folder of the aligned policy; absolute, since actors have other working directories."""
+        """Folder of the aligned policy; absolute, since Ray workers have other working directories."""
         return self.run.aligned_dir.resolve()
 
     @property
@@ -132,14 +135,14 @@ class GRPOJob:
         """Remove the log rows, and at step 0 the checkpoints, of steps that are about to be done again."""
         self.run.drop_steps_from(step)
         if step == 0:
-            # Checkpoints of an earlier try would be taken for this one's by a later --resume.
+            # Else a later --resume would continue from the checkpoints of a run that was started before this one.
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def sample_batch(self, step: int) -> PromptBatch:
         """The B prompts of a step, each augmented anew, with a seed for every answer."""
         config, seed = self.config.sampling, self.run.config.seed
         rows = choose_prompts(step, config.queries_per_step, len(self.prompts), seed)
-        rng = np.random.default_rng([seed, 5, step])
+        rng = np.random.default_rng([seed, AUGMENT_STREAM, step])
         prompts = [self.augment(self.prompts[row], rng) for row in rows]
         return make_prompt_batch(step, rows, prompts, [self.questions[row] for row in rows], seed, config.group_size)
 

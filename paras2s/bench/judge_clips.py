@@ -108,6 +108,8 @@ def judge_answer(options: JudgeOptions, question: str, answer: Path, style: str 
         raise ConfigError(f"--judge {options.name} makes no call and has no config: leave --estimate and --set out")
     if options.is_audio:
         raise ConfigError(f"{options.name}: this is an audio judge; `judge clip` scores a clip by it")
+    if judge_kind(options.name) == "rubric" and style is None:
+        raise ConfigError("--style: the rubric needs to know how the question was spoken")
     judge = options.open()
     if isinstance(judge, RubricJudge):
         return _judge_by_rubric(judge, Exchange(Utterance(text=question, style=style), clip))
@@ -132,8 +134,6 @@ def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str]) -> 
 
 
 def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
-    if exchange.question.style is None:
-        raise ConfigError("--style: the rubric needs to know how the question was asked")
     blueprint = judge.measure([exchange.answer])[0]
     verdict = judge.judge_measured(exchange, blueprint)
     return _with_blueprints({"verdict": to_json(verdict)}, {"answer": blueprint}, lambda out: show_verdict(out, verdict))

@@ -61,7 +61,7 @@ def test_a_pair_by_the_ensemble_and_by_one_task(speech):
         assert {task: one["label"] for task, one in found.items()} == dict.fromkeys(
             ("lexical", "paralinguistic", "speech_quality", "ensemble"), "1"
         )
-        assert found["ensemble"]["said"] == ["1", "2"]
+        assert found["ensemble"]["order_labels"] == ["1", "2"]
         assert len(server.requests) == 6
         assert sorted(lengths_s(one) for one in server.requests[:2]) == [[1.0, 2.0, 4.0], [1.0, 4.0, 2.0]]
         shown = paras2s(*words, "--instruction", "0.wav", cwd=speech).stdout

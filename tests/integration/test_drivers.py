@@ -20,7 +20,7 @@ import ray
 from tiny.job import ANSWER_STEPS, assert_same_policy, counts, logged, policy_of, tiny_job
 
 from paras2s.errors import ConfigError, PolicyError
-from paras2s.grpo import EVALUATION_STREAM, GRPOJob, train_grpo
+from paras2s.grpo import EVALUATION_STEP, GRPOJob, train_grpo
 from paras2s.policy.types import Sampling
 from paras2s.rollout import worker_group, workers
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
@@ -68,7 +68,7 @@ class Recorder:
         start, collect, present = Orchestrator.start, Orchestrator.collect, set[int]()
 
         def recorded_start(orchestrator: Orchestrator, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
-            if batch.step != EVALUATION_STREAM:
+            if batch.step != EVALUATION_STEP:
                 present.add(batch.step)
                 self.started.append((batch.step, orchestrator.version))
                 self.pending_counts.append(len(present))

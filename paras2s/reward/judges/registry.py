@@ -136,7 +136,7 @@ def open_judges(
     if kind == "audio":
         return list(open_audio_judges(name, overrides, tasks=tasks, both_orders=both_orders, voice=voice))
     if tasks is not None:
-        raise ConfigError(f"tasks: only an audio judge has tasks, and {name} is none")
+        raise ConfigError(f"tasks: only an audio judge has tasks, and {name} is not one")
     if kind == "llm":
         return [open_llm_judge(name, overrides, both_orders=both_orders, tone=tone)]
     if overrides:
