@@ -172,7 +172,7 @@ def test_every_policy_of_the_table_is_there(name: str) -> None:
 
 
 def make_full() -> Policy:
-    """For `paras2s check-policy test_contract:make_whole`."""
+    """For `paras2s check-policy test_contract:make_full`."""
     return tiny_moshi()
 
 
@@ -181,7 +181,7 @@ def test_the_command_checks_a_checkpoint_and_a_function(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["failed"] == 0
     assert len(report["checks"]) == 10
-    shown = invoke("check-policy", "test_contract:make_whole")
+    shown = invoke("check-policy", "test_contract:make_full")
     assert "1 sampled log-probs are the scored ones" in shown.output
 
 

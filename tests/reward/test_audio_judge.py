@@ -196,7 +196,7 @@ def test_votes_of_both_orders_are_averaged(first, second, label, said, consisten
 
     with ScriptedEndpoint(answer) as server:
         found = judge_at(server).compare_batch([PAIR])[0]
-    assert (found.label, found.said, found.consistent) == (label, said, consistent)
+    assert (found.label, found.order_labels, found.consistent) == (label, said, consistent)
 
 
 def test_samples_vote_and_their_spread_is_kept():
@@ -263,7 +263,7 @@ def test_a_match_is_same_or_different_and_an_even_vote_is_neither():
     said = {True: iter([True, False]), False: iter([True, True])}
     with ScriptedEndpoint(lambda sent, n: verdict(next(said[pitches(sent["messages"][-1])[0] == 300]), "match")) as server:
         found = judge_at(server, "speaker_identity", samples=2, llm={"temperature": 1.0}).compare_batch([PAIR])[0]
-    assert (found.label, found.points, found.said, found.consistent) == ("same", 0.75, ("tie", "same"), False)
+    assert (found.label, found.points, found.order_labels, found.consistent) == ("same", 0.75, ("tie", "same"), False)
 
 
 def test_a_refused_recording_is_unscored_with_the_endpoints_words():
@@ -467,7 +467,7 @@ def test_aspects_are_fused_by_order(tmp_path):
         "paralinguistic": "1",
         "speech_quality": "tie",
     }
-    assert (verdicts.overall.label, verdicts.overall.said, verdicts.overall.consistent) == ("1", ("1", "2"), True)
+    assert (verdicts.overall.label, verdicts.overall.order_labels, verdicts.overall.consistent) == ("1", ("1", "2"), True)
     with pytest.raises(ConfigError, match="wants a verdict of speech_quality"):
         EnsembleJudge(judges[:2], find_ensemble())
 
