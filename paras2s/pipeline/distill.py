@@ -144,6 +144,6 @@ def describe_reward(run: Run) -> None:
     )
     if report["model_answers_per_s"] is not None:
         speeds = f"{report['model_answers_per_s']:.0f} answers/s against the judge's {report['judge_answers_per_s']:.1f}"
-        run.say(f"  {speeds} (what it has said before counts as said)")
+        run.say(f"  {speeds} (cached scores included)")
     worst = max(row["model_max"] for row in report["probes"].values())
     run.say(f"  degenerate answers score at most {worst:.2f} with the reward model")

@@ -63,7 +63,7 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: 
         assert len(server.requests) == first
     # Preference answers, held-out answers and seven kinds of degenerate ones.
     assert first == ANSWERS + ANSWERS + 7 * 8
-    assert f"will be asked about {ANSWERS} answers, for at most" in given
+    assert f"scores {ANSWERS} answers, for at most" in given
     assert "verdicts cost" in given
     report = read_json(tmp_path / "run/reward/agreement.json")
     assert report["teacher"].startswith("audio:gpt-audio/")
