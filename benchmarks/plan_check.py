@@ -41,7 +41,7 @@ from paras2s.policy.dual_stream.logprobs import picked_logprobs, teacher_forced
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.network import Layer, RMSNorm
 from paras2s.policy.dual_stream.sampler import pick, sample
-from paras2s.policy.embedded.policy import SPECIALS, special_ids
+from paras2s.policy.embedded.policy import SPECIAL_IDS, special_ids
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.train.batching import token_batch
@@ -82,7 +82,7 @@ def network(policy: PolicyConfig, facts: PolicyFacts) -> DualStreamConfig:
         tap_layer=policy.tap_layer,
         num_heads=policy.num_heads,
         num_kv_heads=policy.num_kv_heads,
-        text_vocab=policy.text_pieces + len(SPECIALS),
+        text_vocab=policy.text_pieces + len(SPECIAL_IDS),
         codebook_sizes=facts.codebook_sizes,
         audio_delay_steps=policy.audio_delay_steps,
         continuous_dim=facts.continuous_dim,

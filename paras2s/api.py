@@ -20,7 +20,8 @@ def blueprint(
 ) -> Blueprint:
     """Measure a clip (TRACE, section 3.1): each field has a value with its unit, or the reason why it is absent.
 
-    `extractors` are names of `paras2s blueprint --help`; "tone" needs a fitted classifier.
+    `extractors` are names of those in reward/blueprint/extract.py (words, quality, pitch, loudness, voicing ...) or of a
+    plug-in; "tone" needs a fitted classifier.
 
     Raises:
         AudioError: the file cannot be read. ConfigError: an unknown extractor.

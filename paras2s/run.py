@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
-from paras2s.configs.schema.base import dump_config, preset_path, read_values
+from paras2s.configs.schema.base import dump_config, preset_path, read_values, shipped_presets
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError
@@ -191,13 +191,16 @@ def open_run(
         ConfigError: no such preset or file, bad YAML, unknown key, bad value.
     """
     path = Path(config)
-    if (path / RESOLVED).is_file():
+    # A preset's name is never looked for on disk: a run's folder may be called like it.
+    if str(config) not in shipped_presets() and (path / RESOLVED).is_file():
         # A folder may have moved since its config was written.
         overrides = {"run_dir": str(path)} | (overrides or {})
         path = path / RESOLVED
         _refuse_old(path, flatten(read_values(path)))
     elif path.suffix not in (".yaml", ".yml"):
         path = preset_path(str(config))
+    elif path.name == RESOLVED and path.is_file():
+        _refuse_old(path, flatten(read_values(path)))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)
     return Run(settings, open_console(to_stderr=quiet), quiet)
 

@@ -96,7 +96,7 @@ def test_a_policy_answers_and_its_seed_decides(tmp_path: Path) -> None:
     assert not np.array_equal(first.clip.samples, other.clip.samples)
 
 
-def test_a_run_is_opened_by_preset_yaml_or_folder(tmp_path: Path) -> None:
+def test_a_run_is_opened_by_preset_yaml_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my.yaml").write_text(f"run_dir: {tmp_path / 'mine'}\nalign: {{steps: 7}}")
     run = paras2s.open_run(tmp_path / "my.yaml", quiet=True)
     assert not run.folder.exists()
@@ -105,5 +105,9 @@ def test_a_run_is_opened_by_preset_yaml_or_folder(tmp_path: Path) -> None:
     again = paras2s.open_run(tmp_path / "moved")
     assert (again.folder, again.config.align.steps) == (tmp_path / "moved", 7)
     assert paras2s.open_run("ci", {"align.steps": 2}, seed=3).config.run_dir == Path("runs/ci-seed3")
+    (tmp_path / "moved").rename(tmp_path / "demo")
+    monkeypatch.chdir(tmp_path)
+    assert paras2s.open_run("demo").config.align.steps == 90  # the preset, not the folder of that name
+    assert paras2s.open_run("./demo").config.align.steps == 7
     with pytest.raises(ConfigError, match="no preset 'nothing'"):
         paras2s.open_run("nothing")

@@ -11,11 +11,9 @@ import typer
 from paras2s import __version__
 from paras2s.cli.ablate import ablate
 from paras2s.cli.align import align
-from paras2s.cli.bench_bias import probe
 from paras2s.cli.bench_contrasts import contrasts
 from paras2s.cli.bench_detection import bench_detect
 from paras2s.cli.bench_paras2s import bench_paras2s, bench_voicebench
-from paras2s.cli.bench_ranking import rank
 from paras2s.cli.bench_speakbench import bench_app
 from paras2s.cli.bench_styleset import bench_styleset
 from paras2s.cli.bench_systems import bench_systems
@@ -29,6 +27,8 @@ from paras2s.cli.doctor import doctor
 from paras2s.cli.judge import blueprint, judge_app
 from paras2s.cli.paper import paper
 from paras2s.cli.plan import plan
+from paras2s.cli.probe import probe
+from paras2s.cli.rank import rank
 from paras2s.cli.warmup import warmup
 from paras2s.errors import ParaS2SError
 

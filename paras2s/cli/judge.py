@@ -15,7 +15,8 @@ judge_app = typer.Typer(help="A verdict on two answers, or on one.", no_args_is_
 Judge = Annotated[
     str,
     typer.Option(
-        "--judge", help="trace, trace_paper, transcript, audio, rubric, an audio judge (audiojudge), a YAML, or a run's folder."
+        "--judge",
+        help="trace, trace_paper, transcript, audio or a YAML; for answers also rubric, audiojudge, a run's folder.",
     ),
 ]
 Both = Annotated[bool, typer.Option("--both-orders", help="Ask twice, the answers exchanged, and give one symmetric verdict.")]

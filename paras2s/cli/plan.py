@@ -26,15 +26,13 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Predict seconds a step, memory a device, device hours and the judge's cost; exits 1 where something does not fit."""
-    from paras2s.configs.schema.base import preset_path
-    from paras2s.configs.schema.run import load_config
     from paras2s.planning.cluster import load_cluster, load_rates, policy_facts
     from paras2s.planning.report import plan_json, show_assumptions, show_plan, used_figures
     from paras2s.planning.simulate import make_plan
+    from paras2s.run import open_run
     from paras2s.utils.progress import open_console
 
-    path = config if config.suffix in (".yaml", ".yml") else preset_path(str(config))
-    run, known = load_config(path, parse_overrides(set_)), load_rates(rates)
+    run, known = open_run(config, parse_overrides(set_)).config, load_rates(rates)
     machines = load_cluster(cluster, known, parse_overrides(with_))
     named = policy_facts(known, run.policy, policy)
     found = make_plan(run, machines, known, named, prompts, epochs, answer_s)

@@ -15,8 +15,10 @@ def which_config(config: Path) -> tuple[Path, bool]:
     """
     import yaml
 
-    from paras2s.configs.schema.base import preset_path
+    from paras2s.configs.schema.base import preset_path, shipped_presets
 
+    if (config / "config.resolved.yaml").is_file() and str(config) not in shipped_presets():
+        return config, False
     if config.suffix in (".yaml", ".yml"):
         try:
             values = yaml.safe_load(config.read_text()) if config.is_file() else None

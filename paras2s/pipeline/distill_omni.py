@@ -14,10 +14,17 @@ from paras2s.data_gen.dataset import Dataset, inside
 from paras2s.errors import JudgeError
 from paras2s.pipeline.preference_set import JudgedAnswers, degenerate_answers
 from paras2s.pipeline.reward_agreement import PROBES_OF_EACH, agreement_report
-from paras2s.reward.reward_model.omni import LOW_MASS, RATE_HZ, OmniRewardModel, OmniScore, SpokenPair, audio_tokens
+from paras2s.reward.reward_model.omni import (
+    LOW_MASS,
+    RATE_HZ,
+    OmniRewardModel,
+    OmniScore,
+    SpokenPair,
+    audio_tokens,
+    read_adapter_config,
+)
 from paras2s.reward.sources.omni import InProcess
 from paras2s.run import Run
-from paras2s.utils.io import read_json
 
 
 def spoken_pairs(dataset: Dataset, judged: JudgedAnswers, places: Sequence[int]) -> list[SpokenPair]:
@@ -76,7 +83,7 @@ def export_omni(run: Run, folder: Path) -> None:
     adapter = run.reward_dir / "omni"
     if not (adapter / "omni.json").is_file():
         raise JudgeError(f"{adapter}: no Omni model to export; set distill.omni and distil")
-    config = OmniConfig.model_validate(read_json(adapter / "omni.json"))
+    config = OmniConfig.model_validate(read_adapter_config(adapter))
     OmniRewardModel.pretrained(config, adapter).export(folder)
     run.say(f"  serve it: vllm serve {folder} --limit-mm-per-prompt '{{\"audio\": 2}}'")
 

@@ -190,7 +190,6 @@ class PolicyFacts(Section):
 class RewardFacts(Section):
     """Cost of scoring an answer: a worker's processor, a network on devices, or a call of an endpoint."""
 
-    reads_sound: bool = False
     seconds: Figure | None = Field(None, description="of a worker's processor, an answer")
     seconds_per_s: Figure | None = Field(None, description="of a worker's processor, a second of answer")
     parameters: Figure | None = Field(None, description="that every position goes through; null: no network on a device")

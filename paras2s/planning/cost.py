@@ -12,11 +12,11 @@ Alphabet: d hidden, f intermediate, j = key heads x head size, V vocabulary, P p
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 from paras2s.clients.endpoint import load_prices
+from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.judges import load_judging_config
 from paras2s.configs.schema.run import PolicyConfig, RewardSourceConfig, RunConfig
 from paras2s.errors import ConfigError
@@ -441,8 +441,8 @@ def _network(known: RewardFacts, input_s: float) -> Work:
 def _calls(source: RewardSourceConfig, known: RewardFacts, group: int, input_s: float) -> tuple[int, int, float | None]:
     """Calls a group, how many at once, and USD of one (None: no price is known)."""
     name = str(source.options.get("judge", "trace"))
-    folder = Path(str(resources.files("paras2s"))) / "configs" / "judges"
-    judge = load_judging_config(Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml")
+    path = Path(name) if name.endswith((".yaml", ".yml")) else preset_path(name, "judges")
+    judge = load_judging_config(path)
     calls = group
     if source.kind == "pairwise":
         swiss = source.options.get("schedule", "all") == "swiss"

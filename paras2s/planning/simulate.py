@@ -70,14 +70,6 @@ def draw_answers(count: int, audio: Lengths, text: Lengths, rng: random.Random) 
     return [Answer(one, min(one, text.draw(rng))) for one in steps]
 
 
-def shares_of(count: int, workers: int) -> list[int]:
-    """So many each, as even as can be."""
-    return [count // workers + (worker < count % workers) for worker in range(workers)]
-
-
-# -- rollout ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Decoded:
     """Seconds until each answer ended, in their order, and until the last."""

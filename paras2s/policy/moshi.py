@@ -308,11 +308,6 @@ class MoshiPolicy(Policy):
             step_rate_hz=codec_hz,
             input_rate_hz=rate_hz,
             output_rate_hz=rate_hz,
-            shared_prefill=True,
-            has_target_encoder=True,
-            stochastic_decoder=False,
-            continuous_audio_input=False,
-            joint_step=True,
             lora_targets=LORA_TARGETS,
             # The user's code tables read the same codec as Moshi's own; they are no adaptor with a learning rate of its own.
             adaptor_parameters=NO_PARAMETERS,

@@ -394,8 +394,7 @@ class QwenOmniPolicy(Policy):
         slots = (SlotSpec("text", "text", 0, text.vocab_size), SlotSpec("audio0", "audio", 0, max(self.ids.codec_ends) + 1))
         return PolicySpec(
             slots=slots, step_rate_hz=rate_hz, input_rate_hz=INPUT_RATE_HZ, output_rate_hz=OUTPUT_RATE_HZ,
-            shared_prefill=True, has_target_encoder=False, stochastic_decoder=True, continuous_audio_input=True,
-            joint_step=False, lora_targets=LORA_TARGETS, adaptor_parameters=NO_PARAMETERS, sharded=LAYERS,
+            lora_targets=LORA_TARGETS, adaptor_parameters=NO_PARAMETERS, sharded=LAYERS,
             context_steps=min(text.max_position_embeddings, config.talker_config.max_position_embeddings),
             code_format=f"qwen2.5-omni-{self.ids.codes}@{rate_hz:g}",
         )  # fmt: skip

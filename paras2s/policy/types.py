@@ -64,7 +64,7 @@ NO_PARAMETERS = r"(?!)"
 class PolicySpec:
     """The fixed properties of a policy (docs/policies.md, "The spec").
 
-    `joint_step`: several slots are sampled from one history. `lora_targets` and `adaptor_parameters` are patterns of
+    `lora_targets` and `adaptor_parameters` are patterns of
     names: modules that LoRA goes on, and parameters of the audio input. `sharded` is a pattern of
     the modules that are sharded over devices one by one. `context_steps`: prompt and answer together, None: no limit.
     `code_format` says whose codes a rollout holds, so that a reward may read them without their sound.
@@ -74,11 +74,6 @@ class PolicySpec:
     step_rate_hz: float
     input_rate_hz: int
     output_rate_hz: int
-    shared_prefill: bool
-    has_target_encoder: bool
-    stochastic_decoder: bool
-    continuous_audio_input: bool
-    joint_step: bool
     lora_targets: str
     adaptor_parameters: str
     sharded: str

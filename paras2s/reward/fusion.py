@@ -66,13 +66,6 @@ def symmetric(first: Label, swapped: Label) -> Label:
     return rating_min(first, back)
 
 
-def typed_label(first_acceptable: bool, second_acceptable: bool, better: Literal["1", "2", "neither"]) -> Label:
-    """Two absolute judgements and one comparison as a label; the comparison counts only between acceptable answers (3.2)."""
-    if first_acceptable and second_acceptable:
-        return "both_good" if better == "neither" else better
-    return _LABEL_OF[int(first_acceptable), int(second_acceptable)]
-
-
 class Case(BaseModel):
     """Labels that end a rule at once."""
 

@@ -21,7 +21,7 @@ from paras2s.bench.bias.perturbations import CONTROL_DB, SNRS_DB, ProbePair
 from paras2s.bench.bias.report import sentence
 from paras2s.bench.bias.run import Revoicer, count_words, make_plan, probe_judge, run_pairs
 from paras2s.bench.results import AnswerRow, save_rows
-from paras2s.cli.bench_bias import probe
+from paras2s.cli.probe import probe
 from paras2s.errors import BudgetError, ConfigError, DataError
 from paras2s.reward.judges.base import Exchange, Utterance
 from paras2s.reward.judges.votes import POINTS, prefer

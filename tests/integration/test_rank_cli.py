@@ -16,7 +16,7 @@ import typer
 from outside import HCOT, VERDICTS, needs_hcot
 from typer.testing import CliRunner
 
-from paras2s.cli import bench_ranking
+from paras2s.cli import rank as rank_verb
 from paras2s.errors import ParaS2SError
 
 PROGRAM = Path(sys.executable).parent / "paras2s"
@@ -134,7 +134,7 @@ def test_a_thousand_verdicts_take_less_than_five_seconds_of_the_processor(tmp_pa
 def test_what_is_wrong_is_said(folder, monkeypatch, words, said):
     monkeypatch.chdir(folder)
     app = typer.Typer()
-    app.command()(bench_ranking.rank)
+    app.command()(rank_verb.rank)
     found = CliRunner().invoke(app, words).exception
     assert isinstance(found, ParaS2SError)
     assert said in str(found)

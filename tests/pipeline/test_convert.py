@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from paras2s.configs.schema.base import dump_config
+from paras2s.configs.schema.base import dump_config, preset_path
 from paras2s.configs.schema.renamed import RENAMED_KEYS
-from paras2s.configs.schema.run import RunConfig
+from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError
+from paras2s.pipeline.ablate import stage_keys
 from paras2s.pipeline.convert import convert_run, renamed
 from paras2s.run import claim_folder, flatten, open_run
 
@@ -82,6 +83,25 @@ def test_an_old_folder_is_refused_by_name_until_it_is_converted(tmp_path: Path) 
     assert json.loads((folder / "bench" / "cascade.jsonl").read_text()) == {"system": "cascade", "score": 3.0}
     assert set(json.loads((folder / "bench" / "summary.json").read_text())) == {"cascade", "sft"}
     assert convert_run(folder) == []
+
+
+def test_resources_of_a_node_keep_their_names() -> None:
+    old = {"align": {"rollout": {"cpus": 1.0, "resources": {"node:10.0.0.5": 0.01}}, "rollout_workers": 2}}
+    rollout = RunConfig.model_validate(renamed(old)).align.workers.rollout
+    assert (rollout.count, rollout.resources) == (2, {"node:10.0.0.5": 0.01})
+
+
+def test_a_folder_of_runs_is_converted_run_by_run(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        old_folder(tmp_path / "grid" / "seed0" / name)
+    changed = convert_run(tmp_path / "grid")
+    assert changed == [f"seed0/{name}/{file}" for name in "ab" for file in ("bench/cascade.jsonl", "config.resolved.yaml")]
+
+
+def test_stages_that_version_0_5_made_are_found_again() -> None:
+    """The keys that version 0.5 gave the shared stages of the preset demo."""
+    keys = stage_keys(load_config(preset_path("demo")))
+    assert {stage: key[:8] for stage, key in keys.items() if stage != "data"} == {"sft": "d444d9bf", "reward": "210120c7"}
 
 
 def test_what_is_no_run_folder_is_named(tmp_path: Path) -> None:

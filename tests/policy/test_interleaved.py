@@ -263,9 +263,7 @@ def test_specs() -> None:
     glm, step = tiny_glm_once().spec, tiny_step_once().spec
     assert (glm.step_rate_hz, glm.output_rate_hz, glm.code_format) == (18.75, 22_050, "glm-4-voice-16384@12.5")
     assert (step.step_rate_hz, step.output_rate_hz, step.code_format) == (31.25, 24_000, "s3-6561@25")
-    assert (glm.continuous_audio_input, step.continuous_audio_input) == (False, True)
     assert [(slot.name, slot.kind, slot.start, slot.stop) for slot in glm.slots] == [("text", "both", 0, 340)]
-    assert not glm.joint_step
     assert Glm4VoicePolicy.codes == 16_384
     assert StepAudio2Policy.codes == 6561
     assert STEP_IDS["<audio_0>"] == tiny_step_once().first_audio

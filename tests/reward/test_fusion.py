@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from paras2s.errors import ConfigError, DataError
-from paras2s.reward.fusion import fuse, load_rules, rating_min, symmetric, typed_label
+from paras2s.reward.fusion import fuse, load_rules, rating_min, symmetric
 from paras2s.types import LABELS
 
 WIN = ("1", "2")
@@ -92,20 +92,6 @@ def test_the_symmetric_label_does_not_depend_on_which_order_came_first():
     for first, swapped in itertools.product(LABELS, repeat=2):
         other_way = symmetric(swapped, first)
         assert symmetric(first, swapped) == exchanged.get(other_way, other_way)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "better", "label"),
-    [
-        (True, False, "2", "1"),
-        (False, True, "1", "2"),
-        (False, False, "1", "both_bad"),
-        (True, True, "2", "2"),
-        (True, True, "neither", "both_good"),
-    ],
-)
-def test_the_labelling_rule_of_section_3_2(first, second, better, label):
-    assert typed_label(first, second, better) == label
 
 
 @pytest.mark.parametrize("wrong", ["tie", "", None, "nan", 1, "Both_Good"])

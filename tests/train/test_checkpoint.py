@@ -1,6 +1,6 @@
 """A broken checkpoint is refused in one line that names the file and the key.
 
-Not covered: whole files that hold the weights of a worse run, and writing to a full disk (tests/test_storage.py).
+Not covered: whole files that hold the weights of a worse run, and writing to a full disk (tests/utils/test_io.py).
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class AblationConfig(Section):
 
 
 def load_ablation(path: Path, overrides: dict[str, Any] | None = None) -> AblationConfig:
-    """An ablation's rows, likewise.
+    """Load an ablation, from YAML with dotted overrides laid over it.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.

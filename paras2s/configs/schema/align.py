@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.base import Section
 
@@ -64,8 +64,8 @@ class ObjectiveConfig(Section):
 class OptimizerConfig(Section):
     """AdamW, its schedule, and how much of a batch goes through in one pass."""
 
-    lr: float = Field(1e-4, gt=0, description="after its warm-up; it falls to a tenth over the run")
-    adaptor_lr: float = Field(1e-3, gt=0, description="of the adaptor of input features; the decoder must not change as fast")
+    lr: float = Field(1e-4, ge=0, description="after its warm-up; it falls to a tenth over the run")
+    adaptor_lr: float = Field(1e-3, ge=0, description="of the adaptor of input features; the decoder must not change as fast")
     warmup_steps: int = Field(10, ge=1, description="over which the learning rate rises: Adam's first steps are its wildest")
     max_grad_norm: float = Field(1.0, gt=0)
     micro_batch_size: int | None = Field(None, ge=1, description="answers in one pass of the learner; None: all of a step's")
@@ -125,3 +125,10 @@ class AlignConfig(Section):
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     workers: WorkersConfig = WorkersConfig()
+
+    @field_validator("max_staleness", mode="before")
+    @classmethod
+    def _null_was_synchronous(cls, value: Any) -> Any:
+        if value is None:
+            raise ValueError("null was the synchronous driver; it is 0 now")
+        return value

@@ -83,17 +83,24 @@ def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config
     return parse_config(values, str(path), kind)
 
 
+def shipped_presets(kind: str = "") -> list[str]:
+    """Names of the shipped configs of a kind."""
+    return sorted(path.stem for path in _presets(kind).glob("*.yaml"))
+
+
+def _presets(kind: str) -> Path:
+    return Path(str(resources.files("paras2s"))) / "configs" / kind
+
+
 def preset_path(name: str, kind: str = "") -> Path:
     """A config shipped with the package; `kind` is "" for runs and "judges" for judges.
 
     Raises:
         ConfigError: no such preset.
     """
-    folder = Path(str(resources.files("paras2s"))) / "configs" / kind
-    path = folder / f"{name}.yaml"
+    path = _presets(kind) / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(one.stem for one in folder.glob("*.yaml")))
-        raise ConfigError(f"no preset {name!r}; there are {known}")
+        raise ConfigError(f"no preset {name!r}; there are {', '.join(shipped_presets(kind))}")
     return path
 
 

@@ -123,17 +123,11 @@ class KimiPolicy(StreamPolicy):
 
     def __init__(self, model: DualStreamLM, words: RankBpe, text_only_id: int, context_steps: int, folder: Path) -> None:
         self.model, self.words, self.text_only_id, self.folder = model, words, text_only_id, folder
-        config = model.dual_config
         self.spec = PolicySpec(
             slots=self.slots(),
             step_rate_hz=12.5,
             input_rate_hz=16_000,
             output_rate_hz=self._output_rate_hz(),
-            shared_prefill=True,
-            has_target_encoder=True,
-            stochastic_decoder=True,
-            continuous_audio_input=config.continuous_dim > 0,
-            joint_step=True,
             lora_targets=LORA_TARGETS,
             adaptor_parameters=ADAPTOR,
             sharded=SHARDED,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig, is_audio_judge_config, load_audio_judge_config
-from paras2s.configs.schema.base import preset_path, read_values
+from paras2s.configs.schema.base import preset_path, read_values, shipped_presets
 from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.base import Judge
@@ -60,7 +60,7 @@ def judge_kind(name: str | Path) -> Kind:
 
 def shipped_judges() -> list[str]:
     """Returns the names of the shipped configs."""
-    return sorted(path.stem for path in preset_path("trace", "judges").parent.glob("*.yaml"))
+    return shipped_presets("judges")
 
 
 def load_judge_config(name: str | Path, overrides: dict[str, Any] | None = None) -> JudgingConfig | AudioJudgeConfig:
@@ -95,7 +95,7 @@ def open_judge(
     *,
     tasks: Sequence[str] | None = None,
     both_orders: bool | None = None,
-    tone: ToneClassifier | Path | None = None,
+    tone: ToneClassifier | Path | str | None = None,
     voice: Speak | None = None,
     encoder: MakeEncoder | None = None,
 ) -> Judge:
@@ -127,7 +127,7 @@ def open_judges(
     *,
     tasks: Sequence[str] | None = None,
     both_orders: bool | None = None,
-    tone: ToneClassifier | Path | None = None,
+    tone: ToneClassifier | Path | str | None = None,
     voice: Speak | None = None,
     encoder: MakeEncoder | None = None,
 ) -> list[Judge]:
@@ -151,7 +151,7 @@ def open_llm_judge(
     overrides: dict[str, Any] | None = None,
     *,
     both_orders: bool | None = None,
-    tone: ToneClassifier | Path | None = None,
+    tone: ToneClassifier | Path | str | None = None,
 ) -> LLMJudge:
     """Opens a judge that reads blueprints or transcripts, or the shipped baseline "audio".
 
@@ -165,9 +165,9 @@ def open_llm_judge(
 
     orders = {} if both_orders is None else {"judge.both_orders": both_orders}
     config = load_llm_judge_config(name, (overrides or {}) | orders)
-    if isinstance(tone, Path):
+    if isinstance(tone, str | Path):
         # A run without the extractor may have no such file.
-        tone = ToneClassifier.load(tone) if any(one.name == "tone" for one in config.extractors) else None
+        tone = ToneClassifier.load(Path(tone)) if any(one.name == "tone" for one in config.extractors) else None
     cache = JsonCache(config.cache_dir / "judging.sqlite")
     return LLMJudge(config, LLMClient(config.llm, cache), cache, tone)
 
@@ -193,13 +193,13 @@ def open_audio_judges(
     return make_judges(load_audio_judge_config(judge_path(name), changed), voice)
 
 
-def _open_rubric(name: str | Path, tone: ToneClassifier | Path | None) -> Judge:
+def _open_rubric(name: str | Path, tone: ToneClassifier | Path | str | None) -> Judge:
     from paras2s.reward.judges.rubric import RubricJudge
     from paras2s.reward.tone_classifier import ToneClassifier
 
     if tone is None:
-        raise ConfigError("--tone: the rubric needs a fitted tone classifier, RUN/data/tone_agent.json")
-    fitted = tone if isinstance(tone, ToneClassifier) else ToneClassifier.load(tone)
+        raise ConfigError("--tone: the rubric needs a fitted tone classifier, RUN/data/tone_agent.json (tone=... in Python)")
+    fitted = tone if isinstance(tone, ToneClassifier) else ToneClassifier.load(Path(tone))
     return RubricJudge(None if str(name) == RUBRIC else Path(name), fitted)
 
 

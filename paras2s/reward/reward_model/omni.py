@@ -66,6 +66,18 @@ def prompt_text(template: str, clip_samples: dict[str, int]) -> str:
     return f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
 
 
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """The settings that a stored adapter was trained with, also of one that version 0.5 stored.
+
+    Raises:
+        DataError: there are none.
+    """
+    values = dict(read_json(folder / "omni.json"))
+    if "learning_rate" in values:
+        values["lr"] = values.pop("learning_rate")
+    return values
+
+
 class OmniRewardModel:
     """Scores spoken pairs from 1 to 5. One code path for `Qwen/Qwen2.5-Omni-7B` and for tiny instances of the same classes."""
 
@@ -230,7 +242,7 @@ class OmniRewardModel:
             rows, order = order[: self.config.batch_size], order[self.config.batch_size :]
             loss = self.loss([pairs[row] for row in rows], [scores[row] for row in rows])
             if not torch.isfinite(loss):
-                raise JudgeError(f"step {step}: the loss is {loss.item()}; lower omni.learning_rate")
+                raise JudgeError(f"step {step}: the loss is {loss.item()}; lower distill.omni.lr")
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(trainable, 1.0)

@@ -21,7 +21,7 @@ from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Judge
 from paras2s.reward.judges.registry import open_judge, open_llm_judge
 from paras2s.reward.reward_model.model import RewardModel
-from paras2s.reward.reward_model.omni import OmniRewardModel
+from paras2s.reward.reward_model.omni import OmniRewardModel, read_adapter_config
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
 from paras2s.reward.sources.base import Group, RewardSource
 from paras2s.reward.sources.llm import LLMSource
@@ -30,7 +30,6 @@ from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Reward, Unscored
-from paras2s.utils.io import read_json
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
@@ -157,6 +156,6 @@ def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni
     if trained := sorted(set(options) - {"model", "batch_size", "max_audio_s", "prompts"}):
         raise TypeError(f"{trained[0]} is a setting of its training")
     # It rewards with the settings and the prompt of its training.
-    trained_with: dict[str, Any] = read_json(Path(str(adapter)) / "omni.json") if adapter is not None else {}
+    trained_with: dict[str, Any] = read_adapter_config(Path(str(adapter))) if adapter is not None else {}
     settings = OmniConfig.model_validate({**trained_with, **options})
     return InProcess(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
