@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -30,7 +31,8 @@ from paras2s.cli.plan import plan
 from paras2s.cli.probe import probe
 from paras2s.cli.rank import rank
 from paras2s.cli.warmup import warmup
-from paras2s.errors import ParaS2SError
+from paras2s.configs.schema.renamed import RENAMED_BENCH_VERBS
+from paras2s.errors import ConfigError, ParaS2SError
 
 app = typer.Typer(
     name="paras2s",
@@ -51,6 +53,18 @@ bench_app.command("systems")(bench_systems)
 bench_app.command("detect")(bench_detect)
 bench_app.command("styleset")(bench_styleset)
 app.add_typer(bench_app, name="bench")
+
+
+def _renamed(old: str, new: str) -> Callable[[], None]:
+    def command() -> None:
+        raise ConfigError(f"bench {old}: is called `bench {new}` now")
+
+    return command
+
+
+for _old, _new in RENAMED_BENCH_VERBS.items():
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    bench_app.command(_old, hidden=True, context_settings=settings)(_renamed(_old, _new))
 
 
 def _version(wanted: bool) -> None:

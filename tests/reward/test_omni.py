@@ -12,7 +12,15 @@ import torch
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.run import OmniConfig
 from paras2s.errors import JudgeError
-from paras2s.reward.reward_model.omni import AUDIO, LORA_TARGETS, OmniRewardModel, SpokenPair, audio_tokens, prompt_text
+from paras2s.reward.reward_model.omni import (
+    AUDIO,
+    LORA_TARGETS,
+    OmniRewardModel,
+    SpokenPair,
+    audio_tokens,
+    prompt_text,
+    read_adapter_config,
+)
 
 VISION = ["<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>"]
 SPECIAL = [AUDIO, "<|audio_bos|>", "<|audio_eos|>", *VISION, "<|im_start|>", "<|im_end|>", "<|endoftext|>"]
@@ -215,3 +223,9 @@ def test_bad_input_is_named(tokenizer, tmp_path: Path):
     (tmp_path / "omni.md").write_text("{{question}} only")
     with pytest.raises(JudgeError, match="once each"):
         model_for(tokenizer, prompts=tmp_path)
+
+
+def test_an_adapter_that_version_0_5_stored_keeps_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "omni.json").write_text('{"model": "m", "learning_rate": 0.25, "steps": 3}')
+    config = OmniConfig.model_validate(read_adapter_config(tmp_path))
+    assert (config.model, config.lr, config.steps) == ("m", 0.25, 3)

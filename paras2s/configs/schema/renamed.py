@@ -1,4 +1,4 @@
-"""Keys that a run's config had in version 0.5 and before, and what they are called now.
+"""Keys that a run's config had in version 0.5 and before, and what they are called now; verbs likewise.
 
 Read by the error on an old key, and by `paras2s convert`, which rewrites a run folder of that version.
 """
@@ -39,6 +39,9 @@ RENAMED_KEYS: dict[str, str] = {
     "distill.learning_rate": "distill.lr",
     "distill.omni.learning_rate": "distill.omni.lr",
 }
+
+# Verbs of `bench`.
+RENAMED_BENCH_VERBS = {"guard": "voicebench"}
 
 
 def with_old_names(settings: dict[str, Any]) -> dict[str, Any]:
