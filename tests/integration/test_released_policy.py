@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from tiny.kimi import write_kimi
 from tiny.moshi import tiny_moshi
+from tiny.settings import grouped
 from tiny.world import invoke, write_run
 
 from paras2s.configs.schema.run import load_config
@@ -39,7 +40,8 @@ def config_of(folder: Path, data: Path, weights: Path, **changes: Any) -> Path:
     """A run on the tiny data with released weights, rewarded for length."""
     policy = {"weights": str(weights), "device": "cpu", "max_answer_steps": 6}
     reward = {"sources": [{"kind": "length", "options": {"target_steps": 3}}]}
-    config = write_run(folder, **{"policy": policy, "reward": reward, "align": ALIGN, **changes})
+    sections = {"policy": policy, "reward": reward, "align": ALIGN, **changes}
+    config = write_run(folder, **{**sections, "align": grouped(sections["align"])})
     shutil.copytree(data, folder / "run" / "data")
     queries = load_dataset(data).queries
     # The tiny data has no RL prompts: those of the preference set are asked, without their labels.
