@@ -186,7 +186,7 @@ def test_samples_are_replies_of_their_own(base_url: str) -> None:
 
 def test_too_many_recordings_are_unscored_with_the_servers_words(base_url: str) -> None:
     judge = judge_at(base_url, "lexical", both_orders=False, examples="e.jsonl")
-    judge._listening._opening *= 2
+    judge._builder._opening *= 2
     found = judge.compare_batch([PAIR])[0]
     assert isinstance(found, Unscored)
     assert "At most 9 audio" in found.reason
