@@ -1,6 +1,6 @@
 """Every test folder can import tests/tiny, outside.py and the rank that tests/train starts; a run ends with what it skipped.
 
-Threads that wait for each other must not spin: beside one busy program, two spinning threads are up to twenty times slower.
+Threads that wait for each other must sleep: spinning ones slow down beside any busy program.
 """
 
 import os

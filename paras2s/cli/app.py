@@ -78,7 +78,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     # Bars of other libraries, their telemetry and their attempts at a hub are of no use here. OpenMP threads that wait for
-    # each other must sleep: beside one busy program, spinning ones are up to twenty times slower. All before torch is loaded.
+    # each other must sleep, since spinning ones slow down beside any busy program. All before torch is loaded.
     quiet = {
         "OMP_WAIT_POLICY": "PASSIVE",
         "HF_HUB_OFFLINE": "1",
