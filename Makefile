@@ -2,10 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo paper test test-vllm vllm-env lint docs clean
+.PHONY: demo quick paper test test-vllm vllm-env lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
+
+# The same in three minutes, in a smaller world: two of the four categories of style, fewer questions, a smaller policy.
+quick: .venv/.offline
+	$(BIN)/paras2s demo --preset quick
 
 # Hours: every figure of the paper in miniature, to docs/paper.md. Stopped, it goes on where it was.
 paper: .venv/.offline

@@ -104,7 +104,7 @@ def test_a_run_is_opened_by_preset_yaml_or_folder(tmp_path: Path, monkeypatch: p
     (tmp_path / "mine").rename(tmp_path / "moved")
     again = paras2s.open_run(tmp_path / "moved")
     assert (again.folder, again.config.align.steps) == (tmp_path / "moved", 7)
-    assert paras2s.open_run("ci", {"align.steps": 2}, seed=3).config.run_dir == Path("runs/ci-seed3")
+    assert paras2s.open_run("quick", {"align.steps": 2}, seed=3).config.run_dir == Path("runs/quick-seed3")
     (tmp_path / "moved").rename(tmp_path / "demo")
     monkeypatch.chdir(tmp_path)
     assert paras2s.open_run("demo").config.align.steps == 90  # the preset, not the folder of that name

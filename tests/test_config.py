@@ -56,7 +56,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_there_are_shipped_configs() -> None:
     assert len(SHIPPED) >= 3
-    assert {"demo", "ci", "full"} <= {path.stem for path in SHIPPED}
+    assert {"demo", "quick", "full"} <= {path.stem for path in SHIPPED}
     assert {"trace", "trace_paper", "transcript", "audio"} <= {path.stem for path in JUDGES}
     assert {"fig2a", "fig3a", "fig3b", "fig3c", "reward_sources"} <= {path.stem for path in PAPER}
     assert {"local", "paper"} <= {path.stem for path in DATA}
@@ -257,7 +257,7 @@ def test_another_seed_has_a_folder_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["", "nonsense", "demo.yml"])
 def test_an_unknown_preset_says_which_there_are(name: str) -> None:
-    with pytest.raises(ConfigError, match="there are ci, demo, full"):
+    with pytest.raises(ConfigError, match="there are demo, full, kimi_paper, quick"):
         preset_path(name)
 
 

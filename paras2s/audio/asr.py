@@ -1,12 +1,21 @@
-"""Speech recognition by Whisper tiny (int8). Short clips share a 30 s window, since Whisper pads every input to 30 s."""
+"""Speech recognition by Whisper tiny (int8): each clip alone, in a window of its own length.
+
+Whisper pads every clip to 30 s, and most clips here last three. Its encoder takes shorter windows, at a tenth of the time.
+What a short window lacks is the long silence behind the words, in which Whisper has learned to stop: it may say a sentence
+twice, or go on. So the decoder is given the states of silence, which are computed once; a transcript is cut where the sound
+ends; and one that fails a check, or is unsure, is made again in the full window.
+Clips that share a batch have windows of one length, and none changes another's words.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import re
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +23,28 @@ import numpy as np
 from paras2s.audio.clip import Clip
 from paras2s.utils.process_pool import native_threads
 
-WINDOW_S = 29.0
-GAP_S = 0.6
 RATE_HZ = 16_000
 EMBEDDED = "tiny"
+FULL_WINDOW_S = 30.0
+# Silence behind a clip, and the steps in which windows grow, so that clips of like length can share a batch.
+SILENCE_S, WINDOW_STEP_S = 1.0, 1.0
+# The decoder reads states of silence from there up to here: they cost it little, and the encoder nothing.
+MEMORY_S, POSITIONS_PER_S = 10.0, 50
+BATCH = 16
+# Of whole answers people speak at most six tokens a second; the rest is for punctuation and timestamps.
+TOKENS_PER_S, MORE_TOKENS = 8, 12
+# Sound is what is within this of the loudest 20 ms.
+SOUND_RANGE_DB = 35.0
+# A segment that ends this close to the end of the sound is the last, and words must reach this close to it.
+END_S, MISSING_S = 0.5, 1.2
+MIN_LOG_PROB = -0.65
+# Nobody speaks faster.
+MAX_WORDS_PER_S = 5.5
 
 
 def version(model: str = EMBEDDED) -> str:
     """Returns the version of a Whisper model as it is run here."""
-    return f"whisper-{model}-int8/packed-4"
+    return f"whisper-{model}-int8/alone-1"
 
 
 VERSION = version()
@@ -40,14 +62,16 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """Words in order; `text` is "" where nothing was recognised, which is a result, not a failure."""
+    """What was said; "" where nothing was recognised, which is a result, not a failure.
 
-    words: tuple[Word, ...]
+    `words` are there where they were timed. `confidence` is the mean probability of a token (geometric), None where the
+    recogniser gives none. `full_window`: a short window would not do.
+    """
 
-    @property
-    def text(self) -> str:
-        """The words joined by blanks, as the recogniser wrote them."""
-        return " ".join(word.text for word in self.words)
+    text: str
+    words: tuple[Word, ...] = ()
+    confidence: float | None = None
+    full_window: bool = False
 
 
 def normalise_words(text: str) -> str:
@@ -69,62 +93,99 @@ def word_error_rate(reference: str, hypothesis: str) -> float:
     return float(jiwer.wer(reference, hypothesis)) if hypothesis else 1.0
 
 
-@functools.lru_cache(maxsize=2)
-def _model(threads: int, model: str) -> Any:
-    from faster_whisper import WhisperModel
-
-    from paras2s.audio.assets import asset_path
-    from paras2s.errors import AssetError, one_line
-
-    source = str(asset_path("whisper_tiny").parent) if model == EMBEDDED else model
-    try:
-        return WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=threads)
-    except (ValueError, RuntimeError, OSError) as error:
-        raise AssetError(
-            f"Whisper model {model!r} cannot be loaded ({one_line(error)[:200]}); give 'tiny', a folder of a "
-            "CTranslate2 model, or the name of one that is on this machine"
-        ) from error
-
-
-def pack(durations_s: Sequence[float], window_s: float = WINDOW_S, gap_s: float = GAP_S) -> list[list[int]]:
-    """Packs clips into windows, first fit in a fixed random order; a clip longer than a window has one of its own.
-
-    The order is random because neighbouring clips often say the same sentence: side by side in one window, Whisper takes
-    the second for a repetition and moves or drops its words.
-    """
-    windows: list[list[int]] = []
-    used_s: list[float] = []
-    for index in np.random.default_rng(0).permutation(len(durations_s)).tolist():
-        need_s = durations_s[index] + gap_s
-        for number, filled_s in enumerate(used_s):
-            if filled_s + need_s <= window_s:
-                windows[number].append(index)
-                used_s[number] += need_s
-                break
-        else:
-            windows.append([index])
-            used_s.append(need_s)
-    return windows
-
-
-def transcribe(clips: Sequence[Clip], model: str = EMBEDDED) -> list[Transcript]:
-    """Transcribes clips, several a window; a word belongs to the clip that holds its middle.
+def transcribe(clips: Sequence[Clip], model: str = EMBEDDED, timed: bool = False) -> list[Transcript]:
+    """Transcribes clips; `timed` places their words in time as well, which takes a second pass over the words.
 
     Raises:
         AssetError: the model is not installed.
     """
-    recogniser = _model(native_threads(), model)
-    resampled = [clip.at(RATE_HZ) for clip in clips]
-    words_of: list[list[Word]] = [[] for _ in clips]
-    for window in pack([clip.duration_s for clip in resampled]):
-        words = _recognise_window([resampled[index] for index in window], recogniser)
-        # One clip of a looped word makes Whisper repeat itself through its neighbours; then each is transcribed alone, and
-        # so is a clip that got no word at all.
-        runaway = repeats(" ".join(word.text for group in words for word in group))
-        for index, group in zip(window, words, strict=True):
-            alone = len(window) > 1 and (runaway or not group)
-            words_of[index] = _recognise_window([resampled[index]], recogniser)[0] if alone else group
-    return [Transcript(tuple(words)) for words in words_of]
+    recogniser = _recogniser(native_threads(), model)
+    sounds = [_levelled(clip.at(RATE_HZ).samples) for clip in clips]
+    found: dict[int, Transcript] = {}
+    for places, size_s in batches([len(sound) / RATE_HZ for sound in sounds]):
+        heard = recogniser.short([sounds[place] for place in places], size_s, timed)
+        found |= {place: one for place, one in zip(places, heard, strict=True) if one is not None}
+    return [found.get(place) or recogniser.full(sound, timed) for place, sound in enumerate(sounds)]
+
+
+def batches(durations_s: Sequence[float]) -> Iterator[tuple[list[int], float]]:
+    """Clips that share a batch, and their window in seconds; clips that fill Whisper's own window are in none.
+
+    The window depends on the clip alone, so that its neighbours cannot change what is heard.
+    """
+    of_window: dict[float, list[int]] = {}
+    for place, duration_s in enumerate(durations_s):
+        size_s = math.ceil((duration_s + SILENCE_S) / WINDOW_STEP_S) * WINDOW_STEP_S
+        if size_s < FULL_WINDOW_S:
+            of_window.setdefault(size_s, []).append(place)
+    for size_s, places in of_window.items():
+        for start in range(0, len(places), BATCH):
+            yield places[start : start + BATCH], size_s
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of recognised speech: its text tokens, and its end in seconds (None: Whisper gave none)."""
+
+    start_s: float
+    tokens: tuple[int, ...]
+    end_s: float | None
+
+
+def split_segments(ids: Sequence[int], first_timestamp: int) -> list[Segment]:
+    """Segments of Whisper's tokens, in which timestamps of 20 ms stand before and behind text."""
+    segments: list[Segment] = []
+    start_s, tokens = 0.0, []
+    for token in ids:
+        if token < first_timestamp:
+            tokens.append(token)
+            continue
+        at_s = (token - first_timestamp) * 0.02
+        if tokens:
+            segments.append(Segment(start_s, tuple(tokens), at_s))
+        start_s, tokens = at_s, []
+    return [*segments, Segment(start_s, tuple(tokens), None)] if tokens else segments
+
+
+def cut_at_end(segments: Sequence[Segment], sound_end_s: float) -> list[Segment]:
+    """The segments up to the first that ends with the sound; what Whisper says behind it is made up."""
+    kept: list[Segment] = []
+    for segment in segments:
+        if segment.start_s > sound_end_s - END_S / 2 and kept:
+            break
+        kept.append(segment)
+        if segment.end_s is not None and segment.end_s >= sound_end_s - END_S:
+            break
+    return kept
+
+
+def cut_loop(text: str, duration_s: float) -> str:
+    """The text without the repetitions of a sentence that nobody could have said in the time."""
+    words = text.split()
+    if len(words) <= MAX_WORDS_PER_S * duration_s:
+        return text
+    plain = [normalise_words(word) for word in words]
+    for period in range(3, len(words) // 2 + 1):
+        if all(plain[place] == plain[place - period] for place in range(period, len(plain))):
+            return " ".join(words[:period])
+    return text
+
+
+def doubt(texts: Sequence[str], end_s: float | None, sound_end_s: float, log_prob: float, cut_off: bool) -> str | None:
+    """Why the transcript of a short window is not to be trusted; None where it is.
+
+    `texts` are those of the kept segments, `end_s` the end of the last, `cut_off` whether the last was ended by the limit.
+    """
+    words = [normalise_words(text) for text in texts]
+    if not any(words):
+        return "nothing was recognised"
+    if cut_off:
+        return "it went on to the limit"
+    if repeats(" ".join(texts)) or any(after and before.startswith(after) for before, after in itertools.pairwise(words)):
+        return "it repeats itself"
+    if end_s is not None and end_s < sound_end_s - MISSING_S:
+        return "its end is missing"
+    return "it is unsure" if log_prob < MIN_LOG_PROB else None
 
 
 def repeats(text: str, limit: float = 2.4) -> bool:
@@ -133,41 +194,153 @@ def repeats(text: str, limit: float = 2.4) -> bool:
     return len(data) > limit * len(zlib.compress(data))
 
 
-def _recognise_window(clips: Sequence[Clip], recogniser: Any) -> list[list[Word]]:
-    """Recognises clips that share a window; times are relative to each clip."""
-    pieces, starts_s, position_s = [], [], 0.0
-    for clip in clips:
-        starts_s.append(position_s)
-        peak = float(np.abs(clip.samples).max(initial=0.0))
-        # Quiet clips in a shared window would otherwise be taken for silence.
-        pieces.append(clip.samples * (0.5 / peak) if peak > 1e-4 else clip.samples)
-        pieces.append(np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32))
-        position_s += clip.duration_s + GAP_S
-    words_of: list[list[Word]] = [[] for _ in clips]
-    for word in _recognise(np.concatenate(pieces), recogniser):
-        middle_s = (word.start_s + word.end_s) / 2
-        slot = int(np.searchsorted(starts_s, middle_s, side="right")) - 1
-        # Whisper may let a word begin or end in the gap beside its clip.
-        start_s, end_s = np.clip([word.start_s - starts_s[slot], word.end_s - starts_s[slot]], 0.0, clips[slot].duration_s)
-        words_of[slot].append(Word(word.text, float(start_s), float(end_s), word.probability))
-    return words_of
+def end_of_sound_s(samples: np.ndarray) -> float:
+    """The time in seconds behind which 16 kHz samples [n] are silent."""
+    size = RATE_HZ // 50
+    frames = samples[: len(samples) // size * size].reshape(-1, size)
+    if not len(frames):
+        return len(samples) / RATE_HZ
+    power = (frames.astype(np.float64) ** 2).mean(1)
+    loud = np.flatnonzero(power > power.max() * 10 ** (-SOUND_RANGE_DB / 10))
+    return float(loud[-1] + 1) * size / RATE_HZ if len(loud) else 0.0
 
 
-def _recognise(samples: np.ndarray, recogniser: Any) -> list[Word]:
-    segments, _ = recogniser.transcribe(
-        samples,
-        language="en",
-        beam_size=1,
-        temperature=0.0,
-        word_timestamps=True,
-        condition_on_previous_text=False,
-        without_timestamps=False,
-        no_speech_threshold=None,
-        log_prob_threshold=None,
-        compression_ratio_threshold=None,
-    )
-    return [
-        Word(word.word.strip(), float(word.start), float(word.end), float(word.probability))
-        for segment in segments
-        for word in segment.words or ()
-    ]
+def _levelled(samples: np.ndarray) -> np.ndarray:
+    """Quiet clips are heard as well as loud ones: peaks at 0.5."""
+    peak = float(np.abs(samples).max(initial=0.0))
+    return samples * np.float32(0.5 / peak) if peak > 1e-4 else samples
+
+
+@functools.lru_cache(maxsize=2)
+def _recogniser(threads: int, model: str) -> _Recogniser:
+    from faster_whisper import WhisperModel
+
+    from paras2s.audio.assets import asset_path
+    from paras2s.errors import AssetError, one_line
+
+    source = str(asset_path("whisper_tiny").parent) if model == EMBEDDED else model
+    try:
+        return _Recogniser(WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=threads))
+    except (ValueError, RuntimeError, OSError) as error:
+        raise AssetError(
+            f"Whisper model {model!r} cannot be loaded ({one_line(error)[:200]}); give 'tiny', a folder of a "
+            "CTranslate2 model, or the name of one that is on this machine"
+        ) from error
+
+
+class _Recogniser:
+    """A CTranslate2 Whisper: `short` windows in batches, and the `full` one."""
+
+    def __init__(self, whisper: Any) -> None:
+        from faster_whisper.tokenizer import Tokenizer
+
+        self._whisper, self._network, self._features = whisper, whisper.model, whisper.feature_extractor
+        many = self._network.is_multilingual
+        speaks = {"task": "transcribe", "language": "en"} if many else {}
+        self._tokens = Tokenizer(whisper.hf_tokenizer, many, **speaks)
+
+    def short(self, sounds: Sequence[np.ndarray], size_s: float, timed: bool) -> list[Transcript | None]:
+        """Transcripts of 16 kHz samples in windows of `size_s`; None for one that failed a check."""
+        import ctranslate2
+
+        tokens, prompt = self._tokens, list(self._tokens.sot_sequence)
+        features = np.stack([self._log_mel(sound, size_s) for sound in sounds])
+        states = self._with_memory(self._encode(features))
+        # The window's length and not the clip's, so that all of a batch have one limit.
+        most = MORE_TOKENS + int(TOKENS_PER_S * size_s)
+        results = self._network.generate(
+            ctranslate2.StorageView.from_array(states),
+            [prompt] * len(sounds),
+            beam_size=1,
+            max_length=len(prompt) + most,
+            return_scores=True,
+        )
+        found: list[Transcript | None] = []
+        for row, (sound, result) in enumerate(zip(sounds, results, strict=True)):
+            ids, ends_s = result.sequences_ids[0], end_of_sound_s(sound)
+            kept = cut_at_end(split_segments(ids, tokens.timestamp_begin), ends_s)
+            texts = [cut_loop(tokens.decode(list(segment.tokens)).strip(), ends_s) for segment in kept]
+            last_s = kept[-1].end_s if kept else None
+            cut_off = last_s is None and len(ids) >= most - 1
+            reason = doubt(texts, last_s, ends_s, result.scores[0], cut_off)
+            if reason:
+                found.append(None)
+                continue
+            text, spoken = " ".join(text for text in texts if text), [token for segment in kept for token in segment.tokens]
+            words = self._timed(states[row : row + 1], spoken, len(sound) / RATE_HZ) if timed else ()
+            found.append(Transcript(text, words, math.exp(result.scores[0])))
+        return found
+
+    def _encode(self, features: np.ndarray) -> np.ndarray:
+        """Encoder states [n, positions, d] of features [n, 80, frames]."""
+        import ctranslate2
+
+        return np.array(self._network.encode(ctranslate2.StorageView.from_array(features), to_cpu=True))
+
+    @functools.cached_property
+    def _silence(self) -> np.ndarray:
+        """Encoder states of silence, [1, positions, d]."""
+        return self._encode(self._log_mel(np.zeros(0, np.float32), FULL_WINDOW_S)[None])
+
+    def _with_memory(self, states: np.ndarray) -> np.ndarray:
+        """States with those of silence behind them, up to `MEMORY_S`: the decoder sees a longer window than was encoded."""
+        more = self._silence[:, states.shape[1] : int(MEMORY_S * POSITIONS_PER_S)]
+        return np.ascontiguousarray(np.concatenate([states, np.repeat(more, len(states), 0)], 1))
+
+    def _timed(self, state: np.ndarray, tokens: list[int], duration_s: float) -> tuple[Word, ...]:
+        """Words of text tokens with their times, from encoder states [1, positions, d]."""
+        import ctranslate2
+
+        if not tokens:
+            return ()
+        # One clip at a time: beside others of another length, times come out a rounding apart.
+        states, frames = ctranslate2.StorageView.from_array(state), max(1, int(duration_s * 100))
+        return tuple(_words(self._whisper.find_alignment(self._tokens, [tokens], states, frames)[0], duration_s))
+
+    def full(self, samples: np.ndarray, timed: bool) -> Transcript:
+        """The transcript of 16 kHz samples in windows of 30 s."""
+        found, _ = self._whisper.transcribe(
+            samples,
+            language="en",
+            beam_size=1,
+            temperature=0.0,
+            word_timestamps=timed,
+            condition_on_previous_text=False,
+            without_timestamps=False,
+            no_speech_threshold=None,
+            log_prob_threshold=None,
+            compression_ratio_threshold=None,
+        )
+        segments = list(found)
+        count = sum(len(segment.tokens) for segment in segments)
+        log_prob = sum(segment.avg_logprob * len(segment.tokens) for segment in segments) / max(1, count)
+        duration_s = len(samples) / RATE_HZ
+        # Whisper may let a word end in the silence behind the clip.
+        words = tuple(
+            Word(word.word.strip(), min(word.start, duration_s), min(word.end, duration_s), word.probability)
+            for segment in segments
+            for word in segment.words or ()
+        )
+        text = " ".join(segment.text.strip() for segment in segments if segment.text.strip())
+        return Transcript(text, words, math.exp(log_prob) if count else None, full_window=True)
+
+    def _log_mel(self, samples: np.ndarray, size_s: float) -> np.ndarray:
+        """Features [80, frames] of a window that ends in silence."""
+        count = int(size_s * RATE_HZ)
+        features = self._features(np.pad(samples, (0, count - len(samples))))
+        return np.ascontiguousarray(features[:, : count // 160])
+
+
+def _words(aligned: Sequence[dict[str, Any]], duration_s: float) -> Iterator[Word]:
+    """Aligned pieces as words: what holds no letter or digit ends with the word before it."""
+    held: Word | None = None
+    for piece in aligned:
+        text, end_s = piece["word"].strip(), min(float(piece["end"]), duration_s)
+        if held is not None and not re.search(r"\w", text):
+            held = replace(held, text=held.text + text)
+            continue
+        if held is not None:
+            yield held
+        held = Word(text, min(float(piece["start"]), duration_s), end_s, float(piece["probability"]))
+    if held is not None and held.text:
+        yield held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +53,23 @@ def _detector() -> Any:
     return SwiftF0(threads=native_threads(), spin=False)
 
 
+# Codec, prosody and several extractors ask for the pitch of the same clips, one after the other.
+_tracks: collections.OrderedDict[str, PitchTrack] = collections.OrderedDict()
+TRACKS_HELD = 128
+
+
 def track_pitch(clip: Clip) -> PitchTrack:
-    """Computes F0 and level of a clip of any rate."""
+    """Computes F0 and level of a clip of any rate; those of the latest clips are held."""
     clip = clip.at(16_000)
+    digest = clip.samples_digest
+    if digest not in _tracks:
+        _tracks[digest] = _track(clip)
+        if len(_tracks) > TRACKS_HELD:
+            _tracks.popitem(last=False)
+    return _tracks[digest]
+
+
+def _track(clip: Clip) -> PitchTrack:
     result = _detector().detect(clip.samples, 16_000, MIN_HZ, MAX_HZ)
     f0_hz = np.where(result.confidence >= 0.5, result.pitch_hz, 0.0)
     levels = np.asarray(result.loudness_db, dtype=np.float32)

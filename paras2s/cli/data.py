@@ -14,7 +14,7 @@ from paras2s.errors import ConfigError
 
 
 def data(
-    config: Annotated[Path, typer.Argument(help="A run's config (demo, ci, full), or a curation's (local, paper), or YAML.")],
+    config: Annotated[Path, typer.Argument(help="A run's config (demo, quick ...), a curation's (local, paper), or YAML.")],
     set_: Set = None,
     seed: Seed = None,
     run_dir: RunDir = None,

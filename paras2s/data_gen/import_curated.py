@@ -10,7 +10,8 @@ from typing import get_args
 
 from paras2s.audio.clip import read_clip
 from paras2s.data_gen.dataset import Dataset, inside, load_manifest, save_dataset
-from paras2s.data_gen.scripted.build import Progress, speak_and_fit, style_audibility
+from paras2s.data_gen.scripted.build import Progress, style_audibility
+from paras2s.data_gen.scripted.tones import load_tones
 from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
@@ -32,7 +33,7 @@ def _import_clips(paths: Sequence[Path]) -> list[_ImportedClip]:
 
 
 def import_curated(curated: Path, folder: Path, cache: Path, progress: Progress) -> Dataset:
-    """Imports a curated dataset into a run. Tone classifiers are fitted as for the shipped scripts: on Piper's speech.
+    """Imports a curated dataset into a run. Tone classifiers are those of the shipped scripts: fitted on Piper's speech.
 
     Raises:
         DataError: it is incomplete, or lacks a role that a run needs. AudioError: a clip is silent.
@@ -48,7 +49,7 @@ def import_curated(curated: Path, folder: Path, cache: Path, progress: Progress)
     paths = [inside(curated, name) for name in names]
     imported = map_chunks(_import_clips, paths, CHUNK_CLIPS, lambda done, total: progress("words", done, total))
     clips = dict(zip((str(Path(name).with_suffix("")) for name in names), imported, strict=True))
-    _, (user_tone, agent_tone) = speak_and_fit([], cache, progress)
+    user_tone, agent_tone = load_tones()
     styles: dict[str, tuple[str, ...]] = defaultdict(tuple)
     rows = []
     accepted = {candidate.id: candidate for candidate in manifest.candidates if candidate.rejected_by is None}

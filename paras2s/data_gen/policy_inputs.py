@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from paras2s.audio.clip import Clip
 from paras2s.audio.text_embedding import SENTENCE_DIM, embed_sentences
 from paras2s.data_gen.dataset import Dataset
 from paras2s.policy.base import Policy
@@ -13,8 +16,11 @@ from paras2s.policy.embedded.frontend import ClipFeatures
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.types import Query
+from paras2s.utils.process_pool import map_chunks
 
 CODEC = Codec2Pairs()
+# Clips that a worker codes together.
+CODED_AT_ONCE = 64
 
 
 def prepare_prompts(policy: Policy, dataset: Dataset, queries: Sequence[Query]) -> list[Prompt]:
@@ -36,3 +42,14 @@ def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[Encoded
         return EncodedQuestion(features.codes, normalizer.features(features, transcript), SENTENCE_DIM)
 
     return [encode(dataset.clip_features(query.clip, CODEC), query.transcript) for query in queries]
+
+
+def code_clips(clips: Sequence[Clip]) -> list[np.ndarray]:
+    """Codes [T, K] of clips, by the embedded codec; equal clips are coded once."""
+    distinct = {clip.digest: clip for clip in clips}
+    codes = dict(zip(distinct, map_chunks(_code_chunk, list(distinct.values()), CODED_AT_ONCE), strict=True))
+    return [codes[clip.digest] for clip in clips]
+
+
+def _code_chunk(clips: Sequence[Clip]) -> list[np.ndarray]:
+    return [CODEC.encode(clip) if len(clip.samples) else np.zeros((0, CODEC.num_codebooks), dtype=np.int64) for clip in clips]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from paras2s.data_gen.dataset import Dataset, inside
-from paras2s.data_gen.policy_inputs import CODEC, encode_questions, prepare_prompts
+from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions, prepare_prompts
 from paras2s.pipeline.distill_omni import distill_omni
 from paras2s.pipeline.preference_set import (
     JudgedAnswers,
@@ -32,22 +32,24 @@ from paras2s.utils.process_pool import cores
 
 def probe(teacher: Teacher, model: RewardModel, held: JudgedAnswers, dataset: Dataset) -> dict[str, Any]:
     """The highest scores that teacher and reward model give degenerate answers to held-out questions, by kind."""
-    table, queries = {}, held.queries
-    for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():
-        rows = [n % len(queries) for n in range(len(clips))]
-        requests = [
-            TeacherRequest(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
-            for n, clip in zip(rows, clips, strict=True)
-        ]
-        found = teacher.scores(requests, lambda done, total: None)
-        scores = [one[each.style] for one, each in zip(found, requests, strict=True) if isinstance(one, dict)]
-        predicted = model.score([held.encoded[n] for n in rows], [CODEC.encode(clip) for clip in clips])
+    queries, by_kind = held.queries, degenerate_answers(dataset, PROBES_OF_EACH, seed=1000)
+    rows = [(kind, number % len(queries), clip) for kind, clips in by_kind.items() for number, clip in enumerate(clips)]
+    requests = [
+        TeacherRequest(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
+        for _, n, clip in rows
+    ]
+    found = teacher.scores(requests, lambda done, total: None)
+    predicted = model.score([held.encoded[n] for _, n, _ in rows], code_clips([clip for _, _, clip in rows]))
+    table = {}
+    for kind in by_kind:
+        places = [place for place, row in enumerate(rows) if row[0] == kind]
+        scores = [one[requests[p].style] for p in places if isinstance(one := found[p], dict)]
         table[kind] = {
             "judge_max": max(scores) if scores else None,
-            "judge_unscored": len(found) - len(scores),
-            "model_max": max(predicted),
-            "model_mean": float(np.mean(predicted)),
-            "n": len(clips),
+            "judge_unscored": len(places) - len(scores),
+            "model_max": max(predicted[p] for p in places),
+            "model_mean": float(np.mean([predicted[p] for p in places])),
+            "n": len(places),
         }
     return table
 
@@ -101,7 +103,7 @@ def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers) -> RewardMod
             for kind in ([judged.codes] if judged.coded_again is judged.codes else [judged.codes, judged.coded_again])
             for owner, codes, scores in zip(judged.owners, kind, judged.scores, strict=True)
         ),
-        degenerate=tuple(CODEC.encode(clip) for clips in degenerate.values() for clip in clips),
+        degenerate=tuple(code_clips([clip for clips in degenerate.values() for clip in clips])),
     )
     with run.bar("reward model steps", config.steps) as bar:
         model = train_reward_model(

@@ -14,7 +14,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
 from paras2s.data_gen.dataset import Dataset, inside
-from paras2s.data_gen.policy_inputs import CODEC, encode_questions
+from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.data_gen.tts.piper_world import USER_STYLES
 from paras2s.errors import AudioError
 from paras2s.policy.base import Policy
@@ -27,12 +27,8 @@ from paras2s.rollout.reward_inputs import embedded_codes
 from paras2s.run import Run
 from paras2s.types import Query, Unscored
 from paras2s.utils.io import write_bytes, write_jsonl
-from paras2s.utils.process_pool import map_chunks
 
 BATCH_QUERIES = 16
-
-
-CODED_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -174,12 +170,8 @@ def judge_sampled(
     if unscored:
         run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")
     per_s = len(clips) / (time.perf_counter() - started)
-    again = codes if sampled.clips is not None else map_chunks(_code_chunk, clips, CODED_AT_ONCE)
+    again = codes if sampled.clips is not None else code_clips(clips)
     return JudgedAnswers(queries, encode_questions(dataset, queries), owners, codes, clips, scores, per_s, again)
-
-
-def _code_chunk(clips: Sequence[Clip]) -> list[np.ndarray]:
-    return [CODEC.encode(clip) if len(clip.samples) else np.zeros((0, CODEC.num_codebooks), dtype=np.int64) for clip in clips]
 
 
 def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, list[Clip]]:

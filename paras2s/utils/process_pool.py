@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
@@ -27,7 +28,10 @@ def native_threads(most: int = 2) -> int:
     return 1 if multiprocessing.parent_process() is not None else min(most, cores())
 
 
-def _watch_parent(parent: int) -> None:
+def _begin(parent: int) -> None:
+    """The start of a worker process: one thread for torch, should it be loaded, and an end with the parent's end."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+
     # A worker whose parent was killed would wait for work for ever, and hold a core and its memory.
     def watch() -> None:
         while os.getppid() == parent:
@@ -35,6 +39,20 @@ def _watch_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@functools.lru_cache(maxsize=1)
+def _workers() -> ProcessPoolExecutor:
+    """The worker processes of this program: started when there is work, and kept with the models they have loaded."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(cores(), mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+
+
+def end_workers() -> None:
+    """Ends the worker processes, to free their memory; the next work starts new ones."""
+    if _workers.cache_info().currsize:
+        _workers().shutdown(cancel_futures=True)
+        _workers.cache_clear()
 
 
 def map_chunks(
@@ -49,20 +67,20 @@ def map_chunks(
         DataError: a worker process was killed from outside.
     """
     chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
-    if not chunks:
-        return []
     results: dict[int, list[Result]] = {}
     done = 0
-    workers = min(cores(), len(chunks))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_watch_parent, initargs=(os.getpid(),)) as pool:
-        futures = {pool.submit(work, part): number for number, part in enumerate(chunks)}
+    futures: dict[Future[list[Result]], int] = {}
+    try:
+        futures = {_workers().submit(work, part): number for number, part in enumerate(chunks)}
         for future in as_completed(futures):
-            try:
-                results[futures[future]] = future.result()
-            except BrokenProcessPool as error:
-                raise DataError("a worker process died (out of memory?); the same command continues from the cache") from error
+            results[futures[future]] = future.result()
             done += len(chunks[futures[future]])
             if on_progress:
                 on_progress(done, len(items))
+    except BrokenProcessPool as error:
+        end_workers()
+        raise DataError("a worker process died (out of memory?); the same command continues from the cache") from error
+    finally:
+        for future in futures:
+            future.cancel()
     return [result for number in range(len(chunks)) for result in results[number]]

@@ -1,14 +1,30 @@
-"""Covers packing clips into windows, word error rates, and packed recognition against one clip at a time.
+"""Covers windows, the stopping rule and its checks, word error rates, and each clip alone against clips in company.
 
-Not covered: accents, noise, languages other than English, and clips longer than one window.
+Not covered: accents, noise, and languages other than English.
 """
 
-import itertools
+import math
 
+import numpy as np
 import pytest
 from outside import LIBRISPEECH
 
-from paras2s.audio.asr import GAP_S, Transcript, normalise_words, pack, transcribe, word_error_rate
+from paras2s.audio import asr
+from paras2s.audio.asr import (
+    BATCH,
+    FULL_WINDOW_S,
+    RATE_HZ,
+    Segment,
+    batches,
+    cut_at_end,
+    cut_loop,
+    doubt,
+    end_of_sound_s,
+    normalise_words,
+    split_segments,
+    transcribe,
+    word_error_rate,
+)
 from paras2s.audio.clip import Clip, read_clip
 
 FIRST_5_S = {
@@ -17,31 +33,103 @@ FIRST_5_S = {
     "0004": "on this world of brief all vegetables mature in periods so short that",
     "0005": "early in the morning certain crops are planted and are harvested at night",
 }
+# Of a made-up vocabulary: text below 100, then timestamps of 20 ms.
+FIRST_TIMESTAMP = 100
+
+
+def at(time_s: float) -> int:
+    return FIRST_TIMESTAMP + round(time_s / 0.02)
+
+
+def test_a_clips_window_depends_on_itself_alone() -> None:
+    durations_s = [0.5 + 0.37 * (n % 29) for n in range(200)]
+    window_of = {place: size_s for places, size_s in batches(durations_s) for place in places}
+    assert sorted(window_of) == list(range(200))
+    for place, duration_s in enumerate(durations_s):
+        assert [size_s for _, size_s in batches([duration_s])] == [window_of[place]]
+        assert duration_s + asr.SILENCE_S <= window_of[place] < duration_s + asr.SILENCE_S + asr.WINDOW_STEP_S
+    assert all(len(places) <= BATCH for places, _ in batches([3.0] * 100))
+
+
+def test_a_clip_that_fills_whispers_own_window_is_in_no_batch() -> None:
+    assert list(batches([FULL_WINDOW_S, FULL_WINDOW_S - asr.SILENCE_S])) == []
+    assert list(batches([])) == []
 
 
 @pytest.mark.parametrize(
-    ("durations_s", "windows"),
-    [([], 0), ([3.0], 1), ([4.0, 4.0], 1), ([4.0, 4.0, 4.0], 2), ([20.0, 1.0], 2), ([9.0, 9.0], 2)],
-    ids=["none", "one", "two fill it", "third overflows", "too long stands alone", "exact fit"],
+    ("ids", "segments"),
+    [
+        ([], []),
+        ([at(0), at(2)], []),
+        ([at(0), 1, 2, at(2)], [Segment(0.0, (1, 2), 2.0)]),
+        ([at(0), 1, at(2), at(2.5), 3, at(4)], [Segment(0.0, (1,), 2.0), Segment(2.5, (3,), 4.0)]),
+        ([at(0.5), 1, 2], [Segment(0.5, (1, 2), None)]),
+        ([1, at(1)], [Segment(0.0, (1,), 1.0)]),
+    ],
+    ids=["nothing", "no text", "one", "two", "without an end", "without a start"],
 )
-def test_pack_fills_windows(durations_s: list[float], windows: int) -> None:
-    found = pack(durations_s, window_s=10.0, gap_s=1.0)
-    assert len(found) == windows
-    assert sorted(index for window in found for index in window) == list(range(len(durations_s)))
+def test_segments(ids: list[int], segments: list[Segment]) -> None:
+    assert split_segments(ids, FIRST_TIMESTAMP) == segments
 
 
-def test_pack_keeps_neighbours_apart() -> None:
-    windows = pack([2.0] * 60)
-    following = [after - before for window in windows for before, after in itertools.pairwise(window)]
-    assert len(following) > 40
-    assert sum(step == 1 for step in following) <= 3
+FIRST, SECOND, MADE_UP = Segment(0.0, (1,), 1.4), Segment(1.5, (2,), 2.9), Segment(3.0, (3,), 4.0)
 
 
-def test_pack_places_every_clip_once_and_within_the_window() -> None:
-    durations_s = [0.3 * (i % 17) + 0.5 for i in range(100)]
-    windows = pack(durations_s)
-    assert sorted(index for window in windows for index in window) == list(range(100))
-    assert max(sum(durations_s[i] + GAP_S for i in window) for window in windows) <= 29.0
+@pytest.mark.parametrize(
+    ("segments", "end_s", "kept"),
+    [
+        ([FIRST, SECOND, MADE_UP], 3.0, 2),
+        ([FIRST, MADE_UP], 1.5, 1),
+        ([FIRST, SECOND], 1.3, 1),
+        ([Segment(0.0, (1,), None)], 3.0, 1),
+        ([Segment(4.0, (1,), 5.0)], 3.0, 1),
+    ],
+    ids=["ends with the sound", "the next begins behind it", "ends early enough", "no end", "the only one stays"],
+)
+def test_what_stands_behind_the_sound_is_cut(segments: list[Segment], end_s: float, kept: int) -> None:
+    assert cut_at_end(segments, end_s) == segments[:kept]
+
+
+@pytest.mark.parametrize(
+    ("texts", "end_s", "log_prob", "cut_off", "reason"),
+    [
+        (["Hello there."], 2.9, -0.3, False, None),
+        (["Hello there.", "How are you?"], 2.9, -0.3, False, None),
+        ([], None, -0.3, False, "nothing was recognised"),
+        (["..."], 2.9, -0.3, False, "nothing was recognised"),
+        (["Hello there."], None, -0.3, True, "it went on to the limit"),
+        (["Hello there, you.", "Hello there"], 2.9, -0.3, False, "it repeats itself"),
+        (["go " * 30], 2.9, -0.3, False, "it repeats itself"),
+        (["Hello there."], 1.5, -0.3, False, "its end is missing"),
+        (["Hello there."], 2.9, -0.9, False, "it is unsure"),
+    ],
+    ids=["good", "two segments", "empty", "dots", "limit", "said again", "looped", "short", "unsure"],
+)
+def test_doubts(texts: list[str], end_s: float | None, log_prob: float, cut_off: bool, reason: str | None) -> None:
+    assert doubt(texts, end_s, 3.0, log_prob, cut_off) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_s", "expected"),
+    [
+        ("No way, it is. No way, it is. No way,", 1.5, "No way, it is."),
+        ("No way, it is. No way, it is. No way,", 2.5, "No way, it is. No way, it is. No way,"),
+        ("one two three four five six seven eight nine", 1.0, "one two three four five six seven eight nine"),
+        ("go go go go go go go go", 1.0, "go go go"),
+        ("", 1.0, ""),
+    ],
+    ids=["looped", "slow enough to have been said", "fast without a loop", "one word", "nothing"],
+)
+def test_a_sentence_that_nobody_could_have_said_so_often_is_kept_once(text: str, duration_s: float, expected: str) -> None:
+    assert cut_loop(text, duration_s) == expected
+
+
+def test_the_end_of_the_sound_is_that_of_the_last_loud_frame() -> None:
+    sound = np.sin(np.arange(RATE_HZ) / 9).astype(np.float32)
+    assert end_of_sound_s(np.concatenate([sound, np.zeros(RATE_HZ, np.float32)])) == pytest.approx(1.0)
+    assert end_of_sound_s(np.concatenate([sound, 0.001 * sound, sound])) == pytest.approx(3.0)
+    assert end_of_sound_s(np.concatenate([sound, 0.001 * sound])) == pytest.approx(1.0)
+    assert end_of_sound_s(np.zeros(RATE_HZ, np.float32)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -71,21 +159,55 @@ def test_normalise_keeps_letters_and_apostrophes() -> None:
 
 def test_nothing_to_transcribe() -> None:
     assert transcribe([]) == []
-    assert Transcript(()).text == ""
 
 
-def test_packed_recognition_is_that_of_each_clip_alone() -> None:
+@pytest.fixture(scope="module")
+def clips() -> list[Clip]:
+    """The first five seconds of four clips, and pieces of other lengths."""
     full = [read_clip(LIBRISPEECH / f"librispeech_1263-139804-{number}.flac") for number in FIRST_5_S]
-    clips = [Clip(clip.samples[: 5 * clip.sample_rate_hz], clip.sample_rate_hz) for clip in full]
-    packed = transcribe(clips)
-    alone = [transcribe([clip])[0] for clip in clips]
-    for truth, together, single in zip(FIRST_5_S.values(), packed, alone, strict=True):
-        # Neighbours in a window may turn a word ("are", "or") but not move words from clip to clip.
-        assert word_error_rate(single.text, together.text) <= 0.1
-        assert word_error_rate(truth, together.text) <= 0.1
-    rates = [word_error_rate(single.text, both.text) for single, both in zip(alone, packed, strict=True)]
-    assert sum(rates) / len(rates) <= 0.05
-    for transcript in packed:
-        # A last word's end may run into the gap after the clip; its start may not.
-        assert all(-0.1 <= word.start_s <= 5.0 and word.start_s <= word.end_s for word in transcript.words)
-        assert all(0 <= word.probability <= 1 for word in transcript.words)
+    pieces = [(0.0, 5.0), (0.0, 3.0), (5.0, 7.5), (5.0, 9.0)]
+    return [Clip(c.samples[int(a * RATE_HZ) : int(b * RATE_HZ)], c.sample_rate_hz) for a, b in pieces for c in full]
+
+
+def test_the_words_of_real_speech(clips: list[Clip]) -> None:
+    for truth, found in zip(FIRST_5_S.values(), transcribe(clips[:4], timed=True), strict=True):
+        assert word_error_rate(truth, found.text) <= 0.1
+        assert found.confidence is not None
+        assert 0.4 < found.confidence < 1
+        assert normalise_words(" ".join(word.text for word in found.words)) == normalise_words(found.text)
+        starts = [word.start_s for word in found.words]
+        assert starts == sorted(starts)
+        assert starts[0] < 1.0
+        assert 4.0 < found.words[-1].end_s <= 5.0
+        assert all(word.start_s <= word.end_s and 0 <= (word.probability or 0) <= 1 for word in found.words)
+
+
+def test_neighbours_change_nothing(clips: list[Clip]) -> None:
+    together = transcribe(clips, timed=True)
+    backwards = transcribe(clips[::-1], timed=True)[::-1]
+    alone = [transcribe([clip], timed=True)[0] for clip in clips]
+    assert [one.text for one in together] == [one.text for one in backwards] == [one.text for one in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert math.isclose(one.confidence or 0, other.confidence or 0, rel_tol=1e-3)
+        assert [word.end_s for word in one.words] == [word.end_s for word in other.words]
+
+
+def test_times_do_not_change_the_words(clips: list[Clip]) -> None:
+    assert [one.text for one in transcribe(clips)] == [one.text for one in transcribe(clips, timed=True)]
+    assert all(one.words == () for one in transcribe(clips[:4]))
+
+
+def test_a_clip_longer_than_a_window_is_heard_to_its_end() -> None:
+    full = [read_clip(LIBRISPEECH / f"librispeech_1263-139804-{number}.flac") for number in FIRST_5_S]
+    joined = Clip(np.concatenate([clip.samples for clip in full]), RATE_HZ)
+    (found,) = transcribe([joined], timed=True)
+    assert joined.duration_s > 50
+    assert found.full_window
+    assert "nearly as large" in found.text
+    assert "harvested at night" in found.text
+    assert found.words[-1].end_s > 48
+
+
+def test_a_tone_is_given_to_the_full_window() -> None:
+    tone = Clip((0.3 * np.sin(np.arange(3 * RATE_HZ) * 0.4)).astype(np.float32), RATE_HZ)
+    assert transcribe([tone])[0].full_window

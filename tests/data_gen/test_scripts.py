@@ -45,6 +45,12 @@ def test_there_are_enough_contrasts() -> None:
         assert sum(contrast.category == category for contrast in ROLES["test"]) == 12
 
 
+def test_a_world_of_one_category_is_that_part_of_the_full_one() -> None:
+    part = assign_roles(load_contrasts(), DataConfig(categories=("age",)), seed=0)
+    for role, contrasts in part.items():
+        assert contrasts == [contrast for contrast in ROLES[role] if contrast.category == "age"]
+
+
 @pytest.mark.parametrize(("role", "topics_of"), [("test", TEST_TOPICS), ("validation", VALIDATION_TOPICS)])
 def test_held_out_topics_are_nobody_elses_in_their_category(role: str, topics_of: dict[str, frozenset[str]]) -> None:
     held_out = {(contrast.category, contrast.topic) for contrast in ROLES[role]}

@@ -78,7 +78,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["data", "nonsense"], "no preset 'nonsense'; there are ci, demo, full"),
+        (["data", "nonsense"], "no preset 'nonsense'; there are demo, full, kimi_paper, quick"),
         (["demo", "--preset", "nonsense"], "no preset 'nonsense'"),
         (["data", "unknown.yaml"], "unknown.yaml: align.stpes: unknown key"),
         (["config", "missing.yaml"], "missing.yaml: no such config"),
@@ -139,12 +139,12 @@ def test_doctor_is_json_and_exits_by_what_it_found(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
-    done = paras2s("demo", "--preset", "ci", "--dry-run", "--seed", "3", "--set", "align.steps=11", cwd=tmp_path)
+    done = paras2s("demo", "--preset", "quick", "--dry-run", "--seed", "3", "--set", "align.steps=11", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     announced, _, settings = done.stdout.partition("\nname:")
     config = yaml.safe_load(f"name:{settings}")
-    assert "GRPO over 11 steps (176 answers)" in announced
-    assert (config["name"], config["seed"], config["run_dir"]) == ("ci", 3, "runs/ci-seed3")
+    assert "GRPO over 11 steps (1408 answers)" in announced
+    assert (config["name"], config["seed"], config["run_dir"]) == ("quick", 3, "runs/quick-seed3")
     assert config["align"]["steps"] == 11
     assert list(tmp_path.iterdir()) == []
 
@@ -152,5 +152,5 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> Non
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/config.resolved.yaml").write_text("name: other\n")
-    done = paras2s("data", "ci", "--run-dir", "mine", cwd=tmp_path)
+    done = paras2s("data", "quick", "--run-dir", "mine", cwd=tmp_path)
     assert "mine/config.resolved.yaml: this folder holds a run with other settings" in complaint(done)

@@ -22,7 +22,7 @@ from paras2s.types import Candidate, Query
 
 
 def ablation(tmp_path: Path, *rows: AblationRow, **changes: Any) -> AblationConfig:
-    return AblationConfig(name="grid", base="ci", run_dir=tmp_path, rows=rows, **changes)
+    return AblationConfig(name="grid", base="quick", run_dir=tmp_path, rows=rows, **changes)
 
 
 def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) ->
     grid = ablation(tmp_path, *rows, set={"align.steps": 7})
     first, second = (row_config(grid, row, 3) for row in rows)
     assert (first.align.sampling.group_size, first.align.steps, first.seed) == (2, 7, 3)
-    assert (second.align.steps, second.warmup.steps) == (9, 110)
+    assert (second.align.steps, second.warmup.steps) == (9, 120)
     assert first.run_dir == tmp_path / "grid/seed3/G_=_2"
     with pytest.raises(ConfigError, match=r"row 'bad': align\.stepps: unknown key|row 'bad': .*align\.stepps"):
         row_config(grid, AblationRow(name="bad", set={"align.stepps": 9}), 0)
@@ -58,7 +58,7 @@ def test_rows_share_what_they_would_make_alike(tmp_path: Path, key: str, value: 
 
 def test_the_cascades_old_name_is_an_error_that_says_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "grid.yaml"
-    path.write_text("{name: grid, base: ci, rows: [{name: a, system: words_only}]}")
+    path.write_text("{name: grid, base: quick, rows: [{name: a, system: words_only}]}")
     with pytest.raises(ConfigError, match="'words_only' is called 'cascade' now"):
         load_ablation(path)
 
@@ -66,7 +66,7 @@ def test_the_cascades_old_name_is_an_error_that_says_the_new_one(tmp_path: Path)
 def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> None:
     grid = ablation(tmp_path, AblationRow(name="a", set={"align": {"steps": 3}}), set={"align.sampling.group_size": 2})
     found = row_config(grid, grid.rows[0], 0).align
-    assert (found.steps, found.sampling.group_size, found.sampling.queries_per_step) == (3, 2, 4)
+    assert (found.steps, found.sampling.group_size, found.sampling.queries_per_step) == (3, 2, 16)
     with pytest.raises(ConfigError, match="seed is the ablation's own"):
         row_config(grid, AblationRow(name="b", set={"seed": 4}), 0)
 

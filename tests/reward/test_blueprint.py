@@ -268,8 +268,9 @@ def test_syllables(word: str, count: int) -> None:
 
 
 def test_rates_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    transcript = Transcript((Word("Hello,", 0.0, 0.5, 0.8), Word("go", 2.5, 3.8, 0.6), Word(".", 3.8, 3.9, 0.0)))
-    monkeypatch.setattr(asr, "transcribe", lambda clips, model: [transcript for _ in clips])
+    words = Word("Hello,", 0.0, 0.5, 0.8), Word("go", 2.5, 3.8, 0.6), Word(".", 3.8, 3.9, 0.0)
+    transcript = Transcript("Hello, go .", words, 0.7)
+    monkeypatch.setattr(asr, "transcribe", lambda clips, model, timed: [transcript for _ in clips])
     fields = WordsExtractor().measure([sine(duration_s=3.0)])[0]
     response, speech_rate, articulation_rate, speech_wpm, articulation_wpm = (fields[key] for key in WordsExtractor.keys)
     assert response == Measured("Hello, go", None, pytest.approx(0.7))
@@ -284,9 +285,9 @@ def test_rates_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_silent_clips_are_not_shown_to_the_recogniser(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[int] = []
 
-    def transcribe(clips: Sequence[Clip], model: str) -> list[Transcript]:
+    def transcribe(clips: Sequence[Clip], model: str, timed: bool) -> list[Transcript]:
         shown.append(len(clips))
-        return [Transcript((Word("yes", 0.0, 0.5, 1.0),)) for _ in clips]
+        return [Transcript("yes", (Word("yes", 0.0, 0.5, 1.0),), 1.0) for _ in clips]
 
     monkeypatch.setattr(asr, "transcribe", transcribe)
     found = WordsExtractor().measure([sine(), SILENCE, sine()])
@@ -299,7 +300,8 @@ def test_silent_clips_are_not_shown_to_the_recogniser(monkeypatch: pytest.Monkey
 
 
 def test_words_without_duration_have_no_articulation_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asr, "transcribe", lambda clips, model: [Transcript((Word("yes", 0.2, 0.2, 1.0),)) for _ in clips])
+    transcript = Transcript("yes", (Word("yes", 0.2, 0.2, 1.0),))
+    monkeypatch.setattr(asr, "transcribe", lambda clips, model, timed: [transcript for _ in clips])
     fields = WordsExtractor().measure([sine()])[0]
     assert isinstance(fields[f"{PROPERTIES}.articulation_rate_syllables_per_s"], Absent)
     assert isinstance(fields[f"{PROPERTIES}.speech_rate_syllables_per_s"], Measured)

@@ -47,8 +47,9 @@ def spoken(monkeypatch):
     """Lets a test say which words a clip holds; the recogniser is the only thing replaced."""
     words = {}
 
-    def transcribe(clips, model):
-        return [Transcript(tuple(Word(w, 0.0, 0.2, 0.9) for w in words[clip.samples.tobytes()].split(" "))) for clip in clips]
+    def transcribe(clips, model, timed):
+        texts = [words[clip.samples.tobytes()] for clip in clips]
+        return [Transcript(text, tuple(Word(w, 0.0, 0.2, 0.9) for w in text.split(" ")), 0.9) for text in texts]
 
     monkeypatch.setattr(asr, "transcribe", transcribe)
 

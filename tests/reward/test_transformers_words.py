@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from paras2s.audio.clip import Clip
+from paras2s.reward.blueprint import transformers_words
 from paras2s.reward.blueprint.extract import build_blueprints
 from paras2s.reward.blueprint.schema import FIELDS
-from paras2s.reward.blueprint.transformers_words import TransformersWordsExtractor, _transcript
+from paras2s.reward.blueprint.transformers_words import TransformersWordsExtractor, _pipeline, _transcript
 from paras2s.reward.blueprint.words import WORD_KEYS
 from paras2s.types import Measured
 
@@ -63,7 +64,24 @@ def test_the_true_classes_give_every_field(tiny_whisper: Path) -> None:
     assert found[1].fields["agent_response"] == Measured("")
     assert isinstance(found[0].value("agent_response"), str)
     assert found[0].fields == build_blueprints(clips[:1], [extractor])[0].fields
-    assert found[0].extractors == {"transformers_words": f"transformers/{tiny_whisper}+rates-2"}
+    assert found[0].extractors == {"transformers_words": f"transformers/{tiny_whisper}/alone-1+rates-3"}
+
+
+def test_a_short_clip_has_a_short_window_and_one_that_fails_a_check_the_full_one(
+    tiny_whisper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = Clip((0.3 * np.sin(np.arange(32_000) / 9)).astype(np.float32), 16_000)
+    recognise = _pipeline(str(tiny_whisper))
+    encoder, frames = recognise.model.model.encoder, []
+    hook = encoder.conv1.register_forward_hook(lambda module, given, _: frames.append(given[0].shape[-1]))
+    for doubtful in (False, True):
+        monkeypatch.setattr(transformers_words, "_doubtful", lambda *_, doubtful=doubtful: doubtful)
+        TransformersWordsExtractor(str(tiny_whisper)).measure([clip])
+    hook.remove()
+    # A window that says nothing of use is followed by another of the rest of the clip.
+    assert (frames[:2], set(frames[2:])) == ([300, 300], {3000})
+    assert recognise.model.config.max_source_positions == 1500
+    assert encoder.embed_positions.weight.shape[0] == 1500
 
 
 def test_a_last_word_without_an_end_ends_with_the_clip() -> None:

@@ -169,12 +169,12 @@ class RunJudge:
 
     def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
         """A judgement each, in order; of an answer of no length as well, which the rubric does not score."""
-        from paras2s.data_gen.policy_inputs import CODEC
+        from paras2s.data_gen.policy_inputs import code_clips
 
         spoken = [(question, one.clip) for question, one in answers if one.clip is not None]
         clips = [clip for _, clip in spoken]
         blueprints = measure_answers(clips, self.dataset.agent_tone, on_progress)
-        codes = [CODEC.encode(clip) if len(clip.samples) else clip.samples for clip in clips]
+        codes = code_clips(clips)
         scores = iter(self.model.score([self._encoded[question.id] for question, _ in spoken], codes))
         measured = iter(blueprints)
         return [

@@ -16,6 +16,9 @@ class DataConfig(Section):
 
     curated: Path | None = Field(None, description="folder of a curated dataset, in place of the shipped scripts and counts")
 
+    categories: tuple[Literal["emotion", "sarcasm", "age", "gender"], ...] = Field(
+        ("emotion", "sarcasm", "age", "gender"), min_length=1, description="of the shipped scripts"
+    )
     demonstration_contrasts: int = Field(20, ge=1, description="a category; 20 x 4 = 80 contrasts to demonstrate")
     rl_contrasts: int = Field(48, ge=1, description="a category, none of them demonstrated; prompts without labels")
     preference_contrasts: int = Field(40, ge=1, description="of the RL contrasts, keep their labels for the reward model")

@@ -20,21 +20,20 @@ from paras2s.audio.clip import read_clip
 from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.candidates import make_query, reject_broken_contrasts
 from paras2s.data_gen.dataset import Dataset, save_dataset
-from paras2s.data_gen.scripted.scripts import Contrast, assign_roles, load_calibration, load_contrasts, load_families
-from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES, Speaker
+from paras2s.data_gen.scripted.scripts import Contrast, assign_roles, load_contrasts, load_families
+from paras2s.data_gen.scripted.tones import KIND_OF_STYLE, load_tones
+from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES
 from paras2s.data_gen.tts.render import Rendered, Take, render
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Role
-from paras2s.utils.io import read_json, write_json
+from paras2s.utils.cache import JsonCache, key_of
 from paras2s.utils.process_pool import map_chunks
 from paras2s.utils.seeds import seed_of
 
 Progress = Callable[[str, int, int], None]
-# Adults of both sexes say everything but the child's lines.
-_KIND_OF_STYLE = {"child": "child", "male": "male", "female": "female"}
-# Voices on which the agent's tone classifier is fitted beside the agent's own, and those on which it is tested.
-_TONE_VOICES = (Speaker("t1", 0.95, 0.99), Speaker("t2", 1.06, 1.01), Speaker("t3", 1.12, 1.0))
-_TONE_HELD_OUT = (Speaker("t4", 0.98, 1.02), Speaker("t5", 1.03, 0.98), Speaker("t6", 1.09, 1.02))
+# In the cache folder: what was recognised in every clip.
+TRANSCRIPTS = "transcripts.sqlite"
+CHUNK_CLIPS = 64
 
 
 @dataclass(frozen=True)
@@ -64,46 +63,11 @@ def plan_queries(roles: dict[Role, list[Contrast]], config: DataConfig, seed: in
             order = [int(i) for i in rng.permutation(len(voices["male"]))]
             for repeat in range(repeats):
                 for style in contrast.styles:
-                    speaker = voices[_KIND_OF_STYLE.get(style, adult)][order[repeat]]
+                    speaker = voices[KIND_OF_STYLE.get(style, adult)][order[repeat]]
                     take_seed = seed_of(seed, contrast.id, style, speaker.name)
                     take = Take(contrast.text, speaker, USER_STYLES[style], take_seed)
                     plans.append(_Plan(contrast, role, style, take))
     return plans
-
-
-def _calibrate_user(seed: int) -> tuple[list[Take], list[str], list[str]]:
-    takes, labels, speakers = [], [], []
-    for number, sentence in enumerate(load_calibration()):
-        for style, shape in USER_STYLES.items():
-            for split, offset in (("train", 0), ("test", 1)):
-                kinds = (_KIND_OF_STYLE.get(style, ("male", "female")[(number + offset) % 2]),)
-                voices = SPEAKERS[split][kinds[0]]
-                speaker = voices[number % len(voices)]
-                # Test voices read a third of the sentences: they are for the confusion matrix only.
-                if split == "train" or number % 3 == 0:
-                    takes.append(Take(sentence, speaker, shape, seed_of(seed, "user", number, style, split)))
-                    labels.append(style)
-                    speakers.append(speaker.name)
-    return takes, labels, speakers
-
-
-def _calibrate_agent(seed: int) -> tuple[list[Take], list[str], list[str]]:
-    takes, labels, speakers = [], [], []
-    for number, sentence in enumerate(load_calibration()):
-        for tone, shape in AGENT_TONES.items():
-            held_out = _TONE_HELD_OUT[number % len(_TONE_HELD_OUT)]
-            for speaker in (AGENT, _TONE_VOICES[number % len(_TONE_VOICES)], *([held_out] if number % 2 else [])):
-                takes.append(Take(sentence, speaker, shape, seed_of(seed, "agent", number, tone, speaker.name), True))
-                labels.append(tone)
-                speakers.append(speaker.name)
-    return takes, labels, speakers
-
-
-def _fit_tone(
-    rendered: Sequence[Rendered], labels: Sequence[str], speakers: Sequence[str], held_out: set[str]
-) -> ToneClassifier:
-    features = np.stack([take.features.utterance for take in rendered])
-    return ToneClassifier.fit(features, labels, speakers, sorted(held_out))
 
 
 def filter_candidate(
@@ -162,20 +126,6 @@ def style_audibility(
     }
 
 
-def speak_and_fit(
-    takes: Sequence[Take], cache: Path, progress: Progress
-) -> tuple[list[Rendered], tuple[ToneClassifier, ToneClassifier]]:
-    """Renders takes and calibration sentences; returns the takes and the fitted classifiers of user styles and agent tones."""
-    user_takes, user_labels, user_speakers = _calibrate_user(0)
-    agent_takes, agent_labels, agent_speakers = _calibrate_agent(0)
-    rendered = render([*takes, *user_takes, *agent_takes], cache, lambda done, total: progress("speech", done, total))
-    first, second = len(takes), len(takes) + len(user_takes)
-    test_voices = {speaker.name for voices in SPEAKERS["test"].values() for speaker in voices}
-    user = _fit_tone(rendered[first:second], user_labels, user_speakers, test_voices)
-    agent = _fit_tone(rendered[second:], agent_labels, agent_speakers, {speaker.name for speaker in _TONE_HELD_OUT})
-    return rendered[:first], (user, agent)
-
-
 def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, progress: Progress) -> Dataset:
     """Builds the dataset in `folder`; a second call with the same config takes every clip from the cache.
 
@@ -184,15 +134,17 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     """
     roles = assign_roles(load_contrasts(), config, seed)
     plans = plan_queries(roles, config, seed)
-    families = load_families()
+    styles = {style for contrasts in roles.values() for contrast in contrasts for style in contrast.styles}
     answer_takes = [
         Take(text, AGENT, AGENT_TONES[family.tone], seed_of("answer", text, number), True)
-        for family in families.values()
+        for style, family in load_families().items()
+        if style in styles
         for text in family.answers
         for number in range(config.answer_takes)
     ]
     spoken = [plan.take for plan in plans] + answer_takes
-    rendered, (user_tone, agent_tone) = speak_and_fit(spoken, cache, progress)
+    rendered = render(spoken, cache, lambda done, total: progress("speech", done, total))
+    user_tone, agent_tone = load_tones()
     queries, answers = rendered[: len(plans)], rendered[len(plans) :]
     transcripts = _transcribe(queries, cache, progress)
     filtered = [
@@ -220,22 +172,29 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
 
 
 def _transcribe(clips: Sequence[Rendered], cache: Path, progress: Progress) -> list[str]:
-    """Returns transcripts, by one recogniser a core: Whisper tiny gains nothing from a second thread."""
-    wavs = [clip.wav for clip in clips]
-    return map_chunks(functools.partial(_transcribe_chunk, cache), wavs, 40, lambda done, total: progress("words", done, total))
+    """Returns transcripts; those of earlier runs, of any preset and seed, are read from the cache."""
+    keys = [key_of(["transcript", ASR_VERSION, hashlib.sha256(clip.wav).hexdigest()]) for clip in clips]
+    stored = JsonCache(cache / TRANSCRIPTS)
+    known = stored.get_many(keys)
+    missing = {key: clip.wav for key, clip in zip(keys, clips, strict=True) if key not in known}
+    # Clips of one length share a batch of the recogniser.
+    by_length = sorted(missing.items(), key=lambda item: len(item[1]))
+    texts = map_chunks(
+        functools.partial(_transcribe_chunk, cache / TRANSCRIPTS),
+        by_length,
+        64,
+        lambda done, total: progress("words", done, total),
+    )
+    known |= dict(zip([key for key, _ in by_length], texts, strict=True))
+    stored.close()
+    return [str(known[key]) for key in keys]
 
 
-def _transcribe_chunk(cache: Path, wavs: Sequence[bytes]) -> list[str]:
-    # A clip's transcript may depend on its neighbours in the window, so the cache holds chunks, not clips.
-    key = hashlib.sha256(ASR_VERSION.encode())
-    for wav in wavs:
-        key.update(hashlib.sha256(wav).digest())
-    # The folder keeps its first name, so that caches of earlier versions stay valid.
-    cached = cache / "heard" / f"{key.hexdigest()[:32]}.json"
-    if cached.is_file():
-        return [str(text) for text in read_json(cached)]
-    texts = [transcript.text for transcript in transcribe([read_clip(wav) for wav in wavs])]
-    write_json(cached, texts)
+def _transcribe_chunk(cache: Path, wavs: Sequence[tuple[str, bytes]]) -> list[str]:
+    texts = [transcript.text for transcript in transcribe([read_clip(wav) for _, wav in wavs])]
+    stored = JsonCache(cache)
+    stored.put_many(dict(zip([key for key, _ in wavs], texts, strict=True)))
+    stored.close()
     return texts
 
 

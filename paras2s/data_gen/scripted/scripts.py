@@ -128,7 +128,7 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
         raise ConfigError("data.preference_contrasts: must not be more than data.rl_contrasts, whose clips they share")
     wanted = config.demonstration_contrasts, config.rl_contrasts
     roles: dict[Role, list[Contrast]] = {"demonstration": [], "preference": [], "rl": [], "validation": [], "test": []}
-    for category in CATEGORIES:
+    for category in config.categories:
         rng = np.random.default_rng([seed, CATEGORIES.index(category)])
         own = [contrast for contrast in contrasts if contrast.category == category]
         held_out = TEST_TOPICS[category] | VALIDATION_TOPICS[category]

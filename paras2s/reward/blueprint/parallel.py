@@ -15,27 +15,21 @@ from paras2s.utils.process_pool import map_chunks
 JUDGE_EXTRACTORS = ("words", "voicing", "ending", "tone")
 
 
-def _measure_chunk(tone: ToneClassifier, alone: bool, clips: Sequence[Clip]) -> list[Blueprint]:
-    extractors = make_extractors(JUDGE_EXTRACTORS, tone)
-    if alone:
-        return [build_blueprints([clip], extractors)[0] for clip in clips]
-    return build_blueprints(clips, extractors)
+# Clips that a worker measures together.
+CHUNK_CLIPS = 48
+
+
+def _measure_chunk(tone: ToneClassifier, clips: Sequence[Clip]) -> list[Blueprint]:
+    return build_blueprints(clips, make_extractors(JUDGE_EXTRACTORS, tone))
 
 
 def measure_answers(
-    clips: Sequence[Clip],
-    tone: ToneClassifier,
-    on_progress: Callable[[int, int], None] | None = None,
-    alone: bool = False,
+    clips: Sequence[Clip], tone: ToneClassifier, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Blueprint]:
-    """One blueprint a clip, in order; clips that are equal to the sample are measured once.
-
-    Several clips share a recogniser's window, four times as fast, and what is heard in one depends a little on its
-    neighbours. `alone` gives each a window of its own, where a change of one clip must be the only thing that changed.
-    """
-    place: dict[str, int] = {}
-    of_clip = [place.setdefault(clip.digest, len(place)) for clip in clips]
-    first = {number: clip for number, clip in zip(reversed(of_clip), reversed(clips), strict=True)}
-    distinct = [first[number] for number in range(len(place))]
-    measured = map_chunks(functools.partial(_measure_chunk, tone, alone), distinct, 40, on_progress)
-    return [measured[number] for number in of_clip]
+    """One blueprint a clip, in order; clips that are equal to the sample are measured once."""
+    distinct = {clip.digest: clip for clip in reversed(clips)}
+    # Clips of one length share a batch of the recogniser.
+    by_length = sorted(distinct.items(), key=lambda item: len(item[1].samples))
+    measured = map_chunks(functools.partial(_measure_chunk, tone), [clip for _, clip in by_length], CHUNK_CLIPS, on_progress)
+    blueprints = dict(zip([digest for digest, _ in by_length], measured, strict=True))
+    return [blueprints[clip.digest] for clip in clips]

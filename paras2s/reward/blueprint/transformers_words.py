@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paras2s.audio import asr
@@ -30,8 +31,8 @@ class TransformersWordsExtractor:
 
     @property
     def version(self) -> str:
-        """Names the model."""
-        return f"transformers/{self.model}+rates-2"
+        """Names the model and how it is used."""
+        return f"transformers/{self.model}/alone-1+rates-3"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
         """Words of all clips; silent ones are not shown to the recogniser, which makes words up for them.
@@ -41,18 +42,54 @@ class TransformersWordsExtractor:
         """
         audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
         recognise = _pipeline(self.model)
-        sounds = [{"raw": clips[index].samples, "sampling_rate": self.rate_hz} for index in audible]
-        options = {"return_timestamps": "word", "batch_size": self.batch}
+        found: dict[int, Transcript] = {}
+        for places, size_s in asr.batches([clips[index].duration_s for index in audible]):
+            part = [audible[place] for place in places]
+            with _window(recognise, size_s):
+                short = self._recognise(recognise, [clips[index] for index in part])
+            found |= {index: one for index, one in zip(part, short, strict=True) if not _doubtful(one, clips[index])}
+        # Whisper's own window: clips that are too long for a short one, and those that failed a check in it.
+        rest = [index for index in audible if index not in found]
+        whole = self._recognise(recognise, [clips[index] for index in rest])
+        found |= {index: replace(one, full_window=True) for index, one in zip(rest, whole, strict=True)}
+        return [word_fields(found.get(index, Transcript("")), clip.duration_s) for index, clip in enumerate(clips)]
+
+    def _recognise(self, recognise: Any, clips: Sequence[Clip]) -> list[Transcript]:
+        sounds = [{"raw": clip.samples, "sampling_rate": self.rate_hz} for clip in clips]
         # English-only models refuse a language argument.
         speaks = {"language": "english"} if recognise.model.generation_config.is_multilingual else {}
+        options = {"return_timestamps": "word", "batch_size": self.batch}
         found = recognise(sounds, generate_kwargs=speaks, **options) if sounds else []
-        transcripts = dict(zip(audible, found, strict=True))
-        return [
-            word_fields(
-                _transcript(transcripts[index], clip.duration_s) if index in transcripts else Transcript(()), clip.duration_s
-            )
-            for index, clip in enumerate(clips)
-        ]
+        return [_transcript(one, clip.duration_s) for one, clip in zip(found, clips, strict=True)]
+
+
+def _doubtful(heard: Transcript, clip: Clip) -> bool:
+    """Whether a short window's transcript fails a check; of its certainty and its limit transformers says nothing."""
+    ends_s = max((word.end_s for word in heard.words), default=0.0)
+    return asr.doubt([heard.text], ends_s, asr.end_of_sound_s(clip.samples), 0.0, cut_off=False) is not None
+
+
+@contextmanager
+def _window(recognise: Any, size_s: float) -> Iterator[None]:
+    """Inside, the pipeline pads to `size_s` and not to 30 s, and the encoder has that many positions."""
+    features, encoder, config = recognise.feature_extractor, recognise.model.model.encoder, recognise.model.config
+    full, positions = (features.n_samples, features.nb_max_frames, config.max_source_positions), encoder.embed_positions
+    features.n_samples = int(size_s * features.sampling_rate)
+    features.nb_max_frames = features.n_samples // features.hop_length
+    config.max_source_positions = features.nb_max_frames // 2
+    encoder.embed_positions = _first_positions(positions, config.max_source_positions)
+    try:
+        yield
+    finally:
+        features.n_samples, features.nb_max_frames, config.max_source_positions = full
+        encoder.embed_positions = positions
+
+
+def _first_positions(positions: Any, count: int) -> Any:
+    """The first `count` of an embedding's rows, as an embedding."""
+    import torch
+
+    return torch.nn.Embedding(count, positions.embedding_dim, _weight=positions.weight[:count])
 
 
 def _transcript(found: dict[str, Any], duration_s: float) -> Transcript:
@@ -62,7 +99,7 @@ def _transcript(found: dict[str, Any], duration_s: float) -> Transcript:
         start_s, end_s = chunk["timestamp"]
         start_s = 0.0 if start_s is None else float(start_s)
         words.append(Word(chunk["text"].strip(), start_s, duration_s if end_s is None else float(end_s), None))
-    return Transcript(tuple(words))
+    return Transcript(" ".join(word.text for word in words), tuple(words))
 
 
 @functools.lru_cache(maxsize=1)

@@ -34,7 +34,7 @@ def count_syllables(word: str) -> int:
 
 @dataclass(frozen=True)
 class WordsExtractor:
-    """Transcript by Whisper on faster-whisper; its confidence, and that of the rates, is the mean word probability.
+    """Transcript by Whisper on CTranslate2; its confidence, and that of the rates, is the mean probability of a token.
 
     `model` is "tiny", which comes with the project, or a folder or name that faster-whisper can load.
     """
@@ -47,15 +47,15 @@ class WordsExtractor:
     @property
     def version(self) -> str:
         """Names the model and how it is used."""
-        return f"{asr.version(self.model)}+rates-2"
+        return f"{asr.version(self.model)}+rates-3"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Transcribes all clips, several to a window; a clip without words has "" and no rates."""
-        # Given silence, Whisper makes words up, and its stray full stops land in the clip before.
+        """Transcribes all clips, each in a window of its own; a clip without words has "" and no rates."""
+        # Given silence, Whisper makes words up.
         audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
-        found = asr.transcribe([clips[index] for index in audible], model=self.model)
+        found = asr.transcribe([clips[index] for index in audible], self.model, timed=True)
         transcripts = dict(zip(audible, found, strict=True))
-        nothing = Transcript(())
+        nothing = Transcript("")
         return [word_fields(transcripts.get(index, nothing), clip.duration_s) for index, clip in enumerate(clips)]
 
 
@@ -64,8 +64,7 @@ def word_fields(transcript: Transcript, duration_s: float) -> Fields:
     words = [word for word in transcript.words if re.search(r"\w", word.text)]
     if not words:
         return {key: Absent("no words were heard") for key in WORD_KEYS} | {RESPONSE: measured(RESPONSE, "")}
-    known = [word.probability for word in words if word.probability is not None]
-    confidence = sum(known) / len(known) if known else None
+    confidence = transcript.confidence
     syllables = sum(count_syllables(word.text) for word in words)
     # The recogniser's word ends leave the pauses out, but the last one may lie beyond the clip.
     word_s = sum(max(0.0, min(word.end_s, duration_s) - max(word.start_s, 0.0)) for word in words)

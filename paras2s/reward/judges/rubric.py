@@ -131,7 +131,7 @@ class RubricJudge(Judge):
         return f"{self.version}/{self.prompt_hash}/{self.tone.version if self.tone else ''}"
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Measures and scores answers; each clip is transcribed in a window of its own, so that no neighbour changes it.
+        """Measures and scores answers.
 
         Raises:
             ConfigError: this instance has no tone classifier.
@@ -147,7 +147,7 @@ class RubricJudge(Judge):
         """
         if self.tone is None:
             raise ConfigError("the rubric needs a fitted tone classifier to judge clips")
-        return measure_answers(clips, self.tone, on_progress, alone=True)
+        return measure_answers(clips, self.tone, on_progress)
 
     def judge_measured(self, exchange: Exchange, answer: Blueprint) -> Verdict | Unscored:
         """Scores an answer from its blueprint, where the question's words and style are known."""

@@ -24,6 +24,8 @@ from paras2s.utils.io import read_json, write_bytes, write_json
 
 SCORES = torch.arange(1.0, 6.0)
 MAX_STEPS = 160
+# Rows that are padded to one length.
+ROWS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,14 @@ class RewardModel(nn.Module):
 
     def _encode(self, start: Tensor, codes: Sequence[np.ndarray]) -> Tensor:
         """The state of the first place [N, width] after attention over the codes."""
+        # In order of length: one answer said three times would pad all others of its batch to its length.
+        order = torch.tensor(sorted(range(len(codes)), key=lambda row: len(codes[row])))
+        parts = torch.split(order, ROWS_AT_ONCE)
+        states = [self._encode_alike(start[rows], [codes[row] for row in rows.tolist()]) for rows in parts]
+        return torch.cat(states)[order.argsort()]
+
+    def _encode_alike(self, start: Tensor, codes: Sequence[np.ndarray]) -> Tensor:
+        """The same, of codes of like length."""
         embedded, mask = self._embed_codes(codes)
         mask = torch.cat([torch.ones(len(codes), 1, dtype=torch.bool), mask], 1)
         # The mean beside the sequence: it is learned at once, and the order soon after.
