@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as fn
@@ -66,6 +67,13 @@ class AnswerCache:
         return self._mask
 
 
+def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    if like.dtype == torch.float32 and like.device.type == "cpu":
+        # numpy leaves it to the system to clear a page when it is first touched, and asks for large pages.
+        return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+    return like.new_zeros(shape)
+
+
 class DecodeCache:
     """Answers that grow by one step at a time, beside the prompts they stand behind, each stored once for its group.
 
@@ -79,10 +87,8 @@ class DecodeCache:
         key = like.pairs[0][0]
         _, heads, _, size = key.shape
         of_prompts, of_answers = (len(like.pairs), seats, heads), (len(like.pairs), seats * group_size, heads)
-        self.prompt_keys = key.new_zeros((*of_prompts, prompt_width, size))
-        self.prompt_values = torch.zeros_like(self.prompt_keys)
-        self.keys = key.new_zeros((*of_answers, capacity, size))
-        self.values = torch.zeros_like(self.keys)
+        self.prompt_keys, self.prompt_values = (_zeros((*of_prompts, prompt_width, size), key) for _ in range(2))
+        self.keys, self.values = (_zeros((*of_answers, capacity, size), key) for _ in range(2))
         self.group_size, self.seats = group_size, seats
         self.prompt_lengths = torch.zeros(seats, dtype=torch.long, device=key.device)
         # Of the rows there are: where each stands in [seats, G], and how many steps it has.
