@@ -119,8 +119,7 @@ class DecodeCache:
         """Moves on by one step, after all layers have read it."""
         self.lengths = self.lengths + 1
         self._longest += 1
-        if self._own_unseen is not None:
-            self._mask_own()
+        self._own_unseen = None
 
     def select(self, rows: Tensor) -> None:
         """Drop all rows but these, in ascending order."""
@@ -134,6 +133,9 @@ class DecodeCache:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One step, L = 1; the caller calls `advance` once all layers are through."""
         width, stop, (rows, heads, _, size) = self._width, self._longest + 1, k.shape
+        if self._uneven and self._own_unseen is None:
+            behind = torch.arange(stop, device=self.lengths.device) > self.lengths[:, None]
+            self._own_unseen = self._minus_infinity(behind)
         if self._own_unseen is None:
             self.keys[layer, :rows, :, self._longest], self.values[layer, :rows, :, self._longest] = k[:, :, 0], v[:, :, 0]
         else:
@@ -168,12 +170,7 @@ class DecodeCache:
         if count and int(lengths.min()) < self._width:
             behind = torch.arange(self._width, device=lengths.device) >= lengths[:, None]
             self._unseen = self._minus_infinity(behind)
-        if count and int(self.lengths.min()) < self._longest:
-            self._mask_own()
-
-    def _mask_own(self) -> None:
-        behind = torch.arange(self._longest + 1, device=self.lengths.device) > self.lengths[:, None]
-        self._own_unseen = self._minus_infinity(behind)
+        self._uneven = bool(count) and int(self.lengths.min()) < self._longest
 
     def _minus_infinity(self, where: Tensor) -> Tensor:
         zeros = torch.zeros(where.shape, dtype=self.keys.dtype, device=where.device)

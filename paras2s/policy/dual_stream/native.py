@@ -110,7 +110,7 @@ def library() -> Any:
         return None
     try:
         found = ctypes.CDLL(str(_build(compiler)))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         warnings.warn(f"the sampler runs without its compiled step: {error}", stacklevel=2)
         return None
     for name, taken in ARGUMENTS.items():

@@ -145,24 +145,20 @@ def sample(
     config, device = model.dual_config, model.lm_head.weight.device
     rows, slots, steps = len(prompts) * group_size, 1 + config.num_codebooks, sampling.max_steps
     uniforms = uniforms_of(seeds, steps, slots).to(device)
-    tokens_of = torch.full((rows, steps, slots), config.pad_id, device=device)
-    sampled_of = torch.zeros(rows, steps, slots, dtype=torch.bool, device=device)
-    logp_of = torch.zeros(rows, steps, slots, dtype=torch.float64, device=device)
-    ended = torch.zeros(rows, dtype=torch.bool, device=device)
+    recorded: list[tuple[Tensor, ...]] = []
     admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size))
     here, cache = admission.admit(None)
     decoder: Decoder = native_decoder(model, admission.width + steps) or ModelDecoder(model)
     while True:
         drawn, sampled, logp = _draw(decoder, config, here, uniforms[here.answer, here.step], sampling)
         drawn, sampled = torch.where(here.done[:, None], config.pad_id, drawn), sampled & ~here.done[:, None]
-        tokens_of[here.answer, here.step], sampled_of[here.answer, here.step] = drawn, sampled
-        logp_of[here.answer, here.step] = torch.where(sampled, logp, 0.0)
+        ends = _ends(config, drawn, sampled, sampling.speak)
+        recorded.append((here.answer, here.step, drawn, sampled, logp, ends))
         here.text_done = here.text_done | (drawn[:, 0] == config.text_eos_id)
-        ended[here.answer] |= _ends(config, drawn, sampled, sampling.speak)
-        here.done = here.done | ended[here.answer] | (here.step == steps - 1)
+        here.done = here.done | ends | (here.step == steps - 1)
         finished = int(here.done.sum())
         if finished == len(here.done) and not admission.waiting:
-            return _pack(config, (tokens_of, sampled_of, logp_of, ended), group_size, seeds)
+            return _pack(config, _by_answer(config, recorded, (rows, steps, slots)), group_size, seeds)
         # Answers leave in bulk: moving the cache costs more than a few idle rows. None goes on behind the last step, for
         # which there is no room.
         if 8 * finished >= len(here.done) or (finished and bool((here.step == steps - 1).any())):
@@ -270,6 +266,21 @@ def _ends(config: DualStreamConfig, tokens: Tensor, sampled: Tensor, speak: bool
     if config.num_codebooks and speak:
         return sampled[:, 1] & torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
     return sampled[:, 0] & torch.isin(tokens[:, 0], torch.tensor(config.text_end_ids, device=tokens.device))
+
+
+def _by_answer(
+    config: DualStreamConfig, recorded: Sequence[tuple[Tensor, ...]], shape: tuple[int, int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, mask and log-probs [N, T, S] and which answers ended [N], of what was drawn step by step."""
+    answer, step, drawn, sampled, logp, ends = (torch.cat(parts) for parts in zip(*recorded, strict=True))
+    tokens_of = torch.full(shape, config.pad_id, device=answer.device)
+    sampled_of = torch.zeros(shape, dtype=torch.bool, device=answer.device)
+    logp_of = torch.zeros(shape, dtype=torch.float64, device=answer.device)
+    ended = torch.zeros(shape[0], dtype=torch.bool, device=answer.device)
+    tokens_of[answer, step], sampled_of[answer, step] = drawn, sampled
+    logp_of[answer, step] = torch.where(sampled, logp, 0.0)
+    ended[answer[ends]] = True
+    return tokens_of, sampled_of, logp_of, ended
 
 
 def _pack(
