@@ -241,8 +241,8 @@ struct Plan {
     const float *embedding, *text_norm, *audio_norm;
 };
 
-// Keys and values: of prompts [layers, seats, J, P, D], of answers [layers, places, J, T, D]; row n stands in seat
-// `places[n] / group` and has `lengths[n]` steps. Cosine and sine are [positions, turned / 2].
+// Keys and values: of prompts [layers, seats, J, P, D], of answers [layers, places, J, T, D]; row n stands in place
+// `places[n]`, behind the prompt in seat `places[n] / group`, and has `lengths[n]` steps. Cosine and sine are [positions, turned / 2].
 struct Cache {
     float *prompt_keys, *prompt_values, *keys, *values;
     int64_t seats, prompt_width, answers, capacity, group;
@@ -286,7 +286,7 @@ void attend(const Plan& plan, const Cache& cache, int64_t layer, const Rows& row
     const int64_t width = (plan.heads + 2 * plan.kv_heads) * size;
     const float scale = 1.0f / std::sqrt(static_cast<float>(size));
     for (int64_t at = 0; at < rows.count; at++) {
-        const int64_t row = rows.first + at, seat = cache.places[row] / cache.group;
+        const int64_t row = rows.first + at, place = cache.places[row], seat = place / cache.group;
         const int64_t prompt = cache.prompt_lengths[seat], own = cache.lengths[row] + 1, both = prompt + own;
         const int64_t half = plan.turned / 2;
         const float *cosine = cache.cosine + (both - 1) * half, *sine = cache.sine + (both - 1) * half;
@@ -296,7 +296,7 @@ void attend(const Plan& plan, const Cache& cache, int64_t layer, const Rows& row
         for (int64_t value = 0; value < plan.heads * size; value++) q[value] *= scale;
         for (int64_t pair = 0; pair < plan.kv_heads; pair++) {
             const int64_t theirs = ((layer * cache.seats + seat) * plan.kv_heads + pair) * cache.prompt_width * size;
-            const int64_t ours = ((layer * cache.answers + row) * plan.kv_heads + pair) * cache.capacity * size;
+            const int64_t ours = ((layer * cache.answers + place) * plan.kv_heads + pair) * cache.capacity * size;
             const float* key = q + (plan.heads + pair) * size;
             std::memcpy(cache.keys + ours + (own - 1) * size, key, size * sizeof(float));
             std::memcpy(cache.values + ours + (own - 1) * size, key + plan.kv_heads * size, size * sizeof(float));

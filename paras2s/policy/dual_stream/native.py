@@ -151,6 +151,8 @@ def native_decoder(model: DualStreamNetwork, positions: int) -> NativeDecoder | 
 class NativeDecoder:
     """One model's packed weights and the compiled functions over them; see `sampler.Decoder`."""
 
+    in_place = True
+
     def __init__(self, loaded: Any, model: DualStreamNetwork, positions: int) -> None:
         config = model.dual_config
         self._library, self._config, self._lanes = loaded, config, int(loaded.lanes())

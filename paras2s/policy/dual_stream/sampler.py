@@ -65,6 +65,9 @@ def check_request(prompts: Sequence[Prompt], group_size: int, sampling: Sampling
 class Decoder(Protocol):
     """A decoder reads one token of each answer behind its prompt, and draws the next."""
 
+    # Whether it reads a cache whose answers stay in place, so that one that ends leaves at no cost.
+    in_place: bool
+
     def step(self, tokens: Tensor, position: Tensor, cache: DecodeCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
         """States of the text [n, 1, d] (n, 0, d where it is not wanted) and the audio [n, d], if any, behind tokens [n, S]."""
 
@@ -77,6 +80,8 @@ class Decoder(Protocol):
 
 class ModelDecoder:
     """A decoder that runs the model's own modules, on any device and in any precision."""
+
+    in_place = False
 
     def __init__(self, model: DualStreamNetwork) -> None:
         self.model = model
@@ -146,9 +151,9 @@ def sample(
     rows, slots, steps = len(prompts) * group_size, 1 + config.num_codebooks, sampling.max_steps
     uniforms = uniforms_of(seeds, steps, slots).to(device)
     recorded: list[tuple[Tensor, ...]] = []
-    admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size))
+    decoder: Decoder = native_decoder(model, max(prompt.length for prompt in prompts) + steps) or ModelDecoder(model)
+    admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size), decoder.in_place)
     here, cache = admission.admit(None)
-    decoder: Decoder = native_decoder(model, admission.width + steps) or ModelDecoder(model)
     while True:
         drawn, sampled, logp = _draw(decoder, config, here, uniforms[here.answer, here.step], sampling)
         drawn, sampled = torch.where(here.done[:, None], config.pad_id, drawn), sampled & ~here.done[:, None]
@@ -159,9 +164,9 @@ def sample(
         finished = int(here.done.sum())
         if finished == len(here.done) and not admission.waiting:
             return _pack(config, _by_answer(config, recorded, (rows, steps, slots)), group_size, seeds)
-        # Answers leave in bulk: moving the cache costs more than a few idle rows. None goes on behind the last step, for
-        # which there is no room.
-        if 8 * finished >= len(here.done) or (finished and bool((here.step == steps - 1).any())):
+        # Answers leave in bulk where the cache is moved, which costs more than a few idle rows. None goes on behind the last
+        # step, for which there is no room.
+        if finished and (decoder.in_place or 8 * finished >= len(here.done) or bool((here.step == steps - 1).any())):
             remaining = (~here.done).nonzero()[:, 0]
             drawn = drawn[remaining]
             here.select(remaining)
@@ -183,8 +188,11 @@ def _step(decoder: Decoder, here: _Rows, tokens: Tensor, cache: DecodeCache) -> 
 class _Admission:
     """Prompts that wait, and how their groups enter the batch."""
 
-    def __init__(self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int) -> None:
+    def __init__(
+        self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int, in_place: bool
+    ) -> None:
         self.model, self.prompts, self.group_size, self.steps, self.rows = model, prompts, group_size, steps, rows
+        self.in_place = in_place
         at_once = min(len(prompts), rows // group_size)
         # A seat is held by the longest answer of its group; with twice the seats the others' rows are not left idle.
         self.seats = at_once if at_once == len(prompts) else 2 * at_once
@@ -224,7 +232,7 @@ class _Admission:
             audio_state=None if audio_state is None else audio_state[of, last],
         )
         if present is None:
-            cache = DecodeCache(read, self.seats, self.group_size, self.steps, self.width)
+            cache = DecodeCache(read, self.seats, self.group_size, self.steps, self.width, self.in_place)
             cache.admit(read)
             return new, cache
         here, cache = present
