@@ -99,6 +99,7 @@ class DecodeCache:
         # Of the rows there are: where each stands in [seats, G], and how many steps it has.
         self.places = torch.zeros(0, dtype=torch.long, device=key.device)
         self.lengths = torch.zeros(0, dtype=torch.long, device=key.device)
+        self._own_unseen: Tensor | None = None
         self._settle()
 
     @property
@@ -171,7 +172,7 @@ class DecodeCache:
         self._width = int(lengths.max()) if count else 0
         self._longest = int(self.lengths.max()) if count else 0
         self._unseen: Tensor | None = None
-        self._own_unseen: Tensor | None = None
+        self._own_unseen = None
         if count and int(lengths.min()) < self._width:
             behind = torch.arange(self._width, device=lengths.device) >= lengths[:, None]
             self._unseen = self._minus_infinity(behind)
