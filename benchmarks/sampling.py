@@ -1,4 +1,4 @@
-"""Tokens a second of our sampler: against transformers' `generate` and vLLM on the CPU, and where its time goes.
+"""Tokens a second of our sampler: against transformers' `generate`, vLLM on the CPU, and itself without its compiled step.
 
 Same weights, same prompts, no end, temperature 1, no truncation, a KV cache on every side, float32. vLLM's side is the
 rollout worker's (an actor in .venv-vllm, whose `save_pretrained` folder holds the same weights; prefix caching on, so that
@@ -20,6 +20,7 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -43,12 +44,12 @@ from twins import (
 )
 
 from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.dual_stream.native import native_decoder
 from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.types import Generation, Sampling
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OTHER_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
-PRODUCTS = ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise")
 Clock = Callable[[], float]
 
 
@@ -57,6 +58,12 @@ def sample_ours(model: DualStreamLM, ids: np.ndarray, work: Work, turn: int) -> 
     assert all(one.blocks[0].sampled.shape == (work.group, work.new_tokens, 1) for one in found)
     assert all(one.blocks[0].sampled.all() for one in found)
     return found
+
+
+def sample_by_modules(model: DualStreamLM, ids: np.ndarray, work: Work, turn: int) -> list[Generation]:
+    """Our sampler as it is where there is no C++ compiler."""
+    with mock.patch("paras2s.policy.dual_stream.sampler.native_decoder", return_value=None):
+        return sample_ours(model, ids, work, turn)
 
 
 def sample_theirs(model: Qwen2ForCausalLM, ids: np.ndarray, work: Work, turn: int) -> Tensor:
@@ -122,10 +129,11 @@ def check(ours: DualStreamLM, theirs: Qwen2ForCausalLM, vllm: Vllm | None, ids: 
     state, _ = ours.hidden(ours.embed(no_audio, x, None, None), torch.arange(x.shape[1]).expand(x.shape))
     here, there = (logits.log_softmax(-1) for logits in (ours.text_logits(state), theirs(x).logits))
     apart = {"over all next tokens": float((here - there).abs().max())}
-    blocks = [one.blocks[0] for one in sample_ours(ours, ids, work, 0)]
-    tokens = torch.from_numpy(np.concatenate([block.tokens[..., 0] for block in blocks]))
-    said = torch.from_numpy(np.concatenate([block.behaviour_logp[..., 0] for block in blocks]))
-    apart["of the tokens we sampled"] = worst(theirs, ids, tokens, said)
+    for name, how in {"of the tokens we sampled": sample_ours, "of those our modules sampled": sample_by_modules}.items():
+        blocks = [one.blocks[0] for one in how(ours, ids, work, 0)]
+        tokens = torch.from_numpy(np.concatenate([block.tokens[..., 0] for block in blocks]))
+        said = torch.from_numpy(np.concatenate([block.behaviour_logp[..., 0] for block in blocks]))
+        apart[name] = worst(theirs, ids, tokens, said)
     if vllm is not None:
         answers = [one for group in vllm.sample(ids, work, 0) for one in group]
         tokens, said = (torch.from_numpy(np.stack([one[part] for one in answers])) for part in (0, 1))
@@ -135,16 +143,11 @@ def check(ours: DualStreamLM, theirs: Qwen2ForCausalLM, vllm: Vllm | None, ids: 
         raise SystemExit("they do not compute the same model; their speeds cannot be compared")
 
 
-def products_s(work: Callable[[], object]) -> float:
-    """Seconds that the products with the weights of one call take by themselves."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        work()
-    return sum(row.self_cpu_time_total for row in profile.key_averages() if row.key in PRODUCTS) / 1e6
-
-
 def compare(work: Work, repeats: int, now: Clock, processor: bool) -> None:
     ours, ids = our_model(seed=0).eval(), prompt_ids(work, seed=0)
     theirs = their_model(ours).eval()
+    if native_decoder(ours, work.prompt_tokens + work.new_tokens) is None:
+        print("no C++ compiler: ours is our modules")
     print(f"{count_parameters(ours):.1f} M parameters; {work}")
     with tempfile.TemporaryDirectory() as folder:
         vllm = Vllm(theirs, Path(folder), work, 1 if processor else THREADS) if OTHER_PYTHON.exists() else None
@@ -162,6 +165,7 @@ def compare(work: Work, repeats: int, now: Clock, processor: bool) -> None:
 
         sides = {
             "ours": timed(now, lambda turn: sample_ours(ours, ids, work, turn)),
+            "our modules": timed(now, lambda turn: sample_by_modules(ours, ids, work, turn)),
             "transformers": timed(now, lambda turn: sample_theirs(theirs, ids, work, turn)),
         }
         if vllm is not None:
@@ -171,15 +175,14 @@ def compare(work: Work, repeats: int, now: Clock, processor: bool) -> None:
     for name, found in rates.items():
         times = statistics.median(rates["ours"]) / statistics.median(found)
         print(f"{name:12s} {spread(found, 0)} tokens/s" + (f"; ours / {name}: {times:.2f}" if name != "ours" else ""))
-    bound(ours, ids, work, now, {name: statistics.median(taken) for name, taken in seconds.items()})
+    bound(ours, work, now, {name: statistics.median(taken) for name, taken in seconds.items()})
 
 
-def bound(ours: DualStreamLM, ids: np.ndarray, work: Work, now: Clock, seconds: dict[str, float]) -> None:
-    """What the products with the weights alone would take: as they run here, and at the machine's best."""
-    taken = products_s(lambda: sample_ours(ours, ids, work, 1))
+def bound(ours: DualStreamLM, work: Work, now: Clock, seconds: dict[str, float]) -> None:
+    """The time that the products with the weights alone would take at the machine's best."""
     read = work.prompts * (work.prompt_tokens + work.group * (work.new_tokens - 1))
     flop = products_flop(ours, read, work.tokens)
-    print(f"products with the weights: {flop / 1e9:.0f} GFLOP; of our {seconds['ours']:.2f} s they take {taken:.2f} s")
+    print(f"products with the weights: {flop / 1e9:.0f} GFLOP, of our {seconds['ours']:.2f} s")
     for name, peak in peak_flops(now).items():
         print(f"  at the {peak / 1e9:.0f} GFLOP/s of a large product by {name}: {flop / peak:.2f} s, nothing else ", end="")
         print(", ".join(f"{other / (flop / peak):.1f} x {side}" for side, other in seconds.items() if side != "ours"))

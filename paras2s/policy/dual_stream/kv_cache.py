@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as fn
@@ -66,6 +67,13 @@ class AnswerCache:
         return self._mask
 
 
+def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    if like.dtype == torch.float32 and like.device.type == "cpu":
+        # numpy leaves it to the system to clear a page when it is first touched, and asks for large pages.
+        return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+    return like.new_zeros(shape)
+
+
 class DecodeCache:
     """Answers that grow by one step at a time, beside the prompts they stand behind, each stored once for its group.
 
@@ -73,21 +81,25 @@ class DecodeCache:
     group is admitted to a free seat and leaves it with its last answer, so that others can enter while answers grow.
     Scores over the prompt are products of a whole group's queries with one prompt's keys, so that a prompt is read once
     a step and not once an answer.
+
+    What an answer has written is moved together when others leave, which `attend` reads faster; `in_place`, for a decoder
+    with an attention of its own, it stays at its place.
     """
 
-    def __init__(self, like: PromptCache, seats: int, group_size: int, capacity: int, prompt_width: int) -> None:
+    def __init__(
+        self, like: PromptCache, seats: int, group_size: int, capacity: int, prompt_width: int, in_place: bool = False
+    ) -> None:
         key = like.pairs[0][0]
         _, heads, _, size = key.shape
         of_prompts, of_answers = (len(like.pairs), seats, heads), (len(like.pairs), seats * group_size, heads)
-        self.prompt_keys = key.new_zeros((*of_prompts, prompt_width, size))
-        self.prompt_values = torch.zeros_like(self.prompt_keys)
-        self.keys = key.new_zeros((*of_answers, capacity, size))
-        self.values = torch.zeros_like(self.keys)
-        self.group_size, self.seats = group_size, seats
+        self.prompt_keys, self.prompt_values = (_zeros((*of_prompts, prompt_width, size), key) for _ in range(2))
+        self.keys, self.values = (_zeros((*of_answers, capacity, size), key) for _ in range(2))
+        self.group_size, self.seats, self.in_place = group_size, seats, in_place
         self.prompt_lengths = torch.zeros(seats, dtype=torch.long, device=key.device)
         # Of the rows there are: where each stands in [seats, G], and how many steps it has.
         self.places = torch.zeros(0, dtype=torch.long, device=key.device)
         self.lengths = torch.zeros(0, dtype=torch.long, device=key.device)
+        self._own_unseen: Tensor | None = None
         self._settle()
 
     @property
@@ -113,13 +125,12 @@ class DecodeCache:
         """Moves on by one step, after all layers have read it."""
         self.lengths = self.lengths + 1
         self._longest += 1
-        if self._own_unseen is not None:
-            self._mask_own()
+        self._own_unseen = None
 
     def select(self, rows: Tensor) -> None:
         """Drop all rows but these, in ascending order."""
         count = len(rows)
-        for held in (self.keys, self.values):
+        for held in () if self.in_place else (self.keys, self.values):
             written = held[:, : len(self.places), :, : self._longest]
             held[:, :count, :, : self._longest] = written.index_select(1, rows)
         self.places, self.lengths = self.places[rows], self.lengths[rows]
@@ -128,6 +139,9 @@ class DecodeCache:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One step, L = 1; the caller calls `advance` once all layers are through."""
         width, stop, (rows, heads, _, size) = self._width, self._longest + 1, k.shape
+        if self._uneven and self._own_unseen is None:
+            behind = torch.arange(stop, device=self.lengths.device) > self.lengths[:, None]
+            self._own_unseen = self._minus_infinity(behind)
         if self._own_unseen is None:
             self.keys[layer, :rows, :, self._longest], self.values[layer, :rows, :, self._longest] = k[:, :, 0], v[:, :, 0]
         else:
@@ -158,16 +172,11 @@ class DecodeCache:
         self._width = int(lengths.max()) if count else 0
         self._longest = int(self.lengths.max()) if count else 0
         self._unseen: Tensor | None = None
-        self._own_unseen: Tensor | None = None
+        self._own_unseen = None
         if count and int(lengths.min()) < self._width:
             behind = torch.arange(self._width, device=lengths.device) >= lengths[:, None]
             self._unseen = self._minus_infinity(behind)
-        if count and int(self.lengths.min()) < self._longest:
-            self._mask_own()
-
-    def _mask_own(self) -> None:
-        behind = torch.arange(self._longest + 1, device=self.lengths.device) > self.lengths[:, None]
-        self._own_unseen = self._minus_infinity(behind)
+        self._uneven = bool(count) and int(self.lengths.min()) < self._longest
 
     def _minus_infinity(self, where: Tensor) -> Tensor:
         zeros = torch.zeros(where.shape, dtype=self.keys.dtype, device=where.device)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import DecodeCache, PromptCache
 from paras2s.policy.dual_stream.logprobs import pad_prompts
+from paras2s.policy.dual_stream.native import native_decoder
 from paras2s.policy.dual_stream.network import DualStreamNetwork
 from paras2s.policy.types import Generation, Prompt, Sampling, slot_names
 from paras2s.types import AUDIO, TEXT, Block
@@ -58,6 +60,48 @@ def check_request(prompts: Sequence[Prompt], group_size: int, sampling: Sampling
         raise PolicyError(f"there must be a prompt, and seeds must be [{len(prompts)}][{group_size}]")
     if min(sampling.text_temperature, sampling.audio_temperature) <= 0:
         raise PolicyError("temperatures must be above 0; for a nearly greedy answer use 0.01")
+
+
+class Decoder(Protocol):
+    """A decoder reads one token of each answer behind its prompt, and draws the next."""
+
+    # Whether it reads a cache whose answers stay in place, so that one that ends leaves at no cost.
+    in_place: bool
+
+    def step(self, tokens: Tensor, position: Tensor, cache: DecodeCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
+        """States of the text [n, 1, d] (n, 0, d where it is not wanted) and the audio [n, d], if any, behind tokens [n, S]."""
+
+    def draw_text(self, state: Tensor, temperature: float, top_k: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Index in the text's range [n] and its log-prob [n], from states [n, d] and uniforms [n]."""
+
+    def draw_audio(self, state: Tensor, temperature: float, top_k: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Index in each slot's range [n, K] and its log-prob [n, K], from states [n, d] and uniforms [n, K]."""
+
+
+class ModelDecoder:
+    """A decoder that runs the model's own modules, on any device and in any precision."""
+
+    in_place = False
+
+    def __init__(self, model: DualStreamNetwork) -> None:
+        self.model = model
+
+    def step(self, tokens: Tensor, position: Tensor, cache: DecodeCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
+        """See `Decoder.step`."""
+        x = self.model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
+        text, audio = self.model.hidden(x, position[:, None], cache, text_steps=int(with_text))
+        return text, None if audio is None else audio[:, -1]
+
+    def draw_text(self, state: Tensor, temperature: float, top_k: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Decoder.draw_text`."""
+        return pick(self.model.text_logits(state), temperature, uniform, top_k)
+
+    def draw_audio(self, state: Tensor, temperature: float, top_k: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Decoder.draw_audio`."""
+        slots = enumerate(self.model.audio_logits(state))
+        found = [pick(logits, temperature, uniform[:, slot], top_k) for slot, logits in slots]
+        index, logp = zip(*found, strict=True)
+        return torch.stack(index, 1), torch.stack(logp, 1)
 
 
 @dataclass
@@ -106,50 +150,49 @@ def sample(
     config, device = model.dual_config, model.lm_head.weight.device
     rows, slots, steps = len(prompts) * group_size, 1 + config.num_codebooks, sampling.max_steps
     uniforms = uniforms_of(seeds, steps, slots).to(device)
-    tokens_of = torch.full((rows, steps, slots), config.pad_id, device=device)
-    sampled_of = torch.zeros(rows, steps, slots, dtype=torch.bool, device=device)
-    logp_of = torch.zeros(rows, steps, slots, dtype=torch.float64, device=device)
-    ended = torch.zeros(rows, dtype=torch.bool, device=device)
-    admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size))
+    recorded: list[tuple[Tensor, ...]] = []
+    decoder: Decoder = native_decoder(model, max(prompt.length for prompt in prompts) + steps) or ModelDecoder(model)
+    admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size), decoder.in_place)
     here, cache = admission.admit(None)
     while True:
-        drawn, sampled, logp = _draw(model, here, uniforms[here.answer, here.step], sampling)
+        drawn, sampled, logp = _draw(decoder, config, here, uniforms[here.answer, here.step], sampling)
         drawn, sampled = torch.where(here.done[:, None], config.pad_id, drawn), sampled & ~here.done[:, None]
-        tokens_of[here.answer, here.step], sampled_of[here.answer, here.step] = drawn, sampled
-        logp_of[here.answer, here.step] = torch.where(sampled, logp, 0.0)
+        ends = _ends(config, drawn, sampled, sampling.speak)
+        recorded.append((here.answer, here.step, drawn, sampled, logp, ends))
         here.text_done = here.text_done | (drawn[:, 0] == config.text_eos_id)
-        ended[here.answer] |= _ends(config, drawn, sampled, sampling.speak)
-        here.done = here.done | ended[here.answer] | (here.step == steps - 1)
+        here.done = here.done | ends | (here.step == steps - 1)
         finished = int(here.done.sum())
         if finished == len(here.done) and not admission.waiting:
-            return _pack(config, (tokens_of, sampled_of, logp_of, ended), group_size, seeds)
-        # Answers leave in bulk: moving the cache costs more than a few idle rows. None goes on behind the last step, for
-        # which there is no room.
-        if 8 * finished >= len(here.done) or (finished and bool((here.step == steps - 1).any())):
+            return _pack(config, _by_answer(config, recorded, (rows, steps, slots)), group_size, seeds)
+        # Answers leave in bulk where the cache is moved, which costs more than a few idle rows. None goes on behind the last
+        # step, for which there is no room.
+        if finished and (decoder.in_place or 8 * finished >= len(here.done) or bool((here.step == steps - 1).any())):
             remaining = (~here.done).nonzero()[:, 0]
             drawn = drawn[remaining]
             here.select(remaining)
             cache.select(remaining)
         if len(here.done):
-            _step(model, here, drawn, cache)
+            _step(decoder, here, drawn, cache)
         if admission.waiting and admission.room(len(here.done), cache):
             here, cache = admission.admit((here, cache))
 
 
-def _step(model: DualStreamNetwork, here: _Rows, tokens: Tensor, cache: DecodeCache) -> None:
+def _step(decoder: Decoder, here: _Rows, tokens: Tensor, cache: DecodeCache) -> None:
     """Read the tokens [n, S] that were drawn; `here` then stands before its next step."""
-    x = model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
-    text, audio = model.hidden(x, here.position[:, None], cache, text_steps=int(not here.text_done.all()))
+    with_text = not bool(here.text_done.all())
+    here.text_state, here.audio_state = decoder.step(tokens, here.position, cache, with_text)
     cache.advance()
-    here.text_state, here.audio_state = text[:, -1:], None if audio is None else audio[:, -1]
     here.step, here.position = here.step + 1, here.position + 1
 
 
 class _Admission:
     """Prompts that wait, and how their groups enter the batch."""
 
-    def __init__(self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int) -> None:
+    def __init__(
+        self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int, in_place: bool
+    ) -> None:
         self.model, self.prompts, self.group_size, self.steps, self.rows = model, prompts, group_size, steps, rows
+        self.in_place = in_place
         at_once = min(len(prompts), rows // group_size)
         # A seat is held by the longest answer of its group; with twice the seats the others' rows are not left idle.
         self.seats = at_once if at_once == len(prompts) else 2 * at_once
@@ -189,7 +232,7 @@ class _Admission:
             audio_state=None if audio_state is None else audio_state[of, last],
         )
         if present is None:
-            cache = DecodeCache(read, self.seats, self.group_size, self.steps, self.width)
+            cache = DecodeCache(read, self.seats, self.group_size, self.steps, self.width, self.in_place)
             cache.admit(read)
             return new, cache
         here, cache = present
@@ -198,25 +241,26 @@ class _Admission:
         return here, cache
 
 
-def _draw(model: DualStreamNetwork, here: _Rows, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor, Tensor]:
+def _draw(
+    decoder: Decoder, config: DualStreamConfig, here: _Rows, uniform: Tensor, sampling: Sampling
+) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, sampled mask and log-probs [n, S] of one step; `uniform` is [n, S]; text states are [n, 0, d] behind texts."""
-    config = model.dual_config
     tokens = torch.full(uniform.shape, config.pad_id, device=uniform.device)
     sampled = torch.zeros(uniform.shape, dtype=torch.bool, device=uniform.device)
     logp = torch.zeros(uniform.shape, dtype=torch.float64, device=uniform.device)
     tokens[:, 0] = config.blank_id
     if here.text_state.shape[1]:
-        logits = model.text_logits(here.text_state[:, 0])
-        index, logp[:, 0] = pick(logits, sampling.text_temperature, uniform[:, 0], sampling.text_top_k)
+        state = here.text_state[:, 0]
+        index, logp[:, 0] = decoder.draw_text(state, sampling.text_temperature, sampling.text_top_k, uniform[:, 0])
         tokens[:, 0] = torch.where(here.text_done, config.blank_id, index + config.text_range[0])
         sampled[:, 0] = ~here.text_done
     if here.audio_state is None:
         return tokens, sampled, logp
     with_audio = (here.step >= config.audio_delay_steps) & sampling.speak
     if with_audio.any():
-        for slot, logits in enumerate(model.audio_logits(here.audio_state), 1):
-            index, logp[:, slot] = pick(logits, sampling.audio_temperature, uniform[:, slot], sampling.audio_top_k)
-            tokens[:, slot] = index + config.audio_ranges[slot - 1][0]
+        state, how = here.audio_state, (sampling.audio_temperature, sampling.audio_top_k)
+        index, logp[:, 1:] = decoder.draw_audio(state, *how, uniform[:, 1:])
+        tokens[:, 1:] = index + torch.tensor([start for start, _ in config.audio_ranges], device=index.device)
         ended = torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
         tokens[:, 2:] = torch.where((ended | ~with_audio)[:, None], config.pad_id, tokens[:, 2:])
         sampled[:, 1] = with_audio
@@ -230,6 +274,21 @@ def _ends(config: DualStreamConfig, tokens: Tensor, sampled: Tensor, speak: bool
     if config.num_codebooks and speak:
         return sampled[:, 1] & torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
     return sampled[:, 0] & torch.isin(tokens[:, 0], torch.tensor(config.text_end_ids, device=tokens.device))
+
+
+def _by_answer(
+    config: DualStreamConfig, recorded: Sequence[tuple[Tensor, ...]], shape: tuple[int, int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, mask and log-probs [N, T, S] and which answers ended [N], of what was drawn step by step."""
+    answer, step, drawn, sampled, logp, ends = (torch.cat(parts) for parts in zip(*recorded, strict=True))
+    tokens_of = torch.full(shape, config.pad_id, device=answer.device)
+    sampled_of = torch.zeros(shape, dtype=torch.bool, device=answer.device)
+    logp_of = torch.zeros(shape, dtype=torch.float64, device=answer.device)
+    ended = torch.zeros(shape[0], dtype=torch.bool, device=answer.device)
+    tokens_of[answer, step], sampled_of[answer, step] = drawn, sampled
+    logp_of[answer, step] = torch.where(sampled, logp, 0.0)
+    ended[answer[ends]] = True
+    return tokens_of, sampled_of, logp_of, ended
 
 
 def _pack(
