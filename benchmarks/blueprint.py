@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import soundfile
+from figures import Figure, add_json_option, write_figures
 
 from paras2s.audio.clip import read_clip
 from paras2s.audio.pitch import track_pitch
@@ -102,13 +103,14 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="a checkout of the authors' release")
     parser.add_argument("--trace-python", default=sys.executable, help="a Python with what it needs")
     parser.add_argument("--repeats", type=int, default=3)
+    add_json_option(parser)
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     paths: list[Path] = options.clips
     audio_s = sum(read_clip(path).duration_s for path in paths)
     signals, full = ("pitch", "loudness", "quality"), ("pitch", "loudness", "quality", "words")
     ours(paths[:1], full)
-    took: dict[str, list[float]] = {"signals": [], "whole": [], "theirs": []}
+    took: dict[str, list[float]] = {"signals": [], "full": [], "theirs": []}
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         waves = [Path(folder) / f"{path.stem}.wav" for path in paths]
@@ -118,7 +120,7 @@ def main() -> None:
         for _ in range(options.repeats):
             took_s, blueprints = ours(waves, signals)
             took["signals"].append(took_s)
-            took["whole"].append(ours(waves, full)[0])
+            took["full"].append(ours(waves, full)[0])
             if options.trace:
                 found = theirs(options.trace_python, options.trace, waves)
                 took["theirs"].append(sum(found[key] for key in ("quality_s", "pitch_s", "loudness_s")))
@@ -127,6 +129,11 @@ def main() -> None:
     print(
         f"ours, with Whisper tiny: {spread(took['whole'])} s, real-time factor {statistics.median(took['whole']) / audio_s:.3f}"
     )
+    figures = [
+        Figure("pitch, loudness and DNSMOS", "s", took["signals"], took["theirs"], "TRACE's release", least_ratio=8.0),
+        Figure("the same, with Whisper tiny", "s", took["full"]),
+        Figure("real-time factor, with Whisper tiny", "", [one / audio_s for one in took["full"]]),
+    ]
     if options.trace:
         ratio = statistics.median(took["theirs"]) / statistics.median(took["signals"])
         shares = ", ".join(f"{key[:-2]} {found[key]:.2f}" for key in ("quality_s", "pitch_s", "loudness_s"))
@@ -134,13 +141,17 @@ def main() -> None:
         for name, keys, at in (("a MOS", QualityExtractor.keys, slice(0, 4)), ("LUFS", (INTEGRATED,), slice(4, 5))):
             mine = [[blueprint.value(key) for key in keys] for blueprint in blueprints]
             pairs = [pair for row, its in zip(mine, found["rows"], strict=True) for pair in zip(row, its[at], strict=True)]
-            print(f"largest difference of {name}: {max(abs(one - other) for one, other in pairs):.4f}")
+            apart = max(abs(one - other) for one, other in pairs)
+            print(f"largest difference of {name}: {apart:.4f}")
+            figures.append(Figure(f"largest difference of {name} from TRACE's release", "", [apart], at_most=0.01))
     for path, blueprint in zip(paths, blueprints, strict=True):
         mean_hz, (harvest_hz, pyin_hz, apart) = blueprint.value(MEAN), other_trackers_hz(path)
         print(
             f"{path.name}: mean pitch {mean_hz:.1f} Hz; Harvest {harvest_hz:.1f} ({100 * (mean_hz / harvest_hz - 1):+.1f} %), "
             f"pYIN {pyin_hz:.1f} ({100 * (mean_hz / pyin_hz - 1):+.1f} %; {100 * apart:+.1f} % where both hear a voice)"
         )
+        figures.append(Figure(f"{path.stem}: mean pitch beside WORLD's Harvest", "%", [100 * (mean_hz / harvest_hz - 1)]))
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":
