@@ -132,9 +132,8 @@ def growth_part(run: Mapping[str, Any] | None) -> str:
     ]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     for row in run["growth"]:
-        columns = [
-            " / ".join(number(one[key]) for one in row["points"]) for key in ("size", "wall_s", "processor_s", "peak_mib")
-        ]
+        columns = [" / ".join(f"{one['size']:g}" for one in row["points"])]
+        columns += [" / ".join(number(one[key]) for one in row["points"]) for key in ("wall_s", "processor_s", "peak_mib")]
         fitted = f"{row['exponent_s']:.2f} ({row['expected']})"
         cells = [row["stage"], row["variable"], *columns, fitted, f"{row['exponent_mib']:.2f}", row["bend"]]
         lines.append("| " + " | ".join(cells) + " |")

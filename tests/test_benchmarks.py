@@ -143,3 +143,18 @@ def test_a_part_of_a_document_is_replaced_and_no_other_line(every: ModuleType) -
     assert every.tables.put_between(text, "x", "new\n") == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
     with pytest.raises(ValueError, match="'y'"):
         every.tables.put_between(text, "y", "new")
+
+
+def test_exponents_and_bends(every: ModuleType) -> None:
+    growth = importlib.import_module("growth")
+    row = growth.Row("a stage", "queries", (2, 4, 8), "2")
+    points = [{"size": n, "wall_s": n, "processor_s": n**2, "peak_mib": 10 * n} for n in row.sizes]
+    found = growth.fit(row, points)
+    assert (found["exponent_s"], found["exponent_mib"], found["bend"]) == (pytest.approx(2), pytest.approx(1), "")
+    points[2]["processor_s"] = 4 * points[1]["processor_s"] * 2
+    assert growth.fit(row, points)["bend"] == "at 4: 2.0, then 3.0"
+    run = {"command": "python benchmarks/growth.py", "taken": {"machine": "m", "commit": "c"}, "growth": [found]}
+    line = every.tables.growth_part(run).splitlines()[-1]
+    assert line.split(" | ")[2:6] == ["2 / 4 / 8", "2.00 / 4.00 / 8.00", "4.00 / 16.0 / 128", "20.0 / 40.0 / 80.0"]
+    assert line.endswith("| 2.00 (2) | 1.00 |  |")
+    assert all(one.sizes == tuple(sorted(one.sizes)) for one in growth.ROWS)
