@@ -212,17 +212,23 @@ def fit(row: Row, points: list[dict[str, float]]) -> dict[str, Any]:
     return {**asdict(row), "points": points, **more, "bend": bend}
 
 
+def run_point(number: int, size: int, folder: Path) -> str:
+    """Output of one point's process, whose threads wait asleep, as those of the command line do."""
+    command = [sys.executable, __file__, "--point", str(number), str(size), "--world", str(folder)]
+    environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise SystemExit(f"point {number}, {size}: {done.stderr.strip()[-2000:]}")
+    return done.stdout
+
+
 def measure_row(number: int, folder: Path, repeats: int) -> dict[str, Any]:
     """Medians of every size, sizes in turns."""
     row = ROWS[number]
     found: dict[int, list[dict[str, float]]] = {size: [] for size in row.sizes}
     for _ in range(repeats):
         for size in row.sizes:
-            command = [sys.executable, __file__, "--point", str(number), str(size), "--world", str(folder)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"{row.stage}, {size}: {done.stderr.strip()[-2000:]}")
-            found[size].append(json.loads(done.stdout.splitlines()[-1]))
+            found[size].append(json.loads(run_point(number, size, folder).splitlines()[-1]))
     points = [{key: statistics.median(one[key] for one in ones) for key in ones[0]} for ones in found.values()]
     return fit(row, points)
 
@@ -244,7 +250,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         # A process of its own for this, too: what it loads would count as free memory.
-        subprocess.run([sys.executable, __file__, "--point", "-1", "0", "--world", name], check=True, stdout=subprocess.DEVNULL)
+        run_point(-1, 0, Path(name))
         rows = []
         for number, row in enumerate(ROWS):
             if options.only and row.stage not in options.only:
