@@ -25,6 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from figures import Figure, add_json_option, write_figures
 from tiny.endpoint import Say, ScriptedEndpoint, said
 
 from paras2s.configs.schema.curation import CurationConfig, VoiceConfig
@@ -110,6 +111,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=10_000)
     parser.add_argument("--latency", type=float, default=0.5)
     parser.add_argument("--estimate", type=int, default=500)
+    add_json_option(parser)
     sent = parser.parse_args()
     here, there = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(there, sent.latency))
@@ -135,6 +137,13 @@ def main() -> None:
     here.send(None)
     print(f"at most {here.recv()} calls under way at once; this process took at most {memory_mib():.0f} MiB")
     server.join()
+    found = [
+        Figure(f"{sent.sentences} sentences through the text filters", "s", [took_s]),
+        Figure("calls", "calls/s", [calls / took_s], more_is_better=True),
+        Figure("most memory", "MiB", [memory_mib()]),
+        Figure(f"estimate for {sent.estimate} sentences", "USD", [usd or 0.0], [full_usd], "the ledger"),
+    ]
+    write_figures(sent.json, found)
 
 
 def replace_folder(config: CurationConfig, folder: Path) -> CurationConfig:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from figures import Figure, add_json_option, write_figures
 from rich.console import Console
 
 from paras2s.bench.paras2s.contrasts import open_runner, policy_system
@@ -30,19 +31,22 @@ def with_contrasts(config: RunConfig, contrasts: int) -> RunConfig:
     return config.model_copy(update={"warmup": warmup, "run_dir": config.run_dir / "demonstrations" / str(contrasts)})
 
 
-def describe(name: str, rows: list[AnswerRow]) -> None:
+def describe(name: str, rows: list[AnswerRow]) -> list[Figure]:
     scores = summarise(rows)
     cells = [f"{category} {one.estimate.mean:.2f}" for category, one in scores.categories.items() if one.estimate.mean]
     overall = scores.overall.estimate
     mean = "-" if overall.mean is None else f"{overall.mean:.2f} ± {overall.standard_error or 0:.2f}"
     print(f"{name:28s} {mean}  ({', '.join(cells)}; {overall.n} of {scores.overall.n_asked} scored)", flush=True)
+    return [] if overall.mean is None else [Figure(f"{name}: score", "1 to 5", [overall.mean], more_is_better=True)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a finished run")
     parser.add_argument("--contrasts", type=int, nargs="+", default=[4, 8, 20], help="a category")
+    add_json_option(parser)
     options = parser.parse_args()
+    found = []
     config = load_config(options.folder / "config.resolved.yaml").model_copy(update={"run_dir": options.folder})
     dataset = load_dataset(options.folder / "data")
     model = RewardModel.load(options.folder / "reward")
@@ -50,9 +54,10 @@ def main() -> None:
         run = Run(with_contrasts(config, contrasts), Console(), quiet=True)
         policy = run_warmup(run, dataset)
         rows = open_runner(run, dataset, model, "test").bench("sft", policy_system(run, dataset, policy))
-        describe(f"SFT, {contrasts} contrasts", rows)
+        found += describe(f"SFT, {contrasts} contrasts", rows)
     for name in ("sft", "aligned"):
-        describe(f"the run's own {name}", load_rows(options.folder / "bench" / f"{name}.jsonl"))
+        found += describe(f"the run's own {name}", load_rows(options.folder / "bench" / f"{name}.jsonl"))
+    write_figures(options.json, found)
 
 
 if __name__ == "__main__":

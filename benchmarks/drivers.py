@@ -11,13 +11,12 @@ The score is the mean reward over the last third of a run; repeats have seeds of
 Sampler and learner share this machine's cores. So what is hidden is the judge's latency, and hardly any of the learning:
 see `--judge-s 0`.
 
-    python benchmarks/drivers.py [--steps 24] [--repeats 5] [--json FILE]
+    python benchmarks/drivers.py [--steps 24] [--repeats 5]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from figures import Figure, add_json_option, write_figures
 from rich.console import Console
 
 from paras2s.audio.prosody import UTTERANCE_DIM
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--judge-s", type=float, default=1.0, help="seconds that the judge takes")
     parser.add_argument("--staleness", type=int, default=1, help="of the asynchronous driver")
     parser.add_argument("--threads", type=int, help="of sampler and of learner; else all cores each")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    add_json_option(parser)
     options = parser.parse_args()
     drivers = {"sync": 0, "async": options.staleness}
     workers.RewardWorker = slow_worker(options.judge_s)
@@ -217,10 +217,14 @@ def main() -> None:
     apart = mean_error([final_reward(b) - final_reward(a) for a, b in zip(runs["sync"], runs["async"], strict=True)])
     print(f"sync / async: {ratios['median_s']:.2f} times the seconds by medians, {ratios['mean_of_all_s']:.2f} over all steps; "
           f"async scores {shown(*apart)} more on the same seeds")  # fmt: skip
-    if options.json:
-        settings = {key: value for key, value in vars(options).items() if key != "json"}
-        written = {"settings": settings, "parameters": count, **found, "ratios": ratios, "score_difference": apart}
-        options.json.write_text(json.dumps(written, indent=2) + "\n")
+    later = {name: [row["seconds"] for run in rows for row in run[2:]] for name, rows in runs.items()}
+    scores = {name: [final_reward(run) for run in rows] for name, rows in runs.items()}
+    name = f"a step with a judge of {options.judge_s:g} s"
+    figures = [
+        Figure(name, "s", later["async"], later["sync"], "synchronous", least_ratio=1.3),
+        Figure("reward of the last steps", "1 to 5", scores["async"], scores["sync"], "synchronous", more_is_better=True),
+    ]
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from figures import Figure, add_json_option, write_figures
 from twins import (
     EOS_ID,
     PAD_ID,
@@ -200,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="timed steps of each side, after one that is not")
     parser.add_argument("--micro-batch", type=int, default=ANSWERS, help="answers in TRL's micro-batch")
+    add_json_option(parser)
     options = parser.parse_args()
     turns = options.repeats + 1
     print(f"{count_parameters(our_model(seed=0)):.1f} M parameters; {WORK}")
@@ -219,10 +221,12 @@ def main() -> None:
             print(f"  step {turn} {name:4s} {taken:6.2f} s, mean reward {reward:.3f}, gradient {norm:.3f}", flush=True)
             if turn:
                 seconds[name].append(taken)
+    peaks_mib = {}
     for name, wire in wires.items():
         taken, memory = seconds[name], wire.recv()
         if name == "ours":
             memory, rate, peaks = memory
+        peaks_mib[name] = memory
         print(
             f"{name:4s} {np.median(taken):.2f} s a step, median of {len(taken)} ({min(taken):.2f} to {max(taken):.2f}); "
             f"peak {memory:.0f} MiB"
@@ -232,6 +236,20 @@ def main() -> None:
     print(f"our learner's products: {rate / 1e9:.0f} GFLOP/s, of one large product's {shares}")
     for process in processes:
         process.join()
+    found = [
+        Figure("a GRPO step", "s", seconds["ours"], seconds["TRL"], "TRL", least_ratio=2.0),
+        Figure("most memory", "MiB", [peaks_mib["ours"]], [peaks_mib["TRL"]], "TRL", least_ratio=1 / 0.7),
+    ]
+    for name, peak in peaks.items():
+        figure = (
+            "the learner's products with the weights",
+            "GFLOP/s",
+            [rate / 1e9],
+            [peak / 1e9],
+            f"one large product by {name}",
+        )
+        found.append(Figure(*figure, more_is_better=True))
+    write_figures(options.json, found)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from figures import Figure, add_json_option, write_figures
 from tiny.endpoint import Cut, Fail, Raw, Say, ScriptedEndpoint
 
 from paras2s.clients.chat import LLMClient, Message, Reply, Request
@@ -28,6 +29,8 @@ from paras2s.reward.judges.parsing import PAIR_SCHEMA, read_pair
 from paras2s.utils.cache import JsonCache
 
 VERDICT = json.dumps({"reasoning": "x" * 300, "content": "1", "voice_quality": "both_good", "paralinguistics": "2"})
+# 1,000 calls, 64 at once: sixteen turns of 0.5 s are 8.0 s, so this leaves 13 ms a turn for everything else.
+LIMIT_S = 8.2
 FAILURES = (Fail(500), Fail(429), Cut(), Raw(b'{"id": "x", "cho'))
 
 
@@ -71,8 +74,10 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--latency-s", type=float, default=0.5)
     parser.add_argument("--repeats", type=int, default=3)
+    add_json_option(parser)
     options = parser.parse_args()
     least_s = options.calls / options.concurrency * options.latency_s
+    found = []
     for failing in (False, True):
         rows = []
         for _ in range(options.repeats):
@@ -85,6 +90,11 @@ def main() -> None:
         print(f"of which {least_s:.2f} s are the endpoint's latency; again {again_s:.2f} s and no call")
         print(f"  verdicts {[row[2] for row in rows]} of {options.calls}, calls {[row[3] for row in rows]}", end=", ")
         print(f"at most {max(row[4] for row in rows)} at once")
+        name = f"{options.calls} calls{', every fifth fails' if failing else ''}"
+        found.append(Figure(name, "s", first, at_most=None if failing else LIMIT_S))
+        found.append(Figure(f"{name}: verdicts", "", [row[2] for row in rows], at_least=options.calls))
+        found.append(Figure(f"{name}: a second run, from the cache", "s", [row[1] for row in rows]))
+    write_figures(options.json, found)
 
 
 if __name__ == "__main__":

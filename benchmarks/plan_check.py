@@ -28,6 +28,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
+from figures import Figure as BenchmarkFigure
+from figures import add_json_option, write_figures
 from torch.nn import functional as fn
 
 from paras2s.configs.schema.align import ObjectiveConfig
@@ -361,12 +363,19 @@ def predicted_phases(setting: Setting, facts: PolicyFacts, cluster: Cluster) -> 
     return dict(zip(PHASES, means, strict=True)), steps, added
 
 
-def check_steps(facts: PolicyFacts, cluster: Cluster, repeats: int) -> None:
+def check_steps(facts: PolicyFacts, cluster: Cluster, repeats: int) -> list[BenchmarkFigure]:
+    found = []
     print(f"\n{'setting':20s} {'phase':10s} predicted  measured (range)           predicted / measured")
     for setting in SETTINGS:
         said, said_steps, said_bytes = predicted_phases(setting, facts, cluster)
         taken, steps, added = measured_phases(setting, facts, repeats)
         complete = [sum(parts) for parts in zip(*taken.values(), strict=True)]
+        found.append(BenchmarkFigure(f"a step, {setting.name}", "s", complete, [sum(said.values())], "as planned"))
+        found.append(
+            BenchmarkFigure(
+                f"memory that learning adds, {setting.name}", "GiB", [added / cost.GIB], [said_bytes / cost.GIB], "as planned"
+            )
+        )
         for name, expected, seen in [*((p, said[p], taken[p]) for p in PHASES), ("all", sum(said.values()), complete)]:
             median = statistics.median(seen)
             spread = f"({min(seen):.3f} to {max(seen):.3f})"
@@ -374,9 +383,10 @@ def check_steps(facts: PolicyFacts, cluster: Cluster, repeats: int) -> None:
         print(f"{setting.name:20s} {'steps':10s} {said_steps:8.1f}   {steps:8.1f} an answer")
         sizes = f"{said_bytes / cost.GIB:8.2f} GiB {added / cost.GIB:6.2f} GiB added by learning"
         print(f"{setting.name:20s} {'memory':10s} {sizes:40s} {said_bytes / added:.2f}")
+    return found
 
 
-def check_recorded(folder: Path, cluster: Cluster) -> None:
+def check_recorded(folder: Path, cluster: Cluster) -> list[BenchmarkFigure]:
     """Whole steps of earlier runs, whose answers' lengths are in their logs; steps with a look at validation are left out."""
     rates = load_rates()
     print(f"\n{'run':34s}   B   groups   G  predicted  recorded (n)     predicted / recorded")
@@ -400,6 +410,7 @@ def check_recorded(folder: Path, cluster: Cluster) -> None:
         )
     inside = sum(0.75 <= ratio <= 1.25 for ratio in ratios)
     print(f"{inside} of {len(ratios)} within 25 %; ratios {min(ratios):.2f} to {max(ratios):.2f}")
+    return [BenchmarkFigure("planned by recorded seconds of a step", "", ratios)]
 
 
 def main() -> None:
@@ -409,6 +420,7 @@ def main() -> None:
     parser.add_argument("--processor", action="store_true", help="one thread, its processor time: where others compute too")
     parser.add_argument("--shipped", action="store_true", help="predict with the rates of this_machine.yaml")
     parser.add_argument("--recorded", type=Path, help="compare with the runs below this folder, and time no step")
+    add_json_option(parser)
     options = parser.parse_args()
     torch.set_num_threads(1 if options.processor else options.threads)
     if options.processor:
@@ -424,10 +436,8 @@ def main() -> None:
             if isinstance(figure, Figure) and name != "memory_gib":
                 print(f'  {name}: {{value: {figure.value:g}, origin: measured, note: "{figure.note}"}}')
         print(f"for planning/rates.yaml: rewards.reward_model.seconds {reward_s(facts, 3):.2g}")
-    if options.recorded:
-        check_recorded(options.recorded, cluster)
-    else:
-        check_steps(facts, cluster, options.repeats)
+    found = check_recorded(options.recorded, cluster) if options.recorded else check_steps(facts, cluster, options.repeats)
+    write_figures(options.json, found)
 
 
 if __name__ == "__main__":

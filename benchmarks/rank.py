@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from figures import Figure, add_json_option, write_figures
+
 PROGRAM = Path(sys.executable).parent / "paras2s"
 ASPECTS = ("lexical", "paralinguistic", "speech_quality", "standard")
 LIMIT_S = 5.0
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--verdicts", type=Path)
     parser.add_argument("--human", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
+    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "verdicts.csv"
@@ -57,15 +60,18 @@ def main() -> None:
         if options.verdicts:
             more = ["--human", str(options.human)] if options.human else []
             requests.append((f"{options.verdicts.name}", [str(options.verdicts), *more, "--out", f"{folder}/out"]))
+        found = []
         for name, words in requests:
             took_s, used_s = zip(*(seconds_of(words) for _ in range(options.repeats)), strict=True)
             middle_s = statistics.median(took_s)
+            found.append(Figure(name, "s", took_s, at_most=LIMIT_S))
             kept = "within" if middle_s < LIMIT_S else "ABOVE"
             print(
                 f"{name}: {middle_s:.2f} s ({min(took_s):.2f} to {max(took_s):.2f}, n = {len(took_s)}), {kept} {LIMIT_S:g} s",
                 end="; ",
             )
             print(f"of the processor {statistics.median(used_s):.2f} s")
+    write_figures(options.json, found)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from figures import Figure, add_json_option, write_figures
 from torch import Tensor
 from transformers import GenerationConfig, Qwen2ForCausalLM
 from twins import (
@@ -143,7 +144,7 @@ def check(ours: DualStreamLM, theirs: Qwen2ForCausalLM, vllm: Vllm | None, ids: 
         raise SystemExit("they do not compute the same model; their speeds cannot be compared")
 
 
-def compare(work: Work, repeats: int, now: Clock, processor: bool) -> None:
+def compare(work: Work, repeats: int, now: Clock, processor: bool) -> list[Figure]:
     ours, ids = our_model(seed=0).eval(), prompt_ids(work, seed=0)
     theirs = their_model(ours).eval()
     if native_decoder(ours, work.prompt_tokens + work.new_tokens) is None:
@@ -176,6 +177,12 @@ def compare(work: Work, repeats: int, now: Clock, processor: bool) -> None:
         times = statistics.median(rates["ours"]) / statistics.median(found)
         print(f"{name:12s} {spread(found, 0)} tokens/s" + (f"; ours / {name}: {times:.2f}" if name != "ours" else ""))
     bound(ours, work, now, {name: statistics.median(taken) for name, taken in seconds.items()})
+    aims = {"transformers": 3.0, "vLLM": 2.0}
+    return [
+        Figure(f"beside {name}", "tokens/s", rates["ours"], rates[name], name, more_is_better=True, least_ratio=aims.get(name))
+        for name in rates
+        if name != "ours"
+    ]
 
 
 def bound(ours: DualStreamLM, work: Work, now: Clock, seconds: dict[str, float]) -> None:
@@ -191,7 +198,7 @@ def bound(ours: DualStreamLM, work: Work, now: Clock, seconds: dict[str, float])
 # -- one prefill a group ----------------------------------------------------------------------------------------------
 
 
-def prefill(repeats: int, now: Clock) -> None:
+def prefill(repeats: int, now: Clock) -> list[Figure]:
     """Eight answers to a long prompt, and what they would take if they cost its reading once and their own steps."""
     ours, group, steps, long = our_model(seed=0).eval(), 8, 64, 1000
 
@@ -223,12 +230,23 @@ def prefill(repeats: int, now: Clock) -> None:
     wanted = one + (many_short - one_short)
     print(f"G = 8 / (G = 1 + decoding of 7 more, behind a 1-token prompt): {many:.3f} / {wanted:.3f} s = {many / wanted:.2f}")
     print(f"G = 8 / G = 1, first token alone: {many_first / one_first:.2f} (8 prefills would be 8)")
+    name = "G = 8 behind one prompt of 1,000 tokens"
+    return [
+        Figure(
+            name,
+            "s",
+            seconds["G = 8, 1,000-token prompt"],
+            [wanted],
+            "G = 1 and the decoding of seven more",
+            least_ratio=1 / 1.3,
+        )
+    ]
 
 
 # -- continuous batching ----------------------------------------------------------------------------------------------
 
 
-def continuous(repeats: int, now: Clock) -> None:
+def continuous(repeats: int, now: Clock) -> list[Figure]:
     """64 queries of 4 answers, whose ends come by chance: 64 rows that are filled again, and batches of 16 queries."""
     work, rows, often = Work(64, 4, 64, 128), 64, 32
     # Random weights draw all ids about equally often, so one in `often` ends an answer: lengths are geometric, cut at 128.
@@ -261,6 +279,10 @@ def continuous(repeats: int, now: Clock) -> None:
         print(f"{name:12s} {spread(found, 0)} tokens/s")
     times = statistics.median(rates["continuous"]) / statistics.median(rates["batches"])
     print(f"continuous / consecutive batches of {at_once} queries: {times:.2f} times the tokens/s, at most {rows} rows in both")
+    name = f"256 answers of 1 to 128 tokens, {rows} rows at once"
+    return [
+        Figure(name, "tokens/s", rates["continuous"], rates["batches"], f"batches of {at_once} queries", more_is_better=True)
+    ]
 
 
 def main() -> None:
@@ -272,15 +294,17 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prefill", action="store_true")
     what.add_argument("--continuous", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     now = clock_of(options.processor)
     if options.prefill:
-        prefill(options.repeats, now)
+        found = prefill(options.repeats, now)
     elif options.continuous:
-        continuous(options.repeats, now)
+        found = continuous(options.repeats, now)
     else:
         work = Work(prompt_tokens=options.prompt_tokens, new_tokens=options.new_tokens)
-        compare(work, options.repeats, now, options.processor)
+        found = compare(work, options.repeats, now, options.processor)
+    write_figures(options.json, found)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from figures import Figure, add_json_option, write_figures
 from twins import Work, as_prompts, count_parameters, our_model, prompt_ids, seeds_of, spread
 
 WORK = Work(prompts=4, group=8, prompt_tokens=64, new_tokens=64)
@@ -48,7 +49,9 @@ def rate(wires: list[Connection]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    add_json_option(parser)
+    options = parser.parse_args()
+    repeats = options.repeats
     print(f"{count_parameters(our_model(seed=0)):.1f} M parameters; {WORK}, for each worker")
     start: Any = multiprocessing.get_context("spawn")
     wires, processes = [], []
@@ -69,6 +72,8 @@ def main() -> None:
     for wire, process in zip(wires, processes, strict=True):
         wire.send("end")
         process.join()
+    name = "two workers on two cores"
+    write_figures(options.json, [Figure(name, "tokens/s", two, one, "one worker on one", more_is_better=True, least_ratio=1.7)])
 
 
 if __name__ == "__main__":

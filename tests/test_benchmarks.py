@@ -1,12 +1,17 @@
-"""Every name that a benchmark imports from the package exists. Not covered: that benchmarks run, which takes minutes each."""
+"""Every name that a benchmark imports from the package exists, and the documents' tables are those of figures.json.
+
+Not covered: that benchmarks run, which takes minutes each.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -35,3 +40,121 @@ def test_what_a_benchmark_imports_is_there(path: Path) -> None:
             module = importlib.import_module(str(node.module))
             missing += [name.name for name in node.names if not hasattr(module, name.name) and not submodule(module, name.name)]
     assert missing == []
+
+
+# -- figures and tables -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def every(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script all.py, which imports its neighbours."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS[0].parent))
+    return importlib.import_module("all")
+
+
+def test_the_tables_are_those_of_the_figures(every: ModuleType) -> None:
+    """`python benchmarks/all.py --render` renews them."""
+    for path, text in every.tables.rendered(every.load_runs(), every.TITLES).items():
+        assert path.read_text() == text, f"{path.name} was edited by hand between its comments"
+
+
+def test_every_script_is_run_by_all(every: ModuleType) -> None:
+    helpers = {"all.py", "figures.py", "operations.py", "tables.py", "twins.py"}
+    run = {one.script for one in every.BENCHMARKS.values()}
+    assert {path.name for path in BENCHMARKS} - helpers - run == set()
+    assert run - {path.name for path in BENCHMARKS} == set()
+
+
+def test_a_benchmark_that_needs_what_is_not_given_is_not_run(every: ModuleType) -> None:
+    one = every.BENCHMARKS["blueprint"]
+    assert one.command({}) is None
+    command = one.command({"TRACE": "there", "TRACE_PYTHON": "python"})
+    assert command[0] == "benchmarks/blueprint.py"
+    assert command[-4:] == ["--trace", "there", "--trace-python", "python"]
+    assert sum(word.endswith(".flac") for word in command) == 4
+    assert one.shown.endswith("--trace TRACE --trace-python TRACE_PYTHON")
+
+
+def figure(**changes: Any) -> dict[str, Any]:
+    return {"name": "a step", "unit": "s", "ours": [1.0, 3.0, 2.0], **changes}
+
+
+def test_ratios_and_aims(every: ModuleType) -> None:
+    tables = every.tables
+    assert tables.ratio_of(figure()) is None
+    assert tables.ratio_of(figure(other=[5.0])) == 2.5
+    assert tables.ratio_of(figure(other=[5.0], more_is_better=True)) == 0.4
+    assert tables.aim_of(figure(other=[5.0], least_ratio=3.0)) == "ratio at least 3.00: missed"
+    assert tables.aim_of(figure(at_most=2.0)) == "at most 2.00: met"
+    assert tables.aim_of(figure(at_least=2.5)) == "at least 2.50: missed"
+    assert [tables.number(value) for value in (4835.2, 26.84, 1.234, 0.0125, 0.0, 1.9e-6)] == [
+        "4,835", "26.8", "1.23", "0.013", "0", "1.9e-06"
+    ]  # fmt: skip
+
+
+SCRIPT = """
+import argparse
+from figures import Figure, add_json_option, write_figures
+parser = argparse.ArgumentParser()
+parser.add_argument("--fails", action="store_true")
+add_json_option(parser)
+options = parser.parse_args()
+if options.fails:
+    raise SystemExit(1)
+write_figures(options.json, [Figure("a step", "s", [1.0, 3.0, 2.0])], note="more")
+"""
+
+
+def test_a_run_is_stored_with_what_it_belongs_to_and_not_taken_again(
+    every: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, stored = tmp_path / "script.py", tmp_path / "figures.json"
+    script.write_text(SCRIPT)
+    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS[0].parent))
+    one = every.Benchmark("A script", "script.py")
+    assert every.take(one, [str(script), "--fails"], 0) is None
+    run = every.take(one, [str(script)], 1)
+    assert run["command"] == "python benchmarks/script.py"
+    assert run["figures"] == [{"name": "a step", "unit": "s", "ours": [1.0, 3.0, 2.0]}]
+    assert run["note"] == "more"
+    assert run["busy_share_of_cores"] >= 0
+    assert {"commit", "package", "machine", "versions"} == run["taken"].keys()
+    every.save_run("script", 1, run, stored)
+    every.save_run("script", 0, run, stored)
+    runs = every.load_runs(stored)
+    assert list(runs["script"]) == ["0", "1"]
+    assert json.loads(stored.read_text())["schema"] == 1
+    package = run["taken"]["package"]
+    assert every.is_done(runs, "script", 1, package)
+    assert not every.is_done(runs, "script", 1, package + "+edited")
+    assert not every.is_done(runs, "script", 2, package)
+
+
+def test_busy_processes_end_with_their_block(every: ModuleType) -> None:
+    with every.busy_processes(2) as burners:
+        assert [burner.poll() for burner in burners] == [None, None]
+        assert every.processor_s(burners) >= 0
+    assert all(burner.poll() is not None for burner in burners)
+
+
+def test_a_part_of_a_document_is_replaced_and_no_other_line(every: ModuleType) -> None:
+    begin, end = (mark.format(name="x") for mark in (every.tables.BEGIN, every.tables.END))
+    text = f"before\n{begin}\nold\n{end}\nafter\n"
+    assert every.tables.put_between(text, "x", "new\n") == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
+    with pytest.raises(ValueError, match="'y'"):
+        every.tables.put_between(text, "y", "new")
+
+
+def test_exponents_and_bends(every: ModuleType) -> None:
+    growth = importlib.import_module("growth")
+    row = growth.Row("a stage", "queries", (2, 4, 8), "2")
+    points = [{"size": n, "wall_s": n, "processor_s": n**2, "peak_mib": 10 * n} for n in row.sizes]
+    found = growth.fit(row, points)
+    assert (found["exponent_s"], found["exponent_mib"], found["bend"]) == (pytest.approx(2), pytest.approx(1), "")
+    points[2]["processor_s"] = 4 * points[1]["processor_s"] * 2
+    assert growth.fit(row, points)["bend"] == "at 4: 2.0, then 3.0"
+    run = {"command": "python benchmarks/growth.py", "taken": {"machine": "m", "commit": "c"}, "growth": [found]}
+    line = every.tables.growth_part(run).splitlines()[-1]
+    assert line.split(" | ")[2:6] == ["2 / 4 / 8", "2.00 / 4.00 / 8.00", "4.00 / 16.0 / 128", "20.0 / 40.0 / 80.0"]
+    assert line.endswith("| 2.00 (2) | 1.00 |  |")
+    assert all(one.sizes == tuple(sorted(one.sizes)) for one in growth.ROWS)

@@ -1,9 +1,12 @@
-"""Blueprints of many files, in this process or spread over Ray."""
+"""Blueprints of many files, as a stream: in this process, in worker processes, or spread over Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.endpoints import ExtractorConfig
@@ -13,13 +16,19 @@ from paras2s.reward.judges.base import as_clip
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint
 from paras2s.utils.cache import JsonCache
+from paras2s.utils.process_pool import cores
+from paras2s.utils.process_stream import in_chunks, stream_chunks
 
 CHUNK_FILES = 8
+# Workers take seconds to load their models; so many files are measured here before they would have begun.
+FEW_FILES = 32
+
+Measured = Blueprint | str
 
 
 def measure_chunk(
-    paths: Sequence[Path], extractors: Sequence[ExtractorConfig], tone: ToneClassifier | None, cache: Path | None
-) -> list[Blueprint | str]:
+    extractors: Sequence[ExtractorConfig], tone: ToneClassifier | None, cache: Path | None, paths: Sequence[Path]
+) -> list[Measured]:
     """Returns the blueprints of files; for a file that cannot be read, the reason."""
     read: list[Clip | str] = []
     for path in paths:
@@ -37,27 +46,45 @@ def measure_files(
     extractors: Sequence[ExtractorConfig],
     tone: ToneClassifier | None,
     cache: Path | None,
-    on_progress: Callable[[int, int], None],
+    workers: int | None = None,
     ray_address: str | None = None,
     on_ray: bool = False,
-) -> list[Blueprint | str]:
-    """Returns the blueprints of many files, chunk by chunk, or spread over the cores of a Ray cluster."""
-    chunks = [paths[start : start + CHUNK_FILES] for start in range(0, len(paths), CHUNK_FILES)]
-    measured: list[Blueprint | str] = []
+) -> Iterator[tuple[Path, Measured]]:
+    """Yields each file with its blueprint, in order and as they come, so that memory does not grow with their number.
+
+    `workers`: processes of one thread each; None: as many as cores, or none and this process alone for a few files.
+    """
+    # Wrong names and options end the command here, and not in every worker.
+    make_extractors(extractors, tone)
+    work = functools.partial(measure_chunk, extractors, tone, cache)
     if on_ray:
-        import ray
-
-        from paras2s.rollout.workers import start_ray
-
-        start_ray(ray_address)
-        remote = ray.remote(num_cpus=2)(measure_chunk)
-        tasks = [remote.remote(chunk, extractors, tone, cache) for chunk in chunks]
-        for task in tasks:
-            rows: list[Blueprint | str] = ray.get(task)
-            measured += rows
-            on_progress(len(measured), len(paths))
+        found = _on_ray(work, paths, ray_address)
+    elif workers is None and len(paths) <= FEW_FILES:
+        found = ((chunk, work(chunk)) for chunk in in_chunks(paths, CHUNK_FILES))
     else:
-        for chunk in chunks:
-            measured += measure_chunk(chunk, extractors, tone, cache)
-            on_progress(len(measured), len(paths))
-    return measured
+        found = stream_chunks(work, paths, CHUNK_FILES, workers or cores())
+    for chunk, rows in found:
+        yield from zip(chunk, rows, strict=True)
+
+
+def _on_ray(
+    work: Callable[[list[Path]], list[Measured]], paths: Sequence[Path], address: str | None
+) -> Iterator[tuple[list[Path], list[Measured]]]:
+    """Yields chunks as a cluster has measured them; two for each place are pending, and no more."""
+    import ray
+
+    from paras2s.rollout.workers import start_ray
+
+    start_ray(address)
+    remote: Any = ray.remote(num_cpus=2)(lambda chunk: work(chunk))
+    resources: Any = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    places = max(1, int(resources.get("CPU", 2)) // 2)
+    pending: deque[tuple[list[Path], Any]] = deque()
+    for chunk in in_chunks(paths, CHUNK_FILES):
+        pending.append((chunk, remote.remote(chunk)))
+        if len(pending) > 2 * places:
+            first, task = pending.popleft()
+            yield first, ray.get(task)
+    while pending:
+        first, task = pending.popleft()
+        yield first, ray.get(task)

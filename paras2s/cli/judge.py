@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli.options import Dump, Estimate, Json, Set, Task, Tone, parse_overrides, parse_pairs, print_json
+from paras2s.cli.options import (
+    Dump,
+    Estimate,
+    Json,
+    Set,
+    Task,
+    Tone,
+    parse_overrides,
+    parse_pairs,
+    print_json,
+    print_json_members,
+)
 from paras2s.errors import AudioError
 
 judge_app = typer.Typer(help="A verdict on two answers, or on one.", no_args_is_help=True)
@@ -28,11 +40,14 @@ def blueprint(
     judge: Judge = "trace",
     tone: Tone = None,
     cache: Annotated[bool, typer.Option(help="Cache the measurements, by content and extractor version.")] = True,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes of one thread each; else as many as cores, for a few files none.")
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Spread the files over Ray.")] = False,
     ray_address: Annotated[str | None, typer.Option(help="Of a running cluster; else Ray starts here.")] = None,
     set_: Set = None,
 ) -> None:
-    """Measure clips: words, pitch, loudness, rates, quality and more; JSON to standard output."""
+    """Measure clips: words, pitch, loudness, rates, quality and more; JSON to standard output, clip by clip."""
     from paras2s.bench.blueprints import measure_files
     from paras2s.configs.schema.endpoints import ExtractorConfig
     from paras2s.reward.judges.registry import load_llm_judge_config
@@ -44,15 +59,30 @@ def blueprint(
     chosen = [ExtractorConfig(name=name.strip()) for name in extractors.split(",")] if extractors else config.extractors
     classifier = ToneClassifier.load(tone) if tone else None
     path = config.cache_dir / "judging.sqlite" if cache else None
-    with progress_bar(open_console(to_stderr=True), "clips measured", len(clips), quiet=len(clips) == 1) as bar:
-        measured = measure_files(clips, chosen, classifier, path, bar.at, ray_address, ray or ray_address is not None)
-    rows = [to_json(one) if isinstance(one, Blueprint) else {"error": one} for one in measured]
-    unread = [one for one in measured if isinstance(one, str)]
-    if len(unread) < len(clips):
-        print_json(dict(zip(map(str, clips), rows, strict=True)))
+    files = list(dict.fromkeys(clips))
+    measured = measure_files(files, chosen, classifier, path, workers, ray_address, ray or ray_address is not None)
+    unread: list[str] = []
+
+    def members() -> Iterator[tuple[str, Any]]:
+        held: list[tuple[str, Any]] = []
+        with progress_bar(open_console(to_stderr=True), "clips measured", len(files), quiet=len(files) == 1) as bar:
+            for number, (file, one) in enumerate(measured, 1):
+                if isinstance(one, Blueprint):
+                    # Files that cannot be read stand in the output only beside others that can.
+                    yield from held
+                    held.clear()
+                    yield str(file), to_json(one)
+                else:
+                    unread.append(one)
+                    held.append((str(file), {"error": one}))
+                bar.at(number, len(files))
+            if len(unread) < len(files):
+                yield from held
+
+    print_json_members(members())
     if unread:
         raise AudioError(
-            unread[0] if len(clips) == 1 else f"{len(unread)} of {len(clips)} clips could not be read: {unread[0]}"
+            unread[0] if len(files) == 1 else f"{len(unread)} of {len(files)} clips could not be read: {unread[0]}"
         )
 
 

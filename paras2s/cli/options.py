@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,17 @@ Cache = Annotated[Path, typer.Option(help="Folder of the cache of paid answers."
 def print_json(value: Any) -> None:
     """Prints a JSON value on standard output; NaN is refused."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def print_json_members(members: Iterable[tuple[str, Any]]) -> None:
+    """Prints a JSON object member by member, as they come, in the form of `print_json`; without members nothing."""
+    empty = True
+    for key, value in members:
+        member = json.dumps({key: value}, indent=1, allow_nan=False).removeprefix("{").removesuffix("\n}")
+        typer.echo(("{" if empty else ",") + member, nl=False)
+        empty = False
+    if not empty:
+        typer.echo("\n}")
 
 
 def parse_pairs(items: list[str] | None, option: str) -> dict[str, str]:

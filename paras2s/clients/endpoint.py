@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import functools
 import importlib.util
+import itertools
 import math
 import os
 import random
@@ -16,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlparse
 
 import yaml
@@ -25,10 +27,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError, one_line
 
+if TYPE_CHECKING:
+    import ssl
+
+    from openai import AsyncOpenAI
+
 LONGEST_WAIT_S = 60.0
 # A server that asks for more than this is out of service, and a command that slept so long would seem hung.
 LONGEST_RETRY_AFTER_S = 600.0
 BUDGET_POLL_S = 0.02
+# Calls that share a connection pool.
+POOL_CALLS = 8
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 # Words in an error message of an endpoint without structured output.
 STRUCTURED_WORDS = ("response_format", "json_schema", "tructured")
@@ -145,16 +154,35 @@ class CallResult(Generic[Value]):
     latency_s: float
 
 
+@functools.lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    """The TLS settings of the HTTP library, made once: they read every trusted certificate, which takes 50 ms."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
 class Session:
     """The `openai` client with its own retries off, a limit of concurrent calls, and a rate limit."""
 
     def __init__(self, config: EndpointConfig, key: str) -> None:
         from aiolimiter import AsyncLimiter
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         self.config = config
         self._key = key
-        self.client = AsyncOpenAI(api_key=key or NO_KEY, base_url=config.base_url, max_retries=0, timeout=config.timeout_s)
+        # A connection pool looks through all its connections at every call: with 64 in one, that takes longer than the rest.
+        self._clients = [
+            AsyncOpenAI(
+                api_key=key or NO_KEY,
+                base_url=config.base_url,
+                max_retries=0,
+                timeout=config.timeout_s,
+                http_client=DefaultAsyncHttpxClient(verify=_tls()),
+            )
+            for _ in range(-(-config.concurrency // POOL_CALLS))
+        ]
+        self._turns = itertools.cycle(self._clients)
         self._slots = asyncio.Semaphore(config.concurrency)
         rate = config.requests_per_minute
         # One call every 60 / rate seconds, not all calls of a minute at once.
@@ -164,7 +192,13 @@ class Session:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.client.close()
+        for client in self._clients:
+            await client.close()
+
+    @property
+    def client(self) -> AsyncOpenAI:
+        """The client for one call; they take turns."""
+        return next(self._turns)
 
     async def attempt(self, call: Callable[[], Awaitable[Value]]) -> Value:
         """Makes one attempt, within the limits of concurrency and rate.
@@ -190,7 +224,7 @@ class Session:
                     # llama.cpp's server says so with a 500.
                     status in (400, 422, 500) and any(word in message for word in STRUCTURED_WORDS),
                 ) from error
-            except (openai.APIError, ValueError, TypeError, AttributeError, IndexError) as error:
+            except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
                 # A timeout, a cut connection, or a body of the wrong form.
                 raise CallError(f"{where}: {type(error).__name__}: {self.without_key(one_line(error))}", True) from error
 
@@ -203,7 +237,7 @@ class EndpointClient:
     """A client of one endpoint. One instance a command: budget and rate are the command's."""
 
     def __init__(self, config: EndpointConfig, section: str = "llm") -> None:
-        missing = [name for name in ("openai", "tenacity", "aiolimiter") if importlib.util.find_spec(name) is None]
+        missing = [name for name in ("openai", "httpx2", "tenacity", "aiolimiter") if importlib.util.find_spec(name) is None]
         if missing:
             raise ConfigError(f"{section}: an endpoint needs {', '.join(missing)}; run: pip install 'paras2s[judge]'")
         self.config, self.section = config, section

@@ -200,11 +200,13 @@ def test_a_verdict_for_people_and_as_json(tmp_path):
     assert "nearly as large" in spoken["words"].lower()
 
 
-def test_blueprints_over_ray_are_those_of_one_process(tmp_path):
+def test_blueprints_over_workers_and_over_ray_are_those_of_one_process(tmp_path):
     clips = sorted(LIBRISPEECH.glob("*.flac"))
     (tmp_path / "broken.wav").write_text("no sound")
     words = ("blueprint", *clips, "broken.wav", "--extractors", "pitch,loudness", "--no-cache")
-    alone, spread = (paras2s(*words, *more, cwd=tmp_path, status=2) for more in ((), ("--ray",)))
+    ways = ((), ("--workers", "2"), ("--ray",))
+    alone, workers, spread = (paras2s(*words, *more, cwd=tmp_path, status=2) for more in ways)
     assert json.loads(alone.stdout) == json.loads(spread.stdout)
+    assert alone.stdout == workers.stdout
     assert "1 of 5 clips could not be read: broken.wav" in alone.stderr
     assert "cannot be decoded" in json.loads(alone.stdout)["broken.wav"]["error"]

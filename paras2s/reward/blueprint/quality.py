@@ -174,11 +174,21 @@ def mel_features(samples: np.ndarray) -> np.ndarray:
     """P.808 input [frames, 120], float32, of samples [n]: mel power in dB under its peak, plus 40, over 40."""
     padded = np.pad(samples, FFT_SIZE // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, FFT_SIZE)[::HOP]
-    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(FFT_SIZE) / FFT_SIZE)
-    power = np.abs(np.fft.rfft(frames * hann, axis=1)) ** 2 @ _slaney_weights().T
+    # As a product: 321 is no size for a fast transform, and NumPy's takes twice as long.
+    parts = frames.astype(np.float32) @ _windowed_dft()
+    power = (parts[:, : FFT_SIZE // 2 + 1] ** 2 + parts[:, FFT_SIZE // 2 + 1 :] ** 2) @ _slaney_weights().T
     level_db = 10 * np.log10(np.maximum(power, 1e-10))
     below_peak_db = np.maximum(level_db - level_db.max(), -80.0)
     return ((below_peak_db + 40) / 40).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=1)
+def _windowed_dft() -> np.ndarray:
+    """Hann window and Fourier transform [321, 2 x 161], float32: real parts, then imaginary ones."""
+    place = np.arange(FFT_SIZE)
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * place / FFT_SIZE)
+    angle = 2 * np.pi * np.outer(place, np.arange(FFT_SIZE // 2 + 1)) / FFT_SIZE
+    return np.concatenate([hann[:, None] * np.cos(angle), -hann[:, None] * np.sin(angle)], axis=1).astype(np.float32)
 
 
 @functools.lru_cache(maxsize=1)
@@ -190,4 +200,4 @@ def _slaney_weights() -> np.ndarray:
     low_hz, centre_hz, high_hz = edges_hz[:-2, None], edges_hz[1:-1, None], edges_hz[2:, None]
     axis_hz = np.fft.rfftfreq(FFT_SIZE, 1 / RATE_HZ)
     rising, falling = (axis_hz - low_hz) / (centre_hz - low_hz), (high_hz - axis_hz) / (high_hz - centre_hz)
-    return np.maximum(0, np.minimum(rising, falling)) * 2 / (high_hz - low_hz)
+    return (np.maximum(0, np.minimum(rising, falling)) * 2 / (high_hz - low_hz)).astype(np.float32)
