@@ -71,6 +71,7 @@ BENCHMARKS = {
         beside_busy=True,
     ),
     "blueprint_scale": Benchmark("The blueprint of many clips", "blueprint_scale.py", beside_busy=True),
+    "recognition": Benchmark("Speech recognition", "recognition.py"),
     "judge_calls": Benchmark("Judge calls", "judge_calls.py", ("--repeats", "5"), beside_busy=True),
     "rank": Benchmark("Ranking", "rank.py", ("--verdicts", VERDICTS)),
     "curation": Benchmark("Curation", "curation.py"),

@@ -26,6 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import jiwer
 import numpy as np
+from figures import Figure, add_json_option, write_figures
 
 from paras2s.audio import asr
 from paras2s.audio.asr import normalise_words
@@ -81,8 +82,8 @@ def collect(cache: Path, count: int) -> list[tuple[str, str, Clip]]:
     ]
     coded = coded[: (count - len(found)) // 4]
     roles = assign_roles(load_contrasts(), config, 0)
-    asked = [plan.take for plan in plan_queries(roles, config, 0)][: count - len(found) - len(coded)]
-    for group, takes in (("coded answers", coded), ("questions", asked)):
+    questions = [plan.take for plan in plan_queries(roles, config, 0)][: count - len(found) - len(coded)]
+    for group, takes in (("coded answers", coded), ("questions", questions)):
         found += [(group, take.text, one.clip) for take, one in zip(takes, render(takes, cache), strict=True)]
     return found
 
@@ -124,12 +125,28 @@ def word_errors(rows: list[tuple[str, str, Clip]], texts: list[str]) -> dict[str
     return found
 
 
+def figures(count: int, took: dict[str, list[float]], errors: dict[str, dict[str, float]]) -> list[Figure]:
+    """Clips a second beside each of the others, and word errors."""
+    rates = {name: [count / one for one in seconds] for name, seconds in took.items() if seconds}
+    found = [
+        Figure(f"beside {name}", "clips/s", rates["ours"], rates[name], name, more_is_better=True)
+        for name in rates
+        if name != "ours"
+    ]
+    for group, share in errors["ours"].items():
+        others = {name: of[group] for name, of in errors.items() if name != "ours"}
+        for name, other in others.items():
+            found.append(Figure(f"word errors, {group}", "%", [100 * share], [100 * other], name))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=Path("runs/cache"))
     parser.add_argument("--against", type=Path, help="another checkout of this project")
     parser.add_argument("--clips", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
+    add_json_option(parser)
     options = parser.parse_args()
     asr.native_threads = lambda most=2: 1  # type: ignore[attr-defined]
     rows = collect(options.cache, options.clips)
@@ -160,6 +177,7 @@ def main() -> None:
                 f"{name}: {middle:.1f} s ({min(seconds):.1f} to {max(seconds):.1f}), {len(clips) / middle:.1f} clips a second"
             )
     print(json.dumps(errors, indent=1))
+    write_figures(options.json, figures(len(clips), took, errors))
     print(f"in the full window: {full}; changed by the order of clips: {changed}; by having no neighbours: {alone} of 100")
 
 

@@ -62,7 +62,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said; "" where nothing was recognised, which is a result, not a failure.
+    """The words of a clip; "" where nothing was recognised, which is a result, not a failure.
 
     `words` are there where they were timed. `confidence` is the mean probability of a token (geometric), None where the
     recogniser gives none. `full_window`: a short window would not do.
@@ -103,15 +103,15 @@ def transcribe(clips: Sequence[Clip], model: str = EMBEDDED, timed: bool = False
     sounds = [_levelled(clip.at(RATE_HZ).samples) for clip in clips]
     found: dict[int, Transcript] = {}
     for places, size_s in batches([len(sound) / RATE_HZ for sound in sounds]):
-        heard = recogniser.short([sounds[place] for place in places], size_s, timed)
-        found |= {place: one for place, one in zip(places, heard, strict=True) if one is not None}
+        short = recogniser.short([sounds[place] for place in places], size_s, timed)
+        found |= {place: one for place, one in zip(places, short, strict=True) if one is not None}
     return [found.get(place) or recogniser.full(sound, timed) for place, sound in enumerate(sounds)]
 
 
 def batches(durations_s: Sequence[float]) -> Iterator[tuple[list[int], float]]:
     """Clips that share a batch, and their window in seconds; clips that fill Whisper's own window are in none.
 
-    The window depends on the clip alone, so that its neighbours cannot change what is heard.
+    The window depends on the clip alone, so that its neighbours cannot change its words.
     """
     of_window: dict[float, list[int]] = {}
     for place, duration_s in enumerate(durations_s):
@@ -206,7 +206,7 @@ def end_of_sound_s(samples: np.ndarray) -> float:
 
 
 def _levelled(samples: np.ndarray) -> np.ndarray:
-    """Quiet clips are heard as well as loud ones: peaks at 0.5."""
+    """Samples with their peak at 0.5, so that quiet clips are recognised as well as loud ones."""
     peak = float(np.abs(samples).max(initial=0.0))
     return samples * np.float32(0.5 / peak) if peak > 1e-4 else samples
 

@@ -22,9 +22,9 @@ def test_their_labels_are_all_styles_and_tones_and_their_reports_are_of_other_sp
     user, agent = load_tones()
     assert set(user.labels) == set(USER_STYLES)
     assert set(agent.labels) == set(AGENT_TONES)
-    heard = {voice.name for voices in SPEAKERS["train"].values() for voice in voices} | {AGENT.name}
+    fitted = {voice.name for voices in SPEAKERS["train"].values() for voice in voices} | {AGENT.name}
     for classifier in (user, agent):
-        assert not heard & set(classifier.report["speakers"])
+        assert not fitted & set(classifier.report["speakers"])
         assert classifier.report["accuracy"] > 0.8
 
 

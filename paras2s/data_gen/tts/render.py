@@ -19,7 +19,7 @@ from paras2s.policy.embedded.frontend import ClipFeatures, extract_features
 from paras2s.utils.io import write_bytes
 from paras2s.utils.process_pool import map_chunks
 
-CHUNK_TEXTS = 16
+CHUNK_TEXTS = 48
 CODED_VERSION = "first-codes/1"
 
 

@@ -50,8 +50,8 @@ class TransformersWordsExtractor:
             found |= {index: one for index, one in zip(part, short, strict=True) if not _doubtful(one, clips[index])}
         # Whisper's own window: clips that are too long for a short one, and those that failed a check in it.
         rest = [index for index in audible if index not in found]
-        whole = self._recognise(recognise, [clips[index] for index in rest])
-        found |= {index: replace(one, full_window=True) for index, one in zip(rest, whole, strict=True)}
+        full = self._recognise(recognise, [clips[index] for index in rest])
+        found |= {index: replace(one, full_window=True) for index, one in zip(rest, full, strict=True)}
         return [word_fields(found.get(index, Transcript("")), clip.duration_s) for index, clip in enumerate(clips)]
 
     def _recognise(self, recognise: Any, clips: Sequence[Clip]) -> list[Transcript]:
@@ -63,10 +63,10 @@ class TransformersWordsExtractor:
         return [_transcript(one, clip.duration_s) for one, clip in zip(found, clips, strict=True)]
 
 
-def _doubtful(heard: Transcript, clip: Clip) -> bool:
+def _doubtful(transcript: Transcript, clip: Clip) -> bool:
     """Whether a short window's transcript fails a check; of its certainty and its limit transformers says nothing."""
-    ends_s = max((word.end_s for word in heard.words), default=0.0)
-    return asr.doubt([heard.text], ends_s, asr.end_of_sound_s(clip.samples), 0.0, cut_off=False) is not None
+    ends_s = max((word.end_s for word in transcript.words), default=0.0)
+    return asr.doubt([transcript.text], ends_s, asr.end_of_sound_s(clip.samples), 0.0, cut_off=False) is not None
 
 
 @contextmanager
