@@ -27,7 +27,10 @@ PACKAGES = {
     "rapidfuzz": "search for near-duplicates in a curation",
 }
 # Programs that only some users need.
-PROGRAMS = {"espeak-ng": "curation with voices of engine espeak, `bench detect --baseline phonemes` (Debian: espeak-ng)"}
+PROGRAMS = {
+    "espeak-ng": "curation with voices of engine espeak, `bench detect --baseline phonemes` (Debian: espeak-ng)",
+    "c++": "the compiled sampling step of small policies; without it they sample more slowly (Debian: g++)",
+}
 # Packages that only some users need.
 OPTIONAL = {
     "tiktoken": "Kimi-Audio and GLM-4-Voice (pip install 'paras2s[models]')",
