@@ -35,9 +35,10 @@ BATCH = 16
 TOKENS_PER_S, MORE_TOKENS = 8, 12
 # Sound is what is within this of the loudest 20 ms.
 SOUND_RANGE_DB = 35.0
-# A segment that ends this close to the end of the sound is the last, and words must reach this close to it.
+# A segment that ends this close to the end of the sound is the last, and words must reach this close to it. Below the
+# log-prob, Whisper itself would try again.
 END_S, MISSING_S = 0.5, 1.2
-MIN_LOG_PROB = -0.65
+MIN_LOG_PROB = -1.0
 # Nobody speaks faster.
 MAX_WORDS_PER_S = 5.5
 

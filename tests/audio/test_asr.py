@@ -101,7 +101,7 @@ def test_what_stands_behind_the_sound_is_cut(segments: list[Segment], end_s: flo
         (["Hello there, you.", "Hello there"], 2.9, -0.3, False, "it repeats itself"),
         (["go " * 30], 2.9, -0.3, False, "it repeats itself"),
         (["Hello there."], 1.5, -0.3, False, "its end is missing"),
-        (["Hello there."], 2.9, -0.9, False, "it is unsure"),
+        (["Hello there."], 2.9, -1.2, False, "it is unsure"),
     ],
     ids=["good", "two segments", "empty", "dots", "limit", "said again", "looped", "short", "unsure"],
 )
