@@ -19,7 +19,7 @@ from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.renamed import with_old_names
-from paras2s.configs.schema.run import RunConfig, load_config
+from paras2s.configs.schema.run import DataConfig, RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.run import Run
 from paras2s.utils.cache import key_of
@@ -60,6 +60,9 @@ def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def stage_keys(config: RunConfig) -> dict[str, str]:
     """A key for what each shared stage makes under this config: equal keys, equal outcome."""
     settings = with_old_names(config.model_dump(mode="json"))
+    if config.data.categories == DataConfig().categories:
+        # Stages of versions that had no such setting are found again.
+        del settings["data"]["categories"]
     if config.distill.teacher.endswith((".yaml", ".yml")) and Path(config.distill.teacher).is_file():
         # A judge edited in place is another teacher.
         settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()

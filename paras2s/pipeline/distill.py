@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,11 +69,14 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         queries, held_out = dataset.of_role("preference"), dataset.of_role("test")
         prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
         sampled = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
+        held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
         judged = judge_sampled(run, dataset, teacher, queries, sampled)
         save_preferences(run, judged)
-        model = _train_small(run, dataset, judged)
-        held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
-        held = judge_sampled(run, dataset, teacher, held_out, held_sampled)
+        # The judge's processes work while this one trains; only one of the two can have a bar.
+        with ThreadPoolExecutor(1) as beside, _threads(1):
+            judging = beside.submit(judge_sampled, replace(run, quiet=True), dataset, teacher, held_out, held_sampled)
+            model = _train_small(run, dataset, judged)
+            held = judging.result()
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
         report["preference_answers"] = len(judged.scores)
@@ -86,6 +93,17 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         write_json(run.reward_dir / "agreement.json", report)
     describe_reward(run)
     return model
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Inside, torch has `count` threads: the small model's products gain nothing from more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers) -> RewardModel:
