@@ -5,6 +5,7 @@ Not covered here: workers and machines that are lost (test_drivers.py, test_clus
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -213,3 +214,13 @@ def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: P
     assert isinstance(caught.value.cause, PolicyError)
     assert "step 3: 9 of 9 answers are unscored (no words)" in str(caught.value.cause)
     ray.kill(second)
+
+
+def test_workers_have_this_programs_priority() -> None:
+    """Ray's own default is 15 below it, which beside one busy program is a tenth of a core."""
+
+    @ray.remote(num_cpus=0)
+    def priority() -> int:
+        return os.nice(0)
+
+    assert ray.get(priority.remote()) == os.nice(0)
