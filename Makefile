@@ -7,7 +7,7 @@ BIN := .venv/bin
 demo: .venv/.offline
 	$(BIN)/paras2s demo
 
-# The same in three minutes, in a smaller world: two of the four categories of style, fewer questions, a smaller policy.
+# The same in a smaller world: two of the four categories of style, fewer questions, a smaller policy.
 quick: .venv/.offline
 	$(BIN)/paras2s demo --preset quick
 

@@ -3,7 +3,7 @@
 Whisper pads every clip to 30 s, and most clips here last three. Its encoder takes shorter windows, at a tenth of the time.
 What a short window lacks is the long silence behind the words, in which Whisper has learned to stop: it may say a sentence
 twice, or go on. So the decoder is given the states of silence, which are computed once; a transcript is cut where the sound
-ends; and one that fails a check, or is unsure, is made again in the full window.
+ends; and one that fails a check is made again in the full window. An unsure one is not: what is mumbled stays mumbled.
 Clips that share a batch have windows of one length, and none changes another's words.
 """
 
@@ -35,10 +35,8 @@ BATCH = 16
 TOKENS_PER_S, MORE_TOKENS = 8, 12
 # Sound is what is within this of the loudest 20 ms.
 SOUND_RANGE_DB = 35.0
-# A segment that ends this close to the end of the sound is the last, and words must reach this close to it. Below the
-# log-prob, Whisper itself would try again.
+# A segment that ends this close to the end of the sound is the last, and words must reach this close to it.
 END_S, MISSING_S = 0.5, 1.2
-MIN_LOG_PROB = -1.0
 # Nobody speaks faster.
 MAX_WORDS_PER_S = 5.5
 
@@ -172,7 +170,7 @@ def cut_loop(text: str, duration_s: float) -> str:
     return text
 
 
-def doubt(texts: Sequence[str], end_s: float | None, sound_end_s: float, log_prob: float, cut_off: bool) -> str | None:
+def doubt(texts: Sequence[str], end_s: float | None, sound_end_s: float, cut_off: bool) -> str | None:
     """Why the transcript of a short window is not to be trusted; None where it is.
 
     `texts` are those of the kept segments, `end_s` the end of the last, `cut_off` whether the last was ended by the limit.
@@ -186,7 +184,7 @@ def doubt(texts: Sequence[str], end_s: float | None, sound_end_s: float, log_pro
         return "it repeats itself"
     if end_s is not None and end_s < sound_end_s - MISSING_S:
         return "its end is missing"
-    return "it is unsure" if log_prob < MIN_LOG_PROB else None
+    return None
 
 
 def repeats(text: str, limit: float = 2.4) -> bool:
@@ -263,7 +261,7 @@ class _Recogniser:
             texts = [cut_loop(tokens.decode(list(segment.tokens)).strip(), ends_s) for segment in kept]
             last_s = kept[-1].end_s if kept else None
             cut_off = last_s is None and len(ids) >= most - 1
-            reason = doubt(texts, last_s, ends_s, result.scores[0], cut_off)
+            reason = doubt(texts, last_s, ends_s, cut_off)
             if reason:
                 found.append(None)
                 continue

@@ -12,7 +12,7 @@ from paras2s.cli.run_options import RunDir, Seed, Set
 
 
 def demo(
-    preset: Annotated[str, typer.Option(help="demo, quick (a smaller world in minutes), full (longer).")] = "demo",
+    preset: Annotated[str, typer.Option(help="demo, quick (a smaller world), full (longer).")] = "demo",
     seed: Seed = None,
     run_dir: RunDir = None,
     set_: Set = None,

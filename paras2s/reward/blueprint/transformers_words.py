@@ -64,9 +64,9 @@ class TransformersWordsExtractor:
 
 
 def _doubtful(transcript: Transcript, clip: Clip) -> bool:
-    """Whether a short window's transcript fails a check; of its certainty and its limit transformers says nothing."""
+    """Whether a short window's transcript fails a check; of its limit transformers says nothing."""
     ends_s = max((word.end_s for word in transcript.words), default=0.0)
-    return asr.doubt([transcript.text], ends_s, asr.end_of_sound_s(clip.samples), 0.0, cut_off=False) is not None
+    return asr.doubt([transcript.text], ends_s, asr.end_of_sound_s(clip.samples), cut_off=False) is not None
 
 
 @contextmanager
