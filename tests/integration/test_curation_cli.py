@@ -22,7 +22,6 @@ from paras2s.data_gen.curation.synthesis import ClipMeasurer
 from paras2s.data_gen.dataset import Manifest, load_dataset, load_manifest, save_tables
 from paras2s.data_gen.review.decisions import DECISIONS, items_to_check
 from paras2s.data_gen.review.server import CheckSession, Decision
-from paras2s.data_gen.scripted import build
 from paras2s.data_gen.scripted.build import load_contrasts
 from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.errors import BudgetError, JudgeError
@@ -387,10 +386,8 @@ def test_a_corpus_without_sound_is_spoken_and_its_answers_are_demonstrations(tmp
 TEXTS = ("The bus leaves at nine in the morning.", "They are painting the house next door.", "That sounds wonderful!")
 
 
-def test_a_run_learns_from_a_curated_dataset(curated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_learns_from_a_curated_dataset(curated: Any, tmp_path: Path) -> None:
     folder = curated[0]
-    # A dozen sentences to fit tones on, in place of all.
-    monkeypatch.setattr(build, "load_calibration", lambda: LINES[:12])
     path = write_run(tmp_path, data={"curated": str(folder / "out")})
     runner = CliRunner()
     for verb in ("data", "warmup"):
