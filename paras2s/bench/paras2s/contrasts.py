@@ -21,6 +21,7 @@ from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.run import Run
+from paras2s.types import CATEGORIES
 from paras2s.utils.io import write_json
 from paras2s.utils.process_pool import cores
 
@@ -76,11 +77,11 @@ def describe_bench(run: Run, systems: dict[str, list[AnswerRow]]) -> None:
     """Print the table of a run's systems."""
     from rich.table import Table
 
-    table = Table("system", "emotion", "sarcasm", "age", "gender", "all", "contrast", "WER", "scored")
-    for name, row in summary(systems).items():
-        if name == "aligned_over_sft":
-            continue
-        cells = [*(row["categories"][c] for c in ("emotion", "sarcasm", "age", "gender")), row["overall"]]
+    rows = {name: row for name, row in summary(systems).items() if name in systems}
+    categories = [one for one in CATEGORIES if any(one in row["categories"] for row in rows.values())]
+    table = Table("system", *categories, "all", "contrast", "WER", "scored")
+    for name, row in rows.items():
+        cells = [*(row["categories"][one] for one in categories), row["overall"]]
         cells += [row["contrast"], row["word_error_rate"]]
         overall = row["overall"]
         table.add_row(name, *map(cell, cells), f"{overall['n_scored']}/{overall['n_asked']}")
