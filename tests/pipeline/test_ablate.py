@@ -30,7 +30,7 @@ def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) ->
     grid = ablation(tmp_path, *rows, set={"align.steps": 7})
     first, second = (row_config(grid, row, 3) for row in rows)
     assert (first.align.sampling.group_size, first.align.steps, first.seed) == (2, 7, 3)
-    assert (second.align.steps, second.warmup.steps) == (9, 120)
+    assert (second.align.steps, second.warmup.steps) == (9, 220)
     assert first.run_dir == tmp_path / "grid/seed3/G_=_2"
     with pytest.raises(ConfigError, match=r"row 'bad': align\.stepps: unknown key|row 'bad': .*align\.stepps"):
         row_config(grid, AblationRow(name="bad", set={"align.stepps": 9}), 0)
