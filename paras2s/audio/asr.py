@@ -1,6 +1,6 @@
 """Speech recognition by Whisper tiny (int8): each clip alone, in a window of its own length.
 
-Whisper pads every clip to 30 s, and most clips here last three. Its encoder takes shorter windows, at a tenth of the time.
+Whisper pads every clip to 30 s, and most clips here last three. Its encoder takes shorter windows as well.
 What a short window lacks is the long silence behind the words, in which Whisper has learned to stop: it may say a sentence
 twice, or go on. So the decoder is given the states of silence, which are computed once; a transcript is cut where the sound
 ends; and one that fails a check is made again in the full window. An unsure one is not: what is mumbled stays mumbled.
@@ -31,7 +31,7 @@ SILENCE_S, WINDOW_STEP_S = 1.0, 1.0
 # The decoder reads states of silence from there up to here: they cost it little, and the encoder nothing.
 MEMORY_S, POSITIONS_PER_S = 10.0, 50
 BATCH = 16
-# Of whole answers people speak at most six tokens a second; the rest is for punctuation and timestamps.
+# The limit of tokens: a loop must not run on. Nobody speaks as many, punctuation and timestamps included.
 TOKENS_PER_S, MORE_TOKENS = 8, 12
 # Sound is what is within this of the loudest 20 ms.
 SOUND_RANGE_DB = 35.0

@@ -16,8 +16,7 @@ from paras2s.reward.judges.base import as_clip
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint
 from paras2s.utils.cache import JsonCache
-from paras2s.utils.process_pool import cores
-from paras2s.utils.process_stream import in_chunks, stream_chunks
+from paras2s.utils.process_pool import cores, in_chunks, stream_chunks
 
 CHUNK_FILES = 8
 # Workers take seconds to load their models; so many files are measured here before they would have begun.

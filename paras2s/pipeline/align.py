@@ -16,6 +16,7 @@ from paras2s.policy.types import Prompt
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.run import Run
 from paras2s.types import Query
+from paras2s.utils.process_pool import end_workers
 
 # Sources that are conditioned on the question's style; a classifier predicts it, since RL prompts have no labels.
 STYLE_SOURCES = ("rubric", "llm", "pairwise")
@@ -64,4 +65,6 @@ def run_align(run: Run, dataset: Dataset, policy: Policy, resume: bool) -> None:
     prompts, validation_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, validation))
     questions, validation_questions = (reward_questions(run, dataset, part) for part in (queries, validation))
     job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment)
+    # Their recognisers would sit in memory, one for every core, for as long as the loop runs.
+    end_workers()
     train_grpo(job, resume)

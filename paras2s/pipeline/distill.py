@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,10 +71,12 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
         judged = judge_sampled(run, dataset, teacher, queries, sampled)
         save_preferences(run, judged)
-        # The judge's processes work while this one trains; only one of the two can have a bar.
+        # The judge works in other processes while this one trains.
         with ThreadPoolExecutor(1) as beside, _threads(1):
-            judging = beside.submit(judge_sampled, replace(run, quiet=True), dataset, teacher, held_out, held_sampled)
+            judging = beside.submit(judge_sampled, run, dataset, teacher, held_out, held_sampled, with_bar=False)
             model = _train_small(run, dataset, judged)
+            if not judging.done():
+                run.say("  the judge is still at the held-out answers")
             held = judging.result()
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
@@ -145,7 +146,7 @@ def held_out_report(model: RewardModel, judged: JudgedAnswers, held: JudgedAnswe
     again = model.score(encoded, [held.coded_again[place] for place, _ in scored])
     return agreement_report(predicted, judged, held) | {
         "held_out_coded_again": agreement(again, [score for _, score in scored]),
-        "judge_answers_per_s": held.per_s,
+        "judge_answers_per_s": judged.per_s,
         "model_answers_per_s": len(scored) / took_s if scored else None,
     }
 

@@ -27,6 +27,7 @@ from paras2s.rollout.reward_inputs import embedded_codes
 from paras2s.run import Run
 from paras2s.types import Query, Unscored
 from paras2s.utils.io import write_bytes, write_jsonl
+from paras2s.utils.progress import progress_bar
 
 BATCH_QUERIES = 16
 
@@ -151,8 +152,12 @@ def judge_sampled(
     teacher: Teacher,
     queries: Sequence[Query],
     sampled: Sampled,
+    with_bar: bool = True,
 ) -> JudgedAnswers:
-    """Score all answers by the teacher; `per_s` counts the time it takes to measure them too."""
+    """Score all answers by the teacher; `per_s` counts the time it takes to measure them too.
+
+    `with_bar` False: another bar is shown meanwhile, and there can be only one.
+    """
     owners, codes = sampled.owners, sampled.codes
     clips = sampled.clips if sampled.clips is not None else [CODEC.decode(one) for one in codes]
     requests = [
@@ -164,7 +169,7 @@ def judge_sampled(
     if cost.calls:
         usd = "an unknown price" if cost.usd is None else f"at most {cost.usd:.2f} USD"
         run.say(f"  {teacher.name} scores {cost.calls} answers, for {usd}; cached scores cost nothing")
-    with run.bar("answers judged", len(clips)) as bar:
+    with progress_bar(run.console, "answers judged", len(clips), run.quiet or not with_bar) as bar:
         scores = teacher.scores(requests, bar.at)
     unscored = [one for one in scores if isinstance(one, Unscored)]
     if unscored:

@@ -1,21 +1,31 @@
-"""Work over this machine's cores, in processes of their own (Piper, WORLD and Whisper hold the GIL)."""
+"""Work over this machine's cores, in processes of their own (Piper, WORLD and Whisper hold the GIL).
+
+`map_chunks` is for work whose results fit in memory; its processes stay for the next work. `stream_chunks` is for work of
+any length: results leave in order as they come.
+"""
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import TypeVar
 
 from paras2s.errors import DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+# Libraries read these as they are loaded, which in a worker is after `_begin`.
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Chunks of a stream that may be pending, by worker: a slow one neither stops the others nor lets results pile up.
+AHEAD = 4
+DIED = "a worker process died (out of memory?); the same command continues from the cache"
 
 
 def cores() -> int:
@@ -29,8 +39,8 @@ def native_threads(most: int = 2) -> int:
 
 
 def _begin(parent: int) -> None:
-    """The start of a worker process: one thread for torch, should it be loaded, and an end with the parent's end."""
-    os.environ["OMP_NUM_THREADS"] = "1"
+    """The start of a worker process: one thread for the libraries that it loads, and an end with the parent's end."""
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
 
     # A worker whose parent was killed would wait for work for ever, and hold a core and its memory.
     def watch() -> None:
@@ -41,18 +51,29 @@ def _begin(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@functools.lru_cache(maxsize=1)
+def _start(workers: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+
+
+_held: list[ProcessPoolExecutor] = []
+# Two threads may have work at once.
+_lock = threading.Lock()
+
+
 def _workers() -> ProcessPoolExecutor:
     """The worker processes of this program: started when there is work, and kept with the models they have loaded."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(cores(), mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+    with _lock:
+        if not _held:
+            _held.append(_start(cores()))
+        return _held[0]
 
 
 def end_workers() -> None:
-    """Ends the worker processes, to free their memory; the next work starts new ones."""
-    if _workers.cache_info().currsize:
-        _workers().shutdown(cancel_futures=True)
-        _workers.cache_clear()
+    """Ends the kept worker processes, to free their memory; the next work starts new ones."""
+    with _lock:
+        while _held:
+            _held.pop().shutdown(cancel_futures=True)
 
 
 def map_chunks(
@@ -79,8 +100,41 @@ def map_chunks(
                 on_progress(done, len(items))
     except BrokenProcessPool as error:
         end_workers()
-        raise DataError("a worker process died (out of memory?); the same command continues from the cache") from error
+        raise DataError(DIED) from error
     finally:
         for future in futures:
             future.cancel()
     return [result for number in range(len(chunks)) for result in results[number]]
+
+
+def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yields lists of `size` items; the last may be shorter."""
+    source = iter(items)
+    while chunk := list(islice(source, size)):
+        yield chunk
+
+
+def stream_chunks(
+    work: Callable[[list[Item]], list[Result]], items: Iterable[Item], size: int, workers: int
+) -> Iterator[tuple[list[Item], list[Result]]]:
+    """Yields every chunk of items with what `work` returns for it, in order; memory does not grow with the items.
+
+    Raises:
+        DataError: a worker process was killed from outside; an error of `work` is raised as it is.
+    """
+    pending: deque[tuple[list[Item], Future[list[Result]]]] = deque()
+    with _start(workers) as pool:
+        try:
+            for chunk in in_chunks(items, size):
+                pending.append((chunk, pool.submit(work, chunk)))
+                if len(pending) == AHEAD * workers:
+                    first, future = pending.popleft()
+                    yield first, future.result()
+            while pending:
+                first, future = pending.popleft()
+                yield first, future.result()
+        except BrokenProcessPool as error:
+            raise DataError(DIED) from error
+        finally:
+            for _, future in pending:
+                future.cancel()

@@ -217,7 +217,7 @@ def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: P
 
 
 def test_workers_have_this_programs_priority() -> None:
-    """Ray's own default is 15 below it, which beside one busy program is a tenth of a core."""
+    """Ray's own default is 15 below it, and any busy program then takes the core."""
 
     @ray.remote(num_cpus=0)
     def priority() -> int:

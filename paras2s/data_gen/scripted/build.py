@@ -179,12 +179,8 @@ def _transcribe(clips: Sequence[Rendered], cache: Path, progress: Progress) -> l
     missing = {key: clip.wav for key, clip in zip(keys, clips, strict=True) if key not in known}
     # Clips of one length share a batch of the recogniser.
     by_length = sorted(missing.items(), key=lambda item: len(item[1]))
-    texts = map_chunks(
-        functools.partial(_transcribe_chunk, cache / TRANSCRIPTS),
-        by_length,
-        64,
-        lambda done, total: progress("words", done, total),
-    )
+    work = functools.partial(_transcribe_chunk, cache / TRANSCRIPTS)
+    texts = map_chunks(work, by_length, CHUNK_CLIPS, lambda done, total: progress("words", done, total))
     known |= dict(zip([key for key, _ in by_length], texts, strict=True))
     stored.close()
     return [str(known[key]) for key in keys]
