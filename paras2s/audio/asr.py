@@ -32,7 +32,7 @@ SILENCE_S, WINDOW_STEP_S = 1.0, 1.0
 MEMORY_S, POSITIONS_PER_S = 10.0, 50
 BATCH = 16
 # The limit of tokens: a loop must not run on. Nobody speaks as many, punctuation and timestamps included.
-TOKENS_PER_S, MORE_TOKENS = 8, 12
+TOKENS_PER_S, MORE_TOKENS = 6, 8
 # Sound is what is within this of the loudest 20 ms.
 SOUND_RANGE_DB = 35.0
 # A segment that ends this close to the end of the sound is the last, and words must reach this close to it.
@@ -251,21 +251,26 @@ class _Recogniser:
             ctranslate2.StorageView.from_array(states),
             [prompt] * len(sounds),
             beam_size=1,
-            max_length=len(prompt) + most,
+            # CTranslate2 stops at half of it.
+            max_length=2 * (len(prompt) + most),
             return_scores=True,
         )
         found: list[Transcript | None] = []
         for row, (sound, result) in enumerate(zip(sounds, results, strict=True)):
             ids, ends_s = result.sequences_ids[0], end_of_sound_s(sound)
             kept = cut_at_end(split_segments(ids, tokens.timestamp_begin), ends_s)
-            texts = [cut_loop(tokens.decode(list(segment.tokens)).strip(), ends_s) for segment in kept]
+            spoken_texts = [tokens.decode(list(segment.tokens)).strip() for segment in kept]
+            texts = [cut_loop(text, ends_s) for text in spoken_texts]
             last_s = kept[-1].end_s if kept else None
-            cut_off = last_s is None and len(ids) >= most - 1
+            # A loop runs to the limit too, but what it repeats is there.
+            cut_off = last_s is None and len(ids) >= most and texts == spoken_texts
             reason = doubt(texts, last_s, ends_s, cut_off)
             if reason:
                 found.append(None)
                 continue
-            text, spoken = " ".join(text for text in texts if text), [token for segment in kept for token in segment.tokens]
+            text = " ".join(text for text in texts if text)
+            # Of the text and not of the segments, which may hold a loop.
+            spoken = tokens.encode(f" {text}")
             words = self._timed(states[row : row + 1], spoken, len(sound) / RATE_HZ) if timed else ()
             found.append(Transcript(text, words, math.exp(result.scores[0])))
         return found

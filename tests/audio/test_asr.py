@@ -196,6 +196,13 @@ def test_times_do_not_change_the_words(clips: list[Clip]) -> None:
     assert all(one.words == () for one in transcribe(clips[:4]))
 
 
+def test_what_is_cut_from_the_text_is_not_among_the_words(clips: list[Clip], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asr, "cut_loop", lambda text, duration_s: " ".join(text.split()[:3]))
+    for one in transcribe(clips[:4], timed=True):
+        assert len(one.text.split()) == 3
+        assert normalise_words(" ".join(word.text for word in one.words)) == normalise_words(one.text)
+
+
 def test_a_clip_longer_than_a_window_is_heard_to_its_end() -> None:
     full = [read_clip(LIBRISPEECH / f"librispeech_1263-139804-{number}.flac") for number in FIRST_5_S]
     joined = Clip(np.concatenate([clip.samples for clip in full]), RATE_HZ)
@@ -205,6 +212,15 @@ def test_a_clip_longer_than_a_window_is_heard_to_its_end() -> None:
     assert "nearly as large" in found.text
     assert "harvested at night" in found.text
     assert found.words[-1].end_s > 48
+
+
+def test_what_runs_to_the_limit_is_given_to_the_full_window(clips: list[Clip], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [one.text for one in transcribe(clips[:4])]
+    monkeypatch.setattr(asr, "TOKENS_PER_S", 0)
+    found = transcribe(clips[:4])
+    assert all(one.full_window for one in found)
+    for one, text in zip(found, expected, strict=True):
+        assert word_error_rate(text, one.text) <= 0.2
 
 
 def test_a_tone_is_given_to_the_full_window() -> None:
