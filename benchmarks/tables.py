@@ -97,7 +97,7 @@ def figures_part(runs: Runs, titles: Mapping[str, str]) -> str:
         for figure in run["figures"]:
             ratio = ratio_of(figure)
             other = f"{spread(figure['other'])}, {figure['other_name']}" if figure.get("other") else ""
-            cells = [f"{figure['name']}, {figure['unit']}" if figure["unit"] else figure["name"], spread(figure["ours"]), other]
+            cells = [f"{figure['name']}, {figure['unit']}" if figure.get("unit") else figure["name"], spread(figure["ours"]), other]
             cells += ["" if ratio is None else f"{ratio:.2f}", aim_of(figure), str(len(figure["ours"]))]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -113,7 +113,7 @@ def busy_part(runs: Runs, titles: Mapping[str, str]) -> str:
         rows = [{figure["name"]: figure for figure in run["figures"]} for run in taken if run is not None]
         for figure_name, figure in rows[0].items():
             values = [row[figure_name]["ours"] for row in rows if figure_name in row]
-            if figure["unit"] not in ("s", "tokens/s") or len(values) < 3:
+            if figure.get("unit") not in ("s", "tokens/s") or len(values) < 3:
                 continue
             middles = [statistics.median(one) for one in values]
             left = [one / middles[0] if figure.get("more_is_better") else middles[0] / one for one in middles[1:]]

@@ -101,7 +101,7 @@ add_json_option(parser)
 options = parser.parse_args()
 if options.fails:
     raise SystemExit(1)
-write_figures(options.json, [Figure("a step", "s", [1.0, 3.0, 2.0])], note="more")
+write_figures(options.json, [Figure("a step", "s", [1.0, 3.0, 2.0]), Figure("a share", "", [0.25], at_most=0.0)], note="more")
 """
 
 
@@ -115,10 +115,16 @@ def test_a_run_is_stored_with_what_it_belongs_to_and_not_taken_again(
     assert every.take(one, [str(script), "--fails"], 0) is None
     run = every.take(one, [str(script)], 1)
     assert run["command"] == "python benchmarks/script.py"
-    assert run["figures"] == [{"name": "a step", "unit": "s", "ours": [1.0, 3.0, 2.0]}]
+    assert run["figures"] == [
+        {"name": "a step", "unit": "s", "ours": [1.0, 3.0, 2.0]},
+        {"name": "a share", "ours": [0.25], "at_most": 0.0},
+    ]
     assert run["note"] == "more"
     assert run["busy_share_of_cores"] >= 0
     assert {"commit", "package", "machine", "versions"} == run["taken"].keys()
+    table = every.tables.figures_part({"script": {"0": run}}, {"script": "A script"})
+    assert "| a step, s | 2.00 (1.00 to 3.00) |" in table
+    assert "| a share | 0.250 |" in table
     every.save_run("script", 1, run, stored)
     every.save_run("script", 0, run, stored)
     runs = every.load_runs(stored)
