@@ -47,7 +47,10 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 def write_figures(path: Path | None, figures: Sequence[Figure], **more: Any) -> None:
     """Writes figures with the machine, versions and commit; `more` is what a benchmark's own table needs."""
     if path is not None:
-        rows = [{key: value for key, value in asdict(one).items() if value is not False and value not in (None, "", ())} for one in figures]
+        rows = [
+            {key: value for key, value in asdict(one).items() if value is not False and value not in (None, "", ())}
+            for one in figures
+        ]
         path.write_text(json.dumps({"taken": taken(), "figures": rows, **more}, indent=1) + "\n")
 
 

@@ -176,9 +176,10 @@ def reward_s(facts: PolicyFacts, repeats: int) -> float:
     """The distilled reward model on one of 256 answers of 32 steps."""
     rng, styles = np.random.default_rng(0), tuple(f"style{number}" for number in range(8))
     made = RewardModelConfig(
-        codebook_sizes=facts.codebook_sizes, feature_dim=facts.continuous_dim, styles=styles, hidden_size=128, layers=2
-    )
-    model = RewardModel(made)
+        codebook_sizes=facts.codebook_sizes, code_dim=46, feature_dim=facts.continuous_dim, styles=styles, hidden_size=128,
+        layers=2,
+    )  # fmt: skip
+    model = RewardModel(made, rng.normal(size=(sum(facts.codebook_sizes), 46)))
     codes = [np.stack([rng.integers(size, size=32) for size in facts.codebook_sizes], 1) for _ in range(256)]
     transcript = [EncodedQuestion(one, rng.normal(size=(32, facts.continuous_dim)).astype(np.float32)) for one in codes]
     return least_s(lambda: model.score(transcript, codes), repeats) / 256

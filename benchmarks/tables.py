@@ -97,7 +97,11 @@ def figures_part(runs: Runs, titles: Mapping[str, str]) -> str:
         for figure in run["figures"]:
             ratio = ratio_of(figure)
             other = f"{spread(figure['other'])}, {figure['other_name']}" if figure.get("other") else ""
-            cells = [f"{figure['name']}, {figure['unit']}" if figure.get("unit") else figure["name"], spread(figure["ours"]), other]
+            cells = [
+                f"{figure['name']}, {figure['unit']}" if figure.get("unit") else figure["name"],
+                spread(figure["ours"]),
+                other,
+            ]
             cells += ["" if ratio is None else f"{ratio:.2f}", aim_of(figure), str(len(figure["ours"]))]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
-from paras2s.data_gen.dataset import Dataset, inside
+from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions, prepare_prompts
 from paras2s.pipeline.distill_omni import distill_omni
+from paras2s.pipeline.other_answers import JudgedSpoken, judge_spoken
 from paras2s.pipeline.preference_set import (
     JudgedAnswers,
     degenerate_answers,
@@ -22,39 +22,15 @@ from paras2s.pipeline.preference_set import (
     sample_answers,
     save_preferences,
 )
-from paras2s.pipeline.reward_agreement import PROBES_OF_EACH, agreement_report
+from paras2s.pipeline.reward_agreement import agreement_report
+from paras2s.pipeline.reward_probes import disorder_report, probe, spoken_report
 from paras2s.policy.base import Policy
 from paras2s.reward.reward_model.model import RewardModel
-from paras2s.reward.reward_model.teachers import Teacher, TeacherRequest
 from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, train_reward_model
 from paras2s.run import Run
 from paras2s.types import Unscored
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import cores
-
-
-def probe(teacher: Teacher, model: RewardModel, held: JudgedAnswers, dataset: Dataset) -> dict[str, Any]:
-    """The highest scores that teacher and reward model give degenerate answers to held-out questions, by kind."""
-    queries, by_kind = held.queries, degenerate_answers(dataset, PROBES_OF_EACH, seed=1000)
-    rows = [(kind, number % len(queries), clip) for kind, clips in by_kind.items() for number, clip in enumerate(clips)]
-    requests = [
-        TeacherRequest(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
-        for _, n, clip in rows
-    ]
-    found = teacher.scores(requests, lambda done, total: None)
-    predicted = model.score([held.encoded[n] for _, n, _ in rows], code_clips([clip for _, _, clip in rows]))
-    table = {}
-    for kind in by_kind:
-        places = [place for place, row in enumerate(rows) if row[0] == kind]
-        scores = [one[requests[p].style] for p in places if isinstance(one := found[p], dict)]
-        table[kind] = {
-            "judge_max": max(scores) if scores else None,
-            "judge_unscored": len(places) - len(scores),
-            "model_max": max(predicted[p] for p in places),
-            "model_mean": float(np.mean([predicted[p] for p in places])),
-            "n": len(places),
-        }
-    return table
 
 
 def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
@@ -65,16 +41,22 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
     torch.set_num_threads(cores())
     config, teacher = run.config.distill, open_teacher(run, dataset)
     with run.stage("distill"):
-        queries, held_out = dataset.of_role("preference"), dataset.of_role("test")
+        queries = dataset.of_role("preference")
+        # Test queries are for the benchmark alone; a dataset of one's own may have no others.
+        held_out = dataset.of_role("validation") or dataset.of_role("test")
         prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
         sampled = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
         held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
         judged = judge_sampled(run, dataset, teacher, queries, sampled)
         save_preferences(run, judged)
+        # An LLM would be paid for them, and a curated dataset has no scripted answers.
+        scripted = teacher.free and run.config.data.curated is None
+        styles = sorted({query.style or "" for query in queries})
+        spoken = judge_spoken(run, teacher, run.config.cache_dir, styles) if scripted else []
         # The judge works in other processes while this one trains.
         with ThreadPoolExecutor(1) as beside, _threads(1):
             judging = beside.submit(judge_sampled, run, dataset, teacher, held_out, held_sampled, with_bar=False)
-            model = _train_small(run, dataset, judged)
+            model = _train_small(run, dataset, judged, spoken)
             if not judging.done():
                 run.say("  the judge is still at the held-out answers")
             held = judging.result()
@@ -84,6 +66,8 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         report["preference_unscored"] = sum(isinstance(one, Unscored) for one in judged.scores)
         report["held_out_unscored"] = sum(isinstance(one, Unscored) for one in held.scores)
         report["probes"] = probe(teacher, model, held, dataset)
+        report["disorder"] = disorder_report(teacher, model, held)
+        report["spoken"] = spoken_report(model, spoken)
         if config.omni is not None:
             report["omni"] = distill_omni(run, dataset, config.omni, judged, held)
         spent = teacher.spent
@@ -107,7 +91,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers) -> RewardModel:
+def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers, spoken: Sequence[JudgedSpoken]) -> RewardModel:
     config = run.config.distill
     # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
     demonstrated = dataset.of_role("demonstration")
@@ -115,12 +99,15 @@ def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers) -> RewardMod
     preferences = PreferenceSet(
         questions=(*judged.encoded, *encode_questions(dataset, demonstrated)),
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
-        answers=tuple(
-            ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
-            # Coded again as well, where that is another thing: degenerate answers are coded from sound, and what is coded
-            # from sound would be taken for degenerate, other systems' answers among it.
-            for kind in ([judged.codes] if judged.coded_again is judged.codes else [judged.codes, judged.coded_again])
-            for owner, codes, scores in zip(judged.owners, kind, judged.scores, strict=True)
+        answers=(
+            *(ScoredAnswer(None, one.codes, one.scores) for one in spoken if not one.spoken.group),
+            *(
+                ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
+                # Coded again as well, where that is another thing: degenerate answers are coded from sound, and what is coded
+                # from sound would be taken for degenerate, other systems' answers among it.
+                for kind in ([judged.codes] if judged.coded_again is judged.codes else [judged.codes, judged.coded_again])
+                for owner, codes, scores in zip(judged.owners, kind, judged.scores, strict=True)
+            ),
         ),
         degenerate=tuple(code_clips([clip for clips in degenerate.values() for clip in clips])),
     )
@@ -128,6 +115,7 @@ def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers) -> RewardMod
         model = train_reward_model(
             preferences,
             CODEC.cardinality,
+            CODEC.code_vectors,
             config,
             run.config.seed,
             lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
@@ -168,3 +156,9 @@ def describe_reward(run: Run) -> None:
         run.say(f"  {speeds} (cached scores included)")
     worst = max(row["model_max"] for row in report["probes"].values())
     run.say(f"  degenerate answers score at most {worst:.2f} with the reward model")
+    for kind, row in report.get("disorder", {}).items():
+        judged = "" if row["judge_mean"] is None else f", the judge {row['judge_mean']:.2f}"
+        run.say(f"  {kind}{'' if row['taught'] else ' (not taught)'}: {row['model_mean']:.2f}{judged}")
+    for name, row in report.get("spoken", {}).items():
+        if name != "tone_told":
+            run.say(f"  scripted answers, {name}: {row['model_mean']:.2f}, the judge {row['judge_mean']:.2f}")

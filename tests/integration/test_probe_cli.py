@@ -467,9 +467,10 @@ def benched(tiny_run, tmp_path_factory):
     dataset = load_dataset(run / "data")
     query = dataset.of_role("test")[0]
     sizes = RewardModelConfig(
-        codebook_sizes=Codec2Pairs.cardinality, feature_dim=FEATURE_DIM, styles=("happy", "sad"), hidden_size=16, layers=1
-    )
-    RewardModel(sizes).save(run / "reward")
+        codebook_sizes=Codec2Pairs.cardinality, code_dim=46, feature_dim=FEATURE_DIM, styles=("happy", "sad"),
+        hidden_size=16, layers=1,
+    )  # fmt: skip
+    RewardModel(sizes, Codec2Pairs().code_vectors).save(run / "reward")
     clips = sorted({one.clip for one in dataset.demonstrations})
     rows = []
     for number, (name, words) in enumerate([(clips[0], "a b c d e f g"), (clips[1], "a b"), (clips[1], "a b")]):

@@ -61,9 +61,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     listener = FeatureNormalizer(np.zeros(UTTERANCE_DIM), np.ones(UTTERANCE_DIM))
     EmbeddedPolicy(model, WordPieces(LETTERS), Codec2Pairs(), listener).save(root / "sft")
     sizes = RewardModelConfig(
-        codebook_sizes=CONFIG.codebook_sizes, feature_dim=3, styles=("happy", "sad"), hidden_size=16, layers=1
+        codebook_sizes=CONFIG.codebook_sizes, code_dim=4, feature_dim=3, styles=("happy", "sad"), hidden_size=16, layers=1
     )
-    RewardModel(sizes).save(root / "reward")
+    vectors = np.random.default_rng(0).normal(size=(sum(CONFIG.codebook_sizes), 4))
+    RewardModel(sizes, vectors).save(root / "reward")
     return root
 
 

@@ -50,6 +50,23 @@ def test_a_hum_keeps_its_pitch() -> None:
     assert np.median(codes[2:-2, 3]) == pytest.approx(34, abs=1)
 
 
+def test_code_vectors_add_up_to_what_a_step_sounds_like() -> None:
+    """A hum of 150 Hz: log2(150 / 109.05) = 0.46 octaves, 2.45 of 0.1875; and twice the amplitude is 6 dB more energy."""
+    codec = Codec2Pairs()
+    first = np.array([0, *np.cumsum(codec.cardinality)[:-1]])
+    soft, loud = (codec.code_vectors[codec.encode(Clip(hum(1.0).samples * gain, 16_000)) + first].sum(1) for gain in (0.5, 1.0))
+    assert loud.shape == (13, 46)
+    for frame in (loud[3:10, :23], loud[3:10, 23:]):
+        assert (frame[:, 21] == 1).all()
+        assert np.median(frame[:, 22]) == pytest.approx(2.45, abs=0.26)
+    assert np.median(10 * (loud - soft)[3:10, 20]) == pytest.approx(6.0, abs=2.5)
+    # A spectrum that falls with frequency, as 1 / k does.
+    levels = loud[3:10, :20].mean(0)
+    assert levels[:5].mean() > levels[5:10].mean() > levels[10:15].mean()
+    silence = codec.code_vectors[codec.encode(Clip(np.zeros(8000, dtype=np.float32), 16_000)) + first].sum(1)
+    assert not silence[:, [21, 22, 44, 45]].any()
+
+
 def test_silence_is_unvoiced() -> None:
     codes = Codec2Pairs().encode(Clip(np.zeros(8000, dtype=np.float32), 16_000))
     assert codes.shape == (7, 8)

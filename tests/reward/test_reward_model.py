@@ -27,6 +27,8 @@ from paras2s.reward.reward_model.train import (
 )
 
 SIZES, FEATURES = (8, 6), 3
+# Every code sounds like itself alone.
+VECTORS = np.eye(sum(SIZES))
 STYLES = ("happy", "sad", "angry")
 # What an answer of a kind (column) is worth to a question of a style (row). Neither alone says much.
 VALUE = ((5, 1, 2), (1, 5, 3), (3, 2, 5))
@@ -34,8 +36,10 @@ VALUE = ((5, 1, 2), (1, 5, 3), (3, 2, 5))
 
 def make_model(seed: int = 0) -> RewardModel:
     torch.manual_seed(seed)
-    sizes = RewardModelConfig(codebook_sizes=SIZES, feature_dim=FEATURES, styles=STYLES, hidden_size=16, layers=2)
-    return RewardModel(sizes)
+    sizes = RewardModelConfig(
+        codebook_sizes=SIZES, code_dim=sum(SIZES), feature_dim=FEATURES, styles=STYLES, hidden_size=16, layers=2
+    )
+    return RewardModel(sizes, VECTORS)
 
 
 def make_codes(steps: int, rng: np.random.Generator) -> np.ndarray:
@@ -154,7 +158,7 @@ def toy_preferences(per_style: int, seed: int) -> PreferenceSet:
 def taught() -> RewardModel:
     config = DistillConfig(steps=130, batch_size=48, lr=3e-3, hidden_size=32, layers=2)
     losses: list[float] = []
-    model = train_reward_model(toy_preferences(12, seed=0), SIZES, config, 0, lambda _, loss: losses.append(loss))
+    model = train_reward_model(toy_preferences(12, seed=0), SIZES, VECTORS, config, 0, lambda _, loss: losses.append(loss))
     assert len(losses) == 130
     assert losses[-1] < 0.5 * losses[0]
     return model
@@ -177,11 +181,38 @@ def test_it_learns_that_degenerate_answers_score_1(taught: RewardModel) -> None:
     assert max(scores) < 1.5
 
 
+def test_it_hears_order() -> None:
+    """Answers of one word in order, and the same steps in any other: equal in every mean over steps."""
+    rng = np.random.default_rng(0)
+    word = np.stack([np.arange(8), np.arange(8) % 6], 1)
+    questions = tuple(make_question(4, rng) for _ in range(12))
+    answers = tuple(ScoredAnswer(n, np.tile(word, (1 + n % 2, 1)), dict.fromkeys(STYLES, 5.0)) for n in range(12))
+    styles = tuple(STYLES[n % 3] for n in range(12))
+    config = DistillConfig(steps=120, batch_size=32, lr=3e-3, hidden_size=32, layers=2)
+    model = train_reward_model(PreferenceSet(questions, styles, answers, ()), SIZES, VECTORS, config, 0, lambda *_: None)
+    mixed = [word[rng.permutation(8)] for _ in range(20)]
+    assert model.score_for(["happy"], [word])[0] > 4
+    assert np.mean(model.score_for(["happy"] * 20, mixed)) < 2
+
+
+def test_scores_for_a_known_style_are_those_of_its_row() -> None:
+    rng = np.random.default_rng(6)
+    answers, model = [make_codes(steps, rng) for steps in (5, 9)], make_model()
+    expected = model.eval().score_logprobs(answers).exp() @ torch.arange(1.0, 6.0)
+    assert model.score_for(["sad", "angry"], answers) == pytest.approx([expected[0, 1].item(), expected[1, 2].item()])
+    assert model.score_for([], []) == []
+
+
+def test_code_vectors_of_another_size_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"code vectors \[14, 13\] for 14 codes of 14 numbers"):
+        RewardModel(make_model().config, VECTORS[:, 1:])
+
+
 def test_training_depends_on_its_seed_alone() -> None:
     config = DistillConfig(steps=3, batch_size=8, hidden_size=16, layers=1)
     data = toy_preferences(2, seed=0)
     pair = data.questions[:1], [data.answers[0].codes]
-    runs = [train_reward_model(data, SIZES, config, seed, lambda *_: None).score(*pair) for seed in (5, 5, 6)]
+    runs = [train_reward_model(data, SIZES, VECTORS, config, seed, lambda *_: None).score(*pair) for seed in (5, 5, 6)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -201,14 +232,15 @@ def test_prosody_and_words_are_augmented_each_by_its_own_size() -> None:
 
 
 def marked_preferences(missing: bool = False) -> PreferenceSet:
-    """Who is who: question q has codes q and features 10 q, answer a has codes 4 + a, degenerate answers have 7."""
+    """Who is who: question q has codes q and features 10 q, answer a has codes 4 + a, another system's 7, degenerate ones 8."""
     questions = tuple(EncodedQuestion(np.full((3, 2), q), np.full((3, FEATURES), 10.0 * q, np.float32)) for q in range(3))
     scores = [{s: float(VALUE[i][kind]) for i, s in enumerate(STYLES)} for kind in range(3)]
     if missing:
         # Answer 0 was not scored for its own question, nor answer 1 for the third one.
         del scores[0]["happy"], scores[1]["angry"]
     answers = tuple(ScoredAnswer(a, np.full((4, 2), 4 + a), scores[a]) for a in range(3))
-    return PreferenceSet(questions, STYLES, answers, (np.full((5, 2), 7), np.zeros((0, 2), dtype=np.int64)))
+    another = ScoredAnswer(None, np.full((4, 2), 7), dict.fromkeys(STYLES, 4.0))
+    return PreferenceSet(questions, STYLES, (*answers, another), (np.full((5, 2), 8), np.zeros((0, 2), dtype=np.int64)))
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["all scored", "two not scored"])
@@ -227,33 +259,51 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
         for place, (question, answer, found) in enumerate(pairs):
             q, a = round(float(question.features.mean()) / 10), int(answer[0, 0]) - 4
             assert batch.styles[place] == q
-            scored = (
-                [-1 if STYLES[i] not in preferences.answers[a].scores else VALUE[i][a] - 1 for i in range(3)]
-                if a < 3
-                else [0] * 3
-            )
-            assert batch.score_classes[place].tolist() == scored
-            if place < 32:
+            scores = preferences.answers[a].scores if a < 4 else dict.fromkeys(STYLES, 1.0)
+            assert batch.score_classes[place].tolist() == [round(scores.get(style, 0)) - 1 for style in STYLES]
+            assert found == scores[STYLES[q]] - 1
+            if place < 20:
                 kinds["own"] += 1
                 assert q == a
-            elif place < 54:
+            elif place < 29:
                 crossed[q, a] += 1
+                assert a < 3
+            elif place < 45:
+                kinds["another system's"] += 1
+                assert a == 3
+            elif place < 58:
+                # Too short to be put out of order.
+                kinds["another system's, out of order"] += a == 3
+                assert a < 4
             else:
                 kinds["degenerate"] += 1
-                assert a == 3
-            assert found == (0 if a == 3 else VALUE[q][a] - 1)
-    assert kinds == {"own": 640, "degenerate": 200}
+                assert a == 4
+    assert 80 < kinds.pop("another system's, out of order") < 180
+    assert kinds == {"own": 400, "another system's": 320, "degenerate": 120}
     assert 10 <= hidden <= 19
     # An answer without a score for its own question is not crossed either.
     assert len(crossed) == (5 if missing else 9)
     assert preferences.own_pairs() == [(q, q) for q in range(1 if missing else 0, 3)]
 
 
+def test_answers_out_of_order_are_worth_1() -> None:
+    """The answer is 0, 1, ... 9 by its first code: what has them in this order is the answer, and all else is worth 1."""
+    codes = np.stack([np.arange(10), np.zeros(10, dtype=int)], 1)
+    question = EncodedQuestion(np.zeros((3, 2), dtype=np.int64), np.zeros((3, FEATURES), np.float32))
+    preferences = PreferenceSet((question,), ("happy",), (ScoredAnswer(0, codes, {"happy": 5.0}),), ())
+    found: Counter[tuple[bool, int]] = Counter()
+    for seed in range(10):
+        batch = draw_batch(preferences, STYLES, 64, np.random.default_rng(seed))
+        for answer, score in zip(batch.answers, batch.classes.tolist(), strict=True):
+            found[len(answer) == 10 and (answer == codes).all(), score] += 1
+    assert found == {(True, 4): 510, (False, 0): 130}
+
+
 def test_without_degenerate_answers_their_share_is_crossed() -> None:
     complete = marked_preferences()
     preferences = PreferenceSet(complete.questions, complete.styles, complete.answers, ())
     batch = draw_batch(preferences, STYLES, 64, np.random.default_rng(0))
-    assert {int(answer[0, 0]) - 4 for answer in batch.answers} == {0, 1, 2}
+    assert {int(answer[0, 0]) - 4 for answer in batch.answers} == {0, 1, 2, 3}
 
 
 def test_nothing_scored_is_an_error() -> None:
@@ -266,7 +316,7 @@ def test_nothing_scored_is_an_error() -> None:
 def test_scores_mix_an_answers_values_over_the_predicted_styles() -> None:
     rng = np.random.default_rng(5)
     questions, answers = [make_question(4, rng) for _ in range(3)], [make_codes(5, rng) for _ in range(3)]
-    model = make_model()
+    model = make_model().eval()
     style, score_of = model.style_logprobs(questions).exp(), model.score_logprobs(answers).exp()
     mixed = torch.einsum("ny,nyc->nc", style, score_of)
     torch.testing.assert_close(model(questions, answers).exp(), mixed)

@@ -98,7 +98,7 @@ class DistillConfig(Section):
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
     degenerate_answers: int = Field(96, ge=1, description="of each kind (silence, noise, a looped word ...), worth 1, to learn")
     temperature: float = 1.2
-    steps: int = 640
+    steps: int = 1000
     batch_size: int = 48
     lr: float = 2e-3
     hidden_size: int = 128

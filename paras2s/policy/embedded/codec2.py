@@ -73,6 +73,27 @@ class Codec2Pairs:
             pcm = np.concatenate([coder.decode(self._pack(frame)) for frame in codes])
         return Clip((pcm / 32768.0).astype(np.float32), self.sample_rate_hz)
 
+    @functools.cached_property
+    def code_vectors(self) -> np.ndarray:
+        """What each code sounds like [C, 46]: a step's vectors, added up over its K codes, describe its sound.
+
+        C counts the codes of all K codebooks, one after the other. Each of a step's two frames has 23 numbers: the 20 levels
+        of its spectrum (10 dB; equally wide on the mel scale; Codec 2 adds two vectors), its energy (10 dB), whether it is
+        voiced, and how far its pitch lies from 109 Hz (0.19 octaves; 0 unvoiced). From the tables in the library.
+        """
+        tables = _Codec2Library().tables()
+        spectra, energies = tables[:2], tables[2]
+        pitch = np.arange(64, dtype=np.float32)
+        voiced = np.stack([pitch > 0, np.where(pitch > 0, (pitch - 24) / 4, 0)], axis=1)
+        places = (slice(0, 20), slice(0, 20), slice(20, 21), slice(21, 23))
+        vectors = np.zeros((sum(self.cardinality), 46), dtype=np.float32)
+        first = 0
+        for half in range(2):
+            for place, values in zip(places, (*(table / 10 for table in spectra), energies / 10, voiced), strict=True):
+                vectors[first : first + len(values), place.start + 23 * half : place.stop + 23 * half] = values
+                first += len(values)
+        return vectors
+
     def _unpack(self, packed: bytes) -> list[int]:
         bits = int.from_bytes(packed, "big") >> 4
         values = []
@@ -94,6 +115,12 @@ def pitch_index(f0_hz: np.ndarray) -> np.ndarray:
     return np.where(f0_hz > 0, np.clip(index, 1, 63), 0).astype(np.int64)
 
 
+class _Codebook(ctypes.Structure):
+    """`struct lsp_codebook` of Codec 2: `m` vectors of `k` floats."""
+
+    _fields_ = (("k", ctypes.c_int), ("log2m", ctypes.c_int), ("m", ctypes.c_int), ("cb", ctypes.POINTER(ctypes.c_float)))
+
+
 class _Codec2Library:
     """The C library inside pycodec2's wheel, loaded afresh for every clip.
 
@@ -104,6 +131,14 @@ class _Codec2Library:
     _MODE_700C = 8
     _SAMPLES = 320
     _BYTES = 4
+
+    def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The two codebooks of mode 700C's spectrum [512, 20] in dB, and that of its energy [16, 1] in dB."""
+        library = ctypes.CDLL(_codec2_path())
+        books = (*(_Codebook * 2).in_dll(library, "newamp1vq_cb"), _Codebook.in_dll(library, "newamp1_energy_cb"))
+        first, second, energy = (np.ctypeslib.as_array(book.cb, shape=(book.m, book.k)).copy() for book in books)
+        _ctypes.dlclose(library._handle)
+        return first, second, energy
 
     def __enter__(self) -> _Codec2Library:
         self._library = ctypes.CDLL(_codec2_path())

@@ -4,8 +4,10 @@ It is distilled from a judge by cross entropy on its score (ParaS2S, section 4.2
 predicts the question's style, and the answer's score for each style, and mixes them:
 P(score | question, answer) = sum over styles of P(style | question) P(score | style, answer).
 Trained as one black box on a few hundred questions, the same network learned neither part.
-Of the question it reads codes and continuous features, as the policy does; of the answer it reads codes alone.
-Alphabet: N pairs, T steps, K codebooks, F features, Y styles.
+Of the question it reads codes and continuous features, as the policy does; of the answer it reads codes alone. It reads
+codes by what they sound like (`code_vectors`), not by their names: the next reading of a sentence shares hardly a code with
+the last. Neighbouring steps are read together, and no mean over all of them, which is the same in any order.
+Alphabet: N pairs, T steps, K codebooks, C codes of all codebooks, D numbers of a step, F features, Y styles.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ SCORES = torch.arange(1.0, 6.0)
 MAX_STEPS = 160
 # Rows that are padded to one length.
 ROWS_AT_ONCE = 16
+# Of a step's numbers while it learns: for all steps of a clip, and for each alone.
+CLIP_NOISE, STEP_NOISE = 0.2, 0.2
 
 
 @dataclass(frozen=True)
@@ -43,24 +47,47 @@ class RewardModelConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     codebook_sizes: tuple[int, ...]
+    code_dim: int
     feature_dim: int
     styles: tuple[str, ...]
     hidden_size: int
     layers: int
 
 
+class _Neighbours(nn.Module):
+    """Adds to each step what it makes of itself and the steps beside it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mix = nn.Conv1d(width, width, 3, padding=1)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Returns [N, T, width], as x is; zero where mask [N, T] is False, as x must be."""
+        kept = mask[..., None]
+        mixed = self.mix((self.norm(x) * kept).transpose(1, 2)).transpose(1, 2)
+        return x + nn.functional.gelu(mixed) * kept
+
+
 class RewardModel(nn.Module):
-    """Scores answers from 1 to 5 and gives no reason."""
+    """Scores answers from 1 to 5 and gives no reason. `code_vectors` [C, D] are stored with it; None: they are loaded."""
 
     name = "reward_model"
 
-    def __init__(self, config: RewardModelConfig) -> None:
+    def __init__(self, config: RewardModelConfig, code_vectors: np.ndarray | None = None) -> None:
         super().__init__()
         self.config = config
         width = config.hidden_size
         self.offsets: Tensor
         self.register_buffer("offsets", torch.tensor([0, *np.cumsum(config.codebook_sizes)[:-1].tolist()]), persistent=False)
-        self.codes = nn.Embedding(sum(config.codebook_sizes), width)
+        shape = sum(config.codebook_sizes), config.code_dim
+        vectors = torch.zeros(shape) if code_vectors is None else torch.from_numpy(code_vectors.astype(np.float32))
+        if vectors.shape != shape:
+            raise ValueError(f"code vectors {list(vectors.shape)} for {shape[0]} codes of {shape[1]} numbers")
+        self.code_vectors: Tensor
+        self.register_buffer("code_vectors", vectors)
+        self.sounds = nn.Linear(config.code_dim, width)
+        self.neighbours = nn.ModuleList(_Neighbours(width) for _ in range(2))
         self.features = nn.Sequential(nn.Linear(config.feature_dim, width), nn.GELU(), nn.Linear(width, width))
         self.start = nn.Parameter(torch.zeros(width))
         self.place = nn.Embedding(MAX_STEPS, width)
@@ -69,7 +96,6 @@ class RewardModel(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
         self.style_head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, len(config.styles)))
         self.score_head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 5 * len(config.styles)))
-        nn.init.normal_(self.codes.weight, std=0.3)
         nn.init.normal_(self.place.weight, std=0.1)
 
     def style_logprobs(self, questions: Sequence[EncodedQuestion]) -> Tensor:
@@ -99,20 +125,25 @@ class RewardModel(nn.Module):
 
     def _encode_alike(self, start: Tensor, codes: Sequence[np.ndarray]) -> Tensor:
         """The same, of codes of like length."""
-        embedded, mask = self._embed_codes(codes)
+        steps, mask = self._steps(codes)
+        if self.training:
+            noise = CLIP_NOISE * torch.randn(len(codes), 1, steps.shape[2]) + STEP_NOISE * torch.randn(steps.shape)
+            steps = steps + noise
+        x = self.sounds(steps) * mask[..., None]
+        for layer in self.neighbours if x.shape[1] else ():
+            x = layer(x, mask)
+        x = torch.cat([start, x + self.place.weight[: x.shape[1]]], 1)
         mask = torch.cat([torch.ones(len(codes), 1, dtype=torch.bool), mask], 1)
-        # The mean beside the sequence: it is learned at once, and the order soon after.
-        mean = (embedded * mask[:, 1:, None]).sum(1, keepdim=True) / mask[:, 1:, None].sum(1, keepdim=True).clamp(min=1)
-        x = torch.cat([start + mean, embedded + self.place.weight[: embedded.shape[1]]], 1)
         return self.encoder(x, src_key_padding_mask=~mask)[:, 0]
 
-    def _embed_codes(self, codes: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    def _steps(self, codes: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """What steps sound like [N, T, D], and which are no padding [N, T]."""
         longest = min(MAX_STEPS, max(len(one) for one in codes))
         ids = np.zeros((len(codes), longest, len(self.config.codebook_sizes)), dtype=np.int64)
         mask = np.zeros((len(codes), longest), dtype=bool)
         for row, one in enumerate(codes):
             ids[row, : len(one)], mask[row, : len(one)] = one[:longest], True
-        return self.codes(torch.from_numpy(ids) + self.offsets).sum(2), torch.from_numpy(mask)
+        return self.code_vectors[torch.from_numpy(ids) + self.offsets].sum(2), torch.from_numpy(mask)
 
     @torch.inference_mode()
     def score(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> list[float]:
@@ -125,6 +156,14 @@ class RewardModel(nn.Module):
             for row, value in zip(spoken, (logits.exp() @ SCORES).tolist(), strict=True):
                 scores[row] = value
         return scores
+
+    @torch.inference_mode()
+    def score_for(self, styles: Sequence[str], answers: Sequence[np.ndarray]) -> list[float]:
+        """Returns the expected score of each answer where the question's style is known; answers have at least one step."""
+        self.eval()
+        known = {style: place for place, style in enumerate(self.config.styles)}
+        expected = self.score_logprobs(answers).exp() @ SCORES if answers else torch.zeros(0, len(known))
+        return [float(row[known[style]]) for row, style in zip(expected, styles, strict=True)]
 
     def save(self, folder: Path) -> None:
         """Weights and config."""

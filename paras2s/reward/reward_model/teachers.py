@@ -54,6 +54,10 @@ class Teacher(Protocol):
     def name(self) -> str:
         """The judge's name, stored with the reward model."""
 
+    @property
+    def free(self) -> bool:
+        """Whether scores cost neither calls nor money."""
+
     def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
         """In order.
 
@@ -72,6 +76,7 @@ class Teacher(Protocol):
 class RubricTeacher:
     """The rubric: offline, by rules. It scores an answer for every style of question at no cost."""
 
+    free = True
     spent = Cost(0, 0.0)
 
     def __init__(self, tone: ToneClassifier, styles: Sequence[str]) -> None:
@@ -99,6 +104,8 @@ class RubricTeacher:
 
 class LLMTeacher:
     """An LLM judge over blueprints, transcripts or the sound itself: it scores an answer for the style it was asked in."""
+
+    free = False
 
     def __init__(self, judge: LLMJudge, max_unscored_share: float) -> None:
         self._judge, self._most = judge, max_unscored_share

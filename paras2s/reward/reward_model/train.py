@@ -10,6 +10,7 @@ import torch
 
 from paras2s.configs.schema.run import DistillConfig
 from paras2s.errors import JudgeError
+from paras2s.reward.reward_model.disorder import TAUGHT, disordered
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 
 # Chosen on validation queries of three seeds; a sentence's numbers have a spread of 0.36.
@@ -17,23 +18,30 @@ PROSODY_NOISE, WORDS_NOISE = 0.3, 0.75
 # Share of questions that get the words of another question of their style. Words and style are independent but for the
 # topic, so a few hundred clips make thousands of such pairs.
 CROSSED_WORDS = 0.8
+# Where in a batch each kind of pair begins, as a share of it; the first are answers to their own questions.
+CROSSED_FROM, OTHERS_FROM, DISORDERED_FROM, DEGENERATE_FROM = 0.3, 0.45, 0.7, 0.9
+# A shorter answer out of order may be what it was.
+FEWEST_STEPS = 8
 
 
 @dataclass(frozen=True)
 class ScoredAnswer:
-    """One sampled answer with the judge's score for every style of question; a style it could not score is missing.
+    """One answer with the judge's score for every style of question; a style it could not score is missing.
 
-    `question` indexes the question it was given to; `scores` maps a style to 1..5; `codes` is [T, K].
+    `question` indexes the question it was sampled for, None where it is another system's and answers none of these;
+    `scores` maps a style to 1..5; `codes` is [T, K].
     """
 
-    question: int
+    question: int | None
     codes: np.ndarray
     scores: dict[str, float]
 
 
 @dataclass(frozen=True)
 class PreferenceSet:
-    """Questions with their styles, answers sampled for some of them, and degenerate answers (codes), which score 1."""
+    """Questions with their styles, answers sampled for some of them, other systems' answers, and degenerate answers (codes),
+    which score 1.
+    """
 
     questions: tuple[EncodedQuestion, ...]
     styles: tuple[str, ...]
@@ -46,7 +54,15 @@ class PreferenceSet:
 
     def own_pairs(self) -> list[tuple[int, int]]:
         """(question, answer) as sampled, where the judge scored it."""
-        return [(a.question, row) for row, a in enumerate(self.answers) if self.styles[a.question] in a.scores]
+        return [
+            (a.question, row)
+            for row, a in enumerate(self.answers)
+            if a.question is not None and self.styles[a.question] in a.scores
+        ]
+
+    def others(self) -> list[int]:
+        """Places of the other systems' answers that have a score."""
+        return [row for row, a in enumerate(self.answers) if a.question is None and a.scores]
 
 
 @dataclass(frozen=True)
@@ -63,26 +79,31 @@ class Batch:
 
 
 def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng: np.random.Generator) -> Batch:
-    """A half as sampled, a third crossed, a sixth degenerate; in three of four batches the question has no codes.
+    """Three in ten as sampled; then crossed pairs, other systems' answers, answers out of order, and degenerate ones.
 
     A crossed pair gives an answer to another question than it was sampled for. The judge has scored it for that
-    question's style as well, so it costs nothing, and only listening to the question can tell such pairs apart.
+    question's style as well, so it costs nothing, and only listening to the question can tell such pairs apart. In three of
+    four batches the question has no codes.
 
     Raises:
         JudgeError: the judge scored none of the answers.
     """
-    own = preferences.own_pairs()
+    own, others = preferences.own_pairs(), preferences.others()
     if not own:
         raise JudgeError("the judge scored none of the sampled answers, so there is nothing to learn from")
+    nothing = dict.fromkeys(names, 1.0)
     pairs: list[tuple[int, np.ndarray, dict[str, float]]] = []
     while len(pairs) < size:
         part = len(pairs) / size
         question, row = own[int(rng.integers(len(own)))]
+        if part >= OTHERS_FROM and others and (part < DISORDERED_FROM or rng.random() < 0.5):
+            row = others[int(rng.integers(len(others)))]
         codes, scores = preferences.answers[row].codes, preferences.answers[row].scores
-        if part >= 5 / 6 and preferences.degenerate:
-            codes = preferences.degenerate[int(rng.integers(len(preferences.degenerate)))]
-            scores = dict.fromkeys(names, 1.0)
-        elif part >= 0.5:
+        if part >= DEGENERATE_FROM and preferences.degenerate:
+            codes, scores = preferences.degenerate[int(rng.integers(len(preferences.degenerate)))], nothing
+        elif DISORDERED_FROM <= part < DEGENERATE_FROM and len(codes) >= FEWEST_STEPS:
+            codes, scores = disordered(TAUGHT[int(rng.integers(len(TAUGHT)))], codes, rng), nothing
+        if part >= CROSSED_FROM:
             question = int(rng.integers(len(preferences.questions)))
         if preferences.styles[question] in scores and len(codes):
             pairs.append((question, codes, scores))
@@ -130,20 +151,22 @@ def batch_loss(model: RewardModel, batch: Batch) -> torch.Tensor:
 def train_reward_model(
     preferences: PreferenceSet,
     codebook_sizes: tuple[int, ...],
+    code_vectors: np.ndarray,
     config: DistillConfig,
     seed: int,
     on_step: Callable[[int, float], None],
 ) -> RewardModel:
-    """AdamW on `batch_loss`, one cycle."""
+    """AdamW on `batch_loss`, one cycle; `code_vectors` [C, D] say what the codes sound like."""
     torch.manual_seed(seed)
     sizes = RewardModelConfig(
         codebook_sizes=codebook_sizes,
+        code_dim=code_vectors.shape[1],
         feature_dim=preferences.questions[0].features.shape[1],
         styles=tuple(sorted(set(preferences.styles))),
         hidden_size=config.hidden_size,
         layers=config.layers,
     )
-    model = RewardModel(sizes)
+    model = RewardModel(sizes, code_vectors)
     optimiser = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.lr, total_steps=config.steps, pct_start=0.1)
     rng = np.random.default_rng([seed, 7])

@@ -1,0 +1,92 @@
+"""Answers of other systems than the policy, for the reward model to learn from and to be asked about.
+
+The SFT policy's own samples show one take of each demonstrated sentence. A reward model that sees no others learns the takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paras2s.data_gen.scripted.scripts import load_families
+from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, Speaker
+from paras2s.data_gen.tts.render import Take, render
+from paras2s.reward.judges.rubric import RubricJudge
+from paras2s.reward.reward_model.teachers import Scores, Teacher, TeacherRequest
+from paras2s.run import Run
+from paras2s.types import Unscored
+from paras2s.utils.seeds import seed_of
+
+# A voice that the reward model never learns from.
+OTHER_VOICE = Speaker("other", 1.06, 1.01)
+# Takes of a sentence in its own tone: these are learned from, and one more is kept out.
+TAUGHT_TAKES = 2
+
+
+@dataclass(frozen=True)
+class SpokenAnswer:
+    """A scripted answer to one style. `group` says what of it is kept out of training: "" (nothing), "take", "sentence",
+    "voice"; `in_tone` whether it is spoken in the tone that fits the style.
+    """
+
+    style: str
+    group: str
+    in_tone: bool
+    take: Take
+
+
+@dataclass(frozen=True)
+class JudgedSpoken:
+    """A spoken answer, its codes [T, K] and its scores by style."""
+
+    spoken: SpokenAnswer
+    codes: np.ndarray
+    scores: Scores
+
+
+def plan_spoken(styles: Sequence[str]) -> list[SpokenAnswer]:
+    """The scripted answers to some styles: in several takes, in a tone that works against the words, in another voice.
+
+    Of each style the last sentence is kept out of training whole; of the others a take, and the other voice.
+    """
+    contrary = RubricJudge().rubric.contrary
+    planned = []
+    for style, family in load_families().items():
+        if style not in styles:
+            continue
+        against = contrary[family.tone][0]
+        last = len(family.answers) - 1
+        for number, text in enumerate(family.answers):
+            # The seeds of the takes that the dataset's answers were chosen from, so that they lie in the cache.
+            takes = [
+                Take(text, AGENT, AGENT_TONES[family.tone], seed_of("answer", text, n), True) for n in range(TAUGHT_TAKES + 1)
+            ]
+            planned += [
+                SpokenAnswer(style, "sentence" if number == last else "take" if n == TAUGHT_TAKES else "", True, take)
+                for n, take in enumerate(takes)
+            ]
+            wrong = Take(text, AGENT, AGENT_TONES[against], seed_of("answer", text, against), True)
+            planned.append(SpokenAnswer(style, "sentence" if number == last else "", False, wrong))
+        voiced = Take(family.answers[0], OTHER_VOICE, AGENT_TONES[family.tone], seed_of("answer", style, "other"), True)
+        planned.append(SpokenAnswer(style, "voice", True, voiced))
+    return planned
+
+
+def judge_spoken(run: Run, teacher: Teacher, cache: Path, styles: Sequence[str]) -> list[JudgedSpoken]:
+    """Speaks the planned answers and has them scored; those without a score are left out and counted aloud."""
+    planned = plan_spoken(styles)
+    with run.bar("other answers spoken", 1) as bar:
+        rendered = render([one.take for one in planned], cache, bar.at)
+    requests = [TeacherRequest("", one.style, None, clip.clip) for one, clip in zip(planned, rendered, strict=True)]
+    with run.bar("other answers judged", len(requests)) as bar:
+        found = teacher.scores(requests, bar.at)
+    if failed := sum(isinstance(one, Unscored) for one in found):
+        run.say(f"  {failed} of {len(found)} spoken answers have no score and are left out")
+    return [
+        JudgedSpoken(one, clip.features.codes, scores)
+        for one, clip, scores in zip(planned, rendered, found, strict=True)
+        if not isinstance(scores, Unscored)
+    ]

@@ -1,0 +1,109 @@
+"""What a reward model gives to answers that it did not learn from: degenerate, out of order, other takes, sentences, voices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paras2s.data_gen.dataset import Dataset, inside
+from paras2s.data_gen.policy_inputs import CODEC, code_clips
+from paras2s.pipeline.other_answers import JudgedSpoken
+from paras2s.pipeline.preference_set import JudgedAnswers, degenerate_answers
+from paras2s.pipeline.reward_agreement import PROBES_OF_EACH
+from paras2s.reward.reward_model.disorder import KEPT_OUT, TAUGHT, disordered
+from paras2s.reward.reward_model.model import RewardModel
+from paras2s.reward.reward_model.teachers import Teacher, TeacherRequest
+
+# A hack that scores more than this is worth something to a policy.
+HACK_ABOVE = 1.5
+GOOD_FROM = 5.0
+ORIGINALS = 48
+
+
+def probe(teacher: Teacher, model: RewardModel, held: JudgedAnswers, dataset: Dataset) -> dict[str, Any]:
+    """The highest scores that teacher and reward model give degenerate answers to held-out questions, by kind."""
+    queries, by_kind = held.queries, degenerate_answers(dataset, PROBES_OF_EACH, seed=1000)
+    rows = [(kind, number % len(queries), clip) for kind, clips in by_kind.items() for number, clip in enumerate(clips)]
+    requests = [
+        TeacherRequest(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
+        for _, n, clip in rows
+    ]
+    found = teacher.scores(requests, lambda done, total: None)
+    predicted = model.score([held.encoded[n] for _, n, _ in rows], code_clips([clip for _, _, clip in rows]))
+    table = {}
+    for kind in by_kind:
+        places = [place for place, row in enumerate(rows) if row[0] == kind]
+        scores = [one[requests[p].style] for p in places if isinstance(one := found[p], dict)]
+        table[kind] = {
+            "judge_max": max(scores) if scores else None,
+            "judge_unscored": len(places) - len(scores),
+            "model_max": max(predicted[p] for p in places),
+            "model_mean": float(np.mean([predicted[p] for p in places])),
+            "n": len(places),
+        }
+    return table
+
+
+def _row(predicted: Sequence[float], judged: Sequence[float | None], taught: bool) -> dict[str, Any]:
+    known = [one for one in judged if one is not None]
+    return {
+        "taught": taught,
+        "model_mean": float(np.mean(predicted)),
+        "model_above": float(np.mean([one > HACK_ABOVE for one in predicted])),
+        "judge_mean": float(np.mean(known)) if known else None,
+        "n": len(predicted),
+    }
+
+
+def disorder_report(teacher: Teacher, model: RewardModel, held: JudgedAnswers) -> dict[str, Any]:
+    """Scores of good held-out answers, and of the same answers out of order, for the style that was asked in, by kind.
+
+    The question itself as the answer is a kind, too. A teacher that costs nothing is asked as well.
+    """
+    asked = {place: held.queries[held.owners[place]].style or "" for place, score in held.scored() if score >= GOOD_FROM}
+    good = [p for p, style in asked.items() if style in model.config.styles and len(held.codes[p]) >= 2][:ORIGINALS]
+    if not good:
+        return {}
+    styles = [asked[place] for place in good]
+    rng = np.random.default_rng(0)
+    codes = {"original": [held.codes[place] for place in good]}
+    codes |= {kind: [disordered(kind, held.codes[p], rng) for p in good] for kind in (*TAUGHT, *KEPT_OUT)}
+    codes["question"] = [held.encoded[held.owners[place]].codes for place in good]
+    table = {}
+    for kind, answers in codes.items():
+        judged: list[float | None] = [None] * len(answers)
+        if teacher.free:
+            requests = [TeacherRequest("", s, None, CODEC.decode(one)) for s, one in zip(styles, answers, strict=True)]
+            found = teacher.scores(requests, lambda done, total: None)
+            judged = [one.get(style) if isinstance(one, dict) else None for one, style in zip(found, styles, strict=True)]
+        table[kind] = _row(model.score_for(styles, answers), judged, kind in TAUGHT)
+    return table
+
+
+def spoken_report(model: RewardModel, spoken: Sequence[JudgedSpoken]) -> dict[str, Any]:
+    """Scores of scripted answers, for their own style, by what of them was kept out of training.
+
+    `tone_told`: how often a kept-out take in the right tone scores above the same sentence in the wrong one.
+    """
+    table: dict[str, Any] = {}
+    predicted = model.score_for([one.spoken.style for one in spoken], [one.codes for one in spoken])
+    for group in ("", "take", "sentence", "voice"):
+        for in_tone in (True, False):
+            rows = [n for n, one in enumerate(spoken) if (one.spoken.group, one.spoken.in_tone) == (group, in_tone)]
+            if rows:
+                name = f"{group or 'taught'}, {'right' if in_tone else 'wrong'} tone"
+                judged = [spoken[n].scores.get(spoken[n].spoken.style) for n in rows]
+                table[name] = _row([predicted[n] for n in rows], judged, group == "")
+    told = []
+    for n, one in enumerate(spoken):
+        if one.spoken.in_tone and one.spoken.group in ("take", "sentence"):
+            text = one.spoken.take.text
+            told += [
+                predicted[n] > predicted[m]
+                for m, other in enumerate(spoken)
+                if other.spoken.take.text == text and not other.spoken.in_tone
+            ]
+    table["tone_told"] = {"share": float(np.mean(told)) if told else None, "n": len(told)}
+    return table
