@@ -15,6 +15,7 @@ from fetch_data import FILES, Source, fetch, main
 CONTENT = b"labels"
 SOURCE = Source(sha256(CONTENT).hexdigest(), "https://example.invalid/labels.json", "for this test")
 FIXTURES = {
+    "audiojudge/detection.csv": "7122a091702291e5e0b5035643b7eafd188290aee504b79fdd619d380893dd63",
     "audiojudge/probes.csv": "6d9c379fecf49c290319ab9b9f3911ab29d7a6c41e41e81f623c96648951888d",
     "audiojudge/chatbotarena.csv": "a98bc26bfb465b3a9cef83b417da6f10e8fd1f02e65befaac96cb4b2594369df",
     "audiojudge/chatbotarena_exchanged_truth.csv": "a3db0fb8d40027af49dc600f08dbb3ec401026c74c776df130f48f9cfdd6216b",

@@ -72,3 +72,37 @@ def bench_detect(
     print_json(result.report) if as_json else show_detection(console, result.report)
     if result.stopped:
         raise result.stopped
+
+
+def bench_detect_grid(
+    grid: Annotated[
+        Path, typer.Argument(help="YAML: suites with pairs and audio; setups with judge and settings, or verdicts.")
+    ],
+    estimate: Estimate = False,
+    out: Annotated[Path, typer.Option(help="Folder for grid.json, and the verdicts of every cell that is judged.")] = Path(
+        "runs/detect/grid"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Score every setup of a judge on every suite, and the mean over suites (AudioJudge, Table 1).
+
+    The first setup is the baseline that the others are tested against.
+    """
+    from paras2s.bench.detection.grid import estimate_grid, run_grid, show_grid
+    from paras2s.bench.display import show_estimate
+    from paras2s.utils.progress import open_console
+
+    console = open_console(to_stderr=as_json)
+    if estimate:
+        costs = estimate_grid(grid, console, as_json)
+        if as_json:
+            print_json({name: {**asdict(bill), "model": model, "unscored": n} for name, (model, bill, n) in costs.items()})
+            return
+        for name, (model, bill, unscored) in costs.items():
+            console.print(f"{name}: {unscored} pairs cannot be judged", highlight=False, markup=False)
+            show_estimate(console, model, bill)
+        return
+    report = run_grid(grid, out, console, as_json)
+    print_json(report.to_json()) if as_json else show_grid(console, report)
+    if report.stopped:
+        raise report.stopped
