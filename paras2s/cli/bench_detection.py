@@ -106,3 +106,34 @@ def bench_detect_grid(
     print_json(report.to_json()) if as_json else show_grid(console, report)
     if report.stopped:
         raise report.stopped
+
+
+class BuildName(StrEnum):
+    """Suites whose pairs are made from a corpus."""
+
+    speaking_rate = "speaking_rate"
+    speaker_identity = "speaker_identity"
+
+
+def bench_detect_pairs(
+    suite: Annotated[BuildName, typer.Argument(help="What is to be detected.")],
+    corpus: Annotated[
+        Path, typer.Argument(help="Folder in LibriTTS-R's layout: SPEAKER/CHAPTER/NAME.wav, NAME.normalized.txt.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where the pairs are written (JSON), as bench detect reads them.")],
+    count: Annotated[int, typer.Option("--pairs", min=1, help="At most so many; the paper has 200.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="By which utterances are drawn.")] = 0,
+    voice: Annotated[str | None, typer.Option(help="espeak-ng's voice for the phonemes of speaking_rate; else en-us.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the pairs of a suite from a corpus (AudioJudge, appendix A.1); give the corpus to bench detect as --audio."""
+    from paras2s.bench.detection.build import build
+    from paras2s.utils.progress import open_console
+
+    pairs = build(suite.value, corpus, count, seed, voice, out)
+    labels = {label: sum(pair.label == label for pair in pairs) for label in sorted({pair.label for pair in pairs})}
+    if as_json:
+        print_json({"pairs": len(pairs), "labels": labels, "out": str(out)})
+        return
+    said = ", ".join(f"{count} times {label}" for label, count in labels.items())
+    open_console().print(f"{out}: {len(pairs)} pairs ({said})", highlight=False, markup=False)
