@@ -33,6 +33,11 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 LIBRISPEECH = locate("librispeech")
 VERDICTS = locate("audiojudge/speakbench_gpt4o_0shot.csv")
+ARENA = locate("audiojudge/chatbotarena.csv")
+ARENA_EXCHANGED = locate("audiojudge/chatbotarena_exchanged_truth.csv")
+PROBES = locate("audiojudge/probes.csv")
+ORIGINAL = locate("audiojudge/speakbench_original.csv")
+DETECTION = locate("audiojudge/detection.csv")
 STYLETALK = locate("styletalk")
 HCOT = locate("hcot/speakbench.json")
 needs_hcot = needs("hcot/speakbench.json")

@@ -13,7 +13,7 @@ from paras2s import __version__
 from paras2s.cli.ablate import ablate
 from paras2s.cli.align import align
 from paras2s.cli.bench_contrasts import contrasts
-from paras2s.cli.bench_detection import bench_detect
+from paras2s.cli.bench_detection import bench_detect, bench_detect_grid, bench_detect_pairs
 from paras2s.cli.bench_paras2s import bench_paras2s, bench_voicebench
 from paras2s.cli.bench_speakbench import bench_app
 from paras2s.cli.bench_styleset import bench_styleset
@@ -51,6 +51,8 @@ bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("voicebench")(bench_voicebench)
 bench_app.command("systems")(bench_systems)
 bench_app.command("detect")(bench_detect)
+bench_app.command("detect-grid")(bench_detect_grid)
+bench_app.command("detect-pairs")(bench_detect_pairs)
 bench_app.command("styleset")(bench_styleset)
 app.add_typer(bench_app, name="bench")
 

@@ -72,3 +72,68 @@ def bench_detect(
     print_json(result.report) if as_json else show_detection(console, result.report)
     if result.stopped:
         raise result.stopped
+
+
+def bench_detect_grid(
+    grid: Annotated[
+        Path, typer.Argument(help="YAML: suites with pairs and audio; setups with judge and settings, or verdicts.")
+    ],
+    estimate: Estimate = False,
+    out: Annotated[Path, typer.Option(help="Folder for grid.json, and the verdicts of every cell that is judged.")] = Path(
+        "runs/detect/grid"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Score every setup of a judge on every suite, and the mean over suites (AudioJudge, Table 1).
+
+    The first setup is the baseline that the others are tested against.
+    """
+    from paras2s.bench.detection.grid import estimate_grid, run_grid, show_grid
+    from paras2s.bench.display import show_estimate
+    from paras2s.utils.progress import open_console
+
+    console = open_console(to_stderr=as_json)
+    if estimate:
+        costs = estimate_grid(grid, console, as_json)
+        if as_json:
+            print_json({name: {**asdict(bill), "model": model, "unscored": n} for name, (model, bill, n) in costs.items()})
+            return
+        for name, (model, bill, unscored) in costs.items():
+            console.print(f"{name}: {unscored} pairs cannot be judged", highlight=False, markup=False)
+            show_estimate(console, model, bill)
+        return
+    report = run_grid(grid, out, console, as_json)
+    print_json(report.to_json()) if as_json else show_grid(console, report)
+    if report.stopped:
+        raise report.stopped
+
+
+class BuildName(StrEnum):
+    """Suites whose pairs are made from a corpus."""
+
+    speaking_rate = "speaking_rate"
+    speaker_identity = "speaker_identity"
+
+
+def bench_detect_pairs(
+    suite: Annotated[BuildName, typer.Argument(help="What is to be detected.")],
+    corpus: Annotated[
+        Path, typer.Argument(help="Folder in LibriTTS-R's layout: SPEAKER/CHAPTER/NAME.wav, NAME.normalized.txt.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where the pairs are written (JSON), as bench detect reads them.")],
+    count: Annotated[int, typer.Option("--pairs", min=1, help="At most so many; the paper has 200.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="By which utterances are drawn.")] = 0,
+    voice: Annotated[str | None, typer.Option(help="espeak-ng's voice for the phonemes of speaking_rate; else en-us.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the pairs of a suite from a corpus (AudioJudge, appendix A.1); give the corpus to bench detect as --audio."""
+    from paras2s.bench.detection.build import build
+    from paras2s.utils.progress import open_console
+
+    pairs = build(suite.value, corpus, count, seed, voice, out)
+    labels = {label: sum(pair.label == label for pair in pairs) for label in sorted({pair.label for pair in pairs})}
+    if as_json:
+        print_json({"pairs": len(pairs), "labels": labels, "out": str(out)})
+        return
+    said = ", ".join(f"{count} times {label}" for label, count in labels.items())
+    open_console().print(f"{out}: {len(pairs)} pairs ({said})", highlight=False, markup=False)

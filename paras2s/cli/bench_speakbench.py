@@ -12,6 +12,7 @@ import typer
 
 from paras2s.cli.judge import Both, Judge
 from paras2s.cli.options import Estimate, Json, Limit, Set, Tone, parse_overrides, print_json
+from paras2s.errors import ConfigError
 
 if TYPE_CHECKING:
     from paras2s.bench.speakbench.run import SuiteOptions
@@ -32,6 +33,10 @@ Labels = Annotated[Path, typer.Option(help="People's labels, in the form of TRAC
 Audio = Annotated[Path | None, typer.Option(help="Folder under which the labels' audio lies.")]
 Verdicts = Annotated[list[Path] | None, typer.Option(help="Recorded verdicts (JSONL); no call is made. Repeatable: compared.")]
 Oracle = Annotated[bool, typer.Option("--oracle", help="Fuse people's own dimension labels: what each rule could reach.")]
+Against = Annotated[
+    Path | None,
+    typer.Option(help="A second set of labels (TRACE's JSON, or CSV: index, label, with 1, 2, tie): how far the two agree."),
+]
 Rule = Annotated[str | None, typer.Option(help="Fusion rule; else the suite's own.")]
 Rules = Annotated[Path | None, typer.Option(help="YAML with fusion rules of your own.")]
 Out = Annotated[Path | None, typer.Option(help="Where verdicts are written; else runs/SUITE/JUDGE-VERSION.jsonl.")]
@@ -40,11 +45,17 @@ Out = Annotated[Path | None, typer.Option(help="Where verdicts are written; else
 def _suite_command(name: SuiteName) -> Callable[..., None]:
     def command(
         labels: Labels, audio: Audio = None, judge: Judge = "trace", verdicts: Verdicts = None, oracle: Oracle = False,
+        against: Against = None,
         rule: Rule = None, rules: Rules = None, both_orders: Both = False, estimate: Estimate = False, out: Out = None,
         limit: Limit = None, tone: Tone = None, set_: Set = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         from paras2s.bench.speakbench.run import SuiteOptions
 
+        if against is not None:
+            if verdicts or oracle or estimate:
+                raise ConfigError("--against compares two sets of labels alone: leave --verdicts, --oracle and --estimate out")
+            _agree(labels, against, as_json)
+            return
         options = SuiteOptions(
             name.value,
             labels,
@@ -67,6 +78,14 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
 
 for _name in SuiteName:
     bench_app.command(_name.value)(_suite_command(_name))
+
+
+def _agree(labels: Path, against: Path, as_json: bool) -> None:
+    from paras2s.bench.speakbench.label_sets import agreement, show_agreement
+    from paras2s.utils.progress import open_console
+
+    found = agreement(labels, against)
+    print_json(asdict(found)) if as_json else show_agreement(open_console(), against, found)
 
 
 def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -> None:

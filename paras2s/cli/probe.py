@@ -8,10 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from paras2s.cli.options import Estimate, Json, Set, Tone, parse_overrides, print_json
+from paras2s.errors import ConfigError
 
 
 def probe(
-    pairs: Annotated[Path, typer.Argument(help="Pairs (CSV or JSONL), or a run's folder with benched answers.")],
+    pairs: Annotated[
+        Path,
+        typer.Argument(
+            help="Pairs (CSV or JSONL), a run's folder with benched answers, or recorded verdicts (CSV with judge and given)."
+        ),
+    ],
     judge: Annotated[
         list[str] | None,
         typer.Option("--judge", help="rubric, reward_model, trace, audiojudge, or a judge's YAML. Repeatable; else rubric."),
@@ -33,15 +39,32 @@ def probe(
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Probe judges for biases: position, identical clips, length, noise, loudness, voice, and the gap in quality."""
+    """Probe judges for biases: position, identical clips, length, noise, loudness, voice, and the gap in quality.
+
+    Of recorded verdicts the same without a call, as far as the file's columns go.
+    """
     from paras2s.bench.bias.judges import ProbeOptions
+    from paras2s.bench.bias.recorded import holds_recorded, run_recorded
     from paras2s.bench.bias.report import show_probe_estimates, show_probes
     from paras2s.bench.bias.run import estimate_probes, run_probes
     from paras2s.utils.progress import open_console, progress_bar
 
+    folder = out or (pairs / "probe" if pairs.is_dir() else Path("runs/probe") / pairs.stem)
+    console = open_console(to_stderr=as_json)
+    if holds_recorded(pairs):
+        if judge or run or tone or count or estimate or set_:
+            raise ConfigError(
+                f"{pairs}: holds recorded verdicts, of which no judge is asked: leave --judge and its options out"
+            )
+        recorded = run_recorded(pairs, tuple(only or ()), seed, folder)
+        if as_json:
+            print_json(recorded.as_json())
+            return
+        show_probes(console, recorded)
+        console.print(f"{folder}: probe.html, probe.json and comparisons.jsonl", highlight=False)
+        return
     names = tuple(dict.fromkeys(judge or ["rubric"]))
     options = ProbeOptions(pairs, names, run, tone, tuple(only or ()), count, seed, parse_overrides(set_))
-    console = open_console(to_stderr=as_json)
 
     def bar_of(name: str) -> Any:
         return progress_bar(console, name, None, as_json)
@@ -50,7 +73,6 @@ def probe(
         estimates = estimate_probes(options, bar_of)
         print_json({"judges": estimates}) if as_json else show_probe_estimates(console, estimates)
         return
-    folder = out or (pairs / "probe" if pairs.is_dir() else Path("runs/probe") / pairs.stem)
     report, stopped = run_probes(options, folder, bar_of)
     if as_json:
         print_json(report.as_json())

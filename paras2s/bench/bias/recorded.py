@@ -1,0 +1,252 @@
+"""Probes from verdicts that were recorded elsewhere, without a clip and without a call (AudioJudge, Figs. 3 to 6 and 17).
+
+A CSV has a row for each pair and judge. What its columns allow is measured, and the rest is left out:
+
+1. `given` and `turned`, the verdicts on both orders, each as the judge gave it: position.
+2. `first_words` and `second_words`, the lengths, where `human` is a tie: length.
+3. `first_mos` and `second_mos`, people's mean opinions, with both orders: how far apart the two are.
+4. columns such as `20 dB`, the verdicts under noise, and `again`, the clean pair asked a second time, as a control. `noisy`
+   says which clip had the noise, 1, 2 or both. Where it is one of them a class is by what the clean verdict was: the noisy clip
+   was chosen, or not chosen, or it was a tie (the paper's Fig. 3).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from paras2s.bench.bias import perturbations
+from paras2s.bench.bias.metrics import (
+    PROBES,
+    Outcome,
+    ProbeResult,
+    against_control,
+    gap_correlation,
+    noise_class,
+    noise_order,
+    place_of,
+    tell_parts,
+)
+from paras2s.bench.bias.perturbations import GIVEN, TURNED, ProbePair, Trial
+from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
+from paras2s.bench.human_correlation import Correlation
+from paras2s.bench.speakbench.metrics import RESAMPLES
+from paras2s.errors import ConfigError, DataError
+from paras2s.types import PairLabel
+from paras2s.utils.io import read_csv, read_text, write_jsonl
+
+LEVEL = re.compile(r"\d+(\.\d+)? dB")
+MEASURABLE = ("position", "verbosity", "noise", "mos_gap")
+NO_VERDICT = "no verdict recorded"
+
+
+class RecordedRow(BaseModel):
+    """One pair's verdicts of one judge on one task. `levels` are those under noise, by level; an empty label is None."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    judge: str = Field(min_length=1)
+    id: str = Field(min_length=1)
+    given: PairLabel | None = None
+    turned: PairLabel | None = None
+    again: PairLabel | None = None
+    task: str = ""
+    cluster: str | None = None
+    human: PairLabel | None = None
+    noisy: Literal["1", "2", "both"] = "both"
+    first_words: int | None = Field(None, ge=0)
+    second_words: int | None = Field(None, ge=0)
+    first_mos: float | None = Field(None, allow_inf_nan=False)
+    second_mos: float | None = Field(None, allow_inf_nan=False)
+    levels: dict[str, PairLabel | None] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> RecordedRow:
+        for one, other in (("first_words", "second_words"), ("first_mos", "second_mos")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other}: give both or neither")
+        return self
+
+    def pair(self) -> ProbePair:
+        """Returns the pair without its clips."""
+        mos = None if self.first_mos is None or self.second_mos is None else (self.first_mos, self.second_mos)
+        tied_by = perturbations.PEOPLE if self.human == "tie" and self.first_words is not None else None
+        none = Path()
+        return ProbePair(self.id, none, none, human=self.human, tied_by=tied_by, cluster=self.cluster or self.id, mos=mos)
+
+
+def holds_recorded(path: Path) -> bool:
+    """Whether the head of a CSV names a judge and a verdict, as a file of verdicts does and one of pairs does not.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return False
+    return {"judge", "given"} <= {name.strip() for name in next(csv.reader(io.StringIO(read_text(path))), [])}
+
+
+def load_recorded(path: Path) -> dict[tuple[str, str], list[RecordedRow]]:
+    """The rows of a file by judge and task, in its order.
+
+    Raises:
+        DataError: empty, an unknown column, a wrong value, or a pair that stands twice; names file:line and key.
+    """
+    found: dict[tuple[str, str], dict[str, RecordedRow]] = {}
+    for number, values in _rows(path):
+        try:
+            row = RecordedRow.model_validate(values)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+        of_judge = found.setdefault((row.judge, row.task), {})
+        if row.id in of_judge:
+            raise DataError(f"{path}:{number}: id: {row.id!r} stands more than once for {row.judge} {row.task}")
+        of_judge[row.id] = row
+    if not found:
+        raise DataError(f"{path}: holds no verdicts")
+    return {key: list(rows.values()) for key, rows in found.items()}
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows with their line, columns of levels gathered; an empty cell is left out, an empty level is None."""
+    for number, row in read_csv(path):
+        levels = {name: value or None for name, value in row.items() if name and LEVEL.fullmatch(name)}
+        rest = {name: value for name, value in row.items() if name not in levels and value not in ("", None)}
+        yield number, {**rest, "levels": levels}
+
+
+def measure(name: str, rows: Sequence[RecordedRow], seed: int = 0) -> ProbeResult | None:
+    """One probe of one judge; None where the file has no columns for it."""
+    pairs = [row.pair() for row in rows]
+    both_orders = any(row.turned is not None for row in rows)
+    if name == "noise":
+        return _noise(rows, seed)
+    if name == "position" and both_orders:
+        return _result(name, perturbations.position(pairs), rows, seed)
+    if name == "mos_gap" and both_orders and any(pair.mos for pair in pairs):
+        found = _result(name, perturbations.mos_gap(pairs), rows, seed)
+        return replace(found, correlation=_gap_link(rows, seed))
+    if name == "verbosity" and any(pair.tied_by for pair in pairs):
+        words = {row.id: (row.first_words or 0, row.second_words or 0) for row in rows}
+        trials = perturbations.verbosity(pairs, words)
+        note = "Ties rated by: people."
+        if not both_orders:
+            trials = [trial for trial in trials if trial.comparisons[0].change == GIVEN]
+            note += " Only one order was recorded: a lean to a place is in these shares."
+        return replace(_result(name, trials, rows, seed), notes=(note,))
+    return None
+
+
+def _result(name: str, trials: Sequence[Trial], rows: Sequence[RecordedRow], seed: int) -> ProbeResult:
+    by_pair = {f"pair {row.id}": row for row in rows}
+    outcomes: list[Outcome] = []
+    unscored = 0
+    for trial in trials:
+        about = [(by_pair[one.about], one.change) for one in trial.comparisons]
+        labels = [row.given if change == GIVEN else row.turned for row, change in about]
+        outcomes += [Outcome(trial.cluster, group, label, about[0][0].id) for group, label in trial.read(labels)]
+        unscored += None in labels
+    spec = PROBES[name]
+    parts = tell_parts(outcomes, spec.labels_of, spec.compared, seed)
+    why = {NO_VERDICT: unscored} if unscored else {}
+    return ProbeResult(name, "measured", "", len(trials), len(trials) - unscored, why, parts)
+
+
+def _gap_link(rows: Sequence[RecordedRow], seed: int) -> Correlation:
+    known = [row for row in rows if row.given and row.turned and row.first_mos is not None and row.second_mos is not None]
+    gaps = [abs((row.first_mos or 0.0) - (row.second_mos or 0.0)) for row in known]
+    stable = [place_of(row.given, row.turned) == "stable" for row in known]
+    return gap_correlation(gaps, stable, [row.cluster or row.id for row in known], seed)
+
+
+def _noise(rows: Sequence[RecordedRow], seed: int) -> ProbeResult | None:
+    """Whether the verdict under noise is the clean one; the clean pair asked again stands for noise that nobody hears."""
+    control = perturbations.level_name(perturbations.CONTROL_DB)
+    # A file of several judges has columns that one of them leaves empty all the way down.
+    used = {level for row in rows for level, label in row.levels.items() if label}
+    verdicts = [(row, level, label) for row in rows for level, label in row.levels.items() if level in used]
+    if any(row.again for row in rows):
+        verdicts += [(row, control, row.again) for row in rows]
+    if not verdicts:
+        return None
+    outcomes: list[Outcome] = []
+    unscored = 0
+    for row, level, label in verdicts:
+        changed = None if row.given is None or label is None else "unchanged" if label == row.given else "changed"
+        groups = [(level,), *([(level, _class_of(row, row.given))] if row.given else [])]
+        outcomes += [Outcome(row.cluster or row.id, group, changed, row.id) for group in groups]
+        unscored += changed is None
+    spec = PROBES["noise"]
+    parts = sorted(tell_parts(outcomes, spec.labels_of, spec.compared, seed), key=noise_order)
+    notes = []
+    if any(row.again for row in rows):
+        notes.append(f"{control} is the clean pair asked again, without any noise.")
+    if any(row.noisy != "both" for row in rows):
+        notes.append("One clip has the noise. chosen: the clip that has it was preferred without; not chosen: the other was.")
+    why = {NO_VERDICT: unscored} if unscored else {}
+    compared = against_control(parts, outcomes, control, seed)
+    return ProbeResult("noise", "measured", "", len(verdicts), len(verdicts) - unscored, why, compared, notes=tuple(notes))
+
+
+def _class_of(row: RecordedRow, clean: PairLabel) -> str:
+    if row.noisy == "both":
+        return noise_class(clean, row.human)
+    return "tie" if clean == "tie" else "chosen" if clean == row.noisy else "not chosen"
+
+
+def run_recorded(path: Path, only: Sequence[str], seed: int, out: Path) -> ProbeReport:
+    """Probe every judge of a file of verdicts, and write probe.json, probe.html and comparisons.jsonl.
+
+    Raises:
+        DataError: a file that is not as expected, or without the columns of any probe. ConfigError: a probe that needs clips.
+    """
+    if strange := [name for name in only if name not in MEASURABLE]:
+        raise ConfigError(f"--only {strange[0]}: needs clips; of recorded verdicts there are {', '.join(MEASURABLE)}")
+    names = [name for name in PROBES if name in (only or MEASURABLE)]
+    judges = []
+    loaded = load_recorded(path)
+    for (judge, task), rows in loaded.items():
+        results = [found for name in names if (found := measure(name, rows, seed)) is not None]
+        if not results:
+            raise DataError(f"{path}: {judge} {task}: no column for any of {', '.join(names)}")
+        judges.append(JudgeProbes(judge, "", task, False, _count(rows), 0.0, None, tuple(results)))
+    pairs = sum(map(len, loaded.values()))
+    report = ProbeReport(str(path), pairs, pairs, _clusters(loaded), _settings(loaded, seed, names), tuple(judges))
+    write_jsonl(out / "comparisons.jsonl", (one for rows in loaded.values() for row in rows for one in _comparisons(row)))
+    write_probes(out, report)
+    return report
+
+
+def _comparisons(row: RecordedRow) -> Iterator[dict[str, Any]]:
+    """Yields a line for every recorded verdict of a row."""
+    changes = {GIVEN: row.given, TURNED: row.turned, "as given, again": row.again}
+    changes |= {f"noise at {level}": label for level, label in row.levels.items()}
+    for change, label in changes.items():
+        if label is not None:
+            yield {"judge": row.judge, "task": row.task, "about": f"pair {row.id}", "change": change, "label": label}
+
+
+def _count(rows: Sequence[RecordedRow]) -> int:
+    """Number of verdicts that a judge's rows hold."""
+    return sum(label is not None for row in rows for label in (row.given, row.turned, row.again, *row.levels.values()))
+
+
+def _clusters(loaded: Mapping[tuple[str, str], Sequence[RecordedRow]]) -> int:
+    return len({(task, row.cluster or row.id) for (_, task), rows in loaded.items() for row in rows})
+
+
+def _settings(loaded: Mapping[tuple[str, str], Sequence[RecordedRow]], seed: int, names: Sequence[str]) -> dict[str, Any]:
+    levels = Counter(float(level.removesuffix(" dB")) for rows in loaded.values() for row in rows for level in row.levels)
+    return {
+        "seed": seed, "resamples": RESAMPLES, "snrs_db": sorted(levels), "control_db": perturbations.CONTROL_DB,
+        "gain_db": perturbations.GAIN_DB, "min_token_gap": perturbations.MIN_TOKEN_GAP, "probes": list(names),
+    }  # fmt: skip

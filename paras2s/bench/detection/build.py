@@ -1,0 +1,148 @@
+"""Pairs of speaking rate and of speakers, made from a corpus in LibriTTS-R's layout (AudioJudge, appendices A.1.2 and A.1.3).
+
+The layout: anywhere under the root a folder SPEAKER/CHAPTER with NAME.wav and its words in NAME.normalized.txt.
+
+1. `speaking_rate`: two utterances of one speaker; phonemes of the words over the length of the clip say which is faster. Two of
+   exactly one rate are no pair.
+2. `speaker_identity`: one half of the pairs has one speaker, the other half two; their sexes are not looked at.
+
+The paper does not say how it drew. Here every utterance stands in at most one pair, speakers are drawn with one weight each,
+and all is decided by the seed, whatever order the disk lists files in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paras2s.bench.detection.data import DetectPair
+from paras2s.errors import ConfigError, DataError
+from paras2s.utils.io import read_text, write_json
+
+TEXT_SUFFIX = ".normalized.txt"
+DEFAULT_VOICE = "en-us"
+Buildable = Literal["speaking_rate", "speaker_identity"]
+
+
+@dataclass(frozen=True, order=True)
+class SpokenText:
+    """One utterance: its path under the root, who speaks, and its words."""
+
+    path: str
+    speaker: str
+    words: str
+
+
+def read_corpus(root: Path) -> dict[str, list[SpokenText]]:
+    """The utterances of every speaker, sorted.
+
+    Raises:
+        DataError: no clip in such a layout, or one without its words; names the file.
+    """
+    found: dict[str, list[SpokenText]] = {}
+    for clip in sorted(root.rglob("*.wav")):
+        text = clip.with_name(clip.name.removesuffix(".wav") + TEXT_SUFFIX)
+        words = read_text(text).strip()
+        if not words:
+            raise DataError(f"{text}: holds no words")
+        if len(clip.relative_to(root).parts) < 3:
+            raise DataError(f"{clip}: expected SPEAKER/CHAPTER/NAME.wav under {root}")
+        speaker = clip.parent.parent.name
+        found.setdefault(speaker, []).append(SpokenText(clip.relative_to(root).as_posix(), speaker, words))
+    if not found:
+        raise DataError(f"{root}: holds no SPEAKER/CHAPTER/NAME.wav")
+    return found
+
+
+def rate_pairs(root: Path, count: int, seed: int, count_sounds: Callable[[str], int]) -> list[DetectPair]:
+    """At most `count` pairs of one speaker each, labelled by phonemes (`count_sounds` of the words) a second of the clip.
+
+    Raises:
+        DataError: the corpus is not as expected, or no speaker has two utterances of different rates.
+    """
+    import soundfile
+
+    pairs = []
+    for first, second in _same_speaker(read_corpus(root), random.Random(seed)):
+        rates_hz = [count_sounds(one.words) / soundfile.info(root / one.path).duration for one in (first, second)]
+        if rates_hz[0] != rates_hz[1]:
+            pairs.append(_pair(first, second, "1" if rates_hz[0] > rates_hz[1] else "2"))
+        if len(pairs) == count:
+            break
+    return _some(pairs, root)
+
+
+def speaker_pairs(root: Path, count: int, seed: int) -> list[DetectPair]:
+    """At most `count` pairs, of one speaker and of two by turns.
+
+    Raises:
+        DataError: the corpus is not as expected, or too small for a pair of each kind.
+    """
+    dice = random.Random(seed)
+    corpus = {name: dice.sample(said, len(said)) for name, said in read_corpus(root).items()}
+    pairs: list[DetectPair] = []
+    while len(pairs) < count:
+        wanted = 2 if len(pairs) % 2 == 0 else 1
+        able = [name for name, said in corpus.items() if len(said) >= wanted]
+        if wanted == 2 and able:
+            said = corpus[dice.choice(able)]
+            pairs.append(_pair(said.pop(), said.pop(), "same"))
+        elif wanted == 1 and len(able) > 1:
+            one, other = (corpus[name].pop() for name in dice.sample(able, 2))
+            pairs.append(_pair(one, other, "different"))
+        else:
+            break
+    if len(pairs) < 2:
+        raise DataError(f"{root}: too few utterances for a pair of one speaker and one of two")
+    # Cut to as many of each kind: to say one of them always is then worth nothing.
+    return pairs[: len(pairs) // 2 * 2]
+
+
+def _same_speaker(corpus: dict[str, list[SpokenText]], dice: random.Random) -> Iterator[tuple[SpokenText, SpokenText]]:
+    """Yields two utterances of a speaker by lot until nobody has two left."""
+    left = {name: dice.sample(said, len(said)) for name, said in corpus.items()}
+    while able := [name for name, said in left.items() if len(said) > 1]:
+        said = left[dice.choice(able)]
+        yield said.pop(), said.pop()
+
+
+def _pair(first: SpokenText, second: SpokenText, label: Literal["1", "2", "same", "different"]) -> DetectPair:
+    return DetectPair(
+        audio1_path=first.path,
+        audio2_path=second.path,
+        label=label,
+        transcript1=first.words,
+        transcript2=second.words,
+        speaker1=first.speaker,
+        speaker2=second.speaker,
+    )
+
+
+def _some(pairs: Sequence[DetectPair], root: Path) -> list[DetectPair]:
+    if not pairs:
+        raise DataError(f"{root}: no speaker has two utterances of different rates")
+    return list(pairs)
+
+
+def build(suite: Buildable, root: Path, count: int, seed: int, voice: str | None, out: Path) -> list[DetectPair]:
+    """Makes the pairs of a suite and writes them as `bench detect` reads them; phonemes are espeak-ng's, in `voice`.
+
+    Raises:
+        ConfigError: the root is no folder, or a voice for a suite that counts no phonemes. DataError: it holds no such corpus.
+        AssetError: espeak-ng is not installed.
+    """
+    from paras2s.bench.detection.baselines import count_phonemes
+
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such folder")
+    if suite == "speaking_rate":
+        pairs = rate_pairs(root, count, seed, lambda words: count_phonemes(words, voice or DEFAULT_VOICE))
+    else:
+        if voice is not None:
+            raise ConfigError(f"--voice {voice}: is for speaking_rate; {suite} counts no phonemes")
+        pairs = speaker_pairs(root, count, seed)
+    write_json(out, [pair.model_dump(exclude_none=True) for pair in pairs])
+    return pairs
