@@ -33,6 +33,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 LIBRISPEECH = locate("librispeech")
 VERDICTS = locate("audiojudge/speakbench_gpt4o_0shot.csv")
+GEMINI_VERDICTS = FIXTURES / "audiojudge" / "speakbench_gemini25_0shot.csv"
 STYLETALK = locate("styletalk")
 HCOT = locate("hcot/speakbench.json")
 needs_hcot = needs("hcot/speakbench.json")

@@ -15,6 +15,7 @@ from fetch_data import FILES, Source, fetch, main
 CONTENT = b"labels"
 SOURCE = Source(sha256(CONTENT).hexdigest(), "https://example.invalid/labels.json", "for this test")
 FIXTURES = {
+    "audiojudge/speakbench_gemini25_0shot.csv": "9731eefa590a94b736f87e0675191f92c4300773f070f280c793c78406ece984",
     "audiojudge/speakbench_gpt4o_0shot.csv": "8e9f43a205bf1f15ff484118084cf02133abb148caba5e651bd4a2aee80e19d5",
     "librispeech/librispeech_1263-139804-0001.flac": "2da5ca8b12f4315d09a0834f1c499779e1ed868d63390be123408b283ad0e589",
     "librispeech/librispeech_1263-139804-0002.flac": "ecf6fd0a66b8d436927fe4c5525f52b2c9e5600f5336e0227f8e05b16f6411c1",

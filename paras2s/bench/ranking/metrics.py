@@ -38,7 +38,7 @@ def points_of(game: Game) -> float:
 
 
 def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list[Problem]]:
-    """Games of the ensemble: the aspects' labels of one order become one; and the games that lack an aspect.
+    """Games of the ensemble: the labels that the aspects have of one order become one; and the games that lack an aspect.
 
     Raises:
         ConfigError: the rule asks for an aspect that is nowhere in the file.
@@ -54,7 +54,9 @@ def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list
         parts = by_game[system, instruction]
         lacking = [aspect for aspect in rule.aspects if aspect not in parts]
         if lacking:
-            problems.append(Problem("no ensemble", f"{system}, instruction {instruction}: no verdict of {', '.join(lacking)}"))
+            kind = f"ensemble of {len(parts)} of {len(rule.aspects)} aspects" if parts else "no ensemble"
+            problems.append(Problem(kind, f"{system}, instruction {instruction}: no verdict of {', '.join(lacking)}"))
+        if not parts:
             continue
         first = rule.fuse({aspect: game.system_first for aspect, game in parts.items()})
         second = rule.fuse({aspect: game.system_second for aspect, game in parts.items()})
@@ -251,12 +253,14 @@ def split_half(table: np.ndarray, halves: int = HALVES, seed: int = HALVES_SEED)
 class Standing:
     """One system: its win rate against the reference, 0 to 1, and its place by that, equals sharing one.
 
-    `bradley_terry` is its chance against the reference by that model; the reference's own is 0.5 by definition.
+    `bradley_terry` is its chance against the reference by that model; the reference's own is 0.5 by definition. A reference
+    that has not met itself has a win rate of 0.5 `by_definition`: of no game, and without an interval.
     """
 
     win_rate: Share
     place: int | None
     bradley_terry: float | None
+    by_definition: bool = False
 
 
 @dataclass(frozen=True)
@@ -338,27 +342,40 @@ def rank_systems(
             lacking = [Problem("no ensemble", str(error))]
         problems += lacking
     if recorded.reference not in recorded.systems:
-        problems.append(Problem("no self-comparison", f"{recorded.reference}, the reference, has no win rate of its own"))
-    other, beside = (None, None) if people is None else _people_ranking(people, recorded.systems, resamples)
+        what = f"{recorded.reference}, the reference, has not met itself: its win rate of 50 % is by definition"
+        problems.append(Problem("no self-comparison", what))
+    other, beside = (None, None) if people is None else _people_ranking(people, _with_reference(recorded), resamples)
     drawn = draws(len(recorded.instructions), resamples)
     rankings = {name: _rank(recorded, played, drawn, beside, other) for name, played in games.items()}
     return Ranking(recorded.reference, recorded.n_rows, len(recorded.instructions), rankings, other, tuple(problems))
 
 
+def _with_reference(recorded: Recorded) -> tuple[str, ...]:
+    """The systems, and the reference beside them where it has not met itself: half of its games with itself are its own."""
+    return tuple(sorted({*recorded.systems, recorded.reference}))
+
+
 def _rank(
     recorded: Recorded, games: Sequence[Game], drawn: np.ndarray, beside: Rates | None, people: PeopleRanking | None
 ) -> AspectRanking:
-    systems, reference = recorded.systems, recorded.reference
+    systems, reference = _with_reference(recorded), recorded.reference
     cells = ((game.instruction, game.system, points_of(game)) for game in games)
     table = points_table(cells, recorded.instructions, systems)
+    by_definition = not table[:, systems.index(reference), 1].any()
+    if by_definition:
+        table[:, systems.index(reference)] = 0.5, 1
     rates = rates_of(table, drawn)
     others = [game for game in games if game.system != reference]
     logs = strengths((game.system, reference, points_of(game)) for game in others)
     standings = {}
     for at, system in enumerate(systems):
         share = rates.share(at, int(table[:, at, 1].sum()), len(recorded.instructions))
+        defined = by_definition and system == reference
+        if defined:
+            share = Share(0.5, None, None, 0, 0)
         place = None if share.value is None else 1 + int((rates.value > share.value).sum())
-        standings[system] = Standing(share, place, chance(logs[system], logs[reference]) if system in logs else None)
+        bradley = chance(logs[system], logs[reference]) if system in logs else None
+        standings[system] = Standing(share, place, bradley, defined)
     best_first = sorted(standings.items(), key=lambda item: (item[1].place is None, item[1].place, item[0]))
     against = None
     if beside is not None and people is not None:
@@ -367,7 +384,7 @@ def _rank(
         both = np.isfinite(rates.value) & np.isfinite(beside.value)
         against = AgainstPeople(int(both.sum()), *correlate(rates, beside), strength)
     itself = _self_comparison([game for game in games if game.system == reference])
-    sides = ((games, systems), (others, [system for system in systems if system != reference]))
+    sides = ((games, recorded.systems), (others, [system for system in systems if system != reference]))
     both, apart = (
         position(outcome_table(some, recorded.instructions), drawn, len(of) * len(recorded.instructions)) for some, of in sides
     )
