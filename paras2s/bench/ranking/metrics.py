@@ -21,6 +21,7 @@ from paras2s.bench.bias.metrics import PLACES, p_equal, place_of
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking.data import Game, People, Problem, Recorded, points_table
 from paras2s.bench.speakbench.metrics import RESAMPLES, Share, resample
+from paras2s.bench.stats import ends_of_share
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule
 from paras2s.reward.judges.votes import POINTS, swapped
@@ -77,7 +78,10 @@ class Rates:
         value, drawn = float(self.value[place]), None
         if self.drawn is not None and self.instructions is not None and self.instructions[place] > 1:
             drawn = self.drawn[:, place]
-        return Share(None if math.isnan(value) else value, *_percentiles(drawn), n, n_asked)
+        if math.isnan(value):
+            return Share(None, None, None, n, n_asked)
+        instructions = 0 if self.instructions is None else int(self.instructions[place])
+        return Share(value, *_ends(value, drawn, instructions), n, n_asked)
 
 
 def draws(instructions: int, resamples: int = RESAMPLES, seed: int = JUDGE_SEED) -> np.ndarray:
@@ -95,6 +99,12 @@ def rates_of(table: np.ndarray, drawn: np.ndarray) -> Rates:
 def _ratio(table: np.ndarray) -> np.ndarray:
     top, bottom = table[..., 0], table[..., 1]
     return np.asarray(np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0))
+
+
+def _ends(share: float, drawn: np.ndarray | None, instructions: int) -> tuple[float | None, float | None]:
+    """The ends of a share's interval over instructions; Wilson's at 0 and 1."""
+    low, high = _percentiles(drawn)
+    return (low, high) if low is None or high is None else ends_of_share(share, low, high, instructions)
 
 
 def _percentiles(drawn: np.ndarray | None) -> tuple[float | None, float | None]:
@@ -142,7 +152,12 @@ def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
 
     def share(weights: Sequence[int]) -> Share:
         of_resamples = None if sums is None else _ratio(np.stack([sums @ weights, sums.sum(1)], axis=-1))
-        return Share(float(total @ weights / n) if n else None, *_percentiles(of_resamples), n, n_asked)
+        if not n:
+            return Share(None, None, None, n, n_asked)
+        value = float(total @ weights / n)
+        # A difference of two shares is none: it has no interval of Wilson's.
+        ends = _percentiles(of_resamples) if min(weights) < 0 else _ends(value, of_resamples, int(counts.any(1).sum()))
+        return Share(value, *ends, n, n_asked)
 
     stable, first, second, other = (share(row) for row in np.eye(len(PLACES), dtype=int).tolist())
     bias = [0, 1, -1, 0]

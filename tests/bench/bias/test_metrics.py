@@ -303,8 +303,8 @@ def test_noise_is_reported_beside_what_changes_without_any():
     parts = tell_parts(found, PROBES["noise"].labels_of, None)
     parts = tuple(replace(part, p_value=0.03, against="80 dB") if part.group == ("1 dB",) else part for part in parts)
     text = sentence(ProbeResult("noise", "measured", "", 9, 9, {}, parts))
-    assert "for 0.0 % (0.0 to 0.0) at 1 dB (p = 0.030 against 80 dB) and 66.7 %" in text
-    assert "with inaudible noise, for 100.0 % (100.0 to 100.0) at 80 dB" in text
+    assert "for 0.0 % (0.0 to 56.1) at 1 dB (p = 0.030 against 80 dB) and 66.7 %" in text
+    assert "with inaudible noise, for 100.0 % (43.9 to 100.0) at 80 dB" in text
 
 
 def report():
