@@ -108,7 +108,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Change:
-    """By how much scores of a group change on average, with a 95 % interval."""
+    """By how much scores of a group change on average, with a 95 % interval over clusters."""
 
     group: tuple[str, ...]
     mean: float | None
@@ -277,6 +277,11 @@ def against_control(parts: Sequence[Part], outcomes: Sequence[Outcome], control:
         else part
         for part in parts
     )
+
+
+def retest_margin(changes: Sequence[float]) -> float | None:
+    """What 95 % of a judge's changes of score between two hearings of what sounds the same stay within; None without any."""
+    return float(np.quantile(np.abs(changes), 0.95)) if len(changes) else None
 
 
 def mean_change(

@@ -27,6 +27,7 @@ from paras2s.bench.bias.metrics import (
     noise_class,
     p_equal,
     place_of,
+    retest_margin,
     tell_parts,
 )
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, sentence, show_probes, write_probes
@@ -295,6 +296,12 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+def test_a_judges_own_spread_is_the_margin():
+    # Twenty-one changes of 0, 0.01 ... 0.2: the 95 % point is the twentieth.
+    assert retest_margin([(-1) ** n * n / 100 for n in range(21)]) == pytest.approx(0.19)
+    assert retest_margin([]) is None
 
 
 def test_noise_is_reported_beside_what_changes_without_any():
