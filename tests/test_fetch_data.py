@@ -20,6 +20,7 @@ FIXTURES = {
     "audiojudge/chatbotarena.csv": "a98bc26bfb465b3a9cef83b417da6f10e8fd1f02e65befaac96cb4b2594369df",
     "audiojudge/chatbotarena_exchanged_truth.csv": "a3db0fb8d40027af49dc600f08dbb3ec401026c74c776df130f48f9cfdd6216b",
     "audiojudge/speakbench_original.csv": "80d4b240ced39b13a216d13a4d1efcfa6facf6b633963e452f837ff1899ac9f9",
+    "audiojudge/speakbench_gemini25_0shot.csv": "9731eefa590a94b736f87e0675191f92c4300773f070f280c793c78406ece984",
     "audiojudge/speakbench_gpt4o_0shot.csv": "8e9f43a205bf1f15ff484118084cf02133abb148caba5e651bd4a2aee80e19d5",
     "librispeech/librispeech_1263-139804-0001.flac": "2da5ca8b12f4315d09a0834f1c499779e1ed868d63390be123408b283ad0e589",
     "librispeech/librispeech_1263-139804-0002.flac": "ecf6fd0a66b8d436927fe4c5525f52b2c9e5600f5336e0227f8e05b16f6411c1",

@@ -47,8 +47,38 @@ def show_blueprints(console: Console, blueprints: dict[str, Blueprint]) -> None:
     console.print(table)
 
 
-def show_verdict(console: Console, verdict: PairVerdict | Verdict | Unscored, overall: str | None = None) -> None:
-    """Shows the labels or the score, the reason, the judge and the cost."""
+ClipNames = tuple[str, str]
+ORDERS_APART = "\n---\n"
+
+
+def _show_reasons(console: Console, reason: str, reply: str, orders: int, names: ClipNames | None) -> None:
+    """Shows the reason of each order under the clips as they were heard in it: "first" is another clip in the second order.
+
+    A judge that gave no reason beside its verdict may have reasoned in its reply.
+    """
+    reasons = [one.strip() or said.strip() for one, said in _by_order(reason, reply, orders)]
+    for number, text in enumerate(reasons):
+        if names is not None and len(reasons) > 1:
+            first, second = names if number == 0 else names[::-1]
+            console.print(f"heard first {first}, second {second}:", highlight=False, markup=False)
+        console.print(text or "the judge gave no reason", highlight=False, markup=False)
+
+
+def _by_order(reason: str, reply: str, orders: int) -> list[tuple[str, str]]:
+    """Reason and reply of each order, where both can be told apart; else of all orders together."""
+    reasons, replies = reason.split(ORDERS_APART), reply.split(ORDERS_APART)
+    if orders > 1 and len(reasons) == orders:
+        return list(zip(reasons, replies if len(replies) == orders else [reply] * orders, strict=True))
+    return [("" if not any(one.strip() for one in reasons) else reason, reply)]
+
+
+def show_verdict(
+    console: Console,
+    verdict: PairVerdict | Verdict | Unscored,
+    overall: str | None = None,
+    names: ClipNames | None = None,
+) -> None:
+    """Shows the labels or the score, the reason, the judge and the cost; `names` are those of the clips 1 and 2."""
     if isinstance(verdict, Unscored):
         console.print(f"[bold red]unscored[/bold red]: {escape(verdict.reason)}", highlight=False)
         if verdict.reply:
@@ -60,25 +90,29 @@ def show_verdict(console: Console, verdict: PairVerdict | Verdict | Unscored, ov
         if verdict.consistent is not None:
             console.print("both orders agree" if verdict.consistent else "the two orders do not agree", highlight=False)
     else:
-        voted = f" of {len(verdict.votes)} votes" if verdict.votes else " of 5"
+        votes = len(verdict.votes)
+        voted = f", the mean of {votes} votes" if votes > 1 else ", of 1 vote" if votes else " of 5"
         spread = "" if verdict.spread is None else f", spread {verdict.spread:.2f}"
         console.print(f"score [bold]{verdict.score:.3g}[/bold]{voted}{spread}", highlight=False)
-    console.print(verdict.reason, highlight=False, markup=False)
+    orders = 2 if isinstance(verdict, PairVerdict) and verdict.consistent is not None else 1
+    _show_reasons(console, verdict.reason, verdict.reply, orders, names)
     _show_judge(console, verdict)
 
 
-def show_preference(console: Console, task: str, preference: Preference | Unscored) -> None:
-    """Shows an audio judge's verdict on two clips for one task."""
+def show_preference(console: Console, task: str, preference: Preference | Unscored, names: ClipNames | None = None) -> None:
+    """Shows an audio judge's verdict on two clips for one task; `names` are those of the clips 1 and 2."""
     if isinstance(preference, Unscored):
         show_verdict(console, preference)
         return
     line = f"{task}: [bold]{escape(preference.label)}[/bold]"
+    if names is not None and preference.label in ("1", "2"):
+        line += f" ({escape(names[int(preference.label) - 1])})"
     if preference.consistent is not None:
         line += f"; judged in both orders, {'which agree' if preference.consistent else 'which do not agree'}"
     if preference.spread is not None and len(preference.votes) > len(preference.order_labels):
         line += f"; {len(preference.votes)} votes, {preference.points:.2f} for the first, spread {preference.spread:.2f}"
     console.print(line, highlight=False)
-    console.print(preference.reason, highlight=False, markup=False)
+    _show_reasons(console, preference.reason, preference.reply, len(preference.order_labels), names)
     _show_judge(console, preference)
 
 

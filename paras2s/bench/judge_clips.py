@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.display import show_blueprints, show_estimate, show_preference, show_verdict
+from paras2s.bench.display import ClipNames, show_blueprints, show_estimate, show_preference, show_verdict
 from paras2s.clients.chat import Bill, Request
 from paras2s.configs.schema.audio_judge import load_audio_judge_config
 from paras2s.data_gen.clip_encoder import RunClipEncoder
@@ -82,7 +82,7 @@ def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: st
     clips = [as_clip(path) for path in (first, second)]
     pair = Pair(Utterance() if instruction is None else as_utterance(instruction), clips[0], clips[1])
     if options.is_audio:
-        return _judge_by_audio(options, pair)
+        return _judge_by_audio(options, pair, _names(first, second))
     if options.task is not None or options.dump is not None:
         raise ConfigError(f"--task and --dump are for audio judges, whose YAML names 'tasks'; {options.name} is none")
     if instruction is None:
@@ -92,9 +92,14 @@ def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: st
         return bill
     if not isinstance(judge, LLMJudge):
         preference = judge.compare_batch([pair])[0]
-        return _preferences({options.name: _within_budget(preference)})
+        return _preferences({options.name: _within_budget(preference)}, _names(first, second))
     verdict = _within_budget(judge.label_pairs([pair])[0])
-    return _verdict(judge, {"answer 1": clips[0], "answer 2": clips[1]}, verdict)
+    return _verdict(judge, {"answer 1": clips[0], "answer 2": clips[1]}, verdict, _names(first, second))
+
+
+def _names(first: Path, second: Path) -> ClipNames:
+    """How two clips are called: by their files' names, or by their paths where the names are alike."""
+    return (first.name, second.name) if first.name != second.name else (str(first), str(second))
 
 
 def judge_answer(options: JudgeOptions, question: str, answer: Path, style: str | None) -> Outcome:
@@ -139,13 +144,13 @@ def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
     return _with_blueprints({"verdict": to_json(verdict)}, {"answer": blueprint}, lambda out: show_verdict(out, verdict))
 
 
-def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange) -> Outcome:
+def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange, names: ClipNames = ("1", "2")) -> Outcome:
     if isinstance(item, Pair):
         if options.tone is not None:
             raise ConfigError(f"--tone: {options.name} is an audio judge and needs no tone classifier; leave it out")
-        names = [options.task] if options.task else load_audio_judge_config(judge_path(options.name)).tasks
-        if item.instruction != Utterance() and not any(find_task(name).instructed for name in names):
-            raise ConfigError(f"--instruction: {', '.join(names)} compares clips alone; leave it out")
+        tasks = [options.task] if options.task else load_audio_judge_config(judge_path(options.name)).tasks
+        if item.instruction != Utterance() and not any(find_task(name).instructed for name in tasks):
+            raise ConfigError(f"--instruction: {', '.join(tasks)} compares clips alone; leave it out")
     judges = options.open_tasks()
     if options.dump is not None or options.estimate:
         return _without_calls(options, judges, item)
@@ -156,8 +161,8 @@ def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange) -> Outcome:
     judge = combine_tasks(judges)
     if isinstance(judge, EnsembleJudge):
         verdicts = _within_budget(judge.judge_aspects([item])[0])
-        return _preferences({**verdicts.aspects, ENSEMBLE: verdicts.overall})
-    return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item])[0])})
+        return _preferences({**verdicts.aspects, ENSEMBLE: verdicts.overall}, names)
+    return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item])[0])}, names)
 
 
 def _without_calls(options: JudgeOptions, judges: Sequence[AudioJudge], item: Pair | Exchange) -> Outcome:
@@ -192,7 +197,9 @@ def _estimate(judge: Judge, item: Pair | Exchange) -> Outcome | None:
     return Outcome(asdict(bill), lambda out: show_estimate(out, judge.config.llm.model, bill))
 
 
-def _verdict(judge: Judge, clips: Mapping[str, Clip], verdict: PairVerdict | Verdict | Unscored) -> Outcome:
+def _verdict(
+    judge: Judge, clips: Mapping[str, Clip], verdict: PairVerdict | Verdict | Unscored, names: ClipNames | None = None
+) -> Outcome:
     blueprints: dict[str, Blueprint] = {}
     overall = None
     if isinstance(judge, LLMJudge):
@@ -201,7 +208,7 @@ def _verdict(judge: Judge, clips: Mapping[str, Clip], verdict: PairVerdict | Ver
             blueprints = dict(zip(clips, measured, strict=True))
         overall = judge.rule.fuse(verdict.labels) if isinstance(verdict, PairVerdict) else None
     found = {"verdict": to_json(verdict), **({"overall": overall} if overall else {})}
-    return _with_blueprints(found, blueprints, lambda out: show_verdict(out, verdict, overall))
+    return _with_blueprints(found, blueprints, lambda out: show_verdict(out, verdict, overall, names))
 
 
 def _with_blueprints(found: dict[str, Any], blueprints: dict[str, Blueprint], show: Callable[[Console], None]) -> Outcome:
@@ -213,10 +220,10 @@ def _with_blueprints(found: dict[str, Any], blueprints: dict[str, Blueprint], sh
     return Outcome({**found, "blueprints": {name: to_json(one) for name, one in blueprints.items()}}, show_all)
 
 
-def _preferences(preferences: Mapping[str, Preference | Unscored]) -> Outcome:
+def _preferences(preferences: Mapping[str, Preference | Unscored], names: ClipNames) -> Outcome:
     def show(console: Console) -> None:
         for task, preference in preferences.items():
-            show_preference(console, task, preference)
+            show_preference(console, task, preference, names)
 
     scored = not all(isinstance(preference, Unscored) for preference in preferences.values())
     return Outcome({"verdicts": {task: to_json(one) for task, one in preferences.items()}}, show, scored)

@@ -63,6 +63,19 @@ class Difference:
     relative_percent: float | None
 
 
+def ends_of_share(value: float, low: float, high: float, clusters: int) -> tuple[float, float]:
+    """The ends of a share's bootstrap interval; at 0 and at 1, where every resample is alike, those of Wilson's 95 % interval.
+
+    Its trials are the clusters: how much the values of one cluster tell about those of another is not known there.
+    """
+    if value not in (0.0, 1.0) or low != high or not clusters:
+        return low, high
+    from scipy.stats import binomtest
+
+    found = binomtest(round(value * clusters), clusters).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
+
+
 def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
     """Mean of n values and its cluster-robust error: sqrt(G / (G - 1) * sum_g (sum_{i in g} (x_i - mean))^2) / n.
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
-from paras2s.bench.stats import clustered_mean, contrast_metric, paired_difference, summarise
+from paras2s.bench.speakbench.metrics import accuracy
+from paras2s.bench.stats import clustered_mean, contrast_metric, ends_of_share, paired_difference, summarise
 from paras2s.errors import DataError
 
 
@@ -196,3 +197,24 @@ def test_a_row_with_a_missing_key_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(values) + "\n")
     with pytest.raises(DataError, match=r"rows\.jsonl:1: judge: "):
         load_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        # n / (n + z ** 2) with z ** 2 = 3.8415: 4 / 7.8415.
+        (ends_of_share(1.0, 1.0, 1.0, 4), (0.5101, 1.0)),
+        (ends_of_share(0.0, 0.0, 0.0, 4), (0.0, 0.4899)),
+        (ends_of_share(0.5, 0.5, 0.5, 4), (0.5, 0.5)),
+        (ends_of_share(0.75, 0.25, 1.0, 4), (0.25, 1.0)),
+    ],
+)
+def test_a_share_at_its_end_has_wilsons_interval(found: tuple[float, float], wanted: tuple[float, float]) -> None:
+    assert found == pytest.approx(wanted, abs=1e-4)
+
+
+def test_agreement_on_four_pairs_of_two_instructions_is_of_two_trials() -> None:
+    alone, together = (accuracy(["1", "2", "1", "2"], ["1", "2", "1", "2"], clusters) for clusters in (None, "aabb"))
+    # 4 / (4 + 3.8415), and of two clusters 2 / (2 + 3.8415).
+    assert [(one.value, one.high) for one in (alone, together)] == [(1.0, 1.0), (1.0, 1.0)]
+    assert (alone.low, together.low) == (pytest.approx(0.5101, abs=1e-4), pytest.approx(0.3424, abs=1e-4))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.bench.bias.judges import CachedScores, Probed
 from paras2s.bench.bias.perturbations import CONTROL_DB, SNRS_DB, ProbePair
-from paras2s.bench.bias.report import sentence
+from paras2s.bench.bias.report import margin_text, sentence
 from paras2s.bench.bias.run import Revoicer, count_words, make_plan, probe_judge, run_pairs
 from paras2s.bench.results import AnswerRow, save_rows
 from paras2s.cli.probe import probe
@@ -277,6 +277,40 @@ def test_a_judge_of_single_answers_is_stable_by_construction_and_remembers(pairs
     assert found["mos_gap"].correlation.why_none == "the verdicts' stabilities are all the same"
     same = judge.compare_batch([probes_pair(pairs[0])])[0]
     assert same.label == "tie"
+
+
+def test_a_continuous_judge_is_measured_by_its_own_spread(pairs):
+    def wobble(clip):
+        # Up to a tenth either way, by chance, whenever anything in the clip differs.
+        return int(clip.digest[:6], 16) / 0xFFFFFF / 5 - 0.1
+
+    def score(exchanges):
+        return [scored(3 + wobble(one.answer)) for one in exchanges]
+
+    found, judge, *_ = probed_by(CachedScores("scorer", score), pairs, "noise", "loudness")
+    assert 0 < judge.margin <= 0.2
+    # Its answers to 6 dB are its answers to nothing: nearly all within the margin, and no change on average.
+    assert shares(found["loudness"], "all")["tie"] > 0.8
+    change = found["loudness"].changes[0]
+    assert (change.group, change.n) == (("all",), 48)
+    assert change.low < change.mean < change.high
+    assert abs(change.mean) < 0.05
+    assert "scores change by" in sentence(found["loudness"])
+    assert f"scores within {judge.margin:.3g} count as a tie" in margin_text(judge)
+    # Without the control there is no margin, and any difference is a preference.
+    found, judge, *_ = probed_by(CachedScores("scorer", score), pairs, "loudness")
+    assert (judge.margin, shares(found["loudness"], "all").get("tie")) == (None, None)
+    assert "any difference of scores counts" in margin_text(judge)
+
+
+def test_a_louder_clip_that_scores_higher_changes_the_mean(pairs):
+    def score(exchanges):
+        return [scored(2.0 + 10 * float(np.abs(one.answer.samples).max())) for one in exchanges]
+
+    found, *_ = probed_by(CachedScores("scorer", score), pairs, "loudness")
+    # A peak of 0.3 against half of it (6 dB), or twice of it: at least 1.5 more for the louder one, in either place.
+    assert shares(found["loudness"], "all") == {"louder": 1.0}
+    assert found["loudness"].changes[0].mean > 1.4
 
 
 def probes_pair(pair):

@@ -472,16 +472,23 @@ def test_aspects_are_fused_by_order(tmp_path):
         EnsembleJudge(judges[:2], find_ensemble())
 
 
-def test_an_ensemble_without_one_of_its_aspects_is_unscored():
+@pytest.mark.parametrize("unreadable", ["TECHNICAL", ""])
+def test_an_ensemble_is_of_the_aspects_that_have_a_verdict(unreadable):
     def answer(sent, number):
-        return Say("hm") if "TECHNICAL" in sent["messages"][0]["content"] else verdict()
+        return Say("hm") if unreadable in sent["messages"][0]["content"] else verdict()
 
     with ScriptedEndpoint(answer) as server:
         judges = [judge_at(server, task) for task in find_ensemble().aspects]
         verdicts = EnsembleJudge(judges, find_ensemble()).judge_aspects([PAIR])[0]
-    assert isinstance(verdicts.aspects["lexical"], Preference)
-    assert isinstance(verdicts.overall, Unscored)
-    assert verdicts.overall.reason.startswith("speech_quality: ")
+    assert isinstance(verdicts.aspects["speech_quality"], Unscored)
+    if unreadable:
+        # The two others always prefer what they hear first, and so do they together.
+        assert (verdicts.overall.order_labels, verdicts.overall.label) == (("1", "1"), "tie")
+        assert "lexical: tie; paralinguistic: tie; speech_quality: unscored (" in verdicts.overall.reason
+        assert verdicts.overall.reason.endswith("2 of 3 aspects voted")
+    else:
+        assert isinstance(verdicts.overall, Unscored)
+        assert verdicts.overall.reason.startswith("lexical: ")
 
 
 # Examples from files, signals, and real speech.

@@ -47,9 +47,17 @@ def test_the_first_winner_decides():
     assert [first.fuse({"a": a, "b": b, "c": "1"}) for a, b in [("2", "1"), ("tie", "2"), ("tie", "tie")]] == ["2", "2", "1"]
 
 
-def test_an_aspect_without_a_label_is_named_and_not_guessed():
-    with pytest.raises(DataError, match="no label of b, c"):
-        rule().fuse({"a": "1"})
+def test_the_aspects_that_have_a_label_decide():
+    assert rule().fuse({"a": "1"}) == rule().fuse({"a": "1", "c": "tie"}) == "1"
+    assert rule(weights={"a": 3.0}).points({"a": "1", "c": "2"}) == 0.75
+    assert rule(decide="count").fuse({"b": "2", "c": "2"}) == "2"
+    assert rule(decide="count").fuse({"b": "2", "c": "1"}) == "tie"
+    assert rule(decide="first_winner").fuse({"b": "2", "c": "1"}) == "2"
+
+
+def test_without_any_label_nothing_is_guessed():
+    with pytest.raises(DataError, match="no label of a, b, c"):
+        rule().fuse({"x": "1"})
 
 
 @pytest.mark.parametrize(

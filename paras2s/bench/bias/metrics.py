@@ -1,8 +1,8 @@
 """Computes shares with intervals and p-values from a judge's labels on probes. Pure functions of outcomes.
 
-A share's interval is a percentile bootstrap over clusters. A p-value is a wild cluster bootstrap of the hypothesis that two
-outcomes are equally likely: each cluster's difference keeps its size and gets a random sign, so that three pairs that all say
-the same prove nothing. With one pair a cluster it is the exact sign test, but for the drawing.
+A share's interval is a percentile bootstrap over clusters, at 0 and 1 Wilson's. A p-value is a wild cluster bootstrap of the
+hypothesis that two outcomes are equally likely: each cluster's difference keeps its size and gets a random sign, so that
+three pairs that all say the same prove nothing. With one pair a cluster it is the exact sign test, but for the drawing.
 An outcome that cannot be told is left out of a share and stays in its `n_asked`.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from paras2s.bench.human_correlation import Correlation, correlations
 from paras2s.bench.speakbench.metrics import RESAMPLES, Share
+from paras2s.bench.stats import ends_of_share
 from paras2s.reward.judges.votes import swapped
 from paras2s.types import PairLabel
 
@@ -107,7 +108,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Change:
-    """By how much scores of a group change on average, with a 95 % interval."""
+    """By how much scores of a group change on average, with a 95 % interval over clusters."""
 
     group: tuple[str, ...]
     mean: float | None
@@ -228,13 +229,13 @@ def _shares(counts: np.ndarray, n_asked: int, seed: int, resamples: int) -> list
     if len(counts) > 1:
         drawn = draw_clusters(counts.astype(np.float64), seed, resamples)
         ends = np.percentile(drawn / drawn.sum(1, keepdims=True), [2.5, 97.5], axis=0)
-    return [
-        Share(count / n, _known(low), _known(high), n, n_asked) for count, low, high in zip(total.tolist(), *ends, strict=True)
-    ]
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    shares = []
+    for count, low, high in zip(total.tolist(), *ends.tolist(), strict=True):
+        if len(counts) > 1:
+            shares.append(Share(count / n, *ends_of_share(count / n, low, high, len(counts)), n, n_asked))
+        else:
+            shares.append(Share(count / n, None, None, n, n_asked))
+    return shares
 
 
 def draw_clusters(values: np.ndarray, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
@@ -276,6 +277,11 @@ def against_control(parts: Sequence[Part], outcomes: Sequence[Outcome], control:
         else part
         for part in parts
     )
+
+
+def retest_margin(changes: Sequence[float]) -> float | None:
+    """What 95 % of a judge's changes of score between two hearings of what sounds the same stay within; None without any."""
+    return float(np.quantile(np.abs(changes), 0.95)) if len(changes) else None
 
 
 def mean_change(

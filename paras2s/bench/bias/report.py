@@ -37,7 +37,8 @@ class JudgeProbes:
     """The results of one judge. `comparisons` were made; `cost_usd` was spent on them now, None where that is not known.
 
     Unusable replies are paid for too; those cached in an earlier run cost nothing.
-    `stopped` says why not all comparisons were made, None where they were.
+    `stopped` says why not all comparisons were made, None where they were. Scores no further apart than `margin` count as a
+    tie: 95 % of the judge's own changes under inaudible noise are as small; None where that was not measured.
     """
 
     judge: str
@@ -48,6 +49,7 @@ class JudgeProbes:
     cost_usd: float | None
     stopped: str | None
     probes: tuple[ProbeResult, ...]
+    margin: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def write_probes(folder: Path, report: ProbeReport) -> None:
     page = page_template(Path(__file__).with_name("report.html.j2")).render(
         report=report,
         facts=_facts(report),
-        sections=[(judge, [_card(one) for one in judge.probes]) for judge in report.judges],
+        sections=[(judge, margin_text(judge), [_card(one) for one in judge.probes]) for judge in report.judges],
     )
     write_text(folder / "probe.html", page)
 
@@ -96,6 +98,24 @@ def _facts(report: ProbeReport) -> list[tuple[str, str]]:
 
 
 # Sentences.
+
+
+def margin_text(judge: JudgeProbes) -> str:
+    """Which scores of a judge of single answers count as alike; empty for other judges."""
+    if not judge.scores_alone:
+        return ""
+    if judge.margin is None:
+        return "any difference of scores counts: the judge's own spread is measured by the noise probe, which gave none"
+    return f"scores within {judge.margin:.3g} count as a tie: 95 % of its own changes under inaudible noise are as small"
+
+
+def _mean_changes(found: ProbeResult) -> str:
+    shown = [
+        f"{one.mean:+.2f}{'' if one.low is None else f' ({one.low:+.2f} to {one.high:+.2f})'} ({', '.join(one.group)})"
+        for one in found.changes
+        if one.mean is not None
+    ]
+    return f"; scores change by {', '.join(shown)} on average" if shown else ""
 
 
 def percent(share: Share) -> str:
@@ -185,13 +205,14 @@ def _loudness(found: ProbeResult) -> str:
     part = found.part("all")
     assert part is not None
     lean = _leaning(part, {"louder": "louder clips", "quieter": "quieter clips"})
-    return f"{percent(part.shares['tie'])} of the clips tie with themselves at another level; otherwise {lean}."
+    ties = f"{percent(part.shares['tie'])} of the clips tie with themselves at another level"
+    return f"{ties}; otherwise {lean}{_mean_changes(found)}."
 
 
 def _speaker(found: ProbeResult) -> str:
     names = {"original": "the own voice", "other": "the other voice"}
     parts = [f"{part.group[0]}: {percent(part.shares['tie'])} ties, {_leaning(part, names)}" for part in found.parts]
-    return f"Against another voice with the same words, {'; '.join(parts)}."
+    return f"Against another voice with the same words, {'; '.join(parts)}{_mean_changes(found)}."
 
 
 def _mos_gap(found: ProbeResult) -> str:
@@ -322,5 +343,7 @@ def show_probes(console: Console, report: ProbeReport) -> None:
             console.print(f"[bold]{found.name}[/bold] {escape(sentence(found))}", highlight=False)
             for reason, count in sorted(found.unscored.items(), key=lambda one: -one[1])[:SHOWN_REASONS]:
                 console.print(f"    {count} unscored: {escape(reason)}", highlight=False)
+        if margin := margin_text(judge):
+            console.print(margin, highlight=False, markup=False)
         if judge.stopped:
             console.print(f"[bold red]stopped[/bold red]: {escape(judge.stopped)}", highlight=False)

@@ -24,6 +24,7 @@ from paras2s.bench.bias.metrics import (
     mean_change,
     noise_order,
     place_of,
+    retest_margin,
     tell_parts,
 )
 from paras2s.bench.bias.perturbations import Comparison, OneClip, ProbePair, Trial
@@ -49,6 +50,8 @@ VOICES = {
     "higher": Speaker("higher", 1.5, 1.14),
 }
 OTHER_VOICES = tuple(name for name in VOICES if name != perturbations.OWN_VOICE)
+# Probes of a clip against itself, and what the changed one of the two is called there.
+CHANGED_SIDE = {"loudness": "louder", "speaker": "other"}
 NOT_REACHED = "not asked: the budget ended before it"
 
 
@@ -294,17 +297,35 @@ def probe_judge(
     comparisons = _comparisons(planned.values(), probed.judge.scores_alone)
     spent = _Spending(probed)
     found, stopped = run_comparisons(probed.judge, comparisons, on_progress)
+    margin = _margin(planned, found)
     if probed.judge.scores_alone:
+        found = {comparison: _within(one, margin or 0.0) for comparison, one in found.items()}
         found |= _derived(planned.values(), found)
     results = tuple(
         trials if isinstance(trials, ProbeResult) else _result(name, trials, found, plan) for name, trials in planned.items()
     )
     judge = JudgeProbes(
         probed.judge.name, probed.version, probed.task, probed.judge.scores_alone, len(comparisons),
-        spent.now_usd([found[comparison] for comparison in comparisons]), str(stopped) if stopped else None, results,
+        spent.now_usd([found[comparison] for comparison in comparisons]), str(stopped) if stopped else None, results, margin,
     )  # fmt: skip
     rows = [_row(probed, comparison, found[comparison]) for comparison in comparisons]
     return judge, rows, stopped
+
+
+def _margin(planned: Mapping[str, Planned], found: Mapping[Comparison, Judged]) -> float | None:
+    """The spread of a judge's own scores: what inaudible noise changes. None without scores, or without that probe."""
+    trials = planned.get("noise", [])
+    control = (perturbations.level_name(perturbations.CONTROL_DB),)
+    changes = [] if isinstance(trials, ProbeResult) else _score_changes("noise", trials, found)
+    return retest_margin([change for level, change, _ in changes if level == control])
+
+
+def _within(judged: Judged, margin: float) -> Judged:
+    """The comparison with a tie for scores that are no further apart than `margin`."""
+    if judged.scores is None or isinstance(judged.label, Unscored):
+        return judged
+    first, second = judged.scores
+    return replace(judged, label="tie") if abs(first - second) <= margin else judged
 
 
 class _Spending:
@@ -382,7 +403,7 @@ def _result(name: str, trials: Sequence[Trial], found: Mapping[Comparison, Judge
         parts = against_control(sorted(parts, key=noise_order), outcomes, control, plan.seed)
     return ProbeResult(
         name, "measured", "", total, total - unscored.total(), dict(unscored), parts,
-        _changes(trials, found, plan.seed) if name == "noise" else (),
+        _changes(name, trials, found, plan.seed),
         _gap_link(plan, found) if name == "mos_gap" else None, _notes(name, plan),
     )  # fmt: skip
 
@@ -400,19 +421,36 @@ def _gap_link(plan: Plan, found: Mapping[Comparison, Judged]) -> Correlation:
     return gap_correlation(gaps, stable, clusters, plan.seed)
 
 
-def _changes(trials: Sequence[Trial], found: Mapping[Comparison, Judged], seed: int) -> tuple[Change, ...]:
-    """By how much noise changes the scores of both answers, a level each; none of a judge that gives no scores."""
-    by_level: dict[tuple[str, ...], list[tuple[float, str]]] = {}
-    for trial in trials:
-        clean, noisy = (found[comparison].scores for comparison in trial.comparisons)
-        if clean is None or noisy is None:
-            continue
-        level = trial.read([None, None])[0][0]
-        changes = [after - before for before, after in zip(clean, noisy, strict=True)]
-        by_level.setdefault(level, []).extend((change, trial.cluster) for change in changes)
+def _changes(name: str, trials: Sequence[Trial], found: Mapping[Comparison, Judged], seed: int) -> tuple[Change, ...]:
+    """By how much a change of the clip changes its score, a group each; none of a judge that gives no scores."""
+    groups: dict[tuple[str, ...], list[tuple[float, str]]] = {}
+    for group, change, cluster in _score_changes(name, trials, found):
+        groups.setdefault(group, []).append((change, cluster))
     return tuple(
-        mean_change(level, [one for one, _ in rows], [name for _, name in rows], seed) for level, rows in by_level.items()
+        mean_change(group, [one for one, _ in rows], [cluster for _, cluster in rows], seed) for group, rows in groups.items()
     )
+
+
+def _score_changes(
+    name: str, trials: Sequence[Trial], found: Mapping[Comparison, Judged]
+) -> list[tuple[tuple[str, ...], float, str]]:
+    """Group, change and cluster of scores: a noisy answer's less the clean one's, or CHANGED_SIDE's less the other clip's."""
+    changes: list[tuple[tuple[str, ...], float, str]] = []
+    for trial in trials if name in ("noise", *CHANGED_SIDE) else ():
+        scores = [found[comparison].scores for comparison in trial.comparisons]
+        if name == "noise":
+            clean, noisy = scores
+            if clean is not None and noisy is not None:
+                level = trial.read([None, None])[0][0]
+                changes += [(level, after - before, trial.cluster) for before, after in zip(clean, noisy, strict=True)]
+        elif scores[0] is not None:
+            first, second = scores[0]
+            # The first label's meaning says which of the two clips is the changed one.
+            changes += [
+                (group, first - second if side == CHANGED_SIDE[name] else second - first, trial.cluster)
+                for group, side in trial.read(["1"])
+            ]
+    return changes
 
 
 def _notes(name: str, plan: Plan) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from rich.table import Table
 from paras2s.bench.bias.metrics import p_equal
 from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, Loaded, matched, why_missing
 from paras2s.bench.speakbench.metrics import Share, mcnemar, resample
+from paras2s.bench.stats import ends_of_share
 
 RIGHT, TIED, WRONG = 1.0, 0.5, 0.0
 # The paper's stars: a judge that is better than the baseline, by chance with less than this probability.
@@ -34,9 +35,13 @@ def mark(row: DetectRow | None) -> float | None:
 
 
 def accuracy(marks: Sequence[float | None]) -> Share:
-    """Mean of the marks that there are, with its 95 % bootstrap interval over pairs; one pair alone has none."""
+    """Mean of the marks that there are, with its 95 % interval over pairs: bootstrap, at 0 and 1 Wilson's; none of one pair."""
     known = [one for one in marks if one is not None]
-    return _mean(known, [1.0] * len(known), len(marks))
+    found = _mean(known, [1.0] * len(known), len(marks))
+    if found.value is None or found.low is None or found.high is None:
+        return found
+    low, high = ends_of_share(found.value, found.low, found.high, found.n)
+    return replace(found, low=low, high=high)
 
 
 def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None]) -> Share | None:
@@ -127,6 +132,7 @@ def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Ma
         "drawn_from": loaded.drawn_from,
         "empty_ratings": loaded.empty_ratings,
         "labels": dict(Counter(pair.label for pair in pairs)),
+        "majority": _majority(pairs),
         "judges": reports,
         "paper": {
             "n_pairs": suite.pairs,
@@ -134,6 +140,28 @@ def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Ma
             "squared_error": {name: figures[1] for name, figures in suite.pointwise.items()},
         },
     }
+
+
+def _majority(pairs: Sequence[DetectPair]) -> Report | None:
+    """The label that people gave most often, and the accuracy of always giving it: what a judge has to beat."""
+    if not pairs:
+        return None
+    label, count = Counter(pair.label for pair in pairs).most_common(1)[0]
+    return {"label": label, "accuracy": count / len(pairs)}
+
+
+def _said(rows: Sequence[DetectRow]) -> dict[str, int]:
+    """How often each label was given, the most frequent one first."""
+    return dict(Counter(row.label for row in rows if row.label).most_common())
+
+
+def _first_place(rows: Sequence[DetectRow]) -> Report | None:
+    """How often the first clip wins, among the judge's winners and among people's of the same pairs; None without a winner."""
+    won = [row for row in rows if row.label in ("1", "2")]
+    if not won:
+        return None
+    judge, people = (sum(label == "1" for label in labels) for labels in ([r.label for r in won], [r.truth for r in won]))
+    return {"judge": judge / len(won), "people": people / len(won), "n": len(won)}
 
 
 def _judge(
@@ -150,7 +178,8 @@ def _judge(
         "judge": sorted({"/".join(filter(None, (row.judge, row.version, row.prompt_hash))) for row in known if row.label}),
         "accuracy": asdict(accuracy(marks)),
         "ties": sum(one == TIED for one in marks),
-        "said": dict(Counter(row.label for row in known if row.label)),
+        "said": _said(known),
+        "first": _first_place(known),
         "unscored": dict(Counter(reason for reason in why if reason)),
         "other_pairs": len(recorded) - len(known),
         "squared_error": None if error is None else asdict(error),
@@ -171,14 +200,18 @@ def show_detection(console: Console, report: Report) -> None:
     )
     table = Table()
     table.add_column("judge", overflow="fold")
-    for name in ("accuracy %", "95 %", "scored", "ties", "MSE", "against the first", "p", ""):
+    for name in ("accuracy %", "95 %", "scored", "said", "first wins % (people)", "MSE", "against the first", "p", ""):
         table.add_column(name, justify="right")
     for name, found in report["judges"].items():
         table.add_row(escape(name), *_cells(found))
     table.add_section()
+    if majority := report["majority"]:
+        table.add_row(f"always {escape(majority['label'])} (majority)", f"{100 * majority['accuracy']:.1f}")
     for name, value in of_paper["accuracy"].items():
         error = of_paper["squared_error"].get(name)
-        table.add_row(f"[dim]paper: {name}[/dim]", f"{100 * value:.1f}", "", "", "", "" if error is None else f"{error:.2f}")
+        table.add_row(
+            f"[dim]paper: {name}[/dim]", f"{100 * value:.1f}", "", "", "", "", "" if error is None else f"{error:.2f}"
+        )
     console.print(table)
     for name, found in report["judges"].items():
         for reason, count in found["unscored"].items():
@@ -196,7 +229,10 @@ def show_detection(console: Console, report: Report) -> None:
 def _cells(figures: Report) -> list[str]:
     right, error, against_first = figures["accuracy"], figures["squared_error"], figures["against_baseline"]
     cells = ["none" if right["value"] is None else f"{100 * right['value']:.1f}", _span(right, 100, 1)]
-    cells += [f"{right['n']} of {right['n_asked']}", str(figures["ties"])]
+    said = ", ".join(f"{label}: {count}" for label, count in figures["said"].items())
+    first = figures["first"]
+    place = "" if first is None else f"{100 * first['judge']:.1f} ({100 * first['people']:.1f})"
+    cells += [f"{right['n']} of {right['n_asked']}", escape(said), place]
     cells.append("" if error is None else f"{error['value']:.2f} ({_span(error, 1, 2)})")
     if against_first is None or against_first["difference"]["value"] is None:
         return [*cells, "", "", ""]

@@ -21,6 +21,7 @@ from paras2s.bench.bias.metrics import PLACES, p_equal, place_of
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking.data import Game, People, Problem, Recorded, points_table
 from paras2s.bench.speakbench.metrics import RESAMPLES, Share, resample
+from paras2s.bench.stats import ends_of_share
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule
 from paras2s.reward.judges.votes import POINTS, swapped
@@ -38,7 +39,7 @@ def points_of(game: Game) -> float:
 
 
 def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list[Problem]]:
-    """Games of the ensemble: the aspects' labels of one order become one; and the games that lack an aspect.
+    """Games of the ensemble: the labels that the aspects have of one order become one; and the games that lack an aspect.
 
     Raises:
         ConfigError: the rule asks for an aspect that is nowhere in the file.
@@ -54,7 +55,9 @@ def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list
         parts = by_game[system, instruction]
         lacking = [aspect for aspect in rule.aspects if aspect not in parts]
         if lacking:
-            problems.append(Problem("no ensemble", f"{system}, instruction {instruction}: no verdict of {', '.join(lacking)}"))
+            kind = f"ensemble of {len(parts)} of {len(rule.aspects)} aspects" if parts else "no ensemble"
+            problems.append(Problem(kind, f"{system}, instruction {instruction}: no verdict of {', '.join(lacking)}"))
+        if not parts:
             continue
         first = rule.fuse({aspect: game.system_first for aspect, game in parts.items()})
         second = rule.fuse({aspect: game.system_second for aspect, game in parts.items()})
@@ -75,7 +78,10 @@ class Rates:
         value, drawn = float(self.value[place]), None
         if self.drawn is not None and self.instructions is not None and self.instructions[place] > 1:
             drawn = self.drawn[:, place]
-        return Share(None if math.isnan(value) else value, *_percentiles(drawn), n, n_asked)
+        if math.isnan(value):
+            return Share(None, None, None, n, n_asked)
+        instructions = 0 if self.instructions is None else int(self.instructions[place])
+        return Share(value, *_ends(value, drawn, instructions), n, n_asked)
 
 
 def draws(instructions: int, resamples: int = RESAMPLES, seed: int = JUDGE_SEED) -> np.ndarray:
@@ -93,6 +99,12 @@ def rates_of(table: np.ndarray, drawn: np.ndarray) -> Rates:
 def _ratio(table: np.ndarray) -> np.ndarray:
     top, bottom = table[..., 0], table[..., 1]
     return np.asarray(np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0))
+
+
+def _ends(share: float, drawn: np.ndarray | None, instructions: int) -> tuple[float | None, float | None]:
+    """The ends of a share's interval over instructions; Wilson's at 0 and 1."""
+    low, high = _percentiles(drawn)
+    return (low, high) if low is None or high is None else ends_of_share(share, low, high, instructions)
 
 
 def _percentiles(drawn: np.ndarray | None) -> tuple[float | None, float | None]:
@@ -140,7 +152,12 @@ def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
 
     def share(weights: Sequence[int]) -> Share:
         of_resamples = None if sums is None else _ratio(np.stack([sums @ weights, sums.sum(1)], axis=-1))
-        return Share(float(total @ weights / n) if n else None, *_percentiles(of_resamples), n, n_asked)
+        if not n:
+            return Share(None, None, None, n, n_asked)
+        value = float(total @ weights / n)
+        # A difference of two shares is none: it has no interval of Wilson's.
+        ends = _percentiles(of_resamples) if min(weights) < 0 else _ends(value, of_resamples, int(counts.any(1).sum()))
+        return Share(value, *ends, n, n_asked)
 
     stable, first, second, other = (share(row) for row in np.eye(len(PLACES), dtype=int).tolist())
     bias = [0, 1, -1, 0]
@@ -251,12 +268,14 @@ def split_half(table: np.ndarray, halves: int = HALVES, seed: int = HALVES_SEED)
 class Standing:
     """One system: its win rate against the reference, 0 to 1, and its place by that, equals sharing one.
 
-    `bradley_terry` is its chance against the reference by that model; the reference's own is 0.5 by definition.
+    `bradley_terry` is its chance against the reference by that model; the reference's own is 0.5 by definition. A reference
+    that has not met itself has a win rate of 0.5 `by_definition`: of no game, and without an interval.
     """
 
     win_rate: Share
     place: int | None
     bradley_terry: float | None
+    by_definition: bool = False
 
 
 @dataclass(frozen=True)
@@ -338,27 +357,40 @@ def rank_systems(
             lacking = [Problem("no ensemble", str(error))]
         problems += lacking
     if recorded.reference not in recorded.systems:
-        problems.append(Problem("no self-comparison", f"{recorded.reference}, the reference, has no win rate of its own"))
-    other, beside = (None, None) if people is None else _people_ranking(people, recorded.systems, resamples)
+        what = f"{recorded.reference}, the reference, has not met itself: its win rate of 50 % is by definition"
+        problems.append(Problem("no self-comparison", what))
+    other, beside = (None, None) if people is None else _people_ranking(people, _with_reference(recorded), resamples)
     drawn = draws(len(recorded.instructions), resamples)
     rankings = {name: _rank(recorded, played, drawn, beside, other) for name, played in games.items()}
     return Ranking(recorded.reference, recorded.n_rows, len(recorded.instructions), rankings, other, tuple(problems))
 
 
+def _with_reference(recorded: Recorded) -> tuple[str, ...]:
+    """The systems, and the reference beside them where it has not met itself: half of its games with itself are its own."""
+    return tuple(sorted({*recorded.systems, recorded.reference}))
+
+
 def _rank(
     recorded: Recorded, games: Sequence[Game], drawn: np.ndarray, beside: Rates | None, people: PeopleRanking | None
 ) -> AspectRanking:
-    systems, reference = recorded.systems, recorded.reference
+    systems, reference = _with_reference(recorded), recorded.reference
     cells = ((game.instruction, game.system, points_of(game)) for game in games)
     table = points_table(cells, recorded.instructions, systems)
+    by_definition = not table[:, systems.index(reference), 1].any()
+    if by_definition:
+        table[:, systems.index(reference)] = 0.5, 1
     rates = rates_of(table, drawn)
     others = [game for game in games if game.system != reference]
     logs = strengths((game.system, reference, points_of(game)) for game in others)
     standings = {}
     for at, system in enumerate(systems):
         share = rates.share(at, int(table[:, at, 1].sum()), len(recorded.instructions))
+        defined = by_definition and system == reference
+        if defined:
+            share = Share(0.5, None, None, 0, 0)
         place = None if share.value is None else 1 + int((rates.value > share.value).sum())
-        standings[system] = Standing(share, place, chance(logs[system], logs[reference]) if system in logs else None)
+        bradley = chance(logs[system], logs[reference]) if system in logs else None
+        standings[system] = Standing(share, place, bradley, defined)
     best_first = sorted(standings.items(), key=lambda item: (item[1].place is None, item[1].place, item[0]))
     against = None
     if beside is not None and people is not None:
@@ -367,7 +399,7 @@ def _rank(
         both = np.isfinite(rates.value) & np.isfinite(beside.value)
         against = AgainstPeople(int(both.sum()), *correlate(rates, beside), strength)
     itself = _self_comparison([game for game in games if game.system == reference])
-    sides = ((games, systems), (others, [system for system in systems if system != reference]))
+    sides = ((games, recorded.systems), (others, [system for system in systems if system != reference]))
     both, apart = (
         position(outcome_table(some, recorded.instructions), drawn, len(of) * len(recorded.instructions)) for some, of in sides
     )

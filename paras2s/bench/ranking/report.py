@@ -77,12 +77,17 @@ def _aspect_sheet(name: str, one: AspectRanking, ranking: Ranking) -> Sheet:
         + ((_people_score(people, system),) if people else ())
         for system, standing in one.systems.items()
     ]
-    itself = f"{ranking.reference} has not met itself." if one.self_comparison is None else _of_itself(one.self_comparison)
+    itself = (
+        f"{ranking.reference} has not met itself: its 50.00 is by definition, and counts in the correlation with people."
+        if one.self_comparison is None
+        else _of_itself(one.self_comparison)
+    )
     return Sheet(f"{name}: against {ranking.reference}", head, rows, (itself,))
 
 
 def _standing(one: Standing) -> tuple[str, str, str]:
-    return percent(one.win_rate), _plain(one.bradley_terry), f"{one.win_rate.n} of {one.win_rate.n_asked}"
+    n = "by definition" if one.by_definition else f"{one.win_rate.n} of {one.win_rate.n_asked}"
+    return percent(one.win_rate), _plain(one.bradley_terry), n
 
 
 def _of_itself(one: SelfComparison) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from paras2s.bench.stats import ends_of_share
 from paras2s.errors import DataError
 from paras2s.reward.fusion import WINNERS, FusionRule
 from paras2s.types import DIMENSIONS, LABELS, Dimension, Label
@@ -28,7 +29,7 @@ EXACT_BELOW = 25
 
 @dataclass(frozen=True)
 class Share:
-    """A share with its 95 % bootstrap interval; None where nothing could be counted. `n` of `n_asked` were."""
+    """A share with its 95 % interval, bootstrap or at 0 and 1 Wilson's; None of nothing. `n` of `n_asked` were counted."""
 
     value: float | None
     low: float | None
@@ -79,15 +80,23 @@ def resample(counts: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> n
     return drawn.reshape(resamples, *counts.shape[1:])
 
 
-def _interval(statistic: Callable[[np.ndarray], np.ndarray], counts: np.ndarray, n_asked: int, seed: int = 0) -> Share:
-    """A statistic of a table [..., L, L] with its percentile interval; resamples on which it is not defined are left out."""
+def _interval(
+    statistic: Callable[[np.ndarray], np.ndarray], counts: np.ndarray, n_asked: int, seed: int = 0, share: bool = False
+) -> Share:
+    """A statistic of a table [..., L, L] with its percentile interval; resamples on which it is not defined are left out.
+
+    A `share` of 0 or 1 has Wilson's interval over clusters instead.
+    """
     n = int(counts.sum())
     value = statistic(counts.sum(0)[None])[0] if n else np.nan
     if not np.isfinite(value):
         return Share(None, None, None, n, n_asked)
     drawn = statistic(resample(counts, seed=seed))
-    low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5])
-    return Share(float(value), float(low), float(high), n, n_asked)
+    low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5]).tolist()
+    if share:
+        counted = int(counts.reshape(len(counts), -1).any(1).sum())
+        low, high = ends_of_share(float(value), low, high, counted)
+    return Share(float(value), low, high, n, n_asked)
 
 
 def _ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
@@ -108,7 +117,7 @@ def accuracy(
     truth: Sequence[Label], guess: Sequence[Label | None], clusters: Sequence[Hashable] | None = None, ways: Ways = 4
 ) -> Share:
     """Share of the scored pairs on which judge and people agree (TRACE, 3.4)."""
-    return _interval(_agree, cluster_counts(truth, guess, clusters, ways), len(truth))
+    return _interval(_agree, cluster_counts(truth, guess, clusters, ways), len(truth), share=True)
 
 
 def cohen_kappa(truth: Sequence[Label], guess: Sequence[Label | None], clusters: Sequence[Hashable] | None = None) -> Share:
@@ -222,7 +231,9 @@ def _share_of(flags: Sequence[bool | None], clusters: Clusters) -> Share:
     for flag, group in zip(flags, groups, strict=True):
         if flag is not None:
             counts[rows[group], int(flag)] += 1
-    return _interval(lambda tables: _ratio(tables[..., 1].astype(float), tables.sum(-1).astype(float)), counts, len(flags))
+    return _interval(
+        lambda tables: _ratio(tables[..., 1].astype(float), tables.sum(-1).astype(float)), counts, len(flags), share=True
+    )
 
 
 def _among(clusters: Clusters, chosen: Sequence[bool]) -> Clusters:

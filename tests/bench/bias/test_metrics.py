@@ -27,6 +27,7 @@ from paras2s.bench.bias.metrics import (
     noise_class,
     p_equal,
     place_of,
+    retest_margin,
     tell_parts,
 )
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, sentence, show_probes, write_probes
@@ -297,14 +298,20 @@ class Page(HTMLParser):
         self.text += data
 
 
+def test_a_judges_own_spread_is_the_margin():
+    # Twenty-one changes of 0, 0.01 ... 0.2: the 95 % point is the twentieth.
+    assert retest_margin([(-1) ** n * n / 100 for n in range(21)]) == pytest.approx(0.19)
+    assert retest_margin([]) is None
+
+
 def test_noise_is_reported_beside_what_changes_without_any():
     groups = {"1 dB": ["changed"] * 3, "40 dB": ["unchanged", "unchanged", "changed"], "80 dB": ["unchanged"] * 3}
     found = [one for level, labels in groups.items() for one in outcomes(labels, (level,))]
     parts = tell_parts(found, PROBES["noise"].labels_of, None)
     parts = tuple(replace(part, p_value=0.03, against="80 dB") if part.group == ("1 dB",) else part for part in parts)
     text = sentence(ProbeResult("noise", "measured", "", 9, 9, {}, parts))
-    assert "for 0.0 % (0.0 to 0.0) at 1 dB (p = 0.030 against 80 dB) and 66.7 %" in text
-    assert "with inaudible noise, for 100.0 % (100.0 to 100.0) at 80 dB" in text
+    assert "for 0.0 % (0.0 to 56.1) at 1 dB (p = 0.030 against 80 dB) and 66.7 %" in text
+    assert "with inaudible noise, for 100.0 % (43.9 to 100.0) at 80 dB" in text
 
 
 def report():

@@ -366,7 +366,10 @@ def test_accuracy_by_hand_a_tie_is_half_and_an_unscored_pair_is_none():
 
 def test_accuracy_at_its_ends():
     right = accuracy([1.0] * 9)
-    assert (right.value, right.low, right.high) == (1.0, 1.0, 1.0)
+    # Wilson's lower end at n of n: n / (n + 1.96 ** 2).
+    assert (right.value, right.low, right.high) == (1.0, pytest.approx(9 / (9 + 3.8415), abs=1e-4), 1.0)
+    wrong = accuracy([0.0] * 9)
+    assert (wrong.value, wrong.low, wrong.high) == (0.0, 0.0, pytest.approx(3.8415 / (9 + 3.8415), abs=1e-4))
     none = accuracy([None, None])
     assert (none.value, none.low, none.high, none.n, none.n_asked) == (None, None, None, 0, 2)
 
@@ -379,6 +382,24 @@ def test_one_pair_alone_has_no_interval():
     assert (error.value, error.low, error.high) == (0.5, None, None)
     text = shown(detection_report(SUITES["somos"], Loaded((one,)), {"x": {one.id: a_verdict(0, "1")}}))
     assert "no interval" in text
+
+
+def test_majority_answers_and_place_stand_beside_every_figure():
+    # People: 124 times 2, 76 times 1. The judge says 1 of 170 pairs, of which 76 are right, and 2 of 30.
+    pairs = tuple(a_pair(n, "1" if n < 76 else "2") for n in range(200))
+    rows = {pair.id: a_verdict(n, "1" if n < 170 else "2", pair.label) for n, pair in enumerate(pairs)}
+    report = detection_report(SUITES["somos"], Loaded(pairs), {"x": rows})
+    assert report["majority"] == {"label": "2", "accuracy": 0.62}
+    found = report["judges"]["x"]
+    assert (found["accuracy"]["value"], found["said"]) == (pytest.approx(0.53), {"1": 170, "2": 30})
+    assert found["first"] == {"judge": 0.85, "people": 0.38, "n": 200}
+    text = shown(report)
+    for words in ("always 2 (majority)", "62.0", "1: 170, 2: 30", "85.0 (38.0)"):
+        assert words in text
+    matches = detection_report(
+        SUITES["speaker_identity"], Loaded((pair := a_pair(0, "same"),)), {"x": {pair.id: a_verdict(0, "same", "same")}}
+    )
+    assert (matches["judges"]["x"]["first"], matches["judges"]["x"]["said"]) == (None, {"same": 1})
 
 
 def test_the_interval_is_near_the_binomial_one():

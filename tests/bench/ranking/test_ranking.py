@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from outside import HCOT, VERDICTS, needs_hcot
+from outside import GEMINI_VERDICTS, HCOT, VERDICTS, needs_hcot
 from scipy import optimize, stats
 
 from paras2s.bench.bias.metrics import PLACES, place_of
-from paras2s.bench.ranking.data import COLUMNS, Game, People, PeopleGame, load_people, load_recorded, points_table
+from paras2s.bench.ranking.data import COLUMNS, Game, People, PeopleGame, Problem, load_people, load_recorded, points_table
 from paras2s.bench.ranking.metrics import (
     Rates,
     chance,
@@ -32,7 +32,7 @@ from paras2s.bench.ranking.metrics import (
 )
 from paras2s.bench.ranking.report import gathered, markdown, notes_of, place_labels, ranking_json, scatter_svg, sheets_of
 from paras2s.errors import ConfigError, DataError
-from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule
+from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule, find_ensemble
 from paras2s.reward.sources.pairwise import PRIOR_GAMES
 
 # AudioJudge, Table 8: people's win rates in per cent.
@@ -193,11 +193,21 @@ def test_the_ensemble_fuses_each_order_by_itself(tmp_path) -> None:
     ]  # fmt: skip
     recorded = load_recorded(write(tmp_path, rows))
     games, problems = fuse_games(recorded, MEAN)
-    assert [(game.instruction, game.system_first, game.system_second) for game in games] == [("1", "1", "tie"), ("2", "2", "2")]
-    assert ("a, instruction 3: no verdict of speech_quality") in [problem.where for problem in problems]
+    # On instruction 3 the aspects that have a verdict decide, and the report says how many they are.
+    assert [(game.system, game.instruction, game.system_first, game.system_second) for game in games] == [
+        ("a", "1", "1", "tie"), ("a", "2", "2", "2"), ("a", "3", "1", "1"), ("b", "3", "1", "1")
+    ]  # fmt: skip
+    assert Problem("ensemble of 2 of 3 aspects", "a, instruction 3: no verdict of speech_quality") in problems
+    assert Problem("ensemble of 1 of 3 aspects", "b, instruction 3: no verdict of lexical, paralinguistic") in problems
+    assert [one.where for one in problems if one.kind == "no ensemble"] == [
+        f"b, instruction {n}: no verdict of lexical, paralinguistic, speech_quality" for n in (1, 2)
+    ]
     ensemble = rank_systems(recorded, MEAN).aspects[ENSEMBLE].systems
-    assert (ensemble["a"].win_rate.value, ensemble["a"].win_rate.n, ensemble["a"].win_rate.n_asked) == (0.625, 2, 3)
-    assert (ensemble["b"].win_rate.value, ensemble["b"].win_rate.n, ensemble["b"].place) == (None, 0, None)
+    # (0.75 + 0.5 + 0.5) / 3.
+    assert (ensemble["a"].win_rate.value, ensemble["a"].win_rate.n, ensemble["a"].win_rate.n_asked) == (
+        pytest.approx(1.75 / 3), 3, 3
+    )  # fmt: skip
+    assert (ensemble["b"].win_rate.value, ensemble["b"].win_rate.n) == (0.5, 1)
     with pytest.raises(ConfigError, match=r"needs manner; the verdicts have lexical, paralinguistic, speech_quality"):
         fuse_games(recorded, EnsembleRule(says="x", aspects=("lexical", "manner"), decide="vote"))
 
@@ -258,11 +268,21 @@ def test_rows_and_systems_that_are_not_there_are_named(tmp_path) -> None:
     assert found["never meets the reference"]["first"] == ["b, in sound", "c, in any aspect", "ref, in sound"]
 
 
-def test_a_reference_that_never_met_itself_is_named(tmp_path) -> None:
-    found = rank_systems(load_recorded(write(tmp_path, TINY[:4])), WORDS)
+def test_a_reference_that_never_met_itself_has_half_by_definition(tmp_path) -> None:
+    found = rank_systems(load_recorded(write(tmp_path, TINY[:4])), WORDS, (), People({"a": 3.0, "b": 1.0, "ref": 2.0}))
     assert kinds(found) == {"no self-comparison": 1}
-    assert found.aspects["words"].self_comparison is None
-    assert list(found.aspects["words"].systems) == ["a", "b"]
+    words = found.aspects["words"]
+    assert words.self_comparison is None
+    assert {name: (one.win_rate.value, one.place, one.by_definition) for name, one in words.systems.items()} == {
+        "a": (0.75, 1, False), "b": (0.625, 2, False), "ref": (0.5, 3, True)
+    }  # fmt: skip
+    of_reference = words.systems["ref"].win_rate
+    assert (of_reference.low, of_reference.high, of_reference.n, of_reference.n_asked) == (None, None, 0, 0)
+    # Games that were not played count nowhere.
+    assert (words.position.n, words.position.stable.n_asked) == (4, 4)
+    # Ranks 1, 2, 3 of the judge against 1, 3, 2 of people: 1 - 6 * 2 / (3 * 8).
+    assert (words.people.n_systems, words.people.spearman.value) == (3, pytest.approx(0.5))
+    assert "by definition" in markdown(found, {})
 
 
 @pytest.mark.parametrize(
@@ -523,6 +543,29 @@ def test_recorded_verdicts_of_gpt4o_against_table_8() -> None:
         "lexical": 0.751, "paralinguistic": 0.709, "speech_quality": 0.864, "standard": 0.731, "ensemble": 0.809
     }  # fmt: skip
     assert all(one.low < one.value < one.high for one in against.values())
+
+
+# AudioJudge, Table 8: Gemini's win rates in per cent.
+TABLE_8_GEMINI = {
+    "gpt4o-audio": 50.00, "gemini2-flash-exp": 48.77, "gpt4o-audio+asr+tts": 41.05, "gemini2-flash-text+tts": 42.59,
+    "gpt4o-text+tts": 41.98, "gemini2-flash-exp+asr+tts": 37.65, "asr+llama3+tts": 42.90, "diva+tts": 25.00,
+    "qwen2-audio+tts": 19.75, "llama-omni": 10.80, "typhoon2-audio+tts": 21.30, "typhoon2-audio": 3.70, "moshi": 0.31,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("met_itself", [True, False])
+def test_recorded_verdicts_of_gemini_give_table_8(tmp_path, met_itself) -> None:
+    lines = GEMINI_VERDICTS.read_text().splitlines()
+    kept = [line for line in lines if met_itself or ",gpt4o-audio,gpt4o-audio," not in line]
+    recorded = load_recorded(write_text(tmp_path, "\n".join(kept) + "\n"))
+    found = rank_systems(recorded, find_ensemble(), [ENSEMBLE], People(TABLE_8))
+    systems = found.aspects[ENSEMBLE].systems
+    assert {name: round(100 * one.win_rate.value, 2) for name, one in systems.items()} == TABLE_8_GEMINI
+    assert {one.win_rate.n for name, one in systems.items() if name != "gpt4o-audio"} == {81}
+    # One of the eight is of the reference with itself.
+    assert kinds(found)["ensemble of 2 of 3 aspects"] == (8 if met_itself else 7)
+    against = found.aspects[ENSEMBLE].people
+    assert (against.n_systems, round(against.spearman.value, 3)) == (13, 0.912)
 
 
 @needs_hcot

@@ -16,6 +16,9 @@ from paras2s.reward.judges.votes import POINTS, label_of, spread_of, swapped
 from paras2s.types import PairLabel, Preference, Unscored
 from paras2s.utils.cache import key_of
 
+# 2: aspects without a verdict are left out; before, they left the pair without one.
+RULE_VERSION = 2
+
 
 def require_preferences(judges: Sequence[AudioJudge]) -> Sequence[AudioJudge]:
     """Returns the judges if each of them prefers one of two answers.
@@ -39,7 +42,7 @@ def combine_tasks(judges: Sequence[AudioJudge]) -> Judge:
 
 @dataclass(frozen=True)
 class AspectVerdicts:
-    """The verdicts on one pair, by aspect, and their combination; `overall` is Unscored where one of them is."""
+    """The verdicts on one pair, by aspect, and those combined; `overall` is Unscored where there is none."""
 
     aspects: Mapping[str, Preference | Unscored]
     overall: Preference | Unscored
@@ -55,7 +58,7 @@ class EnsembleJudge(Judge):
         tasks = [judge.task.name for judge in judges]
         if missing := [aspect for aspect in rule.aspects if aspect not in tasks]:
             raise ConfigError(f"ensemble: the rule wants a verdict of {missing[0]}; add it to 'tasks', or choose another rule")
-        self.version = key_of([rule.model_dump(), [[judge.version, judge.prompt.hash] for judge in judges]])[:8]
+        self.version = key_of([RULE_VERSION, rule.model_dump(), [[judge.version, judge.prompt.hash] for judge in judges]])[:8]
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
         """Returns the calls of all aspects for each item."""
@@ -96,11 +99,16 @@ class EnsembleJudge(Judge):
 
     def _overall(self, aspects: Mapping[str, Preference | Unscored]) -> Preference | Unscored:
         used: dict[str, Preference] = {}
+        lacking: dict[str, Unscored] = {}
         for name in self.rule.aspects:
             verdict = aspects[name]
             if isinstance(verdict, Unscored):
-                return Unscored(self.name, f"{name}: {verdict.reason}", verdict.reply)
-            used[name] = verdict
+                lacking[name] = verdict
+            else:
+                used[name] = verdict
+        if not used:
+            name, first = next(iter(lacking.items()))
+            return Unscored(self.name, f"{name}: {first.reason}", first.reply)
         orders = range(len(next(iter(used.values())).order_labels))
         # The aspects' labels of one order at a time, as in the paper: the other order is another vote.
         by_order = tuple(
@@ -122,7 +130,7 @@ class EnsembleJudge(Judge):
             votes=votes,
             spread=spread_of(votes),
             consistent=labels[0] == labels[1] if len(labels) == 2 else None,
-            reason="; ".join(f"{name}: {one.label}" for name, one in used.items()),
+            reason=_reason(used, lacking),
             reply="",
             text_in_tokens=sum(one.text_in_tokens for one in paid),
             audio_in_tokens=sum(one.audio_in_tokens for one in paid),
@@ -130,3 +138,12 @@ class EnsembleJudge(Judge):
             cost_usd=sum(costs) if len(costs) == len(every) else None,
             latency_s=sum(one.latency_s for one in paid),
         )
+
+
+def _reason(used: Mapping[str, Preference], lacking: Mapping[str, Unscored]) -> str:
+    """The aspects' labels, and where one has no verdict how many voted and why it did not."""
+    labels = "; ".join(f"{name}: {one.label}" for name, one in used.items())
+    if not lacking:
+        return labels
+    why = "; ".join(f"{name}: unscored ({one.reason})" for name, one in lacking.items())
+    return f"{labels}; {why}; {len(used)} of {len(used) + len(lacking)} aspects voted"

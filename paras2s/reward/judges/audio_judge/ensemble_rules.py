@@ -42,26 +42,27 @@ class EnsembleRule(BaseModel):
         return self
 
     def points(self, labels: Mapping[str, PairLabel]) -> float:
-        """Returns the points of the first answer, 0 to 1.
+        """Returns the points of the first answer, 0 to 1, by the aspects that have a label, as the paper's authors count.
 
         Raises:
-            DataError: an aspect has no label.
+            DataError: no aspect has a label.
         """
-        if missing := [aspect for aspect in self.aspects if aspect not in labels]:
-            raise DataError(f"no label of {', '.join(missing)}")
+        present = [aspect for aspect in self.aspects if aspect in labels]
+        if not present:
+            raise DataError(f"no label of {', '.join(self.aspects)}")
         if self.decide == "count":
-            label, votes = Counter(labels[aspect] for aspect in self.aspects).most_common(1)[0]
-            return POINTS[label] if 2 * votes > len(self.aspects) else 0.5
+            label, votes = Counter(labels[aspect] for aspect in present).most_common(1)[0]
+            return POINTS[label] if 2 * votes > len(present) else 0.5
         if self.decide == "first_winner":
-            return next((POINTS[labels[aspect]] for aspect in self.aspects if labels[aspect] != "tie"), 0.5)
-        weights = [self.weights.get(aspect, 1.0) for aspect in self.aspects]
-        return fmean([POINTS[labels[aspect]] for aspect in self.aspects], weights)
+            return next((POINTS[labels[aspect]] for aspect in present if labels[aspect] != "tie"), 0.5)
+        weights = [self.weights.get(aspect, 1.0) for aspect in present]
+        return fmean([POINTS[labels[aspect]] for aspect in present], weights)
 
     def fuse(self, labels: Mapping[str, PairLabel]) -> PairLabel:
         """Returns the overall label of one order of the pair.
 
         Raises:
-            DataError: an aspect has no label.
+            DataError: no aspect has a label.
         """
         return label_of(self.points(labels), self.margin)
 
