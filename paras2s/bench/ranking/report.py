@@ -27,6 +27,7 @@ PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 520, 400, 2
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 34, 44
 LETTER, LINE = 5.6, 11.0  # About what a letter of a label takes, and a line of it.
 Box = tuple[float, float, float, float]
+X_TITLE = "the judge's win rate % (bars: 95 % intervals; dashed: least squares)"
 
 
 def ranking_json(ranking: Ranking, about: Mapping[str, str | None]) -> dict[str, Any]:
@@ -294,11 +295,7 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
     for height in y_ticks:
         y = y_of(height)
         parts += [line.format("grid", LEFT, y, PANEL_WIDTH - RIGHT, y), text.format("y", LEFT - 6, y, f"{height:g}")]
-    parts.append(
-        text.format(
-            "x", PANEL_WIDTH / 2, PANEL_HEIGHT - 10, "the judge's win rate % (bars: 95 % intervals; dashed: least squares)"
-        )
-    )
+    parts.append(text.format("x", PANEL_WIDTH / 2, PANEL_HEIGHT - 10, X_TITLE))
     middle = PANEL_HEIGHT / 2
     parts.append(Markup('<text class="x" transform="translate(14 {}) rotate(-90)">{}</text>').format(middle, y_title))
     xs, ys = [dot.x[0] for dot in dots], [dot.y[0] for dot in dots]
@@ -320,7 +317,7 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
 def place_labels(
     names: Sequence[str], centres: Sequence[tuple[float, float]], bars: Sequence[Box] = ()
 ) -> list[tuple[float, float]]:
-    """The start of each label: beside its dot, where it covers no dot, no interval and no label before it if there is a place."""
+    """The start of each label: beside its dot, where it covers no dot, interval or earlier label if there is a place."""
     taken = [*((x - 4, y - 4, x + 4, y + 4) for x, y in centres), *bars]
     starts = []
     for name, (x, y) in zip(names, centres, strict=True):

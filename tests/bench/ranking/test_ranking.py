@@ -523,7 +523,7 @@ def test_labels_keep_off_each_other() -> None:
 
 def test_labels_keep_off_intervals() -> None:
     # A bar to the right at the height of the dot, from 150 to 300: the label stands above or below it, or on the other side.
-    ((x, y),) = place_labels(["first"], [(200.0, 200.0)], [(150.0, 199.0, 300.0, 201.0)])
+    ((_, y),) = place_labels(["first"], [(200.0, 200.0)], [(150.0, 199.0, 300.0, 201.0)])
     assert y < 199.0 or y - 9 > 201.0
 
 
