@@ -98,7 +98,7 @@ def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: st
 
 
 def _names(first: Path, second: Path) -> ClipNames:
-    """How two clips are called: by their files' names, or by their paths where the names are alike."""
+    """The names of two clips: those of their files, or by their paths where the names are alike."""
     return (first.name, second.name) if first.name != second.name else (str(first), str(second))
 
 

@@ -280,7 +280,7 @@ def against_control(parts: Sequence[Part], outcomes: Sequence[Outcome], control:
 
 
 def retest_margin(changes: Sequence[float]) -> float | None:
-    """What 95 % of a judge's changes of score between two hearings of what sounds the same stay within; None without any."""
+    """The size that 95 % of a judge's changes of score on what sounds the same stay within; None without any change."""
     return float(np.quantile(np.abs(changes), 0.95)) if len(changes) else None
 
 

@@ -151,12 +151,12 @@ def _majority(pairs: Sequence[DetectPair]) -> Report | None:
 
 
 def _said(rows: Sequence[DetectRow]) -> dict[str, int]:
-    """How often each label was given, the most frequent one first."""
+    """Counts of each label given, the most frequent one first."""
     return dict(Counter(row.label for row in rows if row.label).most_common())
 
 
 def _first_place(rows: Sequence[DetectRow]) -> Report | None:
-    """How often the first clip wins, among the judge's winners and among people's of the same pairs; None without a winner."""
+    """The share of first clips among the judge's winners, and among people's of the same pairs; None without a winner."""
     won = [row for row in rows if row.label in ("1", "2")]
     if not won:
         return None

@@ -26,6 +26,8 @@ SHOWN_PROBLEMS = 5
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 520, 400, 2
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 34, 44
 LETTER, LINE = 5.6, 11.0  # About what a letter of a label takes, and a line of it.
+Box = tuple[float, float, float, float]
+X_TITLE = "the judge's win rate % (bars: 95 % intervals; dashed: least squares)"
 
 
 def ranking_json(ranking: Ranking, about: Mapping[str, str | None]) -> dict[str, Any]:
@@ -293,7 +295,7 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
     for height in y_ticks:
         y = y_of(height)
         parts += [line.format("grid", LEFT, y, PANEL_WIDTH - RIGHT, y), text.format("y", LEFT - 6, y, f"{height:g}")]
-    parts.append(text.format("x", PANEL_WIDTH / 2, PANEL_HEIGHT - 10, "the judge's win rate % (dashed: least squares)"))
+    parts.append(text.format("x", PANEL_WIDTH / 2, PANEL_HEIGHT - 10, X_TITLE))
     middle = PANEL_HEIGHT / 2
     parts.append(Markup('<text class="x" transform="translate(14 {}) rotate(-90)">{}</text>').format(middle, y_title))
     xs, ys = [dot.x[0] for dot in dots], [dot.y[0] for dot in dots]
@@ -306,27 +308,28 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
         parts.append(line.format("bar", x_of(dot.x[0]), y_of(dot.y[1]), x_of(dot.x[0]), y_of(dot.y[2])))
     centres = [(x_of(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]
     parts += [Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(*centre) for centre in centres]
-    labels = zip(place_labels([dot.name for dot in dots], centres), dots, strict=True)
+    bars = [(x_of(dot.x[1]), y_of(dot.y[0]) - 1, x_of(dot.x[2]), y_of(dot.y[0]) + 1) for dot in dots]
+    bars += [(x_of(dot.x[0]) - 1, y_of(dot.y[2]), x_of(dot.x[0]) + 1, y_of(dot.y[1])) for dot in dots]
+    labels = zip(place_labels([dot.name for dot in dots], centres, bars), dots, strict=True)
     return Markup("").join([*parts, *(text.format("name", x, y, dot.name) for (x, y), dot in labels)])
 
 
-def place_labels(names: Sequence[str], centres: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The start of each label: beside its dot, where it covers no dot and no label before it if there is such a place."""
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in centres]
+def place_labels(
+    names: Sequence[str], centres: Sequence[tuple[float, float]], bars: Sequence[Box] = ()
+) -> list[tuple[float, float]]:
+    """The start of each label: beside its dot, where it covers no dot, interval or earlier label if there is a place."""
+    taken = [*((x - 4, y - 4, x + 4, y + 4) for x, y in centres), *bars]
     starts = []
     for name, (x, y) in zip(names, centres, strict=True):
         width = LETTER * len(name)
-        sides = [(x + 6, y + step * LINE + 3) for step in (0, -1, 1, -2, 2)]
-        sides += [(x - 6 - width, y + step * LINE + 3) for step in (0, -1, 1, -2, 2)]
+        sides = [(x + 6, y + step * LINE + 3) for step in (0, -1, 1, -2, 2, -3, 3)]
+        sides += [(x - 6 - width, y + step * LINE + 3) for step in (0, -1, 1, -2, 2, -3, 3)]
         boxes = [(left, base - LINE + 2, left + width, base + 2) for left, base in sides]
         inside = [box for box in boxes if box[0] > LEFT and box[2] < PANEL_WIDTH and box[1] > TOP / 2]
         box = min(inside or boxes[:1], key=lambda box: sum(_overlap(box, other) for other in taken))
         taken.append(box)
         starts.append((box[0], box[3] - 2))
     return starts
-
-
-Box = tuple[float, float, float, float]
 
 
 def _overlap(one: Box, other: Box) -> float:

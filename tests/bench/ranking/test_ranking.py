@@ -521,6 +521,12 @@ def test_labels_keep_off_each_other() -> None:
     assert all(apart), heights
 
 
+def test_labels_keep_off_intervals() -> None:
+    # A bar to the right at the height of the dot, from 150 to 300: the label stands above or below it, or on the other side.
+    ((_, y),) = place_labels(["first"], [(200.0, 200.0)], [(150.0, 199.0, 300.0, 201.0)])
+    assert y < 199.0 or y - 9 > 201.0
+
+
 def test_recorded_verdicts_of_gpt4o_against_table_8() -> None:
     recorded = load_recorded(VERDICTS)
     assert (recorded.n_rows, len(recorded.games), kinds(recorded)) == (4210, 4210, {"no row": 2})
