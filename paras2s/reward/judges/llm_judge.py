@@ -26,7 +26,7 @@ from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import DIMENSIONS, Blueprint, Label, PairLabel, PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
-VERSION = "1"
+VERSION = "2"
 AUDIO_RATE_HZ = 16_000
 # Rankings and probes know one kind of tie.
 PAIR_LABEL: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}

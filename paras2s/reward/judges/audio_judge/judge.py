@@ -28,7 +28,7 @@ from paras2s.reward.judges.votes import label_of, match_of, spread_of, swapped
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
-VERSION = "1"
+VERSION = "2"
 # Names of the clips, by their number.
 NAMES: dict[int, tuple[Boundary, ...]] = {1: ("clip",), 2: ("first", "second")}
 Label = PairLabel | MatchLabel
