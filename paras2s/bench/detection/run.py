@@ -174,7 +174,7 @@ def _judge_suite(
         took_s, stopped = judge_pairs(judge.name, ask, pairs, root, path, bar.at)
     called = ""
     if isinstance(judge, AudioJudge):
-        called = f"{judge.client.calls} calls, {judge.client.spent_usd:.4f} USD spent now; "
+        called = f"{judge.client.spending()}; "
     return path, f"{took_s:.0f} s; {called}verdicts in {path}", stopped
 
 

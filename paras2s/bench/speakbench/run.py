@@ -134,8 +134,7 @@ def _judge_now(
     path = options.out or Path("runs") / options.name / f"{own_name}.jsonl"
     with progress_bar(console, "pairs judged", len(pairs), quiet=quiet) as bar:
         took_s, stopped = judge_suite(judge, pairs, root, path, bar.at)
-    client = judge.client
-    return path, f"{client.calls} calls in {took_s:.0f} s, {client.spent_usd:.4f} USD spent now; verdicts in {path}", stopped
+    return path, f"{took_s:.0f} s; {judge.client.spending()}; verdicts in {path}", stopped
 
 
 @dataclass(frozen=True)

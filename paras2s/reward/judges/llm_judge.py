@@ -158,6 +158,7 @@ class LLMJudge(Judge):
             cost_usd=total_usd(replies),
             latency_s=sum(reply.latency_s for reply in replies),
             local_s=local_s,
+            cost_estimated=tokens.audio_estimated,
         )
 
     # Single answers.
@@ -198,7 +199,10 @@ class LLMJudge(Judge):
         except JudgeError as error:
             return Unscored(self.name, str(error), reply.text)
         prompt_hash, cost_usd = self.answer_prompt.hash, total_usd([reply])
-        return Verdict(self.name, self.version, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s)
+        return Verdict(
+            self.name, self.version, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s,
+            cost_estimated=reply.tokens.audio_estimated,
+        )  # fmt: skip
 
     # The evidence in the prompt.
 

@@ -163,6 +163,7 @@ class AudioJudge(Judge):
             cost_usd=total_usd(replies),
             latency_s=sum(reply.latency_s for reply in replies),
             failed=tuple(why for order in orders for why in order.failed),
+            cost_estimated=tokens.audio_estimated,
         )
 
     def _label(self, points: float) -> Label:
@@ -202,6 +203,7 @@ class AudioJudge(Judge):
             votes=votes,
             spread=spread_of(votes),
             failed=counted.failed,
+            cost_estimated=any(reply.tokens.audio_estimated for reply in replies),
         )
 
     # Requests, for one clip and for two.
