@@ -281,7 +281,6 @@ class LLMClient:
         Raises:
             CallError: anything went wrong.
         """
-        self.calls += 1
         body: dict[str, Any] = {"model": self.config.model, "messages": [_as_json(message) for message in request.messages]}
         body |= {"max_completion_tokens": self.config.max_output_tokens}
         body |= {} if self.config.temperature is None else {"temperature": self.config.temperature}
@@ -296,6 +295,7 @@ class LLMClient:
             body["logprob_token_ids"] = list(request.token_ids)
 
         async def post() -> Reply:
+            self.calls += 1
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
             data: bytes = await session.client.post("/chat/completions", cast_to=bytes, body=body)
             completion = json.loads(data)

@@ -199,15 +199,44 @@ def _tls() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+class Failures:
+    """Calls in a row that failed alike, none of which succeeded: after so many the endpoint is not asked again."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all failures: a call succeeded."""
+        self._kind, self._count, self._stopped = "", 0, ""
+
+    def add(self, error: CallError) -> None:
+        """Counts a call that failed for good."""
+        self._count = self._count + 1 if error.kind == self._kind else 1
+        self._kind = error.kind
+        everywhere = error.kind == UNREACHABLE or error.kind.removeprefix("HTTP ") in map(str, ENDPOINT_STATUS)
+        if not self._stopped and self._count >= (EQUAL_FAILURES if everywhere else EQUAL_REFUSALS):
+            self._stopped = f"{self._count} calls in a row failed alike, so that no more are made: {error}"
+
+    def check(self) -> None:
+        """Refuses another attempt after too many.
+
+        Raises:
+            EndpointError: says what the calls failed of.
+        """
+        if self._stopped:
+            raise EndpointError(self._stopped)
+
+
 class Session:
     """The `openai` client with its own retries off, a limit of concurrent calls, and a rate limit."""
 
-    def __init__(self, config: EndpointConfig, key: str) -> None:
+    def __init__(self, config: EndpointConfig, key: str, failures: Failures) -> None:
         from aiolimiter import AsyncLimiter
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         self.config = config
         self._key = key
+        self._failures = failures
         # A connection pool looks through all its connections at every call: with 64 in one, that takes longer than the rest.
         self._clients = [
             AsyncOpenAI(
@@ -241,7 +270,7 @@ class Session:
         """Makes one attempt, within the limits of concurrency and rate.
 
         Raises:
-            CallError: anything went wrong.
+            CallError: anything went wrong. EndpointError: too much went wrong before.
         """
         import openai
 
@@ -249,6 +278,8 @@ class Session:
         async with self._slots:
             if self._rate:
                 await self._rate.acquire()
+            # Others may have failed while this one waited for its turn.
+            self._failures.check()
             try:
                 # The client's own timeout is of every read: a server that drips would be waited for without end.
                 async with asyncio.timeout(self.config.timeout_s):
@@ -286,34 +317,6 @@ def _never_connected(error: Exception) -> bool:
     return isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout)
 
 
-class Failures:
-    """Calls in a row that failed alike, none of which succeeded: after so many the endpoint is not asked again."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets all failures: a call succeeded."""
-        self._kind, self._count, self._stopped = "", 0, ""
-
-    def add(self, error: CallError) -> None:
-        """Counts a call that failed for good."""
-        self._count = self._count + 1 if error.kind == self._kind else 1
-        self._kind = error.kind
-        everywhere = error.kind == UNREACHABLE or error.kind.removeprefix("HTTP ") in map(str, ENDPOINT_STATUS)
-        if self._count >= (EQUAL_FAILURES if everywhere else EQUAL_REFUSALS):
-            self._stopped = f"{self._count} calls in a row failed alike, so that no more are made: {error}"
-
-    def check(self) -> None:
-        """Refuses another attempt after too many.
-
-        Raises:
-            EndpointError: says what the calls failed of.
-        """
-        if self._stopped:
-            raise EndpointError(self._stopped)
-
-
 class EndpointClient:
     """A client of one endpoint. One instance a command: budget and rate are the command's."""
 
@@ -344,7 +347,7 @@ class EndpointClient:
                 await work(session, index)
 
         if indices:
-            async with Session(self.config, self._key) as session:
+            async with Session(self.config, self._key, self._failures) as session:
                 # Twice as many workers as slots: while one backs off, another one uses its slot.
                 await asyncio.gather(*(worker(session) for _ in range(2 * self.config.concurrency)))
 
@@ -390,7 +393,6 @@ class EndpointClient:
         Raises:
             CallError: it failed. BudgetError: it may cost more than is left, or the endpoint has failed too often.
         """
-        self._failures.check()
         await self._reserve(most_usd)
         cost_usd: float | None = None
         try:
@@ -398,6 +400,9 @@ class EndpointClient:
             cost_usd = cost_of(value)
         except CallError as error:
             cost_usd = error.cost_usd
+            raise
+        except EndpointError:
+            cost_usd = 0.0
             raise
         finally:
             self.budget.settle(most_usd, cost_usd)
