@@ -174,7 +174,8 @@ class LLMClient:
     ) -> list[Reply | JudgeError | BudgetError]:
         """Returns replies in order; a call that failed for good is its error, and after the budget's end a BudgetError.
 
-        Equal requests are sent once. A reply that is not `usable` is returned but not cached: a later run requests it again.
+        Equal requests are sent once. A reply that is not `usable` is returned but not cached, and one in the cache does not
+        count: a later run requests it again.
         """
         return asyncio.run(self._complete_all(requests, on_progress, usable))
 
@@ -186,9 +187,8 @@ class LLMClient:
     ) -> list[Reply | JudgeError | BudgetError]:
         keys = [request_key(self.config, request) for request in requests]
         cached = self.cache.get_many(keys) if self.cache else {}
-        results: list[Reply | JudgeError | BudgetError | None] = [
-            _from_cache(cached[key]) if key in cached else None for key in keys
-        ]
+        known = {key: reply for key, stored in cached.items() if usable(reply := _from_cache(stored))}
+        results: list[Reply | JudgeError | BudgetError | None] = [known.get(key) for key in keys]
         done = sum(result is not None for result in results)
         if on_progress:
             on_progress(done, len(requests))

@@ -6,6 +6,7 @@ Not covered: how well a real model judges, which needs a key.
 import json
 import re
 import time
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tiny.endpoint import Cut, Fail, Say, ScriptedEndpoint, said
 from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word
 from paras2s.audio.clip import Clip, encode_clip, read_clip
-from paras2s.clients.chat import LLMClient
+from paras2s.clients.chat import LLMClient, request_key
 from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges.base import Exchange, Pair, Utterance
@@ -437,3 +438,27 @@ def test_real_speech_through_the_full_judge_and_again_from_the_cache(tmp_path):
     assert len(properties["Full_Loudness_Contour_LUFS"]) == 20
     assert 60 < properties["Speech_Rate_WPM"] < 300
     assert 2 < shown["first"]["agent_audio_quality"]["DNSMOS_Personalized_Overall_Quality"] < 5
+
+
+def test_only_replies_that_can_be_read_are_kept_for_another_run(spoken, tmp_path):
+    """Two of five replies hold no verdict. A second run used to make no call, so that they stayed unscored for ever."""
+    bad = {"Two", "Four"}
+
+    def answer(sent, number):
+        return Say("Both are fine." if any(word in said(sent) for word in bad) else json.dumps(VERDICT))
+
+    words = ["One", "Two", "Three", "Four", "Five"]
+    pairs = [Pair(Utterance(text="Count."), spoken(word, 10 + n), spoken("Six", 20)) for n, word in enumerate(words)]
+    with ScriptedEndpoint(answer) as server:
+        first = judge_for(server, kept=JsonCache(tmp_path / "a.sqlite")).label_pairs(pairs)
+        assert [isinstance(one, Unscored) for one in first] == [False, True, False, True, False]
+        bad.clear()
+        again = judge_for(server, kept=JsonCache(tmp_path / "a.sqlite"))
+        assert all(isinstance(one, PairVerdict) for one in again.label_pairs(pairs))
+        assert again.client.calls == 2
+        # An older version kept unreadable ones.
+        cache = JsonCache(tmp_path / "b.sqlite")
+        request = again.pair_requests(pairs[:1])[0][0]
+        reply = again.client.complete_all([request])[0]
+        cache.put_many({request_key(again.config.llm, request): asdict(replace(reply, text="none"))})
+        assert isinstance(judge_for(server, kept=cache).label_pairs(pairs[:1])[0], PairVerdict)

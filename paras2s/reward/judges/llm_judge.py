@@ -20,7 +20,7 @@ from paras2s.reward.blueprint.field_docs import describe_fields
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
 from paras2s.reward.fusion import find_rule, swap, symmetric
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance, preference_of
-from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair, read_score, require_complete
+from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, is_readable, read_pair, read_score, require_complete
 from paras2s.reward.judges.prompts import load_prompt
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import DIMENSIONS, Blueprint, Label, PairLabel, PairVerdict, Unscored, Verdict
@@ -98,7 +98,7 @@ class LLMJudge(Judge):
         requests_by_pair = self.pair_requests(pairs)
         local_s = (time.perf_counter() - started) / max(len(pairs), 1)
         requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
-        replies = iter(self.client.complete_all(requests, on_progress))
+        replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_pair)))
         return [
             orders if isinstance(orders, Unscored) else self._pair_verdict([next(replies) for _ in orders], local_s)
             for orders in requests_by_pair
@@ -175,7 +175,7 @@ class LLMJudge(Judge):
         """Scores answers from 1 to 5, in order (ParaS2S, appendix I.5)."""
         maybe = self.answer_requests(exchanges)
         requests = [request for request in maybe if isinstance(request, Request)]
-        replies = iter(self.client.complete_all(requests, on_progress))
+        replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_score)))
         return [one if isinstance(one, Unscored) else self._answer_verdict(next(replies)) for one in maybe]
 
     def answer_requests(self, exchanges: Sequence[Exchange]) -> list[Request | Unscored]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -103,6 +103,15 @@ def require_complete(reply: Reply) -> str:
     if not reply.text.strip():
         raise JudgeError("the reply is empty")
     return reply.text
+
+
+def is_readable(reply: Reply, read: Callable[[str], object]) -> bool:
+    """Returns whether `read` finds a verdict in a reply; only such replies are kept for a later run."""
+    try:
+        read(require_complete(reply))
+    except JudgeError:
+        return False
+    return True
 
 
 def verdict_objects(text: str, keys: Sequence[str], aliases: Mapping[str, str] | None = None) -> list[JsonObject]:

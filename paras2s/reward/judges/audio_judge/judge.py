@@ -22,7 +22,7 @@ from paras2s.reward.judges.audio_judge.messages import LAYOUT_VERSION, Case, Jud
 from paras2s.reward.judges.audio_judge.tasks import find_task, points_of
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance
 from paras2s.reward.judges.llm_judge import total_usd
-from paras2s.reward.judges.parsing import require_complete
+from paras2s.reward.judges.parsing import is_readable, require_complete
 from paras2s.reward.judges.prompts import PLACEHOLDER, Prompt, load_prompt
 from paras2s.reward.judges.votes import label_of, match_of, spread_of, swapped
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
@@ -250,7 +250,7 @@ class AudioJudge(Judge):
 
     def _complete(self, requests: Sequence[list[Request] | Unscored], on_progress: Progress | None) -> Iterator[Outcome]:
         calls = [call for one in requests if isinstance(one, list) for call in one]
-        return iter(self.client.complete_all(calls, on_progress))
+        return iter(self.client.complete_all(calls, on_progress, lambda reply: is_readable(reply, self.task.read)))
 
     def _votes(self, outcomes: Sequence[Outcome]) -> _Votes:
         votes, failed, reasons = [], [], []
