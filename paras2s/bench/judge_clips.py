@@ -46,6 +46,11 @@ class JudgeOptions:
         """Whether the judge hears the clips by AudioJudge's prompts."""
         return judge_kind(self.name) == "audio"
 
+    @property
+    def calls(self) -> bool:
+        """Whether the judge is to be called at all."""
+        return not self.estimate and self.dump is None
+
     def open(self) -> Judge:
         """Opens the judge."""
         return open_judge(
@@ -55,18 +60,21 @@ class JudgeOptions:
             tone=self.tone,
             voice=signal_voice(),
             encoder=RunClipEncoder,
+            calls=self.calls,
         )
 
     def open_tasks(self) -> list[AudioJudge]:
         """Opens the judge of each task of an audio judge."""
         tasks = None if self.task is None else [self.task]
         orders = True if self.both_orders else None
-        return open_audio_judges(self.name, dict(self.overrides), tasks=tasks, both_orders=orders, voice=signal_voice())
+        return open_audio_judges(
+            self.name, dict(self.overrides), tasks=tasks, both_orders=orders, voice=signal_voice(), calls=self.calls
+        )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one command: its JSON, a function that shows it, and whether anything was scored."""
+    """The result of one command: its JSON, a function that shows it, and whether everything was scored."""
 
     as_json: dict[str, Any]
     show: Callable[[Console], None]
@@ -136,7 +144,9 @@ def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str]) -> 
 def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
     blueprint = judge.measure([exchange.answer])[0]
     verdict = judge.judge_measured(exchange, blueprint)
-    return _with_blueprints({"verdict": to_json(verdict)}, {"answer": blueprint}, lambda out: show_verdict(out, verdict))
+    found = {"verdict": to_json(verdict)}
+    scored = not isinstance(verdict, Unscored)
+    return _with_blueprints(found, {"answer": blueprint}, lambda out: show_verdict(out, verdict), scored)
 
 
 def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange) -> Outcome:
@@ -201,16 +211,19 @@ def _verdict(judge: Judge, clips: Mapping[str, Clip], verdict: PairVerdict | Ver
             blueprints = dict(zip(clips, measured, strict=True))
         overall = judge.rule.fuse(verdict.labels) if isinstance(verdict, PairVerdict) else None
     found = {"verdict": to_json(verdict), **({"overall": overall} if overall else {})}
-    return _with_blueprints(found, blueprints, lambda out: show_verdict(out, verdict, overall))
+    scored = not isinstance(verdict, Unscored)
+    return _with_blueprints(found, blueprints, lambda out: show_verdict(out, verdict, overall), scored)
 
 
-def _with_blueprints(found: dict[str, Any], blueprints: dict[str, Blueprint], show: Callable[[Console], None]) -> Outcome:
+def _with_blueprints(
+    found: dict[str, Any], blueprints: dict[str, Blueprint], show: Callable[[Console], None], scored: bool
+) -> Outcome:
     def show_all(console: Console) -> None:
         if blueprints:
             show_blueprints(console, blueprints)
         show(console)
 
-    return Outcome({**found, "blueprints": {name: to_json(one) for name, one in blueprints.items()}}, show_all)
+    return Outcome({**found, "blueprints": {name: to_json(one) for name, one in blueprints.items()}}, show_all, scored)
 
 
 def _preferences(preferences: Mapping[str, Preference | Unscored]) -> Outcome:
@@ -218,7 +231,7 @@ def _preferences(preferences: Mapping[str, Preference | Unscored]) -> Outcome:
         for task, preference in preferences.items():
             show_preference(console, task, preference)
 
-    scored = not all(isinstance(preference, Unscored) for preference in preferences.values())
+    scored = not any(isinstance(preference, Unscored) for preference in preferences.values())
     return Outcome({"verdicts": {task: to_json(one) for task, one in preferences.items()}}, show, scored)
 
 

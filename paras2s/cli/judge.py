@@ -15,6 +15,7 @@ from paras2s.cli.options import (
     Set,
     Task,
     Tone,
+    exit_if_unscored,
     parse_overrides,
     parse_pairs,
     print_json,
@@ -163,5 +164,4 @@ def _print(outcome: Any, as_json: bool) -> None:
         print_json(outcome.as_json)
     else:
         outcome.show(open_console())
-    if not outcome.scored:
-        raise typer.Exit(1)
+    exit_if_unscored(not outcome.scored)

@@ -124,6 +124,8 @@ def request_key(config: LLMConfig, request: Request) -> str:
     newer: list[Any] = [request.token_ids] if request.token_ids else []
     newer += [{"top_p": config.top_p}] if config.top_p is not None else []
     newer += [{"sample": request.sample}] if request.sample else []
+    newer += [{"reasoning_effort": config.reasoning_effort}] if config.reasoning_effort is not None else []
+    newer += [{"extra_body": config.extra_body}] if config.extra_body else []
     return key_of([CACHE_VERSION, settings, messages, request.schema, *newer])
 
 
@@ -143,10 +145,10 @@ def estimate_tokens(request: Request, price: Price | None, max_output_tokens: in
 class LLMClient:
     """A client of one model. One instance a command: budget, rate and cache are the command's."""
 
-    def __init__(self, config: LLMConfig, cache: JsonCache | None = None, section: str = "llm") -> None:
+    def __init__(self, config: LLMConfig, cache: JsonCache | None = None, section: str = "llm", calls: bool = True) -> None:
         self.config = config
         self.cache = cache
-        self.endpoint = EndpointClient(config, section)
+        self.endpoint = EndpointClient(config, section, calls)
         self.price = self.endpoint.price
         self.calls = 0
         self._structured = config.structured == "auto"
@@ -285,6 +287,8 @@ class LLMClient:
         body |= {"max_completion_tokens": self.config.max_output_tokens}
         body |= {} if self.config.temperature is None else {"temperature": self.config.temperature}
         body |= {} if self.config.top_p is None else {"top_p": self.config.top_p}
+        body |= {} if self.config.reasoning_effort is None else {"reasoning_effort": self.config.reasoning_effort}
+        body |= self.config.extra_body
         # With one seed for all samples, one reply repeated would pass for agreement.
         body |= {} if self.config.seed is None else {"seed": self.config.seed + request.sample}
         if structured:

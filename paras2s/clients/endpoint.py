@@ -320,7 +320,12 @@ def _never_connected(error: Exception) -> bool:
 class EndpointClient:
     """A client of one endpoint. One instance a command: budget and rate are the command's."""
 
-    def __init__(self, config: EndpointConfig, section: str = "llm") -> None:
+    def __init__(self, config: EndpointConfig, section: str = "llm", calls: bool = True) -> None:
+        """Reads the key and the prices; an instance without `calls` is for estimates, and needs no key.
+
+        Raises:
+            ConfigError: a package, the key or a price is missing.
+        """
         missing = [name for name in ("openai", "httpx2", "tenacity", "aiolimiter") if importlib.util.find_spec(name) is None]
         if missing:
             raise ConfigError(f"{section}: an endpoint needs {', '.join(missing)}; run: pip install 'paras2s[judge]'")
@@ -329,14 +334,22 @@ class EndpointClient:
         self._failures = Failures()
         self.price = load_prices(config.prices).models.get(config.model)
         self._key = os.environ.get(config.api_key_env, "")
-        if not self._key and urlparse(config.base_url).hostname not in LOOPBACK:
-            raise ConfigError(
-                f"{section}.api_key_env: set {config.api_key_env} in the environment; {config.base_url} needs a key"
-            )
+        if calls:
+            self.require_key()
         if config.budget_usd is not None and self.price is None:
             raise ConfigError(
                 f"{section}.budget_usd: no price is known for {config.model}; add it to a table and give it as {section}.prices"
             )
+
+    def require_key(self) -> None:
+        """Refuses to call an endpoint elsewhere without a key.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not self._key and urlparse(self.config.base_url).hostname not in LOOPBACK:
+            variable, url = self.config.api_key_env, self.config.base_url
+            raise ConfigError(f"{self.section}.api_key_env: set {variable} in the environment; {url} needs a key")
 
     async def run_all(self, indices: Sequence[int], work: Callable[[Session, int], Awaitable[None]]) -> None:
         """Runs `work` on every index, as many at once as `concurrency` allows."""
@@ -347,6 +360,7 @@ class EndpointClient:
                 await work(session, index)
 
         if indices:
+            self.require_key()
             async with Session(self.config, self._key, self._failures) as session:
                 # Twice as many workers as slots: while one backs off, another one uses its slot.
                 await asyncio.gather(*(worker(session) for _ in range(2 * self.config.concurrency)))

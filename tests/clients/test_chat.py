@@ -20,7 +20,9 @@ from paras2s.clients.chat import (
 )
 from paras2s.clients.endpoint import Budget, Price, load_prices, retry_after_s, wait_s
 from paras2s.configs.schema.endpoints import LLMConfig
+from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError
+from paras2s.reward.judges.registry import load_judge_config, open_judge
 from paras2s.utils.cache import JsonCache, key_of
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
@@ -183,6 +185,26 @@ def test_a_key_changes_with_everything_that_changes_a_reply(changes):
     assert request_key(config, ask()) == request_key(LLMConfig(concurrency=3, budget_usd=1.0, timeout_s=1.0), ask())
 
 
+def test_effort_and_extra_fields_are_sent_and_change_the_key():
+    extra = {"google": {"thinking_config": {"thinking_budget": 128}}}
+    with ScriptedEndpoint(echo) as server:
+        client_for(server, reasoning_effort="low", extra_body=extra).complete_all([ask()])
+        client_for(server).complete_all([ask()])
+        sent, plain = server.requests
+    assert (sent["reasoning_effort"], sent["google"]) == ("low", extra["google"])
+    assert not {"reasoning_effort", "google"} & set(plain)
+    keys = {request_key(LLMConfig(**one), ask()) for one in ({}, {"reasoning_effort": "low"}, {"extra_body": extra})}
+    assert len(keys) == 3
+    for field in ("model", "max_completion_tokens", "n"):
+        with pytest.raises(ValueError, match=f"{field} is set by a key of its own"):
+            LLMConfig(extra_body={field: 2})
+
+
+def test_a_thinking_models_judge_has_room_for_its_thoughts():
+    for name in ("trace_paper", "audiojudge_gemini"):
+        assert load_judge_config(name).llm.max_output_tokens == 16_384
+
+
 def test_a_key_changes_with_text_role_audio_and_schema():
     wav = (Audio(b"RIFF1", 1.0), Audio(b"RIFF2", 1.0))
     variants = [
@@ -323,10 +345,18 @@ def test_a_key_is_sent_and_seen_nowhere_else(monkeypatch, tmp_path):
     assert key not in json.dumps(client.config.model_dump(mode="json"))
 
 
-def test_a_key_must_be_there_for_a_remote_endpoint(monkeypatch):
+def test_a_key_must_be_there_for_a_remote_endpoint_and_for_no_estimate(monkeypatch, tmp_path):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set OPENAI_API_KEY in the environment"):
         LLMClient(LLMConfig())
+    estimates = LLMClient(LLMConfig(), calls=False)
+    assert estimates.estimate([ask()]).calls == 1
+    with pytest.raises(ConfigError, match="set OPENAI_API_KEY in the environment"):
+        estimates.complete_all([ask()])
+    assert open_judge("audiojudge", {"cache_dir": str(tmp_path)}, voice=signal_voice(), calls=False).client.calls == 0
+    for name in ("audiojudge", "trace"):
+        with pytest.raises(ConfigError, match="set OPENAI_API_KEY in the environment"):
+            open_judge(name, {"cache_dir": str(tmp_path)}, voice=signal_voice())
 
 
 @pytest.mark.parametrize(

@@ -473,7 +473,7 @@ def estimate_probes(options: ProbeOptions, bar_of: Callable[[str], Any]) -> list
     pairs, _ = source_pairs(options)
     plan = make_plan(pairs, options.only, options.seed)
     found = []
-    for probed in (one for name in options.judges for one in open_probed(name, options)):
+    for probed in (one for name in options.judges for one in open_probed(name, options, calls=False)):
         planned = [plan_trials(name, plan, probed) for name in plan.only]
         comparisons = _comparisons(planned, probed.judge.scores_alone)
         row: dict[str, Any] = {"judge": probed.judge.name, "task": probed.task, "comparisons": len(comparisons)}

@@ -64,8 +64,9 @@ class LLMJudge(Judge):
             [extractor.version for extractor in self.extractors],
             self._fields(),
         ]
-        endpoint = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
+        endpoint: list[Any] = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
         endpoint += [llm.top_p] if llm.top_p is not None else []
+        endpoint += [llm.reasoning_effort, llm.extra_body] if llm.reasoning_effort or llm.extra_body else []
         return f"{VERSION}-{key_of([inputs, endpoint])[:8]}"
 
     @property

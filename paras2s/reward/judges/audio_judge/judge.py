@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 from paras2s.audio import asr
 from paras2s.audio.asr import transcribe
@@ -97,7 +98,8 @@ class AudioJudge(Judge):
         """Returns our version and a hash of all settings, besides the prompt, that may change a verdict."""
         config, llm = self.config, self.config.llm
         layout = [config.strategy, config.signals, config.silence_s, config.transcripts, config.both_orders, config.samples]
-        endpoint = [llm.base_url, llm.temperature, llm.top_p, llm.max_output_tokens, llm.seed, llm.structured]
+        endpoint: list[Any] = [llm.base_url, llm.temperature, llm.top_p, llm.max_output_tokens, llm.seed, llm.structured]
+        endpoint += [llm.reasoning_effort, llm.extra_body] if llm.reasoning_effort or llm.extra_body else []
         audio = [config.audio.format, config.audio.sample_rate_hz, SIGNALS_VERSION]
         recogniser = asr.VERSION if config.transcripts == "asr" else ""
         digests = [example.digest for example in examples]
@@ -333,13 +335,14 @@ class AudioJudge(Judge):
         return ShownExample(case, reply)
 
 
-def make_judges(config: AudioJudgeConfig, voice: Speak | None = None) -> list[AudioJudge]:
-    """Makes one judge for each task; they share endpoint, budget and cache. `voice` speaks spoken signals.
+def make_judges(config: AudioJudgeConfig, voice: Speak | None = None, calls: bool = True) -> list[AudioJudge]:
+    """Makes one judge for each task; they share endpoint, budget and cache. `voice` speaks spoken signals; without
+    `calls` they are for estimates.
 
     Raises:
         ConfigError: spoken signals without a voice. DataError: examples that do not fit.
     """
-    client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"))
+    client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"), calls=calls)
     examples = load_examples(config.examples) if config.examples else []
     kind = "none" if config.strategy == "none" else config.signals
     signals = make_signals(kind, config.audio.sample_rate_hz, config.cache_dir, voice)
