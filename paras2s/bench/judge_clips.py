@@ -22,7 +22,7 @@ from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge, combine_ta
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.tasks import find_task
-from paras2s.reward.judges.base import Exchange, Judge, Pair, Utterance, as_clip, as_utterance
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import judge_kind, judge_path, open_audio_judges, open_judge
 from paras2s.reward.judges.rubric import RubricJudge
@@ -81,7 +81,9 @@ class Outcome:
     scored: bool = True
 
 
-def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: str | None) -> Outcome:
+def judge_pair(
+    options: JudgeOptions, first: Path, second: Path, instruction: str | None, on_progress: Progress | None = None
+) -> Outcome:
     """Compares two clips.
 
     Raises:
@@ -90,7 +92,7 @@ def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: st
     clips = [as_clip(path) for path in (first, second)]
     pair = Pair(Utterance() if instruction is None else as_utterance(instruction), clips[0], clips[1])
     if options.is_audio:
-        return _judge_by_audio(options, pair)
+        return _judge_by_audio(options, pair, on_progress)
     if options.task is not None or options.dump is not None:
         raise ConfigError(f"--task and --dump are for audio judges, whose YAML names 'tasks'; {options.name} is none")
     if instruction is None:
@@ -99,13 +101,15 @@ def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: st
     if options.estimate and (bill := _estimate(judge, pair)) is not None:
         return bill
     if not isinstance(judge, LLMJudge):
-        preference = judge.compare_batch([pair])[0]
+        preference = judge.compare_batch([pair], on_progress)[0]
         return _preferences({options.name: _within_budget(preference)})
-    verdict = _within_budget(judge.label_pairs([pair])[0])
+    verdict = _within_budget(judge.label_pairs([pair], on_progress)[0])
     return _verdict(judge, {"answer 1": clips[0], "answer 2": clips[1]}, verdict)
 
 
-def judge_answer(options: JudgeOptions, question: str, answer: Path, style: str | None) -> Outcome:
+def judge_answer(
+    options: JudgeOptions, question: str, answer: Path, style: str | None, on_progress: Progress | None = None
+) -> Outcome:
     """Scores one answer to a question.
 
     Raises:
@@ -124,10 +128,10 @@ def judge_answer(options: JudgeOptions, question: str, answer: Path, style: str 
     exchange = Exchange(as_utterance(question, style), clip)
     if options.estimate and (bill := _estimate(judge, exchange)) is not None:
         return bill
-    return _verdict(judge, {"answer": clip}, _within_budget(judge.score_batch([exchange])[0]))
+    return _verdict(judge, {"answer": clip}, _within_budget(judge.score_batch([exchange], on_progress)[0]))
 
 
-def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str]) -> Outcome:
+def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str], on_progress: Progress | None = None) -> Outcome:
     """Scores one clip by a task of an audio judge.
 
     Raises:
@@ -138,7 +142,7 @@ def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str]) -> 
         raise ConfigError(
             f"--input: {task.name} takes {' and '.join(task.inputs) or 'nothing'}; got {', '.join(inputs) or 'nothing'}"
         )
-    return _judge_by_audio(options, Exchange(Utterance(), as_clip(clip), task_inputs=inputs))
+    return _judge_by_audio(options, Exchange(Utterance(), as_clip(clip), task_inputs=inputs), on_progress)
 
 
 def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
@@ -149,7 +153,7 @@ def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
     return _with_blueprints(found, {"answer": blueprint}, lambda out: show_verdict(out, verdict), scored)
 
 
-def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange) -> Outcome:
+def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange, on_progress: Progress | None) -> Outcome:
     if isinstance(item, Pair):
         if options.tone is not None:
             raise ConfigError(f"--tone: {options.name} is an audio judge and needs no tone classifier; leave it out")
@@ -160,14 +164,14 @@ def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange) -> Outcome:
     if options.dump is not None or options.estimate:
         return _without_calls(options, judges, item)
     if isinstance(item, Exchange):
-        verdict = _within_budget(judges[0].score_batch([item])[0])
+        verdict = _within_budget(judges[0].score_batch([item], on_progress)[0])
         scored = not isinstance(verdict, Unscored)
         return Outcome({"verdict": to_json(verdict)}, lambda out: show_verdict(out, verdict), scored)
     judge = combine_tasks(judges)
     if isinstance(judge, EnsembleJudge):
-        verdicts = _within_budget(judge.judge_aspects([item])[0])
+        verdicts = _within_budget(judge.judge_aspects([item], on_progress)[0])
         return _preferences({**verdicts.aspects, ENSEMBLE: verdicts.overall})
-    return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item])[0])})
+    return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item], on_progress)[0])})
 
 
 def _without_calls(options: JudgeOptions, judges: Sequence[AudioJudge], item: Pair | Exchange) -> Outcome:

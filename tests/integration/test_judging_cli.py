@@ -143,10 +143,10 @@ def test_a_limit_keeps_other_verdicts_and_a_retry_judges_the_unscored_alone(suit
         ]
         server.answer = readable
         (folder / "runs").rename(folder / "elsewhere")
-        asked = len(server.requests)
+        before = len(server.requests)
         found = json.loads(bench(folder, server, "--out", "v.jsonl", "--retry-unscored", "--json", status=1).stdout)
-        # Without the replies that were kept, all others would be asked again.
-        assert len(server.requests) == asked + 1
+        # Without the replies that were kept, every pair would be a call again.
+        assert len(server.requests) == before + 1
     assert found["judges"]["v.jsonl"]["n_scored"] == 5
 
 

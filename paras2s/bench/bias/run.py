@@ -229,9 +229,15 @@ class Judged:
 
 
 def run_comparisons(
-    judge: Judge, comparisons: Sequence[Comparison], on_progress: Progress
+    judge: Judge,
+    comparisons: Sequence[Comparison],
+    on_progress: Progress,
+    save: Callable[[Mapping[Comparison, Judged]], None] = lambda found: None,
 ) -> tuple[dict[Comparison, Judged], BudgetError | None]:
-    """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored."""
+    """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored.
+
+    `save` is given what was found so far, after every chunk.
+    """
     found: dict[Comparison, Judged] = {}
     for start in range(0, len(comparisons), CHUNK_COMPARISONS):
         part = comparisons[start : start + CHUNK_COMPARISONS]
@@ -251,6 +257,7 @@ def run_comparisons(
                 stopped = stopped or preferred
             else:
                 found[comparison] = _judged(preferred, scores)
+        save(found)
         on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
         if stopped:
             missing = Judged(Unscored(judge.name, NOT_REACHED))
@@ -287,13 +294,21 @@ def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | N
 
 
 def probe_judge(
-    probed: Probed, plan: Plan, on_progress: Progress
+    probed: Probed,
+    plan: Plan,
+    on_progress: Progress,
+    save: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
 ) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
-    """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did."""
+    """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did.
+
+    `save` is given the rows so far, after every chunk.
+    """
     planned = {name: plan_trials(name, plan, probed) for name in plan.only}
     comparisons = _comparisons(planned.values(), probed.judge.scores_alone)
     spent = _Spending(probed)
-    found, stopped = run_comparisons(probed.judge, comparisons, on_progress)
+    found, stopped = run_comparisons(
+        probed.judge, comparisons, on_progress, lambda now: save([_row(probed, *one) for one in now.items()])
+    )
     if probed.judge.scores_alone:
         found |= _derived(planned.values(), found)
     results = tuple(
@@ -442,7 +457,7 @@ def report_of(options: ProbeOptions, plan: Plan, available: int, judges: Sequenc
 
 
 def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
-    """Probe every judge and write probe.json, probe.html and comparisons.jsonl, anew after each judge.
+    """Probe every judge and write probe.json and probe.html anew after each judge, comparisons.jsonl after every chunk.
 
     Where a budget ends, what was judged until then is written, and the error is given back.
 
@@ -455,9 +470,13 @@ def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -
     judges: list[JudgeProbes] = []
     rows: list[dict[str, Any]] = []
     report = report_of(options, plan, available, judges)
+
+    def save(now: list[dict[str, Any]]) -> None:
+        write_jsonl(out / "comparisons.jsonl", [*rows, *now])
+
     for probed in opened:
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
-            found, more, stopped = probe_judge(probed, plan, bar.at)
+            found, more, stopped = probe_judge(probed, plan, bar.at, save)
         judges.append(found)
         rows += more
         report = report_of(options, plan, available, judges)
