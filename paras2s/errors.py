@@ -33,6 +33,10 @@ class BudgetError(ParaS2SError):
     """A call would cost more than the budget still holds; paid replies stay cached, and a later run continues."""
 
 
+class EndpointError(BudgetError):
+    """An endpoint failed so many calls in a row that no more are made; as at a budget's end, a later run continues."""
+
+
 class StorageError(ParaS2SError):
     """The disk refused a write (full, read-only); what was written before stays valid."""
 

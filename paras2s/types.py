@@ -208,8 +208,9 @@ class Verdict:
     """A judge's score of one answer, 1 to 5 (realism of a role-play: 0 or 1). Made by a judge; read by rewards and bench.
 
     `reply` is the judge's full reply (for a rubric: the rules that fired). `cost_usd` is 0 for a local judge, and None
-    where the model's price is not known; a reply from the cache has its first cost. A judge that is sampled several times has
-    `votes`, whose mean is the score, their standard deviation as `spread`, and the reasons of those that `failed`.
+    where the model's price is not known; a reply from the cache has its first cost. `cost_estimated`: the endpoint did not
+    count audio, so that its length does. A judge that is sampled several times has `votes`, whose mean is the score, their
+    standard deviation as `spread`, and the reasons of those that `failed`.
     """
 
     judge: str
@@ -223,6 +224,7 @@ class Verdict:
     votes: tuple[float, ...] = ()
     spread: float | None = None
     failed: tuple[str, ...] = ()
+    cost_estimated: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ class PairVerdict:
     cost_usd: float | None
     latency_s: float
     local_s: float
+    cost_estimated: bool = False
 
 
 @dataclass(frozen=True)
@@ -278,6 +281,7 @@ class Preference:
     cost_usd: float | None = 0.0
     latency_s: float = 0.0
     failed: tuple[str, ...] = ()
+    cost_estimated: bool = False
 
 
 @dataclass(frozen=True)

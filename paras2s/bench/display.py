@@ -118,6 +118,7 @@ def show_preference(console: Console, task: str, preference: Preference | Unscor
 
 def _show_judge(console: Console, verdict: PairVerdict | Verdict | Preference) -> None:
     price = "unknown" if verdict.cost_usd is None else f"{verdict.cost_usd:.4f} USD"
+    price += " (audio counted by its length)" if verdict.cost_estimated else ""
     by = f"{verdict.judge}/{verdict.version}, prompt {verdict.prompt_hash}"
     console.print(f"{by}, {verdict.latency_s:.1f} s, cost {price}", style="dim", markup=False)
 

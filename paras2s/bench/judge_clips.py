@@ -22,7 +22,7 @@ from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge, combine_ta
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.tasks import find_task
-from paras2s.reward.judges.base import Exchange, Judge, Pair, Utterance, as_clip, as_utterance
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import judge_kind, judge_path, open_audio_judges, open_judge
 from paras2s.reward.judges.rubric import RubricJudge
@@ -46,6 +46,11 @@ class JudgeOptions:
         """Whether the judge hears the clips by AudioJudge's prompts."""
         return judge_kind(self.name) == "audio"
 
+    @property
+    def calls(self) -> bool:
+        """Whether the judge is to be called at all."""
+        return not self.estimate and self.dump is None
+
     def open(self) -> Judge:
         """Opens the judge."""
         return open_judge(
@@ -55,25 +60,30 @@ class JudgeOptions:
             tone=self.tone,
             voice=signal_voice(),
             encoder=RunClipEncoder,
+            calls=self.calls,
         )
 
     def open_tasks(self) -> list[AudioJudge]:
         """Opens the judge of each task of an audio judge."""
         tasks = None if self.task is None else [self.task]
         orders = True if self.both_orders else None
-        return open_audio_judges(self.name, dict(self.overrides), tasks=tasks, both_orders=orders, voice=signal_voice())
+        return open_audio_judges(
+            self.name, dict(self.overrides), tasks=tasks, both_orders=orders, voice=signal_voice(), calls=self.calls
+        )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one command: its JSON, a function that shows it, and whether anything was scored."""
+    """The result of one command: its JSON, a function that shows it, and whether everything was scored."""
 
     as_json: dict[str, Any]
     show: Callable[[Console], None]
     scored: bool = True
 
 
-def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: str | None) -> Outcome:
+def judge_pair(
+    options: JudgeOptions, first: Path, second: Path, instruction: str | None, on_progress: Progress | None = None
+) -> Outcome:
     """Compares two clips.
 
     Raises:
@@ -82,7 +92,7 @@ def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: st
     clips = [as_clip(path) for path in (first, second)]
     pair = Pair(Utterance() if instruction is None else as_utterance(instruction), clips[0], clips[1])
     if options.is_audio:
-        return _judge_by_audio(options, pair, _names(first, second))
+        return _judge_by_audio(options, pair, on_progress, _names(first, second))
     if options.task is not None or options.dump is not None:
         raise ConfigError(f"--task and --dump are for audio judges, whose YAML names 'tasks'; {options.name} is none")
     if instruction is None:
@@ -91,9 +101,9 @@ def judge_pair(options: JudgeOptions, first: Path, second: Path, instruction: st
     if options.estimate and (bill := _estimate(judge, pair)) is not None:
         return bill
     if not isinstance(judge, LLMJudge):
-        preference = judge.compare_batch([pair])[0]
+        preference = judge.compare_batch([pair], on_progress)[0]
         return _preferences({options.name: _within_budget(preference)}, _names(first, second))
-    verdict = _within_budget(judge.label_pairs([pair])[0])
+    verdict = _within_budget(judge.label_pairs([pair], on_progress)[0])
     return _verdict(judge, {"answer 1": clips[0], "answer 2": clips[1]}, verdict, _names(first, second))
 
 
@@ -102,7 +112,9 @@ def _names(first: Path, second: Path) -> ClipNames:
     return (first.name, second.name) if first.name != second.name else (str(first), str(second))
 
 
-def judge_answer(options: JudgeOptions, question: str, answer: Path, style: str | None) -> Outcome:
+def judge_answer(
+    options: JudgeOptions, question: str, answer: Path, style: str | None, on_progress: Progress | None = None
+) -> Outcome:
     """Scores one answer to a question.
 
     Raises:
@@ -121,10 +133,10 @@ def judge_answer(options: JudgeOptions, question: str, answer: Path, style: str 
     exchange = Exchange(as_utterance(question, style), clip)
     if options.estimate and (bill := _estimate(judge, exchange)) is not None:
         return bill
-    return _verdict(judge, {"answer": clip}, _within_budget(judge.score_batch([exchange])[0]))
+    return _verdict(judge, {"answer": clip}, _within_budget(judge.score_batch([exchange], on_progress)[0]))
 
 
-def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str]) -> Outcome:
+def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str], on_progress: Progress | None = None) -> Outcome:
     """Scores one clip by a task of an audio judge.
 
     Raises:
@@ -135,16 +147,20 @@ def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str]) -> 
         raise ConfigError(
             f"--input: {task.name} takes {' and '.join(task.inputs) or 'nothing'}; got {', '.join(inputs) or 'nothing'}"
         )
-    return _judge_by_audio(options, Exchange(Utterance(), as_clip(clip), task_inputs=inputs))
+    return _judge_by_audio(options, Exchange(Utterance(), as_clip(clip), task_inputs=inputs), on_progress)
 
 
 def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
     blueprint = judge.measure([exchange.answer])[0]
     verdict = judge.judge_measured(exchange, blueprint)
-    return _with_blueprints({"verdict": to_json(verdict)}, {"answer": blueprint}, lambda out: show_verdict(out, verdict))
+    found = {"verdict": to_json(verdict)}
+    scored = not isinstance(verdict, Unscored)
+    return _with_blueprints(found, {"answer": blueprint}, lambda out: show_verdict(out, verdict), scored)
 
 
-def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange, names: ClipNames = ("1", "2")) -> Outcome:
+def _judge_by_audio(
+    options: JudgeOptions, item: Pair | Exchange, on_progress: Progress | None, names: ClipNames = ("1", "2")
+) -> Outcome:
     if isinstance(item, Pair):
         if options.tone is not None:
             raise ConfigError(f"--tone: {options.name} is an audio judge and needs no tone classifier; leave it out")
@@ -155,14 +171,14 @@ def _judge_by_audio(options: JudgeOptions, item: Pair | Exchange, names: ClipNam
     if options.dump is not None or options.estimate:
         return _without_calls(options, judges, item)
     if isinstance(item, Exchange):
-        verdict = _within_budget(judges[0].score_batch([item])[0])
+        verdict = _within_budget(judges[0].score_batch([item], on_progress)[0])
         scored = not isinstance(verdict, Unscored)
         return Outcome({"verdict": to_json(verdict)}, lambda out: show_verdict(out, verdict), scored)
     judge = combine_tasks(judges)
     if isinstance(judge, EnsembleJudge):
-        verdicts = _within_budget(judge.judge_aspects([item])[0])
+        verdicts = _within_budget(judge.judge_aspects([item], on_progress)[0])
         return _preferences({**verdicts.aspects, ENSEMBLE: verdicts.overall}, names)
-    return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item])[0])}, names)
+    return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item], on_progress)[0])}, names)
 
 
 def _without_calls(options: JudgeOptions, judges: Sequence[AudioJudge], item: Pair | Exchange) -> Outcome:
@@ -208,16 +224,19 @@ def _verdict(
             blueprints = dict(zip(clips, measured, strict=True))
         overall = judge.rule.fuse(verdict.labels) if isinstance(verdict, PairVerdict) else None
     found = {"verdict": to_json(verdict), **({"overall": overall} if overall else {})}
-    return _with_blueprints(found, blueprints, lambda out: show_verdict(out, verdict, overall, names))
+    scored = not isinstance(verdict, Unscored)
+    return _with_blueprints(found, blueprints, lambda out: show_verdict(out, verdict, overall, names), scored)
 
 
-def _with_blueprints(found: dict[str, Any], blueprints: dict[str, Blueprint], show: Callable[[Console], None]) -> Outcome:
+def _with_blueprints(
+    found: dict[str, Any], blueprints: dict[str, Blueprint], show: Callable[[Console], None], scored: bool
+) -> Outcome:
     def show_all(console: Console) -> None:
         if blueprints:
             show_blueprints(console, blueprints)
         show(console)
 
-    return Outcome({**found, "blueprints": {name: to_json(one) for name, one in blueprints.items()}}, show_all)
+    return Outcome({**found, "blueprints": {name: to_json(one) for name, one in blueprints.items()}}, show_all, scored)
 
 
 def _preferences(preferences: Mapping[str, Preference | Unscored], names: ClipNames) -> Outcome:
@@ -225,7 +244,7 @@ def _preferences(preferences: Mapping[str, Preference | Unscored], names: ClipNa
         for task, preference in preferences.items():
             show_preference(console, task, preference, names)
 
-    scored = not all(isinstance(preference, Unscored) for preference in preferences.values())
+    scored = not any(isinstance(preference, Unscored) for preference in preferences.values())
     return Outcome({"verdicts": {task: to_json(one) for task, one in preferences.items()}}, show, scored)
 
 

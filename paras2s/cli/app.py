@@ -26,6 +26,7 @@ from paras2s.cli.demo import demo
 from paras2s.cli.distill import distill
 from paras2s.cli.doctor import doctor
 from paras2s.cli.judge import blueprint, judge_app
+from paras2s.cli.options import EXIT_CODES
 from paras2s.cli.paper import paper
 from paras2s.cli.plan import plan
 from paras2s.cli.probe import probe
@@ -37,6 +38,7 @@ from paras2s.errors import ConfigError, ParaS2SError
 app = typer.Typer(
     name="paras2s",
     help="Teach a speech-to-speech model to hear how something is said, and to answer fittingly.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Estimate, Json, Limit, Set, parse_overrides, print_json
+from paras2s.cli.options import Estimate, Json, Limit, RetryUnscored, Set, exit_if_unscored, parse_overrides, print_json
 
 
 class DetectName(StrEnum):
@@ -37,6 +37,7 @@ def bench_detect(
     ] = None,
     pointwise: Annotated[bool, typer.Option("--pointwise", help="Score each clip alone; the higher score wins.")] = False,
     limit: Limit = None,
+    retry_unscored: RetryUnscored = False,
     seed: Annotated[int | None, typer.Option(help="By which pairs are drawn from a table of ratings; else 0.")] = None,
     estimate: Estimate = False,
     out: Annotated[
@@ -56,7 +57,7 @@ def bench_detect(
 
     console, overrides = open_console(to_stderr=as_json), parse_overrides(set_)
     options = DetectionOptions(
-        suite.value, manifest, audio, judge, baseline, verdicts or [], pointwise, limit, seed, out, overrides
+        suite.value, manifest, audio, judge, baseline, verdicts or [], pointwise, limit, seed, out, overrides, retry_unscored
     )
     if estimate:
         cost = estimate_detection(options, console, as_json)
@@ -72,6 +73,7 @@ def bench_detect(
     print_json(result.report) if as_json else show_detection(console, result.report)
     if result.stopped:
         raise result.stopped
+    exit_if_unscored(result.unscored)
 
 
 def bench_detect_grid(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paras2s.cli.judge import Both, Judge
-from paras2s.cli.options import Estimate, Json, Limit, Set, Tone, parse_overrides, print_json
+from paras2s.cli.options import Estimate, Json, Limit, RetryUnscored, Set, Tone, exit_if_unscored, parse_overrides, print_json
 from paras2s.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
         labels: Labels, audio: Audio = None, judge: Judge = "trace", verdicts: Verdicts = None, oracle: Oracle = False,
         against: Against = None,
         rule: Rule = None, rules: Rules = None, both_orders: Both = False, estimate: Estimate = False, out: Out = None,
-        limit: Limit = None, tone: Tone = None, set_: Set = None, as_json: Json = False,
+        limit: Limit = None, retry_unscored: RetryUnscored = False, tone: Tone = None, set_: Set = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         from paras2s.bench.speakbench.run import SuiteOptions
 
@@ -69,6 +69,7 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
             limit,
             tone,
             parse_overrides(set_),
+            retry_unscored,
         )
         _bench(options, oracle, estimate, as_json)
 
@@ -111,3 +112,4 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
     print_json(result.to_json()) if as_json else result.show(console)
     if result.stopped:
         raise result.stopped
+    exit_if_unscored(result.unscored)

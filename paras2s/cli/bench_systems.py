@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Curation, Estimate, Json, Set, Systems, parse_overrides, parse_systems, print_json
+from paras2s.cli.options import (
+    Curation,
+    Estimate,
+    Json,
+    Set,
+    Systems,
+    exit_if_unscored,
+    parse_overrides,
+    parse_systems,
+    print_json,
+)
 
 
 def bench_systems(
@@ -37,7 +47,7 @@ def bench_systems(
 
     console = open_console(to_stderr=as_json)
     cache = {} if cache_dir is None else {"cache_dir": str(cache_dir)}
-    judges = open_audio_judges(judge, cache | parse_overrides(set_), voice=signal_voice())
+    judges = open_audio_judges(judge, cache | parse_overrides(set_), voice=signal_voice(), calls=not estimate)
     require_preferences(judges)
     if not judges[0].config.both_orders:
         raise ConfigError("both_orders: systems are ranked from both orders; leave it true")
@@ -65,3 +75,4 @@ def bench_systems(
         )
     if stopped:
         raise stopped
+    exit_if_unscored(done.unscored)

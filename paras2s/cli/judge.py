@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from paras2s.cli.options import (
     Set,
     Task,
     Tone,
+    exit_if_unscored,
     parse_overrides,
     parse_pairs,
     print_json,
@@ -105,7 +106,7 @@ def judge_pair(
     from paras2s.bench.judge_clips import judge_pair as run
 
     options = JudgeOptions(judge, parse_overrides(set_), tone, task, both_orders, estimate, dump)
-    _print(run(options, first, second, instruction), as_json)
+    _print(lambda on_progress: run(options, first, second, instruction, on_progress), as_json)
 
 
 @judge_app.command("answer")
@@ -126,7 +127,7 @@ def judge_answer(
 
     name = str(rubric) if rubric is not None and judge == "rubric" else judge
     options = JudgeOptions(name, parse_overrides(set_), tone, estimate=estimate)
-    _print(run(options, question, answer, style), as_json)
+    _print(lambda on_progress: run(options, question, answer, style, on_progress), as_json)
 
 
 @judge_app.command("clip")
@@ -153,15 +154,19 @@ def judge_clip(
     chosen = find_task(task or "mos")
     name = judge or ("styleset" if chosen.inputs else "audiojudge")
     options = JudgeOptions(name, parse_overrides(set_), None, chosen.name, estimate=estimate, dump=dump)
-    _print(run(options, clip, parse_pairs(inputs, "--input")), as_json)
+    given = parse_pairs(inputs, "--input")
+    _print(lambda on_progress: run(options, clip, given, on_progress), as_json)
 
 
-def _print(outcome: Any, as_json: bool) -> None:
-    from paras2s.utils.progress import open_console
+def _print(judge: Callable[[Any], Any], as_json: bool) -> None:
+    from paras2s.utils.progress import open_console, progress_bar
 
+    errors = open_console(to_stderr=True)
+    # A judge that thinks, or an endpoint that is asked again and again, takes minutes.
+    with progress_bar(errors, "asking the judge", None, quiet=not errors.is_terminal) as bar:
+        outcome = judge(bar.at)
     if as_json:
         print_json(outcome.as_json)
     else:
         outcome.show(open_console())
-    if not outcome.scored:
-        raise typer.Exit(1)
+    exit_if_unscored(not outcome.scored)

@@ -20,6 +20,9 @@ Dump = Annotated[
     Path | None,
     typer.Option(help="Folder for the audio and text that an audio judge would be sent; calls nothing."),
 ]
+RetryUnscored = Annotated[
+    bool, typer.Option("--retry-unscored", help="Judge only what the file of verdicts leaves without one.")
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N pairs.")]
 Systems = Annotated[
     list[str],
@@ -30,6 +33,25 @@ Systems = Annotated[
 ]
 Curation = Annotated[Path | None, typer.Option(help="A curation's YAML, whose LLM and voice cascade and topline use.")]
 Cache = Annotated[Path, typer.Option(help="Folder of the cache of paid answers.")]
+
+
+# What the program says by its exit status; the page on judges has the same list.
+EXIT_CODES = (
+    "Exit codes: 0 done, and everything that was to be judged has a verdict; 1 done, but something is unscored; 2 refused or "
+    "stopped (a wrong option or file, a budget's end, an endpoint that fails), with one line that says why; 130 stopped by "
+    "Ctrl-C. What was done before a stop is kept, and the same command goes on from there."
+)
+UNSCORED = 1
+
+
+def exit_if_unscored(unscored: object) -> None:
+    """Ends the program with exit code 1 if something that was to be judged now has no verdict.
+
+    Raises:
+        typer.Exit: there is such.
+    """
+    if unscored:
+        raise typer.Exit(UNSCORED)
 
 
 def print_json(value: Any) -> None:

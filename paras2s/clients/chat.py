@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from paras2s.clients.endpoint import CallError, EndpointClient, Price, Session
+from paras2s.clients.endpoint import CallError, EndpointClient, PaidError, Price, Session
 from paras2s.configs.schema.endpoints import LLMConfig
-from paras2s.errors import BudgetError, JudgeError
+from paras2s.errors import BudgetError, JudgeError, one_line
 from paras2s.utils.cache import JsonCache, key_of
 
 CHARACTERS_PER_TOKEN = 4
@@ -24,15 +24,20 @@ CACHE_VERSION = 1
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token counts of a call: text in, audio in, text out."""
+    """Token counts of a call: text in, audio in, text out.
+
+    `audio_estimated`: the reply did not tell audio from text, so that audio is counted by its length.
+    """
 
     text_in: int = 0
     audio_in: int = 0
     text_out: int = 0
+    audio_estimated: bool = False
 
     def __add__(self, other: Tokens) -> Tokens:
         """Returns the sum."""
-        return Tokens(self.text_in + other.text_in, self.audio_in + other.audio_in, self.text_out + other.text_out)
+        estimated = self.audio_estimated or other.audio_estimated
+        return Tokens(self.text_in + other.text_in, self.audio_in + other.audio_in, self.text_out + other.text_out, estimated)
 
     def cost_usd(self, price: Price | None) -> float | None:
         """Returns the cost in USD; None where the price is not known, or that of audio is not and there was some."""
@@ -89,7 +94,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's reply. `cost_usd` is None where no price is known; a reply from the cache costs nothing again.
+    """A model's reply. `tokens` and `cost_usd` are of all its attempts that said what they took; `cost_usd` is None where no
+    price is known or the reply does not say. A reply from the cache costs nothing again.
 
     `refusal` is the endpoint's own refusal text, `finish_reason` as it gave it ("length": the text is cut off).
     `logprobs` maps tokens to log-probabilities at the first position, None where not requested or not returned.
@@ -118,6 +124,8 @@ def request_key(config: LLMConfig, request: Request) -> str:
     newer: list[Any] = [request.token_ids] if request.token_ids else []
     newer += [{"top_p": config.top_p}] if config.top_p is not None else []
     newer += [{"sample": request.sample}] if request.sample else []
+    newer += [{"reasoning_effort": config.reasoning_effort}] if config.reasoning_effort is not None else []
+    newer += [{"extra_body": config.extra_body}] if config.extra_body else []
     return key_of([CACHE_VERSION, settings, messages, request.schema, *newer])
 
 
@@ -137,18 +145,28 @@ def estimate_tokens(request: Request, price: Price | None, max_output_tokens: in
 class LLMClient:
     """A client of one model. One instance a command: budget, rate and cache are the command's."""
 
-    def __init__(self, config: LLMConfig, cache: JsonCache | None = None, section: str = "llm") -> None:
+    def __init__(self, config: LLMConfig, cache: JsonCache | None = None, section: str = "llm", calls: bool = True) -> None:
         self.config = config
         self.cache = cache
-        self.endpoint = EndpointClient(config, section)
+        self.endpoint = EndpointClient(config, section, calls)
         self.price = self.endpoint.price
         self.calls = 0
         self._structured = config.structured == "auto"
 
     @property
     def spent_usd(self) -> float:
-        """Cost of this instance's calls so far."""
+        """Cost of this instance's calls so far, failed attempts included, as replies said it."""
         return self.endpoint.budget.spent_usd
+
+    @property
+    def unreported_usd(self) -> float:
+        """The most that those attempts may have cost beside it that did not say; 0 where no price is known."""
+        return self.endpoint.budget.unreported_usd
+
+    def spending(self) -> str:
+        """Returns calls and cost so far as a phrase."""
+        beside = f", at most {self.unreported_usd:.4f} more for attempts that did not say" if self.unreported_usd else ""
+        return f"{self.calls} calls, {self.spent_usd:.4f} USD spent now{beside}"
 
     def complete_all(
         self,
@@ -158,7 +176,8 @@ class LLMClient:
     ) -> list[Reply | JudgeError | BudgetError]:
         """Returns replies in order; a call that failed for good is its error, and after the budget's end a BudgetError.
 
-        Equal requests are sent once. A reply that is not `usable` is returned but not cached: a later run requests it again.
+        Equal requests are sent once. A reply that is not `usable` is returned but not cached, and one in the cache does not
+        count: a later run requests it again.
         """
         return asyncio.run(self._complete_all(requests, on_progress, usable))
 
@@ -170,9 +189,8 @@ class LLMClient:
     ) -> list[Reply | JudgeError | BudgetError]:
         keys = [request_key(self.config, request) for request in requests]
         cached = self.cache.get_many(keys) if self.cache else {}
-        results: list[Reply | JudgeError | BudgetError | None] = [
-            _from_cache(cached[key]) if key in cached else None for key in keys
-        ]
+        known = {key: reply for key, stored in cached.items() if usable(reply := _from_cache(stored))}
+        results: list[Reply | JudgeError | BudgetError | None] = [known.get(key) for key in keys]
         done = sum(result is not None for result in results)
         if on_progress:
             on_progress(done, len(requests))
@@ -208,13 +226,29 @@ class LLMClient:
         estimated = estimate_tokens(request, self.price, self.config.max_output_tokens)
         most_usd = estimated.cost_usd(self.price) if self.audio_priced(request) else None
 
-        def cost_of(reply: Reply) -> float | None:
-            # A gateway that reports no usage is assumed to have used the estimate.
-            return (reply.tokens if reply.tokens != Tokens() else estimated).cost_usd(self.price)
+        spent: list[Tokens] = []
+        result = await self.endpoint.call(
+            lambda: self._attempt(session, request, spent),
+            most_usd,
+            lambda reply: self._cost_of(request, reply.tokens),
+        )
+        known = all(self._cost_of(request, one) is not None for one in spent)
+        tokens = sum(spent, Tokens())
+        return replace(
+            result.value,
+            tokens=tokens,
+            cost_usd=self._cost_of(request, tokens) if known else None,
+            latency_s=result.latency_s,
+            attempts=result.attempts,
+        )
 
-        result = await self.endpoint.call(lambda: self._attempt(session, request), most_usd, cost_of)
-        known_usd = result.value.tokens.cost_usd(self.price) if result.value.tokens != Tokens() else None
-        return replace(result.value, cost_usd=known_usd, latency_s=result.latency_s, attempts=result.attempts)
+    def _cost_of(self, request: Request, tokens: Tokens) -> float | None:
+        """The cost of tokens; None where a reply does not say how many, or there is no price for what was sent."""
+        unpriced = tokens == Tokens() or not (tokens.audio_in or self.audio_priced(request))
+        return None if unpriced else tokens.cost_usd(self.price)
+
+    def _audio_tokens(self, request: Request) -> int:
+        return estimate_tokens(request, self.price, 0).audio_in
 
     def audio_priced(self, request: Request) -> bool:
         """Whether the price of this request's audio, if it has any, is known."""
@@ -232,28 +266,29 @@ class LLMClient:
         usd = total.cost_usd(self.price) if all(map(self.audio_priced, requests)) else None
         return Bill(len(requests), total, usd if requests else 0.0)
 
-    async def _attempt(self, session: Session, request: Request) -> Reply:
+    async def _attempt(self, session: Session, request: Request, spent: list[Tokens]) -> Reply:
         structured = self._structured and request.schema is not None
         try:
-            return await self._post(session, request, structured)
+            return await self._post(session, request, structured, spent)
         except CallError as error:
             if not (structured and error.refuses_schema):
                 raise
         # Some gateways have no structured output; their free text is parsed as strictly.
         self._structured = False
-        return await self._post(session, request, False)
+        return await self._post(session, request, False, spent)
 
-    async def _post(self, session: Session, request: Request, structured: bool) -> Reply:
-        """Sends one HTTP request.
+    async def _post(self, session: Session, request: Request, structured: bool, spent: list[Tokens]) -> Reply:
+        """Sends one HTTP request; the tokens that its reply reports are added to `spent`, be the reply usable or not.
 
         Raises:
             CallError: anything went wrong.
         """
-        self.calls += 1
         body: dict[str, Any] = {"model": self.config.model, "messages": [_as_json(message) for message in request.messages]}
         body |= {"max_completion_tokens": self.config.max_output_tokens}
         body |= {} if self.config.temperature is None else {"temperature": self.config.temperature}
         body |= {} if self.config.top_p is None else {"top_p": self.config.top_p}
+        body |= {} if self.config.reasoning_effort is None else {"reasoning_effort": self.config.reasoning_effort}
+        body |= self.config.extra_body
         # With one seed for all samples, one reply repeated would pass for agreement.
         body |= {} if self.config.seed is None else {"seed": self.config.seed + request.sample}
         if structured:
@@ -264,10 +299,17 @@ class LLMClient:
             body["logprob_token_ids"] = list(request.token_ids)
 
         async def post() -> Reply:
+            self.calls += 1
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
             data: bytes = await session.client.post("/chat/completions", cast_to=bytes, body=body)
-            # With log-probabilities requested the text does not matter: it may well be an end token.
-            return _checked(_read_reply(json.loads(data)), session, may_be_empty=bool(request.token_ids))
+            completion = json.loads(data)
+            tokens = _read_usage(completion.get("usage"), self._audio_tokens(request))
+            spent.append(tokens)
+            try:
+                # With log-probabilities requested the text does not matter: it may well be an end token.
+                return _checked(_read_reply(completion, tokens), session, may_be_empty=bool(request.token_ids))
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                raise PaidError(one_line(error), self._cost_of(request, tokens)) from error
 
         return await session.attempt(post)
 
@@ -297,17 +339,33 @@ def _as_json(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": content}
 
 
-def _read_reply(completion: dict[str, Any]) -> Reply:
+def _read_usage(usage: Any, audio_tokens: int) -> Tokens:
+    """Reads what a reply says that it took; where that does not tell audio from text, there are `audio_tokens` of audio.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: it has another form, or a count below zero.
+    """
+    if usage is None:
+        return Tokens()
+    prompt, reply = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+    audio = int((usage.get("prompt_tokens_details") or {}).get("audio_tokens") or 0)
+    if min(prompt, reply, audio) < 0 or audio > prompt:
+        raise ValueError(f"usage: {prompt} tokens in, {audio} of them audio, and {reply} out cannot be")
+    # Where a model's thoughts are not among the tokens of its reply, they are in the total.
+    reply = max(reply, int(usage.get("total_tokens") or 0) - prompt)
+    if audio or not audio_tokens:
+        return Tokens(prompt - audio, audio, reply)
+    # Fewer tokens than the audio has: it was not counted at all.
+    return Tokens(prompt - audio_tokens if prompt >= audio_tokens else prompt, audio_tokens, reply, audio_estimated=True)
+
+
+def _read_reply(completion: dict[str, Any], tokens: Tokens) -> Reply:
     """Reads a chat completion.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: it has another form.
     """
-    choice, usage = completion["choices"][0], completion.get("usage")
-    tokens = Tokens()
-    if usage is not None:
-        audio = int((usage.get("prompt_tokens_details") or {}).get("audio_tokens") or 0)
-        tokens = Tokens(int(usage["prompt_tokens"]) - audio, audio, int(usage["completion_tokens"]))
+    choice = completion["choices"][0]
     text, refusal = choice["message"].get("content") or "", choice["message"].get("refusal")
     if not isinstance(text, str) or not isinstance(refusal, str | None):
         raise TypeError("the reply's content is no text")

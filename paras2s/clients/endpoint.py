@@ -25,7 +25,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paras2s.configs.schema.endpoints import EndpointConfig
-from paras2s.errors import BudgetError, ConfigError, JudgeError, one_line
+from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, one_line
 
 if TYPE_CHECKING:
     import ssl
@@ -38,6 +38,11 @@ LONGEST_RETRY_AFTER_S = 600.0
 BUDGET_POLL_S = 0.02
 # Calls that share a connection pool.
 POOL_CALLS = 8
+# No key, no credit, no right, no such model: every other call will fail as well.
+ENDPOINT_STATUS = frozenset({401, 402, 403, 404, 405})
+UNREACHABLE = "no connection"
+# Failed calls in a row, all alike, after which a command stops; a refusal of one request may be that request's own fault.
+EQUAL_FAILURES, EQUAL_REFUSALS = 5, 20
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 # Words in an error message of an endpoint without structured output.
 STRUCTURED_WORDS = ("response_format", "json_schema", "tructured")
@@ -104,11 +109,16 @@ def retry_after_s(headers: Any, now_s: float) -> float | None:
 
 
 class Budget:
-    """The cost of finished calls and the estimated maximum of pending ones: together never more than `limit_usd`."""
+    """The cost of finished attempts and the estimated maximum of pending ones: together never more than `limit_usd`.
+
+    `spent_usd` is what replies said that they cost, `unreported_usd` the most that attempts may have cost which did not say:
+    a broken connection, or a reply without usage.
+    """
 
     def __init__(self, limit_usd: float | None) -> None:
         self.limit_usd = limit_usd
         self.spent_usd = 0.0
+        self.unreported_usd = 0.0
         self._reserved_usd = 0.0
 
     def reserve(self, most_usd: float) -> None:
@@ -117,10 +127,13 @@ class Budget:
         Raises:
             BudgetError: not enough is left.
         """
-        if self.limit_usd is not None and self.spent_usd + self._reserved_usd + most_usd > self.limit_usd:
+        held_usd = self.spent_usd + self.unreported_usd + self._reserved_usd
+        if self.limit_usd is not None and held_usd + most_usd > self.limit_usd:
+            unreported = f"{self.unreported_usd:.4f} perhaps paid without a word, " if self.unreported_usd else ""
             raise BudgetError(
-                f"the budget of {self.limit_usd:.2f} USD is spent ({self.spent_usd:.4f} paid, {self._reserved_usd:.4f} in "
-                f"pending calls, the next may cost {most_usd:.4f}); run again with a larger one to continue from here"
+                f"the budget of {self.limit_usd:.2f} USD is spent ({self.spent_usd:.4f} paid, {unreported}"
+                f"{self._reserved_usd:.4f} in pending calls, the next may cost {most_usd:.4f}); run again with a larger one to "
+                "continue from here"
             )
         self._reserved_usd += most_usd
 
@@ -129,20 +142,44 @@ class Budget:
         """Whether pending calls may still release a part of their reservations."""
         return self._reserved_usd > 1e-12
 
-    def settle(self, reserved_usd: float, cost_usd: float) -> None:
-        """Releases a reservation and adds the actual cost."""
+    def settle(self, reserved_usd: float, cost_usd: float | None) -> None:
+        """Releases a reservation and adds the actual cost; one that nobody reported counts as the reservation."""
         self._reserved_usd -= reserved_usd
-        self.spent_usd += cost_usd
+        if cost_usd is None:
+            self.unreported_usd += reserved_usd
+        else:
+            self.spent_usd += cost_usd
+
+
+class PaidError(ValueError):
+    """A reply that cannot be used and was paid for all the same; `cost_usd` is None where it does not say how much."""
+
+    def __init__(self, message: str, cost_usd: float | None) -> None:
+        super().__init__(message)
+        self.cost_usd = cost_usd
 
 
 class CallError(Exception):
-    """One failed attempt; `retried`: another one may help, after `retry_after_s`."""
+    """One failed attempt; `retried`: another one may help, after `retry_after_s`.
 
-    def __init__(self, message: str, retried: bool, retry_after_s: float | None = None, refuses_schema: bool = False) -> None:
+    `cost_usd` is what it cost, None where nobody knows. `kind` is equal for attempts that failed alike.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        retried: bool,
+        retry_after_s: float | None = None,
+        refuses_schema: bool = False,
+        cost_usd: float | None = 0.0,
+        kind: str = "",
+    ) -> None:
         super().__init__(message)
         self.retried = retried
         self.retry_after_s = retry_after_s
         self.refuses_schema = refuses_schema
+        self.cost_usd = cost_usd
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -162,15 +199,44 @@ def _tls() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+class Failures:
+    """Calls in a row that failed alike, none of which succeeded: after so many the endpoint is not asked again."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all failures: a call succeeded."""
+        self._kind, self._count, self._stopped = "", 0, ""
+
+    def add(self, error: CallError) -> None:
+        """Counts a call that failed for good."""
+        self._count = self._count + 1 if error.kind == self._kind else 1
+        self._kind = error.kind
+        everywhere = error.kind == UNREACHABLE or error.kind.removeprefix("HTTP ") in map(str, ENDPOINT_STATUS)
+        if not self._stopped and self._count >= (EQUAL_FAILURES if everywhere else EQUAL_REFUSALS):
+            self._stopped = f"{self._count} calls in a row failed alike, so that no more are made: {error}"
+
+    def check(self) -> None:
+        """Refuses another attempt after too many.
+
+        Raises:
+            EndpointError: says what the calls failed of.
+        """
+        if self._stopped:
+            raise EndpointError(self._stopped)
+
+
 class Session:
     """The `openai` client with its own retries off, a limit of concurrent calls, and a rate limit."""
 
-    def __init__(self, config: EndpointConfig, key: str) -> None:
+    def __init__(self, config: EndpointConfig, key: str, failures: Failures) -> None:
         from aiolimiter import AsyncLimiter
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         self.config = config
         self._key = key
+        self._failures = failures
         # A connection pool looks through all its connections at every call: with 64 in one, that takes longer than the rest.
         self._clients = [
             AsyncOpenAI(
@@ -204,7 +270,7 @@ class Session:
         """Makes one attempt, within the limits of concurrency and rate.
 
         Raises:
-            CallError: anything went wrong.
+            CallError: anything went wrong. EndpointError: too much went wrong before.
         """
         import openai
 
@@ -212,8 +278,12 @@ class Session:
         async with self._slots:
             if self._rate:
                 await self._rate.acquire()
+            # Others may have failed while this one waited for its turn.
+            self._failures.check()
             try:
-                return await call()
+                # The client's own timeout is of every read: a server that drips would be waited for without end.
+                async with asyncio.timeout(self.config.timeout_s):
+                    return await call()
             except openai.APIStatusError as error:
                 status, message = error.status_code, self.without_key(one_line(error))
                 after_s = retry_after_s(error.response.headers, time.time())
@@ -223,35 +293,63 @@ class Session:
                     after_s,
                     # llama.cpp's server says so with a 500.
                     status in (400, 422, 500) and any(word in message for word in STRUCTURED_WORDS),
+                    kind=f"HTTP {status}" if status in ENDPOINT_STATUS else f"HTTP {status}: {message}",
                 ) from error
+            except TimeoutError as error:
+                message = f"{where}: no reply within {self.config.timeout_s:g} s"
+                raise CallError(message, True, cost_usd=None, kind="timeout") from error
             except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
                 # A timeout, a cut connection, or a body of the wrong form.
-                raise CallError(f"{where}: {type(error).__name__}: {self.without_key(one_line(error))}", True) from error
+                message, kind = self.without_key(one_line(error)), type(error).__name__
+                cost_usd = error.cost_usd if isinstance(error, PaidError) else None
+                if isinstance(error, openai.APIConnectionError) and _never_connected(error):
+                    cost_usd, kind = 0.0, UNREACHABLE
+                raise CallError(f"{where}: {type(error).__name__}: {message}", True, cost_usd=cost_usd, kind=kind) from error
 
     def without_key(self, text: str) -> str:
         """Returns the text with the key replaced by ***, should a gateway echo it."""
         return text.replace(self._key, "***") if self._key else text
 
 
+def _never_connected(error: Exception) -> bool:
+    import httpx2
+
+    return isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout)
+
+
 class EndpointClient:
     """A client of one endpoint. One instance a command: budget and rate are the command's."""
 
-    def __init__(self, config: EndpointConfig, section: str = "llm") -> None:
+    def __init__(self, config: EndpointConfig, section: str = "llm", calls: bool = True) -> None:
+        """Reads the key and the prices; an instance without `calls` is for estimates, and needs no key.
+
+        Raises:
+            ConfigError: a package, the key or a price is missing.
+        """
         missing = [name for name in ("openai", "httpx2", "tenacity", "aiolimiter") if importlib.util.find_spec(name) is None]
         if missing:
             raise ConfigError(f"{section}: an endpoint needs {', '.join(missing)}; run: pip install 'paras2s[judge]'")
         self.config, self.section = config, section
         self.budget = Budget(config.budget_usd)
+        self._failures = Failures()
         self.price = load_prices(config.prices).models.get(config.model)
         self._key = os.environ.get(config.api_key_env, "")
-        if not self._key and urlparse(config.base_url).hostname not in LOOPBACK:
-            raise ConfigError(
-                f"{section}.api_key_env: set {config.api_key_env} in the environment; {config.base_url} needs a key"
-            )
+        if calls:
+            self.require_key()
         if config.budget_usd is not None and self.price is None:
             raise ConfigError(
                 f"{section}.budget_usd: no price is known for {config.model}; add it to a table and give it as {section}.prices"
             )
+
+    def require_key(self) -> None:
+        """Refuses to call an endpoint elsewhere without a key.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not self._key and urlparse(self.config.base_url).hostname not in LOOPBACK:
+            variable, url = self.config.api_key_env, self.config.base_url
+            raise ConfigError(f"{self.section}.api_key_env: set {variable} in the environment; {url} needs a key")
 
     async def run_all(self, indices: Sequence[int], work: Callable[[Session, int], Awaitable[None]]) -> None:
         """Runs `work` on every index, as many at once as `concurrency` allows."""
@@ -262,7 +360,8 @@ class EndpointClient:
                 await work(session, index)
 
         if indices:
-            async with Session(self.config, self._key) as session:
+            self.require_key()
+            async with Session(self.config, self._key, self._failures) as session:
                 # Twice as many workers as slots: while one backs off, another one uses its slot.
                 await asyncio.gather(*(worker(session) for _ in range(2 * self.config.concurrency)))
 
@@ -275,15 +374,14 @@ class EndpointClient:
         """Makes one call with its attempts. `most_usd` is the most it may cost (None: unknown), `cost_of` its actual cost.
 
         Raises:
-            JudgeError: refused for good, or all attempts failed. BudgetError: it may cost more than is left.
+            JudgeError: refused for good, or all attempts failed. BudgetError: it may cost more than is left, or (an
+                EndpointError) too many calls before it failed alike.
         """
         import tenacity
 
         if most_usd is None and self.config.budget_usd is not None:
             raise JudgeError(f"{self.section}.budget_usd: {self.config.model} has no price for its audio; add it to a table")
-        reserved_usd = most_usd or 0.0
-        await self._reserve(reserved_usd)
-        cost_usd, started = 0.0, time.perf_counter()
+        started = time.perf_counter()
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self.config.max_attempts),
             wait=self._wait,
@@ -293,16 +391,36 @@ class EndpointClient:
         try:
             async for attempt in attempts:
                 with attempt:
-                    value = await attempt_once()
+                    value = await self._attempt(attempt_once, most_usd or 0.0, cost_of)
                     number = attempt.retry_state.attempt_number
         except CallError as error:
+            self._failures.add(error)
             raise JudgeError(str(error)) from None
-        else:
-            paid = cost_of(value)
-            cost_usd = reserved_usd if paid is None else paid
-        finally:
-            self.budget.settle(reserved_usd, cost_usd)
+        self._failures.clear()
         return CallResult(value, number, time.perf_counter() - started)
+
+    async def _attempt(
+        self, attempt_once: Callable[[], Awaitable[Value]], most_usd: float, cost_of: Callable[[Value], float | None]
+    ) -> Value:
+        """Makes one attempt and books it: a failed one may have been paid for, and so the next needs room in the budget.
+
+        Raises:
+            CallError: it failed. BudgetError: it may cost more than is left, or the endpoint has failed too often.
+        """
+        await self._reserve(most_usd)
+        cost_usd: float | None = None
+        try:
+            value = await attempt_once()
+            cost_usd = cost_of(value)
+        except CallError as error:
+            cost_usd = error.cost_usd
+            raise
+        except EndpointError:
+            cost_usd = 0.0
+            raise
+        finally:
+            self.budget.settle(most_usd, cost_usd)
+        return value
 
     async def _reserve(self, most_usd: float) -> None:
         """Reserves the most a call may cost; waits while pending calls may still release some of the budget.

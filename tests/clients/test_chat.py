@@ -5,7 +5,7 @@ import json
 import time
 
 import pytest
-from tiny.endpoint import Cut, Fail, Hang, Raw, Say, ScriptedEndpoint
+from tiny.endpoint import Cut, Drip, Fail, Hang, Raw, Say, ScriptedEndpoint
 
 from paras2s.clients.chat import (
     Audio,
@@ -20,7 +20,9 @@ from paras2s.clients.chat import (
 )
 from paras2s.clients.endpoint import Budget, Price, load_prices, retry_after_s, wait_s
 from paras2s.configs.schema.endpoints import LLMConfig
-from paras2s.errors import BudgetError, ConfigError, JudgeError
+from paras2s.data_gen.tts.signal_voice import signal_voice
+from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError
+from paras2s.reward.judges.registry import load_judge_config, open_judge
 from paras2s.utils.cache import JsonCache, key_of
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
@@ -74,6 +76,51 @@ def test_a_hanging_call_is_given_up_and_tried_again():
     with ScriptedEndpoint(lambda request, number: Hang() if number == 0 else Say("at last")) as server:
         reply = client_for(server, timeout_s=0.3).complete_all([ask()])[0]
     assert (reply.text, reply.attempts) == ("at last", 2)
+
+
+def test_the_timeout_is_a_deadline_of_a_dripping_server_too():
+    """The HTTP client's own timeout is of every read, each of which brings a byte."""
+    with ScriptedEndpoint(lambda request, number: Drip()) as server:
+        started = time.perf_counter()
+        found = client_for(server, timeout_s=0.3, max_attempts=2).complete_all([ask()])[0]
+        assert time.perf_counter() - started < 5.0
+    assert isinstance(found, JudgeError)
+    assert "no reply within 0.3 s" in str(found)
+
+
+def test_a_refused_key_stops_after_a_few_calls_and_not_after_all():
+    """300 calls used to be made. 5 in a row stop it; up to 8 run at once, and those under way are let finish."""
+    with ScriptedEndpoint(lambda request, number: Fail(401, f"wrong key {number}")) as server:
+        found = client_for(server, concurrency=8).complete_all([ask(str(n)) for n in range(300)])
+        assert len(server.requests) <= 5 + 7
+    stopped = [one for one in found if isinstance(one, EndpointError)]
+    assert len(found) == 300
+    assert len(stopped) == 300 - len(server.requests)
+    assert "5 calls in a row failed alike" in str(stopped[-1])
+    assert "HTTP 401: " in str(stopped[-1])
+
+
+def test_a_dead_server_stops_too():
+    with ScriptedEndpoint(echo) as server:
+        client = client_for(server, max_attempts=2, concurrency=2)
+    found = client.complete_all([ask(str(n)) for n in range(100)])
+    assert sum(isinstance(one, EndpointError) for one in found) >= 100 - 5 - 4
+    assert client.calls <= 2 * (5 + 4)
+    assert (client.spent_usd, client.unreported_usd) == (0.0, 0.0)
+
+
+def test_refusals_that_differ_or_end_stop_nothing():
+    def answer(request, number):
+        return echo(request, number) if number % 20 == 19 else Fail(400, "too long" if number % 2 else f"bad {number}")
+
+    with ScriptedEndpoint(answer) as server:
+        found = client_for(server, concurrency=1).complete_all([ask(str(n)) for n in range(60)])
+        assert len(server.requests) == 60
+    assert sum(isinstance(one, Reply) for one in found) == 3
+    with ScriptedEndpoint(lambda request, number: Fail(400, "no such field")) as server:
+        found = client_for(server, concurrency=1).complete_all([ask(str(n)) for n in range(60)])
+        assert len(server.requests) == 20
+    assert isinstance(found[-1], EndpointError)
 
 
 def test_a_retry_after_is_waited_for():
@@ -136,6 +183,26 @@ def test_a_key_changes_with_everything_that_changes_a_reply(changes):
     config, other = LLMConfig(), LLMConfig(**changes)
     assert request_key(config, ask()) != request_key(other, ask())
     assert request_key(config, ask()) == request_key(LLMConfig(concurrency=3, budget_usd=1.0, timeout_s=1.0), ask())
+
+
+def test_effort_and_extra_fields_are_sent_and_change_the_key():
+    extra = {"google": {"thinking_config": {"thinking_budget": 128}}}
+    with ScriptedEndpoint(echo) as server:
+        client_for(server, reasoning_effort="low", extra_body=extra).complete_all([ask()])
+        client_for(server).complete_all([ask()])
+        sent, plain = server.requests
+    assert (sent["reasoning_effort"], sent["google"]) == ("low", extra["google"])
+    assert not {"reasoning_effort", "google"} & set(plain)
+    keys = {request_key(LLMConfig(**one), ask()) for one in ({}, {"reasoning_effort": "low"}, {"extra_body": extra})}
+    assert len(keys) == 3
+    for field in ("model", "max_completion_tokens", "n"):
+        with pytest.raises(ValueError, match=f"{field} is set by a key of its own"):
+            LLMConfig(extra_body={field: 2})
+
+
+def test_a_thinking_models_judge_has_room_for_its_thoughts():
+    for name in ("trace_paper", "audiojudge_gemini"):
+        assert load_judge_config(name).llm.max_output_tokens == 16_384
 
 
 def test_a_key_changes_with_text_role_audio_and_schema():
@@ -278,10 +345,18 @@ def test_a_key_is_sent_and_seen_nowhere_else(monkeypatch, tmp_path):
     assert key not in json.dumps(client.config.model_dump(mode="json"))
 
 
-def test_a_key_must_be_there_for_a_remote_endpoint(monkeypatch):
+def test_a_key_must_be_there_for_a_remote_endpoint_and_for_no_estimate(monkeypatch, tmp_path):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set OPENAI_API_KEY in the environment"):
         LLMClient(LLMConfig())
+    estimates = LLMClient(LLMConfig(), calls=False)
+    assert estimates.estimate([ask()]).calls == 1
+    with pytest.raises(ConfigError, match="set OPENAI_API_KEY in the environment"):
+        estimates.complete_all([ask()])
+    assert open_judge("audiojudge", {"cache_dir": str(tmp_path)}, voice=signal_voice(), calls=False).client.calls == 0
+    for name in ("audiojudge", "trace"):
+        with pytest.raises(ConfigError, match="set OPENAI_API_KEY in the environment"):
+            open_judge(name, {"cache_dir": str(tmp_path)}, voice=signal_voice())
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_systems_meet_a_reference_and_their_verdicts_can_be_ranked(speech):
     with ScriptedEndpoint(answer) as server:
         words = ("bench", "systems", "asked", *systems, "--reference", "middle", "--out", "v.csv", "--cache-dir", "cache")
         more = ("-s", f"llm.base_url={server.base_url}", "-s", "llm.max_attempts=1", "-s", "tasks=[standard]")
-        found = json.loads(paras2s(*words, *more, "--json", cwd=speech).stdout)
+        found = json.loads(paras2s(*words, *more, "--json", cwd=speech, status=1).stdout)
         assert (found["judged"], found["unscored"], found["asked"]) == (4, 2, 4)
         other = paras2s(*words, *more, "-s", "llm.model=another", cwd=speech, status=2)
         assert "holds verdicts of listens:gpt-audio" in other.stderr

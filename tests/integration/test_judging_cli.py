@@ -71,23 +71,24 @@ def bench(folder, server, *more, status=0):
 def test_a_judge_that_says_what_people_say_is_right_on_all_it_could_hear(suite):
     folder, rows = suite
     with ScriptedEndpoint(oracle_for(rows)) as server:
-        found = json.loads(bench(folder, server, "--json").stdout)["judges"]
+        found = json.loads(bench(folder, server, "--json", status=1).stdout)["judges"]
         assert len(server.requests) == 5
-        again = json.loads(bench(folder, server, "--json").stdout)["judges"]
+        again = json.loads(bench(folder, server, "--json", status=1).stdout)["judges"]
         assert len(server.requests) == 5
     for reports in (found, again):
         assert all(report["cost"].pop("local_hours") < 0.01 for report in reports.values())
     assert found == again
     (path, report), *_ = found.items()
-    assert re.fullmatch(r"runs/speakbench/audio-gpt-audio-1-[0-9a-f]{8}\.jsonl", path)
+    assert re.fullmatch(r"runs/speakbench/audio-gpt-audio-2-[0-9a-f]{8}\.jsonl", path)
     assert (report["n_scored"], report["n_pairs"]) == (5, 6)
     assert report["overall"]["accuracy_4"]["value"] == 1.0
     assert report["dimensions"]["content"] | {"low": 1, "high": 1} == {"value": 1, "low": 1, "high": 1, "n": 5, "n_asked": 6}
     assert list(report["unscored"].values()) == [1]
     assert "4/a.wav: no such file" in next(iter(report["unscored"]))
     assert report["majority"]["overall"] == {"label": "1", "accuracy": 0.5}
-    assert report["cost"]["text_in_tokens"] == 500
-    assert report["cost"]["api_usd"] == pytest.approx(5 * (100 * 2.5 + 20 * 10) / 1e6)
+    # The endpoint does not count audio: two clips of half a second are 10 of the 100 tokens.
+    assert (report["cost"]["text_in_tokens"], report["cost"]["audio_in_tokens"]) == (450, 50)
+    assert report["cost"]["api_usd"] == pytest.approx(5 * (90 * 2.5 + 10 * 32 + 20 * 10) / 1e6)
 
 
 def test_recorded_verdicts_are_scored_and_compared_without_a_call(suite):
@@ -125,9 +126,28 @@ def test_an_estimate_makes_no_call_and_a_budget_stops_and_goes_on(suite):
         assert "the budget of" in stopped.stderr
         paid = len(server.requests)
         assert 0 < paid < 5
-        full = json.loads(bench(folder, server, "--json").stdout)["judges"]
+        full = json.loads(bench(folder, server, "--json", status=1).stdout)["judges"]
         assert len(server.requests) == 5
     assert next(iter(full.values()))["n_scored"] == 5
+
+
+def test_a_limit_keeps_other_verdicts_and_a_retry_judges_the_unscored_alone(suite):
+    folder, rows = suite
+    readable = oracle_for(rows)
+    with ScriptedEndpoint(lambda sent, n: Say("Hm.") if '"words": "3"' in said(sent) else readable(sent, n)) as server:
+        bench(folder, server, "--out", "v.jsonl", status=1)
+        bench(folder, server, "--out", "v.jsonl", "--limit", "2")
+        there = [json.loads(line) for line in (folder / "v.jsonl").read_text().splitlines()]
+        assert [(row["index"], row.get("labels") is not None) for row in there] == [
+            (index, index not in (3, 4)) for index in range(6)
+        ]
+        server.answer = readable
+        (folder / "runs").rename(folder / "elsewhere")
+        before = len(server.requests)
+        found = json.loads(bench(folder, server, "--out", "v.jsonl", "--retry-unscored", "--json", status=1).stdout)
+        # Without the replies that were kept, every pair would be a call again.
+        assert len(server.requests) == before + 1
+    assert found["judges"]["v.jsonl"]["n_scored"] == 5
 
 
 def test_another_judges_verdicts_are_not_overwritten(suite):
@@ -151,7 +171,7 @@ def test_failing_calls_are_unscored_with_their_reason(suite):
     folder, rows = suite
     answer = oracle_for(rows)
     with ScriptedEndpoint(lambda sent, n: Fail(400, "too loud") if '"0"' in said(sent) else answer(sent, n)) as server:
-        report = next(iter(json.loads(bench(folder, server, "--json").stdout)["judges"].values()))
+        report = next(iter(json.loads(bench(folder, server, "--json", status=1).stdout)["judges"].values()))
     assert report["n_scored"] == 4
     assert any("too loud" in reason for reason in report["unscored"])
 

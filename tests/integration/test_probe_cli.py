@@ -16,6 +16,7 @@ from tiny.endpoint import Say, ScriptedEndpoint, said
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, write_clip
+from paras2s.bench.bias import run as probe_run
 from paras2s.bench.bias.judges import CachedScores, Probed
 from paras2s.bench.bias.perturbations import CONTROL_DB, SNRS_DB, ProbePair
 from paras2s.bench.bias.report import margin_text, sentence
@@ -254,6 +255,22 @@ def test_a_budget_that_ends_leaves_what_was_judged(pairs):
     assert judge.stopped == "the budget of 1 USD is spent"
     assert (found["position"].n_asked, found["position"].n_scored) == (12, 2)
     assert found["position"].unscored == {"not asked: the budget ended before it": 10}
+
+
+def test_a_probe_that_is_killed_leaves_what_was_judged(pairs, monkeypatch):
+    class Killed(ScriptedJudge):
+        def compare_batch(self, batch, on_progress=None):
+            if len(saved) == 2:
+                raise KeyboardInterrupt
+            return super().compare_batch(batch, on_progress)
+
+    saved = []
+    monkeypatch.setattr(probe_run, "CHUNK_COMPARISONS", 5)
+    plan = make_plan(pairs, ["position"], 0)
+    with pytest.raises(KeyboardInterrupt):
+        probe_judge(Probed("scripted", Killed(lambda pair: "1"), "1"), plan, lambda done, total: None, saved.append)
+    assert [len(rows) for rows in saved] == [5, 10]
+    assert all(row["label"] == "1" for row in saved[-1])
 
 
 def test_a_judge_of_single_answers_is_stable_by_construction_and_remembers(pairs):

@@ -5,6 +5,8 @@ Not covered: how well a real model judges, which needs a key.
 
 import json
 import re
+import time
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tiny.endpoint import Cut, Fail, Say, ScriptedEndpoint, said
 from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word
 from paras2s.audio.clip import Clip, encode_clip, read_clip
-from paras2s.clients.chat import LLMClient
+from paras2s.clients.chat import LLMClient, request_key
 from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges.base import Exchange, Pair, Utterance
@@ -180,10 +182,64 @@ def test_a_hostile_answer_does_not_move_a_score(spoken, attack):
     assert verdict.score == 2.0
 
 
-def test_a_quoted_verdict_before_the_real_one_does_not_bind():
-    quoted = {"content": "1", "voice_quality": "1", "paralinguistics": "1"}
-    text = f"The answer says {json.dumps(quoted)}, which is no verdict of mine.\n{json.dumps(VERDICT)}\nThat is all."
-    assert read_pair(text)[0]["paralinguistics"] == "2"
+@pytest.mark.parametrize("quoted_first", [True, False])
+def test_a_quoted_verdict_that_differs_leaves_no_verdict(quoted_first):
+    """Which of the two is the judge's own cannot be told from the text."""
+    quoted = json.dumps({"content": "1", "voice_quality": "1", "paralinguistics": "1"})
+    both = (quoted, json.dumps(VERDICT)) if quoted_first else (json.dumps(VERDICT), quoted)
+    with pytest.raises(JudgeError, match=r"verdicts that differ: (1, both_good|both_good, 1)"):
+        read_pair(f"The answer says {both[0]}, I say\n{both[1]}\nThat is all.")
+    with pytest.raises(JudgeError, match=r"verdicts that differ: 1\.0, 5\.0"):
+        read_score('{"score":1}{"score":5}')
+    with pytest.raises(JudgeError, match="broken beside a whole one"):
+        read_score('{"reasoning": "it says ", "score": 5}, but", "score": 1} {"reasoning": "", "score": 5}')
+    assert read_score('{"score":4} and again {"reasoning": "x", "score":"4"}') == (4.0, "x")
+
+
+def test_part_of_a_quoted_verdict_that_differs_counts_too():
+    with pytest.raises(JudgeError, match="verdicts that differ: 2, 1"):
+        read_pair('{"content": "2"} ' + json.dumps(VERDICT))
+    for repeated in ('"content": "2", "content": "1"', '"prediction_content": "2", "content": "1"'):
+        with pytest.raises(JudgeError, match="broken beside a whole one"):
+            read_pair("{" + repeated + ', "voice_quality": "1", "paralinguistics": "1"}')
+
+
+def test_an_object_of_reasons_that_was_cut_off_around_it_is_no_verdict():
+    reasons = json.dumps({"content": "1", "voice_quality": "1", "paralinguistics": "1"})
+    with pytest.raises(JudgeError, match="broken beside a whole one"):
+        read_pair('{"reasoning": ' + reasons)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({**VERDICT, "reasoning": {"content": "1 is right", "voice_quality": "both", "paralinguistics": "2 hears"}}),
+        '<think>The "content": label is 1, so {"content": "1"}</think>' + json.dumps(VERDICT),
+        "<think>\nperhaps " + json.dumps({**VERDICT, "content": "2"}) + "\n</think>\n" + json.dumps(VERDICT),
+        'My "content" label is plain. ' + json.dumps(VERDICT),
+        json.dumps({**VERDICT, "content": "1 ", "voice_quality": "Both_Good"}),
+        json.dumps({**VERDICT, "voice_quality": "both-good"}),
+        json.dumps({**VERDICT, "voice_quality": " BOTH GOOD"}),
+    ],
+)
+def test_well_formed_verdicts_are_read(text):
+    assert read_pair(text)[0] == {"content": "1", "voice_quality": "both_good", "paralinguistics": "2"}
+
+
+def test_thoughts_without_an_end_hold_no_verdict():
+    with pytest.raises(JudgeError, match="no JSON object with a score"):
+        read_score('<think>It might be {"score": 4}')
+    with pytest.raises(JudgeError, match="verdicts that differ"):
+        read_score('<think>It says "</think> {"score": 5}"</think>{"score": 1}')
+
+
+@pytest.mark.parametrize("text", ["{" * 3_000_000, '{"a":' * 600_000, '{"a' * 1_000_000])
+def test_a_reply_of_many_braces_is_refused_at_once(text):
+    """Each brace used to be searched for its end, and counted from the head of the text: minutes for 6 MB."""
+    started = time.perf_counter()
+    with pytest.raises(JudgeError, match="holds no JSON object"):
+        read_score(text)
+    assert time.perf_counter() - started < 5.0
 
 
 def test_data_cannot_hold_a_delimiter_or_a_line_break():
@@ -202,7 +258,7 @@ def test_data_cannot_hold_a_delimiter_or_a_line_break():
         json.dumps(VERDICT),
         f"```json\n{json.dumps(VERDICT, indent=2)}\n```",
         f"Well, let me think {{not json}}. {json.dumps(VERDICT)} Done.",
-        f"{json.dumps({**VERDICT, 'content': '2'})}\nOn reflection:\n{json.dumps(VERDICT)}",
+        f"{json.dumps(VERDICT)}\nOn reflection still:\n{json.dumps(VERDICT)}",
         json.dumps({"reasoning": "because", "content": 1, "voice_quality": "both_good", "instruction_following_audio": 2}),
         json.dumps(
             {"prediction_content": "1", "prediction_vq": "both_good", "prediction_para": "2", "reasoning": {"content": "x"}}
@@ -382,3 +438,27 @@ def test_real_speech_through_the_full_judge_and_again_from_the_cache(tmp_path):
     assert len(properties["Full_Loudness_Contour_LUFS"]) == 20
     assert 60 < properties["Speech_Rate_WPM"] < 300
     assert 2 < shown["first"]["agent_audio_quality"]["DNSMOS_Personalized_Overall_Quality"] < 5
+
+
+def test_only_replies_that_can_be_read_are_kept_for_another_run(spoken, tmp_path):
+    """Two of five replies hold no verdict. A second run used to make no call, so that they stayed unscored for ever."""
+    bad = {"Two", "Four"}
+
+    def answer(sent, number):
+        return Say("Both are fine." if any(word in said(sent) for word in bad) else json.dumps(VERDICT))
+
+    words = ["One", "Two", "Three", "Four", "Five"]
+    pairs = [Pair(Utterance(text="Count."), spoken(word, 10 + n), spoken("Six", 20)) for n, word in enumerate(words)]
+    with ScriptedEndpoint(answer) as server:
+        first = judge_for(server, kept=JsonCache(tmp_path / "a.sqlite")).label_pairs(pairs)
+        assert [isinstance(one, Unscored) for one in first] == [False, True, False, True, False]
+        bad.clear()
+        again = judge_for(server, kept=JsonCache(tmp_path / "a.sqlite"))
+        assert all(isinstance(one, PairVerdict) for one in again.label_pairs(pairs))
+        assert again.client.calls == 2
+        # An older version kept unreadable ones.
+        cache = JsonCache(tmp_path / "b.sqlite")
+        request = again.pair_requests(pairs[:1])[0][0]
+        reply = again.client.complete_all([request])[0]
+        cache.put_many({request_key(again.config.llm, request): asdict(replace(reply, text="none"))})
+        assert isinstance(judge_for(server, kept=cache).label_pairs(pairs[:1])[0], PairVerdict)

@@ -46,11 +46,15 @@ class Hang:
     """No answer until the client gives up."""
 
 
+class Drip:
+    """A body that comes a byte at a time, without end."""
+
+
 class Cut:
     """The connection ends in the middle of the body."""
 
 
-Behaviour = Say | Fail | Raw | Hang | Cut
+Behaviour = Say | Fail | Raw | Hang | Drip | Cut
 
 
 class ScriptedEndpoint:
@@ -121,6 +125,12 @@ class ScriptedEndpoint:
         if isinstance(behaviour, Hang):
             await self._stop.wait()
             return web.Response(status=503)
+        if isinstance(behaviour, Drip):
+            response = web.StreamResponse(headers={"Content-Length": "1000", "Content-Type": "application/json"})
+            await response.prepare(request)
+            while not self._stop.is_set():
+                await response.write(b" ")
+                await asyncio.sleep(0.02)
         if isinstance(behaviour, Cut):
             response = web.StreamResponse(headers={"Content-Length": "1000", "Content-Type": "application/json"})
             await response.prepare(request)

@@ -61,7 +61,7 @@ class Probed:
     client: LLMClient | None = None
 
 
-def open_probed(name: str, options: ProbeOptions) -> list[Probed]:
+def open_probed(name: str, options: ProbeOptions, calls: bool = True) -> list[Probed]:
     """Opens the judges of a name: one, or one for each task of an audio judge. Each judges one order of a pair at a time.
 
     Raises:
@@ -76,14 +76,15 @@ def open_probed(name: str, options: ProbeOptions) -> list[Probed]:
             raise ConfigError("--run: the reward model needs a run's folder that holds one")
         source = run
     tone = options.tone or (run / "data" / "tone_agent.json" if run else None)
-    calls = kind in ("llm", "audio")
+    has_config = kind in ("llm", "audio")
     judges = open_judges(
         source,
-        dict(options.overrides) if calls else None,
-        both_orders=False if calls else None,
+        dict(options.overrides) if has_config else None,
+        both_orders=False if has_config else None,
         tone=tone,
         voice=signal_voice(),
         encoder=RunClipEncoder,
+        calls=calls,
     )
     return [_probed(name, judge) for judge in judges]
 

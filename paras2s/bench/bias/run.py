@@ -232,9 +232,15 @@ class Judged:
 
 
 def run_comparisons(
-    judge: Judge, comparisons: Sequence[Comparison], on_progress: Progress
+    judge: Judge,
+    comparisons: Sequence[Comparison],
+    on_progress: Progress,
+    save: Callable[[Mapping[Comparison, Judged]], None] = lambda found: None,
 ) -> tuple[dict[Comparison, Judged], BudgetError | None]:
-    """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored."""
+    """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored.
+
+    `save` is given what was found so far, after every chunk.
+    """
     found: dict[Comparison, Judged] = {}
     for start in range(0, len(comparisons), CHUNK_COMPARISONS):
         part = comparisons[start : start + CHUNK_COMPARISONS]
@@ -254,6 +260,7 @@ def run_comparisons(
                 stopped = stopped or preferred
             else:
                 found[comparison] = _judged(preferred, scores)
+        save(found)
         on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
         if stopped:
             missing = Judged(Unscored(judge.name, NOT_REACHED))
@@ -290,13 +297,21 @@ def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | N
 
 
 def probe_judge(
-    probed: Probed, plan: Plan, on_progress: Progress
+    probed: Probed,
+    plan: Plan,
+    on_progress: Progress,
+    save: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
 ) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
-    """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did."""
+    """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did.
+
+    `save` is given the rows so far, after every chunk.
+    """
     planned = {name: plan_trials(name, plan, probed) for name in plan.only}
     comparisons = _comparisons(planned.values(), probed.judge.scores_alone)
     spent = _Spending(probed)
-    found, stopped = run_comparisons(probed.judge, comparisons, on_progress)
+    found, stopped = run_comparisons(
+        probed.judge, comparisons, on_progress, lambda now: save([_row(probed, *one) for one in now.items()])
+    )
     margin = _margin(planned, found)
     if probed.judge.scores_alone:
         found = {comparison: _within(one, margin or 0.0) for comparison, one in found.items()}
@@ -480,7 +495,7 @@ def report_of(options: ProbeOptions, plan: Plan, available: int, judges: Sequenc
 
 
 def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
-    """Probe every judge and write probe.json, probe.html and comparisons.jsonl, anew after each judge.
+    """Probe every judge and write probe.json and probe.html anew after each judge, comparisons.jsonl after every chunk.
 
     Where a budget ends, what was judged until then is written, and the error is given back.
 
@@ -493,9 +508,13 @@ def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -
     judges: list[JudgeProbes] = []
     rows: list[dict[str, Any]] = []
     report = report_of(options, plan, available, judges)
+
+    def save(now: list[dict[str, Any]]) -> None:
+        write_jsonl(out / "comparisons.jsonl", [*rows, *now])
+
     for probed in opened:
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
-            found, more, stopped = probe_judge(probed, plan, bar.at)
+            found, more, stopped = probe_judge(probed, plan, bar.at, save)
         judges.append(found)
         rows += more
         report = report_of(options, plan, available, judges)
@@ -511,7 +530,7 @@ def estimate_probes(options: ProbeOptions, bar_of: Callable[[str], Any]) -> list
     pairs, _ = source_pairs(options)
     plan = make_plan(pairs, options.only, options.seed)
     found = []
-    for probed in (one for name in options.judges for one in open_probed(name, options)):
+    for probed in (one for name in options.judges for one in open_probed(name, options, calls=False)):
         planned = [plan_trials(name, plan, probed) for name in plan.only]
         comparisons = _comparisons(planned, probed.judge.scores_alone)
         row: dict[str, Any] = {"judge": probed.judge.name, "task": probed.task, "comparisons": len(comparisons)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,6 +59,7 @@ class DetectionOptions:
     seed: int | None = None
     out: Path | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
+    retry_unscored: bool = False
 
     @property
     def judges_now(self) -> bool:
@@ -103,11 +104,15 @@ class DetectionEstimate:
 
 @dataclass(frozen=True)
 class DetectionResult:
-    """The report, a line on what judging took ("" where nothing was judged), and the error if a budget ended it."""
+    """The report, a line on what judging took ("" where nothing was judged), and the error if a budget ended it.
+
+    `unscored` counts the pairs that were to be judged now and have no verdict.
+    """
 
     report: dict[str, Any]
     note: str
     stopped: BudgetError | None
+    unscored: int = 0
 
 
 def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionResult:
@@ -119,11 +124,12 @@ def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> D
     options.check(estimate=False)
     suite, loaded = _load(options)
     recorded = {str(path): load_rows(path, suite) for path in options.verdicts}
-    note, stopped = "", None
+    note, stopped, unscored = "", None, 0
     if options.judges_now:
         path, note, stopped = _judge_suite(options, suite, loaded.pairs, console, quiet)
-        recorded[str(path)] = load_rows(path, suite)
-    return DetectionResult(detection_report(suite, loaded, recorded), note, stopped)
+        recorded[str(path)] = rows = load_rows(path, suite)
+        unscored = sum(pair.id not in rows or not rows[pair.id].label for pair in loaded.pairs)
+    return DetectionResult(detection_report(suite, loaded, recorded), note, stopped, unscored)
 
 
 def estimate_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionEstimate:
@@ -134,7 +140,7 @@ def estimate_detection(options: DetectionOptions, console: Console, quiet: bool)
     """
     options.check(estimate=True)
     suite, loaded = _load(options)
-    judge = _open(options, suite)
+    judge = _open(options, suite, calls=False)
     if not isinstance(judge, AudioJudge):
         raise ConfigError("--estimate: a baseline calls nobody; leave it out")
     with progress_bar(console, "pairs read", len(loaded.pairs), quiet=quiet) as bar:
@@ -148,7 +154,7 @@ def _load(options: DetectionOptions) -> tuple[DetectSuite, Loaded]:
     return suite, replace(loaded, pairs=loaded.pairs[: options.limit])
 
 
-def _open(options: DetectionOptions, suite: DetectSuite) -> AudioJudge | Baseline:
+def _open(options: DetectionOptions, suite: DetectSuite, calls: bool = True) -> AudioJudge | Baseline:
     if options.baseline is not None:
         baseline = open_baseline(options.baseline, suite, options.overrides)
         if options.pointwise and not baseline.rates:
@@ -157,7 +163,8 @@ def _open(options: DetectionOptions, suite: DetectSuite) -> AudioJudge | Baselin
     if options.pointwise and suite.task != QUALITY:
         raise ConfigError(f"--pointwise: {suite.name} asks for no score of a clip; it is for somos, tmhintq, thaimos")
     task = "mos" if options.pointwise else suite.task
-    return open_audio_judges(options.judge or "detection", options.overrides, tasks=[task], voice=signal_voice())[0]
+    name = options.judge or "detection"
+    return open_audio_judges(name, options.overrides, tasks=[task], voice=signal_voice(), calls=calls)[0]
 
 
 def _judge_suite(
@@ -169,12 +176,15 @@ def _judge_suite(
     own_name = re.sub(r"[^\w.+-]+", "-", f"{judge.name}-{judge.version}{'-pointwise' if options.pointwise else ''}")
     path = options.out or Path("runs/detect") / suite.name / f"{own_name}.jsonl"
     require_same_pairs(path, suite, judge, pairs)
+    there = load_rows(path, suite) if path.is_file() else {}
+    if options.retry_unscored:
+        pairs = [pair for pair in pairs if pair.id not in there or not there[pair.id].label]
     ask = by_clip(judge) if options.pointwise else by_pair(judge)
     with progress_bar(console, "pairs judged", len(pairs), quiet=quiet) as bar:
-        took_s, stopped = judge_pairs(judge.name, ask, pairs, root, path, bar.at)
+        took_s, stopped = judge_pairs(judge.name, ask, pairs, root, path, bar.at, there)
     called = ""
     if isinstance(judge, AudioJudge):
-        called = f"{judge.client.calls} calls, {judge.client.spent_usd:.4f} USD spent now; "
+        called = f"{judge.client.spending()}; "
     return path, f"{took_s:.0f} s; {called}verdicts in {path}", stopped
 
 
@@ -238,16 +248,18 @@ def _scored(pair: DetectPair, first: Verdict | Unscored | BudgetError, second: V
 
 
 def judge_pairs(
-    name: str, judge_chunk: JudgeChunk, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress
-) -> tuple[float, BudgetError | None]:
+    name: str, judge_chunk: JudgeChunk, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress,
+    there: Mapping[str, DetectRow] | None = None,
+) -> tuple[float, BudgetError | None]:  # fmt: skip
     """Judges all pairs and writes their rows; returns seconds taken, and the error if the budget ended first.
 
-    The file is written after every chunk. Replies are cached as they come, so a new start repeats no call.
+    The file is written after every chunk. The verdicts `there` stay in it: those on other pairs, and those that this run does
+    not reach or cannot give again. Replies are cached as they come, so a new start repeats no call.
 
     Raises:
         BudgetError: the budget ended before the first verdict; a file that is there stays as it is.
     """
-    rows: list[DetectRow] = []
+    rows, judged_now = dict(there or {}), False
     stopped: BudgetError | None = None
     started = time.perf_counter()
     for start in range(0, len(pairs), CHUNK_PAIRS):
@@ -263,11 +275,12 @@ def judge_pairs(
             row = row_of(pair, replace(one, judge=name)) if isinstance(one, Unscored) else next(judged)
             if isinstance(row, BudgetError):
                 stopped = stopped or row
-            else:
-                rows.append(row)
-        if stopped and not any(row.label for row in rows):
+            elif row.label or not (pair.id in rows and rows[pair.id].label):
+                rows[pair.id] = row
+                judged_now = judged_now or row.label is not None
+        if stopped and not judged_now:
             raise stopped
-        write_jsonl(path, (row.model_dump() for row in rows))
+        write_jsonl(path, (row.model_dump() for row in rows.values()))
         on_progress(start + len(chunk), len(pairs))
         if stopped:
             break

@@ -51,6 +51,7 @@ class SuiteOptions:
     limit: int | None
     tone: Path | None
     overrides: dict[str, Any]
+    retry_unscored: bool = False
 
     @property
     def suite(self) -> Suite:
@@ -71,19 +72,24 @@ class SuiteOptions:
             raise ConfigError("--audio: give the folder that holds the labels' audio, or --verdicts, or --oracle")
         return self.audio
 
-    def open_judge(self) -> LLMJudge:
-        """The judge, in both orders where the options say so."""
-        return open_llm_judge(self.judge, self.overrides, both_orders=True if self.both_orders else None, tone=self.tone)
+    def open_judge(self, calls: bool = True) -> LLMJudge:
+        """The judge, in both orders where the options say so; without `calls` for an estimate."""
+        both = True if self.both_orders else None
+        return open_llm_judge(self.judge, self.overrides, both_orders=both, tone=self.tone, calls=calls)
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Reports by verdict file, comparisons of every two, a line on what judging took, and the error if a budget ended it."""
+    """Reports by verdict file, comparisons of every two, a line on what judging took, and the error if a budget ended it.
+
+    `unscored` counts the pairs that were to be judged now and have no verdict.
+    """
 
     judges: dict[str, Any]
     comparisons: dict[str, Any]
     note: str
     stopped: BudgetError | None
+    unscored: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The reports and comparisons."""
@@ -123,7 +129,8 @@ def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResu
         f"{first} - {second}": comparison_report(pairs, loaded[first], loaded[second], rule)
         for first, second in combinations(loaded, 2)
     }
-    return SuiteResult(reports, comparisons, note, stopped)
+    unscored = 0 if options.verdicts else len(_without_verdict(paths[0], pairs))
+    return SuiteResult(reports, comparisons, note, stopped, unscored)
 
 
 def _judge_now(
@@ -132,10 +139,11 @@ def _judge_now(
     root, judge = options.audio_root(), options.open_judge()
     own_name = f"{judge.name}-{judge.version}".replace(":", "-").replace("/", "-")
     path = options.out or Path("runs") / options.name / f"{own_name}.jsonl"
+    if options.retry_unscored:
+        pairs = _without_verdict(path, pairs)
     with progress_bar(console, "pairs judged", len(pairs), quiet=quiet) as bar:
         took_s, stopped = judge_suite(judge, pairs, root, path, bar.at)
-    client = judge.client
-    return path, f"{client.calls} calls in {took_s:.0f} s, {client.spent_usd:.4f} USD spent now; verdicts in {path}", stopped
+    return path, f"{took_s:.0f} s; {judge.client.spending()}; verdicts in {path}", stopped
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ class SuiteEstimate:
 
 def estimate(options: SuiteOptions, console: Console, quiet: bool) -> SuiteEstimate:
     """Estimate the cost of judging without a call; clips are measured and cached."""
-    pairs, root, judge = options.load_pairs(), options.audio_root(), options.open_judge()
+    pairs, root, judge = options.load_pairs(), options.audio_root(), options.open_judge(calls=False)
     with progress_bar(console, "pairs read", len(pairs), quiet=quiet) as bar:
         bill, unscored = estimate_suite(judge, pairs, root, bar.at)
     return SuiteEstimate(bill, judge.config.llm.model, unscored, len(pairs))
@@ -173,13 +181,15 @@ def judge_suite(
 ) -> tuple[float, BudgetError | None]:
     """Judge all pairs and write their verdicts; seconds taken, and the error if the budget ended before the pairs did.
 
-    The file is written after every chunk. Replies are cached as they come, so a killed or stopped run repeats no call.
+    The file is written after every chunk. Verdicts that it holds already stay there: those on other pairs, and those that this
+    run does not reach or cannot give again. Replies are cached as they come, so a killed or stopped run repeats no call.
 
     Raises:
         StorageError: the file holds verdicts of another judge, or of another prompt.
     """
     _require_new(path, judge)
-    rows: list[dict[str, Any]] = []
+    there = load_verdicts(path) if path.is_file() else {}
+    rows: dict[int, dict[str, Any]] = {index: row.model_dump(exclude_unset=True) for index, row in there.items()}
     stopped: BudgetError | None = None
     started = time.perf_counter()
     for start in range(0, len(pairs), CHUNK_PAIRS):
@@ -196,13 +206,20 @@ def judge_suite(
         for pair, one in zip(chunk, verdicts, strict=True):
             if isinstance(one, BudgetError):
                 stopped = stopped or one
-            else:
-                rows.append(as_verdict_row(pair.index, one))
-        save_verdicts(path, rows)
+            elif isinstance(one, PairVerdict) or pair.index not in there or there[pair.index].labels is None:
+                rows[pair.index] = as_verdict_row(pair.index, one)
+        save_verdicts(path, [rows[index] for index in sorted(rows)])
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
         if stopped:
             break
     return time.perf_counter() - started, stopped
+
+
+def _without_verdict(path: Path, pairs: Sequence[SuitePair]) -> list[SuitePair]:
+    """The pairs that a file of verdicts lacks or leaves unscored."""
+    rows = load_verdicts(path) if path.is_file() else {}
+    scored = {index for index, row in rows.items() if row.labels is not None}
+    return [pair for pair in pairs if pair.index not in scored]
 
 
 def _require_new(path: Path, judge: LLMJudge) -> None:

@@ -35,6 +35,7 @@ class VerdictRow(BaseModel):
     cost_usd: float | None = None
     latency_s: float | None = None
     local_s: float | None = None
+    cost_estimated: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> VerdictRow:

@@ -98,10 +98,10 @@ class StyleSetOptions:
             chosen = {self.task: chosen[self.task]}
         return OutputSettings(self.systems, chosen, self.out, self.cache_dir, self.turns, self.seed, self.longest_answer_s)
 
-    def open_judges(self, tasks: Sequence[Task]) -> list[OpenJudge]:
+    def open_judges(self, tasks: Sequence[Task], calls: bool = True) -> list[OpenJudge]:
         """The judges for these tasks, at every temperature."""
         overrides = {"cache_dir": str(self.cache_dir)} | self.overrides
-        return open_judges(self.judges or ["styleset"], tasks, _temperatures(self.temperatures), overrides)
+        return open_judges(self.judges or ["styleset"], tasks, _temperatures(self.temperatures), overrides, calls)
 
 
 def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> tuple[dict[str, Any], BudgetError | None]:
@@ -167,7 +167,11 @@ class OpenJudge:
 
 
 def open_judges(
-    specs: Sequence[str], tasks: Sequence[Task], temperatures: Sequence[float], overrides: dict[str, Any]
+    specs: Sequence[str],
+    tasks: Sequence[Task],
+    temperatures: Sequence[float],
+    overrides: dict[str, Any],
+    calls: bool = True,
 ) -> list[OpenJudge]:
     """Every judge for every task at every temperature.
 
@@ -180,7 +184,8 @@ def open_judges(
     for spec in specs:
         for temperature in temperatures or own:
             changed = {} if temperature is None else {"llm.temperature": temperature}
-            opened.append((spec, temperature, open_audio_judges(spec, overrides | changed, tasks=wanted, voice=signal_voice())))
+            judges = open_audio_judges(spec, overrides | changed, tasks=wanted, voice=signal_voice(), calls=calls)
+            opened.append((spec, temperature, judges))
     # Two configs of one model are told apart by their names.
     models = {(judges[0].name, spec) for spec, _, judges in opened}
     shared = {name for name, _ in models if sum(name == other for other, _ in models) > 1}
@@ -237,7 +242,7 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
     options.check(estimate=True)
     _check_recorded(options, [])
     settings = options.settings()
-    judges = options.open_judges(list(settings.items))
+    judges = options.open_judges(list(settings.items), calls=False)
     longest = {
         task: Clip(np.zeros(round(RATE_HZ * length_s), dtype=np.float32), RATE_HZ)
         for task, length_s in (("role_play", LONGEST_S), ("following", settings.longest_answer_s))

@@ -35,7 +35,7 @@ from paras2s.bench.voicebench.metrics import (
 )
 from paras2s.clients.chat import LLMClient, Reply, Request
 from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError
-from paras2s.reward.judges.parsing import ANSWER_SCHEMA, read_as, read_score, require_complete
+from paras2s.reward.judges.parsing import ANSWER_SCHEMA, is_readable, read_as, read_score, require_complete
 from paras2s.reward.judges.prompts import Prompt, read_prompt
 from paras2s.reward.judges.registry import load_llm_judge_config
 from paras2s.types import Unscored
@@ -161,11 +161,15 @@ def score_voicebench(
             values = {"request": item.prompt, "reference": item.reference, "answer": transcript}
             requests[item.id] = Request(prompts[kind].messages(values, {}), schemas[kind])
     if client is not None and requests:
-        replies = client.complete_all(list(requests.values()), on_progress)
+        replies = client.complete_all(list(requests.values()), on_progress, _is_readable)
         for name, reply in zip(requests, replies, strict=True):
             prompt = prompts[SUBSETS[rows[name].subset]]
             rows[name] = _judged(replace(rows[name], judge=client.config.model, prompt_hash=prompt.hash), reply)
     return [rows[item.id] for item in items]
+
+
+def _is_readable(reply: Reply) -> bool:
+    return is_readable(reply, read_score) or is_readable(reply, lambda text: read_as(text, FactVerdict))
 
 
 def _judged(row: VoiceBenchRow, reply: Reply | JudgeError | BudgetError) -> VoiceBenchRow:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from paras2s.configs.schema.base import Section, load_section
+
+# Fields of a request that are set already; several replies to one request, or a streamed one, could not be read.
+OWN_FIELDS = frozenset(
+    ("model", "messages", "temperature", "top_p", "seed", "max_completion_tokens", "reasoning_effort", "response_format")
+) | {"logprobs", "n", "stream"}
 
 
 class ExtractorConfig(Section):
@@ -47,9 +52,20 @@ class LLMConfig(EndpointConfig):
 
     temperature: float | None = Field(0.0, ge=0, description="null: not sent, for models that refuse it")
     top_p: float | None = Field(None, gt=0, le=1, description="nucleus sampling; null: not sent")
-    max_output_tokens: int = Field(2048, ge=1)
+    max_output_tokens: int = Field(2048, ge=1, description="of a reply, a thinking model's thoughts included")
+    reasoning_effort: str | None = Field(
+        None, min_length=1, description="of a thinking model: none, minimal, low, medium, high; null: not sent, the model's own"
+    )
+    extra_body: dict[str, Any] = Field({}, description="more fields of each request, as the endpoint's own manual has them")
     seed: int | None = None
     structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
+
+    @field_validator("extra_body")
+    @classmethod
+    def _no_second_way(cls, extra_body: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OWN_FIELDS & set(extra_body)):
+            raise ValueError(f"{taken[0]} is set by a key of its own, or by the judge")
+        return extra_body
 
 
 class AudioChatConfig(EndpointConfig):

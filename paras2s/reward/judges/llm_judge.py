@@ -20,13 +20,13 @@ from paras2s.reward.blueprint.field_docs import describe_fields
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
 from paras2s.reward.fusion import find_rule, swap, symmetric
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance, preference_of
-from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, read_pair, read_score, require_complete
+from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, is_readable, read_pair, read_score, require_complete
 from paras2s.reward.judges.prompts import load_prompt
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import DIMENSIONS, Blueprint, Label, PairLabel, PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
-VERSION = "1"
+VERSION = "2"
 AUDIO_RATE_HZ = 16_000
 # Rankings and probes know one kind of tie.
 PAIR_LABEL: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}
@@ -64,8 +64,9 @@ class LLMJudge(Judge):
             [extractor.version for extractor in self.extractors],
             self._fields(),
         ]
-        endpoint = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
+        endpoint: list[Any] = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
         endpoint += [llm.top_p] if llm.top_p is not None else []
+        endpoint += [llm.reasoning_effort, llm.extra_body] if llm.reasoning_effort or llm.extra_body else []
         return f"{VERSION}-{key_of([inputs, endpoint])[:8]}"
 
     @property
@@ -98,7 +99,7 @@ class LLMJudge(Judge):
         requests_by_pair = self.pair_requests(pairs)
         local_s = (time.perf_counter() - started) / max(len(pairs), 1)
         requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
-        replies = iter(self.client.complete_all(requests, on_progress))
+        replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_pair)))
         return [
             orders if isinstance(orders, Unscored) else self._pair_verdict([next(replies) for _ in orders], local_s)
             for orders in requests_by_pair
@@ -158,6 +159,7 @@ class LLMJudge(Judge):
             cost_usd=total_usd(replies),
             latency_s=sum(reply.latency_s for reply in replies),
             local_s=local_s,
+            cost_estimated=tokens.audio_estimated,
         )
 
     # Single answers.
@@ -174,7 +176,7 @@ class LLMJudge(Judge):
         """Scores answers from 1 to 5, in order (ParaS2S, appendix I.5)."""
         maybe = self.answer_requests(exchanges)
         requests = [request for request in maybe if isinstance(request, Request)]
-        replies = iter(self.client.complete_all(requests, on_progress))
+        replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_score)))
         return [one if isinstance(one, Unscored) else self._answer_verdict(next(replies)) for one in maybe]
 
     def answer_requests(self, exchanges: Sequence[Exchange]) -> list[Request | Unscored]:
@@ -198,7 +200,10 @@ class LLMJudge(Judge):
         except JudgeError as error:
             return Unscored(self.name, str(error), reply.text)
         prompt_hash, cost_usd = self.answer_prompt.hash, total_usd([reply])
-        return Verdict(self.name, self.version, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s)
+        return Verdict(
+            self.name, self.version, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s,
+            cost_estimated=reply.tokens.audio_estimated,
+        )  # fmt: skip
 
     # The evidence in the prompt.
 

@@ -1,12 +1,14 @@
-"""Parses the replies of judges: the last complete verdict in a reply, or an error.
+"""Parses the replies of judges: the verdict in a reply, or an error.
 
-A reply that is cut off, refuses, names an unknown label or holds no verdict gives no score. It is never guessed at.
+A reply that is cut off, refuses, names an unknown label, or holds no verdict or several that differ gives no score. It is never
+guessed at.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -24,6 +26,15 @@ ALIASES: dict[str, Dimension] = {
     "instruction_following_audio": "paralinguistics",
 }
 SCORES = (1, 2, 3, 4, 5)
+REASONING = "reasoning"
+# Anything else after a brace begins no object.
+OPENING = re.compile(r"\{(?=\s*[\"}])")
+# What a model thinks before it replies; without an end the reply is all thought.
+THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# Broken objects of one reply; each is searched for its end through the rest of the text.
+MAX_BROKEN = 1000
+Parsed = TypeVar("Parsed", bound=BaseModel)
+Value = TypeVar("Value")
 
 PAIR_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -39,17 +50,42 @@ ANSWER_SCHEMA: dict[str, Any] = {
 }
 
 
-def json_objects(text: str) -> Iterator[dict[str, Any]]:
-    """Yields the outermost JSON objects in a text, in order; prose and broken objects are skipped."""
-    decoder, place = json.JSONDecoder(strict=False), 0
-    while (place := text.find("{", place)) >= 0:
-        try:
-            value, place = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError):
-            place += 1
+class JsonObject(dict[str, Any]):
+    """A JSON object of a reply; `repeated` holds the keys that it gives different values."""
+
+    def __init__(self, members: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(members)
+        self.repeated = frozenset(key for key, value in members if self[key] != value)
+
+
+def json_objects(text: str) -> Iterator[JsonObject]:
+    """Yields the outermost JSON objects in a text, in order; prose and broken objects are skipped.
+
+    Raises:
+        JudgeError: too many broken ones, each of which may be as long as the text.
+    """
+    for found in _parts(text):
+        if isinstance(found, JsonObject):
+            yield found
+
+
+def _parts(text: str) -> Iterator[JsonObject | str]:
+    """Yields the outermost JSON objects and the text between them."""
+    decoder, end, broken = json.JSONDecoder(object_pairs_hook=JsonObject, strict=False), 0, 0
+    for opening in OPENING.finditer(text):
+        if opening.start() < end:
             continue
-        if isinstance(value, dict):
-            yield value
+        try:
+            value, after = decoder.raw_decode(text, opening.start())
+        except (ValueError, RecursionError):
+            broken += 1
+            if broken > MAX_BROKEN:
+                raise JudgeError(f"the reply holds no JSON object that can be found: over {MAX_BROKEN} are broken") from None
+            continue
+        yield text[end : opening.start()]
+        yield value
+        end = after
+    yield text[end:]
 
 
 def require_complete(reply: Reply) -> str:
@@ -69,97 +105,117 @@ def require_complete(reply: Reply) -> str:
     return reply.text
 
 
-def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
-    """Reads the labels and the reasoning of the last object with all three dimensions.
+def is_readable(reply: Reply, read: Callable[[str], object]) -> bool:
+    """Returns whether `read` finds a verdict in a reply; only such replies are kept for a later run."""
+    try:
+        read(require_complete(reply))
+    except JudgeError:
+        return False
+    return True
+
+
+def verdict_objects(text: str, keys: Sequence[str], aliases: Mapping[str, str] | None = None) -> list[JsonObject]:
+    """Returns the objects of a reply with any of these keys at their top level, at least one of them with all.
+
+    A model's thoughts at the head of its reply do not count. Where a judge quotes a verdict inside its own and does not escape
+    it, its own is broken and the quoted one is complete: the words of an answer would decide. So one that was begun outside of
+    every object, or a key with two values in one, refuses the reply.
 
     Raises:
-        JudgeError: there is none, or the last one has an unknown label.
+        JudgeError: no object has all keys, or a broken verdict stands beside a whole one.
     """
-    verdicts = [verdict for verdict in map(_by_dimension, json_objects(text)) if verdict]
-    _refuse_broken(text, '"content"', len(verdicts))
-    if not verdicts:
-        raise JudgeError(f"the reply holds no JSON object with {', '.join(DIMENSIONS)}")
-    last = verdicts[-1]
+    names = dict.fromkeys(keys) | {other: None for other, key in (aliases or {}).items() if key in keys}
+    objects: list[JsonObject] = []
+    begun = False
+    pattern = re.compile(rf"""\\?["'](?:{"|".join(map(re.escape, ("reasoning", *names)))})\\?["']\s*:""")
+    for part in _parts(THOUGHTS.sub("", text, count=1)):
+        if isinstance(part, str):
+            begun = begun or pattern.search(part) is not None
+            continue
+        renamed = JsonObject([((aliases or {}).get(key, key), value) for key, value in part.items()])
+        begun = begun or bool((part.repeated | renamed.repeated) & set(names))
+        if any(key in renamed for key in keys):
+            objects.append(renamed)
+    if not any(all(key in one for key in keys) for one in objects):
+        wanted = f"a {keys[0]}" if len(keys) == 1 else ", ".join(keys)
+        raise JudgeError(f"the reply holds no JSON object with {wanted}")
+    if begun:
+        raise JudgeError("the reply holds a verdict that is broken beside a whole one; neither is taken")
+    return objects
+
+
+def agreed(verdicts: Sequence[Value]) -> Value:
+    """Returns the one value of all verdicts of a reply.
+
+    Raises:
+        JudgeError: they differ; a quoted one is not told from the judge's own.
+    """
+    if any(verdict != verdicts[0] for verdict in verdicts):
+        raise JudgeError(f"the reply holds verdicts that differ: {', '.join(map(str, verdicts))}")
+    return verdicts[0]
+
+
+def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
+    """Reads the labels and the reasoning of a comparison in three dimensions.
+
+    Raises:
+        JudgeError: there is no such object, a label is unknown, or several objects differ in a label.
+    """
+    objects = verdict_objects(text, DIMENSIONS, ALIASES)
+    labels = {name: agreed([_label(one[name], name) for one in objects if name in one]) for name in DIMENSIONS}
+    return labels, reasoning_of(objects[-1])
+
+
+def _label(value: Any, name: Dimension) -> Label:
+    # 1 and "1" cannot be taken for anything else, nor can "Both-Good "; True is not 1.
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        folded = str(value).strip().lower().replace("-", "_").replace(" ", "_")
+        if folded in LABELS:
+            return as_label(folded, name)
     try:
-        labels = {name: as_label(_as_text(last[name]), name) for name in DIMENSIONS}
+        return as_label(value, name)
     except DataError as error:
         raise JudgeError(str(error)) from error
-    return labels, reasoning_of(last)
-
-
-def _refuse_broken(text: str, key: str, complete: int) -> None:
-    """Refuses a reply with more verdicts begun than completed.
-
-    Where a judge quotes a verdict inside its own and does not escape it, its own is broken and the quoted one is complete: the
-    words of an answer would decide.
-
-    Raises:
-        JudgeError: there are such.
-    """
-    if 0 < complete < text.count(key):
-        raise JudgeError("the reply holds a verdict that is broken beside a whole one; neither is taken")
-
-
-Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 def read_as(text: str, kind: type[Parsed]) -> Parsed:
-    """Reads the last object of a reply that has all the keys of a model, checked strictly.
+    """Reads the object of a reply that has all the keys of a model, checked strictly.
 
     Raises:
-        JudgeError: there is none, or its values are not what the model allows; names the key.
+        JudgeError: there is none, its values are not what the model allows (names the key), or several objects differ.
     """
     keys = list(kind.model_fields)
-    objects = [one for one in json_objects(text) if all(key in one for key in keys)]
-    _refuse_broken(text, f'"{keys[-1]}"', len(objects))
-    if not objects:
-        raise JudgeError(f"the reply holds no JSON object with {', '.join(keys)}")
+    objects = verdict_objects(text, keys)
+    for key in keys:
+        if key != REASONING:
+            agreed([one[key] for one in objects if key in one])
+    complete = [one for one in objects if all(key in one for key in keys)]
     try:
-        return kind.model_validate(objects[-1], strict=True)
+        return kind.model_validate(complete[-1], strict=True)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise JudgeError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
 
-def objects_with(text: str, key: str) -> list[dict[str, Any]]:
-    """Returns the objects of a reply that have this key, at least one.
-
-    Raises:
-        JudgeError: there is none, or one was begun and is broken.
-    """
-    objects = [one for one in json_objects(text) if key in one]
-    _refuse_broken(text, f'"{key}"', len(objects))
-    if not objects:
-        raise JudgeError(f"the reply holds no JSON object with a {key}")
-    return objects
-
-
-def _by_dimension(verdict: dict[str, Any]) -> dict[str, Any] | None:
-    renamed = {ALIASES.get(key, key): value for key, value in verdict.items()}
-    return renamed if all(name in renamed for name in DIMENSIONS) else None
-
-
-def _as_text(value: Any) -> Any:
-    # 1 and "1" cannot be taken for anything else; True is not 1.
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def reasoning_of(verdict: dict[str, Any]) -> str:
+def reasoning_of(verdict: Mapping[str, Any]) -> str:
     """Returns the reasoning in a verdict's object."""
-    reasoning = verdict.get("reasoning", "")
+    reasoning = verdict.get(REASONING, "")
     return reasoning if isinstance(reasoning, str) else json.dumps(reasoning, ensure_ascii=False)
 
 
 def read_score(text: str) -> tuple[float, str]:
-    """Reads the score and the reasoning of the last object with a score.
+    """Reads a score and its reasoning.
 
     Raises:
-        JudgeError: there is none, or the last one is not a whole number from 1 to 5.
+        JudgeError: there is none, it is not a whole number from 1 to 5, or there are several that differ.
     """
-    verdict = objects_with(text, "score")[-1]
-    score = verdict["score"]
+    objects = verdict_objects(text, ("score",))
+    return agreed([_score(one["score"]) for one in objects]), reasoning_of(objects[-1])
+
+
+def _score(score: Any) -> float:
     if isinstance(score, str) and score.strip() in map(str, SCORES):
         score = int(score)
     if isinstance(score, bool) or score not in SCORES:
         raise JudgeError(f"score: {score!r} is not a whole number from 1 to 5")
-    return float(score), reasoning_of(verdict)
+    return float(score)

@@ -98,6 +98,7 @@ def open_judge(
     tone: ToneClassifier | Path | str | None = None,
     voice: Speak | None = None,
     encoder: MakeEncoder | None = None,
+    calls: bool = True,
 ) -> Judge:
     """Opens a judge. An audio judge with several tasks is opened as their ensemble.
 
@@ -109,6 +110,7 @@ def open_judge(
         tone: a fitted tone classifier, or its file; the rubric and the extractor "tone" need it.
         voice: speaks the signals between clips that an audio judge hears joined.
         encoder: makes the encoder of clips that the reward model of a run needs.
+        calls: whether the judge is to judge; False for an estimate, which needs no key.
 
     Raises:
         ConfigError: no such judge, a wrong setting, or something that this judge needs is missing.
@@ -116,7 +118,9 @@ def open_judge(
     from paras2s.reward.judges.audio_judge.ensemble import combine_tasks
     from paras2s.reward.judges.audio_judge.judge import AudioJudge
 
-    opened = open_judges(name, overrides, tasks=tasks, both_orders=both_orders, tone=tone, voice=voice, encoder=encoder)
+    opened = open_judges(
+        name, overrides, tasks=tasks, both_orders=both_orders, tone=tone, voice=voice, encoder=encoder, calls=calls
+    )
     audio_judges = [judge for judge in opened if isinstance(judge, AudioJudge)]
     return combine_tasks(audio_judges) if audio_judges else opened[0]
 
@@ -130,15 +134,16 @@ def open_judges(
     tone: ToneClassifier | Path | str | None = None,
     voice: Speak | None = None,
     encoder: MakeEncoder | None = None,
+    calls: bool = True,
 ) -> list[Judge]:
     """Opens one judge for each task of an audio judge, and a list of one for every other judge; arguments as `open_judge`."""
     kind = judge_kind(name)
     if kind == "audio":
-        return list(open_audio_judges(name, overrides, tasks=tasks, both_orders=both_orders, voice=voice))
+        return list(open_audio_judges(name, overrides, tasks=tasks, both_orders=both_orders, voice=voice, calls=calls))
     if tasks is not None:
         raise ConfigError(f"tasks: only an audio judge has tasks, and {name} is not one")
     if kind == "llm":
-        return [open_llm_judge(name, overrides, both_orders=both_orders, tone=tone)]
+        return [open_llm_judge(name, overrides, both_orders=both_orders, tone=tone, calls=calls)]
     if overrides:
         raise ConfigError(f"{name}: this judge has no config; leave {next(iter(overrides))} out")
     if kind == "rubric":
@@ -152,6 +157,7 @@ def open_llm_judge(
     *,
     both_orders: bool | None = None,
     tone: ToneClassifier | Path | str | None = None,
+    calls: bool = True,
 ) -> LLMJudge:
     """Opens a judge that reads blueprints or transcripts, or the shipped baseline "audio".
 
@@ -169,7 +175,7 @@ def open_llm_judge(
         # A run without the extractor may have no such file.
         tone = ToneClassifier.load(Path(tone)) if any(one.name == "tone" for one in config.extractors) else None
     cache = JsonCache(config.cache_dir / "judging.sqlite")
-    return LLMJudge(config, LLMClient(config.llm, cache), cache, tone)
+    return LLMJudge(config, LLMClient(config.llm, cache, calls=calls), cache, tone)
 
 
 def open_audio_judges(
@@ -179,6 +185,7 @@ def open_audio_judges(
     tasks: Sequence[str] | None = None,
     both_orders: bool | None = None,
     voice: Speak | None = None,
+    calls: bool = True,
 ) -> list[AudioJudge]:
     """Opens one audio judge for each task; they share endpoint, budget and cache.
 
@@ -190,7 +197,7 @@ def open_audio_judges(
     changed = dict(overrides or {})
     changed |= {} if tasks is None else {"tasks": list(tasks)}
     changed |= {} if both_orders is None else {"both_orders": both_orders}
-    return make_judges(load_audio_judge_config(judge_path(name), changed), voice)
+    return make_judges(load_audio_judge_config(judge_path(name), changed), voice, calls)
 
 
 def _open_rubric(name: str | Path, tone: ToneClassifier | Path | str | None) -> Judge:

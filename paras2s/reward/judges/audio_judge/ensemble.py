@@ -137,6 +137,7 @@ class EnsembleJudge(Judge):
             text_out_tokens=sum(one.text_out_tokens for one in paid),
             cost_usd=sum(costs) if len(costs) == len(every) else None,
             latency_s=sum(one.latency_s for one in paid),
+            cost_estimated=any(one.cost_estimated for one in paid),
         )
 
 

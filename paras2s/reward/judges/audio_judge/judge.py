@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 from paras2s.audio import asr
 from paras2s.audio.asr import transcribe
@@ -22,13 +23,13 @@ from paras2s.reward.judges.audio_judge.messages import LAYOUT_VERSION, Case, Jud
 from paras2s.reward.judges.audio_judge.tasks import find_task, points_of
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance
 from paras2s.reward.judges.llm_judge import total_usd
-from paras2s.reward.judges.parsing import require_complete
+from paras2s.reward.judges.parsing import is_readable, require_complete
 from paras2s.reward.judges.prompts import PLACEHOLDER, Prompt, load_prompt
 from paras2s.reward.judges.votes import label_of, match_of, spread_of, swapped
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
-VERSION = "1"
+VERSION = "2"
 # Names of the clips, by their number.
 NAMES: dict[int, tuple[Boundary, ...]] = {1: ("clip",), 2: ("first", "second")}
 Label = PairLabel | MatchLabel
@@ -97,7 +98,8 @@ class AudioJudge(Judge):
         """Returns our version and a hash of all settings, besides the prompt, that may change a verdict."""
         config, llm = self.config, self.config.llm
         layout = [config.strategy, config.signals, config.silence_s, config.transcripts, config.both_orders, config.samples]
-        endpoint = [llm.base_url, llm.temperature, llm.top_p, llm.max_output_tokens, llm.seed, llm.structured]
+        endpoint: list[Any] = [llm.base_url, llm.temperature, llm.top_p, llm.max_output_tokens, llm.seed, llm.structured]
+        endpoint += [llm.reasoning_effort, llm.extra_body] if llm.reasoning_effort or llm.extra_body else []
         audio = [config.audio.format, config.audio.sample_rate_hz, SIGNALS_VERSION]
         recogniser = asr.VERSION if config.transcripts == "asr" else ""
         digests = [example.digest for example in examples]
@@ -163,6 +165,7 @@ class AudioJudge(Judge):
             cost_usd=total_usd(replies),
             latency_s=sum(reply.latency_s for reply in replies),
             failed=tuple(why for order in orders for why in order.failed),
+            cost_estimated=tokens.audio_estimated,
         )
 
     def _label(self, points: float) -> Label:
@@ -202,6 +205,7 @@ class AudioJudge(Judge):
             votes=votes,
             spread=spread_of(votes),
             failed=counted.failed,
+            cost_estimated=any(reply.tokens.audio_estimated for reply in replies),
         )
 
     # Requests, for one clip and for two.
@@ -248,7 +252,7 @@ class AudioJudge(Judge):
 
     def _complete(self, requests: Sequence[list[Request] | Unscored], on_progress: Progress | None) -> Iterator[Outcome]:
         calls = [call for one in requests if isinstance(one, list) for call in one]
-        return iter(self.client.complete_all(calls, on_progress))
+        return iter(self.client.complete_all(calls, on_progress, lambda reply: is_readable(reply, self.task.read)))
 
     def _votes(self, outcomes: Sequence[Outcome]) -> _Votes:
         votes, failed, reasons = [], [], []
@@ -331,13 +335,14 @@ class AudioJudge(Judge):
         return ShownExample(case, reply)
 
 
-def make_judges(config: AudioJudgeConfig, voice: Speak | None = None) -> list[AudioJudge]:
-    """Makes one judge for each task; they share endpoint, budget and cache. `voice` speaks spoken signals.
+def make_judges(config: AudioJudgeConfig, voice: Speak | None = None, calls: bool = True) -> list[AudioJudge]:
+    """Makes one judge for each task; they share endpoint, budget and cache. `voice` speaks spoken signals; without
+    `calls` they are for estimates.
 
     Raises:
         ConfigError: spoken signals without a voice. DataError: examples that do not fit.
     """
-    client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"))
+    client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"), calls=calls)
     examples = load_examples(config.examples) if config.examples else []
     kind = "none" if config.strategy == "none" else config.signals
     signals = make_signals(kind, config.audio.sample_rate_hz, config.cache_dir, voice)

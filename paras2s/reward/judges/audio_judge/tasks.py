@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from paras2s.errors import ConfigError, JudgeError
-from paras2s.reward.judges.parsing import objects_with, reasoning_of
+from paras2s.reward.judges.parsing import agreed, reasoning_of, verdict_objects
 from paras2s.reward.judges.votes import POINTS
 from paras2s.types import PAIR_LABELS, MatchLabel, PairLabel
 
@@ -77,11 +77,8 @@ class AudioTask:
         """
         if self.reply_format == "brackets":
             return self._read_brackets(text)
-        objects = objects_with(text, self.key)
-        verdicts = [self._verdict(one[self.key]) for one in objects]
-        if len(set(verdicts)) > 1:
-            raise JudgeError(f"the reply holds verdicts that differ: {', '.join(map(str, verdicts))}")
-        return verdicts[-1], reasoning_of(objects[-1])
+        objects = verdict_objects(text, (self.key,))
+        return agreed([self._verdict(one[self.key]) for one in objects]), reasoning_of(objects[-1])
 
     def _read_brackets(self, text: str) -> tuple[float, str]:
         match = FINAL_SCORE.search(text)
