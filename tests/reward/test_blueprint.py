@@ -16,7 +16,7 @@ from outside import LIBRISPEECH
 
 from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word, word_error_rate
-from paras2s.audio.clip import Clip, read_clip
+from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.configs.schema.endpoints import ExtractorConfig
 from paras2s.errors import AudioError, ConfigError
@@ -325,6 +325,37 @@ def test_loudness_of_the_reference_sine() -> None:
     assert blueprint.value(f"{PROPERTIES}.loudness_std_lu") < 0.2
 
 
+def test_the_loudness_of_two_equal_channels_is_3_lu_more_and_opposite_ones_are_heard() -> None:
+    # BS.1770: powers are added, so two of -3.01 LUFS are 0.0.
+    mono = sine(997.0, 1.0, level=1.0, rate_hz=48_000).samples
+    key = f"{PROPERTIES}.loudness_integrated_lufs"
+    for second in (mono, -mono):
+        stereo = make_clip(np.stack([mono, second], axis=1), 48_000)
+        assert build_one(stereo, "loudness").value(key) == pytest.approx(0.0, abs=0.1)
+    one_side = make_clip(np.stack([mono, 0 * mono], axis=1), 48_000)
+    assert build_one(one_side, "loudness").value(key) == pytest.approx(-3.01, abs=0.1)
+    assert "6 channels" in build_one(make_clip(np.tile(mono[:, None], 6), 48_000), "loudness").why_absent(key)
+    assert "4000 Hz" in build_one(sine(997.0, 1.0, rate_hz=4_000), "loudness").why_absent(key)
+
+
+def test_loudness_is_of_the_clips_own_rate() -> None:
+    # What lies above 8 kHz is sound too: at 16 kHz hardly anything of it would be left.
+    high = build_one(sine(12_000.0, 1.0, level=0.5, rate_hz=48_000), "loudness")
+    assert high.value(f"{PROPERTIES}.loudness_integrated_lufs") > -9
+
+
+def test_clips_with_one_mean_and_other_channels_are_not_one_in_the_cache(tmp_path: Path) -> None:
+    mono = sine(997.0, 1.0, level=0.5).samples
+    clips = [make_clip(np.stack(pair, axis=1), 16_000) for pair in ((mono, mono), (1.5 * mono, 0.5 * mono))]
+    np.testing.assert_allclose(clips[0].samples, clips[1].samples, atol=1e-6)
+    clips[1] = Clip(clips[0].samples, 16_000, clips[1].channels)
+    cache = JsonCache(tmp_path / "kept.sqlite")
+    first, second = (build_blueprints([clip], [LoudnessExtractor()], cache)[0] for clip in clips)
+    key = f"{PROPERTIES}.loudness_integrated_lufs"
+    # 1.5^2 + 0.5^2 = 2.5 against 2.
+    assert second.value(key) - first.value(key) == pytest.approx(10 * np.log10(1.25), abs=0.01)
+
+
 def test_loudness_contour_follows_the_level() -> None:
     quiet_then_loud = np.concatenate([sine(duration_s=2.0, level=0.2).samples, sine(duration_s=2.0, level=0.4).samples])
     points = np.array(build_one(Clip(quiet_then_loud, 16_000), "loudness").value(f"{PROPERTIES}.loudness_contour_lufs"))
@@ -417,6 +448,11 @@ def test_quality_is_speechmoss_however_it_is_batched() -> None:
         expected = dnsmos.run(clip.samples, 16_000, model_type="dnsmos_personalized")
         for key, name in names.items():
             assert fields[key] == Measured(pytest.approx(float(expected[name]), abs=1e-3), "MOS 1-5")
+
+
+def test_half_a_second_is_the_least_that_has_a_quality() -> None:
+    found = build_one(sine(duration_s=0.49), "quality")
+    assert {found.why_absent(key) for key in QUALITY_KEYS} == {"0.49 s is shorter than 0.5 s: audio quality cannot be measured"}
 
 
 def test_quality_takes_peaks_over_full_scale() -> None:

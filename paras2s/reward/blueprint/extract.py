@@ -109,7 +109,8 @@ def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], cac
     fields: list[Fields] = [{} for _ in clips]
     for extractor in extractors:
         todo = [place for place in range(len(clips)) if (extractor.name, place) not in known]
-        at_rate = [clips[place].at(extractor.rate_hz) for place in todo]
+        rate_hz = extractor.rate_hz
+        at_rate = [clips[place] if rate_hz is None else clips[place].at(rate_hz) for place in todo]
         fresh = dict(zip(todo, _measure(extractor, at_rate) if todo else [], strict=True))
         if cache:
             cache.put_many(
@@ -143,7 +144,9 @@ def _lasting(fields: Fields) -> bool:
 
 
 def _key(clip: Clip, extractor: Extractor) -> str:
-    return key_of(["blueprint", clip.samples_digest, clip.sample_rate_hz, extractor.name, extractor.version])
+    parts = ["blueprint", clip.samples_digest, clip.sample_rate_hz, extractor.name, extractor.version]
+    # Two files with one mean may differ in their channels, which only some extractors read.
+    return key_of(parts if extractor.rate_hz is not None or clip.channels is None else [*parts, clip.channels_digest])
 
 
 def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: JsonCache) -> dict[tuple[str, int], Fields]:

@@ -71,15 +71,15 @@ class Extractor(Protocol):
         """Changes whenever a value it gives may change; stored in the blueprint."""
 
     @property
-    def rate_hz(self) -> int:
-        """Sample rate at which it wants its clips."""
+    def rate_hz(self) -> int | None:
+        """Sample rate at which it wants its clips; None: each as it is, with its channels."""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key it gives, for every clip."""
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Fields of each clip, in order; clips are at `rate_hz`.
+        """Fields of each clip, in order; clips are at `rate_hz`, if it has one.
 
         Raises:
             AudioError: one of the clips cannot be measured at all.
