@@ -138,6 +138,23 @@ def _measure(extractor: Extractor, clips: Sequence[Clip]) -> list[Fields]:
 MISSING = "not installed"
 
 
+def require_installed(blueprints: Sequence[Blueprint], left_out: Sequence[str] = ()) -> None:
+    """Refuse blueprints of which a part was not measured because an extractor is not installed, as evidence to pay for.
+
+    Raises:
+        ConfigError: says which groups and why; groups in `left_out` are not shown and may be missing.
+    """
+    missing = {
+        key.partition(".")[0]: found.reason
+        for blueprint in blueprints
+        for key, found in blueprint.fields.items()
+        if isinstance(found, Absent) and found.reason.startswith(MISSING) and key.partition(".")[0] not in left_out
+    }
+    if missing:
+        reasons = "; ".join(f"{group}: {reason}" for group, reason in missing.items())
+        raise ConfigError(f"{reasons}. Or judge without: -s 'judge.left_out=[{', '.join(missing)}]'")
+
+
 def _lasting(fields: Fields) -> bool:
     """Whether a later run would find the same: what a missing package left out may be there next time."""
     return not any(isinstance(field, Absent) and field.reason.startswith(MISSING) for field in fields.values())
