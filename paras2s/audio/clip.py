@@ -111,7 +111,7 @@ def _too_long(name: str, duration_s: float, max_duration_s: float) -> AudioError
 
 @dataclass(frozen=True)
 class _WavSizes:
-    """Where a WAV's header gives the size of its samples, that size and what is there, in bytes, and bytes a second."""
+    """The size of the samples in a WAV's header and the place where it stands, what is there in bytes, and bytes a second."""
 
     place: int
     said: int
@@ -125,7 +125,7 @@ class _WavSizes:
 
 
 def _wav_sizes(head: bytes, length: int) -> _WavSizes | None:
-    """What the first bytes of a WAV of `length` bytes say of its samples; None for what is no WAV."""
+    """Returns the sizes by the first bytes of a WAV of `length` bytes; None for what is no WAV."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
     place, bytes_per_s = 12, 0
@@ -144,12 +144,12 @@ def mend_wav(data: bytes) -> bytes:
     sizes = _wav_sizes(data, len(data))
     if sizes is None or not sizes.there or 0 < sizes.said <= sizes.there:
         return data
-    whole, samples = struct.pack("<I", len(data) - 8), struct.pack("<I", sizes.there)
-    return data[:4] + whole + data[8 : sizes.place] + samples + data[sizes.place + 4 :]
+    file, samples = struct.pack("<I", len(data) - 8), struct.pack("<I", sizes.there)
+    return data[:4] + file + data[8 : sizes.place] + samples + data[sizes.place + 4 :]
 
 
 def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float) -> str | io.BytesIO:
-    """What libsndfile is given: a path or bytes, of a WAV whose header was mended if need be.
+    """Returns the path or the bytes that libsndfile is given, with the header of a WAV mended if need be.
 
     Raises:
         AudioError: no such file, no file, or a WAV that is cut off.

@@ -14,7 +14,7 @@ from paras2s.reward.blueprint.emotion import EmotionExtractor
 from paras2s.reward.blueprint.loudness import LoudnessExtractor
 from paras2s.reward.blueprint.pitch import PitchExtractor, VoicingExtractor
 from paras2s.reward.blueprint.quality import QualityExtractor
-from paras2s.reward.blueprint.schema import Extractor, Fields
+from paras2s.reward.blueprint.schema import RESPONSE, Extractor, Fields
 from paras2s.reward.blueprint.tone import ToneExtractor
 from paras2s.reward.blueprint.transformers_words import TransformersWordsExtractor
 from paras2s.reward.blueprint.truncation import TruncationExtractor
@@ -147,6 +147,8 @@ def require_installed(blueprints: Sequence[Blueprint], left_out: Sequence[str] =
     missing = {
         key.partition(".")[0]: found.reason
         for blueprint in blueprints
+        # Without a transcript there is no call to pay for: the judge says so of the pair.
+        if not isinstance(blueprint.fields.get(RESPONSE), Absent)
         for key, found in blueprint.fields.items()
         if isinstance(found, Absent) and found.reason.startswith(MISSING) and key.partition(".")[0] not in left_out
     }
