@@ -15,14 +15,26 @@ from paras2s.utils.io import write_bytes
 
 MIN_DURATION_S = 0.05
 MAX_DURATION_S = 120.0
+# Ten minutes of stereo at 48 kHz. A FLAC of megabytes may hold gigabytes of samples.
+MAX_SAMPLES = 600 * 48_000 * 2
+# 20 dB over full scale: floats beyond it are on another scale, such as that of 16-bit integers, or no audio at all.
+MAX_PEAK = 10.0
+# Channels whose mean has less than this share of their power cancel each other.
+MIN_POWER_LEFT = 0.01
+# What streams write for a size that they do not know yet: all ones, or the largest signed number less a header.
+UNKNOWN_SIZE = 0x7FFF_0000
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Mono audio. `samples` is float32 [n], finite; `sample_rate_hz` its rate."""
+    """Mono audio. `samples` is float32 [n], finite; `sample_rate_hz` its rate.
+
+    `channels` [n, channels] are those of a file of several, of which `samples` is made: loudness is the sum over them.
+    """
 
     samples: np.ndarray
     sample_rate_hz: int
+    channels: np.ndarray | None = None
 
     @property
     def duration_s(self) -> float:
@@ -39,8 +51,13 @@ class Clip:
         """SHA-256 of the samples alone, for stored keys that hold the sample rate beside it."""
         return hashlib.sha256(self.samples.tobytes()).hexdigest()
 
+    @property
+    def channels_digest(self) -> str:
+        """SHA-256 of the channels; "" where there is but one."""
+        return "" if self.channels is None else hashlib.sha256(self.channels.tobytes()).hexdigest()
+
     def at(self, sample_rate_hz: int) -> Clip:
-        """Returns the clip resampled to another rate (soxr, high quality)."""
+        """Returns the clip resampled to another rate (soxr, high quality), without its channels."""
         if sample_rate_hz == self.sample_rate_hz:
             return self
         import soxr
@@ -52,15 +69,13 @@ class Clip:
 def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip", max_duration_s: float = MAX_DURATION_S) -> Clip:
     """Makes a clip of samples [n] or [n, channels]; channels that are not silent are averaged.
 
+    Channels that cancel each other (one is the other upside down) are not averaged: the loudest of them is taken.
+
     Raises:
-        AudioError: empty, too short, too long, or not finite.
+        AudioError: empty, too short, too long, not finite, or far over full scale.
     """
     array = np.asarray(samples, dtype=np.float32)
-    if array.ndim == 2:
-        # A silent channel would halve the level of the other one.
-        active = np.any(array != 0, axis=0)
-        array = array[:, active].mean(axis=1) if active.any() else array[:, :1].mean(axis=1)
-    if array.ndim != 1:
+    if array.ndim not in (1, 2):
         raise AudioError(f"{name}: expected samples [n] or [n, channels], got shape {array.shape}")
     duration_s = len(array) / sample_rate_hz
     if duration_s < MIN_DURATION_S:
@@ -69,51 +84,136 @@ def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip", max_
         raise _too_long(name, duration_s, max_duration_s)
     if not np.isfinite(array).all():
         raise AudioError(f"{name}: holds NaN or infinite samples; export the clip again")
-    return Clip(np.ascontiguousarray(array), sample_rate_hz)
+    peak = float(np.abs(array).max())
+    if peak > MAX_PEAK:
+        raise AudioError(f"{name}: samples reach {peak:.3g}, where 1 is full scale; scale them to -1 to 1")
+    if array.ndim == 1:
+        return Clip(np.ascontiguousarray(array), sample_rate_hz)
+    channels = np.ascontiguousarray(array) if array.shape[1] > 1 else None
+    return Clip(np.ascontiguousarray(_mixed(array)), sample_rate_hz, channels)
+
+
+def _mixed(channels: np.ndarray) -> np.ndarray:
+    """One channel [n] of several [n, channels]."""
+    # A silent channel would halve the level of the other one.
+    powers = np.square(channels, dtype=np.float32).mean(axis=0)
+    active = np.any(channels != 0, axis=0)
+    if not active.any():
+        return channels[:, 0]
+    mean = channels[:, active].mean(axis=1)
+    cancelled = float(np.square(mean).mean()) < MIN_POWER_LEFT * float(powers[active].mean())
+    return channels[:, int(powers.argmax())] if cancelled else mean
 
 
 def _too_long(name: str, duration_s: float, max_duration_s: float) -> AudioError:
     return AudioError(f"{name}: {duration_s:.0f} s is too long; cut it to at most {max_duration_s:.0f} s")
 
 
+@dataclass(frozen=True)
+class _WavSizes:
+    """The size of the samples in a WAV's header and the place where it stands, what is there in bytes, and bytes a second."""
+
+    place: int
+    said: int
+    there: int
+    bytes_per_s: int
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the header was written before the size was known."""
+        return (self.said == 0 and self.there > 0) or (self.said > self.there and self.said >= UNKNOWN_SIZE)
+
+
+def _wav_sizes(head: bytes, length: int) -> _WavSizes | None:
+    """Returns the sizes by the first bytes of a WAV of `length` bytes; None for what is no WAV."""
+    if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
+        return None
+    place, bytes_per_s = 12, 0
+    while place + 8 <= len(head):
+        name, size = head[place : place + 4], struct.unpack("<I", head[place + 4 : place + 8])[0]
+        if name == b"fmt " and place + 20 <= len(head):
+            bytes_per_s = struct.unpack("<I", head[place + 16 : place + 20])[0]
+        if name == b"data":
+            return _WavSizes(place + 4, size, length - place - 8, bytes_per_s)
+        place += 8 + size + size % 2
+    return None
+
+
 def mend_wav(data: bytes) -> bytes:
     """Corrects the sizes in a WAV header that was written before its length was known (all ones, or 0)."""
-    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+    sizes = _wav_sizes(data, len(data))
+    if sizes is None or not sizes.there or 0 < sizes.said <= sizes.there:
         return data
-    place = 12
-    while place + 8 <= len(data):
-        name, size = data[place : place + 4], struct.unpack("<I", data[place + 4 : place + 8])[0]
-        there = len(data) - place - 8
-        if name == b"data" and (size > there or (size == 0 and there)):
-            sizes = struct.pack("<I", len(data) - 8), struct.pack("<I", there)
-            return data[:4] + sizes[0] + data[8 : place + 4] + sizes[1] + data[place + 8 :]
-        place += 8 + size + size % 2
-    return data
+    file, samples = struct.pack("<I", len(data) - 8), struct.pack("<I", sizes.there)
+    return data[:4] + file + data[8 : sizes.place] + samples + data[sizes.place + 4 :]
+
+
+def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float) -> str | io.BytesIO:
+    """Returns the path or the bytes that libsndfile is given, with the header of a WAV mended if need be.
+
+    Raises:
+        AudioError: no such file, no file, or a WAV that is cut off.
+    """
+    if isinstance(source, bytes):
+        sizes = _wav_sizes(source, len(source))
+    else:
+        path = Path(source)
+        if not path.is_file():
+            kind = "a folder" if path.is_dir() else "not a regular file" if path.exists() else None
+            raise AudioError(f"{name}: {kind}; give an audio file" if kind else f"{name}: no such file; check the path")
+        try:
+            with path.open("rb") as file:
+                sizes = _wav_sizes(file.read(2**16), path.stat().st_size)
+        except OSError as error:
+            raise AudioError(f"{name}: cannot be read ({error.strerror or error})") from error
+    if sizes is None or not sizes.bytes_per_s:
+        return io.BytesIO(source) if isinstance(source, bytes) else str(source)
+    if sizes.is_unknown and sizes.there / sizes.bytes_per_s > max_duration_s:
+        raise _too_long(name, sizes.there / sizes.bytes_per_s, max_duration_s)
+    if not sizes.is_unknown:
+        _refuse_cut(name, sizes.said / sizes.bytes_per_s, sizes.there / sizes.bytes_per_s)
+    if isinstance(source, bytes):
+        return io.BytesIO(mend_wav(source))
+    return io.BytesIO(mend_wav(path.read_bytes())) if sizes.is_unknown else str(source)
+
+
+def _refuse_cut(name: str, said_s: float, there_s: float) -> None:
+    """Refuses a file that ends before its header says.
+
+    Raises:
+        AudioError: a twentieth of a second or more is missing, and something is there.
+    """
+    if said_s - there_s >= MIN_DURATION_S and there_s >= MIN_DURATION_S:
+        raise AudioError(f"{name}: cut off: its header says {said_s:.2f} s, {there_s:.2f} s are there; copy or export it again")
 
 
 def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max_duration_s: float = MAX_DURATION_S) -> Clip:
     """Decodes a file or its bytes, any number of channels, any rate; optionally resamples.
 
     Raises:
-        AudioError: missing, not audio, truncated before the first sample, or refused by `make_clip`.
+        AudioError: missing, not audio, cut off, over 57.6 million samples, or refused by `make_clip`.
     """
     import soundfile
 
     name = "clip of bytes" if isinstance(source, bytes) else str(source)
-    if not isinstance(source, bytes) and not Path(source).is_file():
-        raise AudioError(f"{name}: no such file; check the path")
+    handle = _checked_source(source, name, max_duration_s)
     try:
-        handle = io.BytesIO(mend_wav(source)) if isinstance(source, bytes) else str(source)
         with soundfile.SoundFile(handle) as file:
-            rate_hz = file.samplerate
-            # Hours of audio are refused by their header, before any of it is in memory.
-            if rate_hz > 0 and file.frames / rate_hz > max_duration_s:
-                raise _too_long(name, file.frames / rate_hz, max_duration_s)
+            rate_hz, said = file.samplerate, file.frames
+            # Hours of audio, and many channels, are refused by their header, before any of it is in memory.
+            if rate_hz > 0 and said / rate_hz > max_duration_s:
+                raise _too_long(name, said / rate_hz, max_duration_s)
+            if said * file.channels > MAX_SAMPLES:
+                raise AudioError(
+                    f"{name}: {file.channels} channels of {said / rate_hz:.0f} s at {rate_hz} Hz are too much to decode; "
+                    "give one or two channels at up to 48 kHz"
+                )
             samples = file.read(dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, EOFError) as error:
         raise AudioError(f"{name}: cannot be decoded as audio ({error}); give WAV, FLAC, OGG or MP3") from error
     if rate_hz <= 0:
         raise AudioError(f"{name}: the header gives a sample rate of {rate_hz}")
+    _refuse_cut(name, said / rate_hz, len(samples) / rate_hz)
     clip = make_clip(samples, int(rate_hz), name, max_duration_s)
     return clip if sample_rate_hz is None else clip.at(sample_rate_hz)
 

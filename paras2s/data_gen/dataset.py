@@ -14,7 +14,7 @@ from paras2s.policy.embedded.codec2 import Codec
 from paras2s.policy.embedded.frontend import ClipFeatures, stored_features
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query, Role, as_row
-from paras2s.utils.io import read_json, read_jsonl, write_bytes, write_json, write_jsonl
+from paras2s.utils.io import path_inside, read_json, read_jsonl, write_bytes, write_json, write_jsonl
 
 Row = TypeVar("Row", Query, Demonstration, Candidate)
 # Raised whenever a column of a table is added, dropped or means something else. Version 2 had `heard` for `transcript`.
@@ -70,8 +70,8 @@ def inside(folder: Path, relative: str) -> Path:
     Raises:
         DataError: it points outside the folder, or nothing is there.
     """
-    path = (folder / relative).resolve()
-    if not path.is_relative_to(folder.resolve()):
+    path = path_inside(folder, relative)
+    if path is None:
         raise DataError(f"{folder}: the manifest names {relative!r}, which leaves the data folder; mend the manifest")
     if not path.is_file():
         raise DataError(f"{path}: named in the manifest but missing; run `paras2s data` again to restore it")

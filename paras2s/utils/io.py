@@ -14,6 +14,21 @@ from typing import Any
 from paras2s.errors import DataError, StorageError, one_line
 
 
+def path_inside(folder: Path, name: str) -> Path | None:
+    """Returns the path of a file below a folder that a table names; None where the name or a link leads out of the folder.
+
+    A hub's cache holds links to files beside the folder (`snapshots/REVISION/a.wav` to `blobs/...`): those are let through.
+    """
+    root = folder.resolve()
+    target = (root / name).resolve()
+    if target.is_relative_to(root):
+        return target
+    named = Path(os.path.normpath(root / name))
+    blobs = [one.parent / "blobs" for one in (root, *root.parents) if one.name == "snapshots"]
+    # By its own name, which has an ending; a blob's is a hash.
+    return named if named.is_relative_to(root) and any(target.is_relative_to(one) for one in blobs) else None
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Replaces `path` by `data` in one step.
 

@@ -3,8 +3,10 @@
 Not covered: whether the quality scores agree with listeners, and syllable counts against a dictionary.
 """
 
+import importlib.abc
 import importlib.metadata
 import importlib.util
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,19 +18,23 @@ from outside import LIBRISPEECH
 
 from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word, word_error_rate
-from paras2s.audio.clip import Clip, read_clip
+from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.configs.schema.endpoints import ExtractorConfig
+from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.errors import AudioError, ConfigError
 from paras2s.reward.blueprint import extract
 from paras2s.reward.blueprint.accent import ACCENTS, accent_fields
 from paras2s.reward.blueprint.emotion import emotion_fields
-from paras2s.reward.blueprint.extract import ENTRY_POINT, EXTRACTORS, build_blueprints, make_extractors
+from paras2s.reward.blueprint.extract import ENTRY_POINT, EXTRACTORS, build_blueprints, make_extractors, require_installed
+from paras2s.reward.blueprint.field_docs import CONFIDENCES, describe_fields
 from paras2s.reward.blueprint.loudness import LoudnessExtractor
 from paras2s.reward.blueprint.pitch import PitchExtractor
 from paras2s.reward.blueprint.quality import QualityExtractor
 from paras2s.reward.blueprint.schema import FIELDS, Fields, contour, trace_json
-from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
+from paras2s.reward.blueprint.words import MIN_VOICED_SHARE, WORD_KEYS, WordsExtractor, count_syllables, word_fields
+from paras2s.reward.judges.registry import load_llm_judge_config
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured
 from paras2s.utils.cache import JsonCache
@@ -132,6 +138,52 @@ def test_trace_json_has_the_papers_names_and_says_what_is_missing() -> None:
     }
 
 
+def test_a_judge_is_shown_how_sure_the_recogniser_and_the_pitch_tracker_are() -> None:
+    fields: Fields = {
+        "agent_response": Measured("I'm going to do that.", None, 0.3149),
+        f"{PROPERTIES}.pitch_mean_hz": Measured(139.3849, "Hz", 0.912),
+        f"{PROPERTIES}.pitch_std_hz": Measured(20.0, "Hz", 0.912),
+        f"{PROPERTIES}.voiced_share": Measured(0.0123),
+    }
+    assert trace_json(Blueprint(fields), who="user") == {
+        "user_response": "I'm going to do that.",
+        "user_response_confidence": 0.31,
+        "user_audio_properties": {
+            "Mean_Pitch_Hz": 139.38,
+            "Mean_Pitch_Hz_confidence": 0.91,
+            "Std_Dev_Pitch_Hz": 20.0,
+            "Voiced_Share_Of_Frames": 0.01,
+        },
+    }
+    lines = describe_fields(make_extractors(["words", "pitch", "voicing"])).splitlines()
+    assert sum(line.startswith("- agent_response_confidence: ") for line in lines) == 1
+    assert sum(line.startswith("- agent_audio_properties.Mean_Pitch_Hz_confidence: ") for line in lines) == 1
+    # What no judge is shown is not described, and what is described can be shown.
+    assert set(CONFIDENCES) == {key for key, one in FIELDS.items() if one.shows_confidence}
+
+
+def test_words_without_a_voice_have_no_rate() -> None:
+    noise = Clip(0.1 * np.random.default_rng(0).standard_normal(48_000).astype(np.float32), 16_000)
+    shrill = sine(1_000.0, 3.0)
+    yes = Transcript("yes", (Word("yes", 0.2, 0.5, 0.2),), 0.2)
+    for clip in (noise, shrill):
+        fields = word_fields(yes, clip)
+        assert fields["agent_response"] == Measured("yes", None, 0.2)
+        for key in set(WORD_KEYS) - {"agent_response"}:
+            absent = fields[key]
+            assert isinstance(absent, Absent)
+            assert absent.reason.startswith("hardly a voice is heard: ")
+    spoken = word_fields(yes, voice(150.0))
+    assert spoken[f"{PROPERTIES}.speech_rate_wpm"] == Measured(60.0, "words/min", 0.2)
+    # The rubric looks at the voice before the rate, so what has no rate for lack of a voice was no answer for it before.
+    assert RubricJudge().rubric.min_voiced_share >= MIN_VOICED_SHARE
+
+
+def test_trace_judges_measure_voicing() -> None:
+    assert "voicing" in [one.name for one in load_llm_judge_config("trace").extractors]
+    assert "voicing" in [one.name for one in JudgingConfig().extractors]
+
+
 def test_trace_json_can_describe_the_user_and_leave_groups_out() -> None:
     fields: Fields = {"agent_response": Measured("Hello."), "agent_emotion.happy": Measured(0.5)}
     assert trace_json(Blueprint(fields), who="user") == {"user_response": "Hello.", "user_emotion": {"happy": 0.5}}
@@ -151,6 +203,35 @@ def test_an_extra_that_is_not_installed_leaves_its_fields_absent_with_what_to_do
         f"not installed: '{name}' needs the package {package}; run: pip install 'paras2s[trace]'"
     }
     assert blueprint.value(f"{PROPERTIES}.pitch_mean_hz") == pytest.approx(200.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "package"), [("emotion", "funasr"), ("accent", "speechbrain.inference.classifiers")])
+def test_a_package_that_cannot_be_loaded_leaves_its_fields_absent(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torchaudio 2.11.0 of PyPI does beside a torch for CPUs: an OSError, which is no ImportError."""
+
+    class Broken(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname, path=None, target=None):
+            if fullname.partition(".")[0] == package.partition(".")[0]:
+                raise OSError("Could not load this library: _torchaudio.abi3.so")
+
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    found = build_one(voice(200.0), name)
+    (reason,) = {found.why_absent(key) for key in EXTRACTORS[name]().keys}
+    assert reason.startswith(f"not installed: '{name}': its packages cannot be loaded (")
+    assert "install the torchaudio that was built for your torch" in reason
+
+
+def test_evidence_that_is_not_installed_is_refused_unless_it_is_left_out() -> None:
+    fields: Fields = {
+        "agent_response": Measured("Hello."),
+        "agent_emotion.happy": Absent("not installed: 'emotion' needs the package funasr"),
+        f"{PROPERTIES}.loudness_integrated_lufs": Absent("too short"),
+    }
+    with pytest.raises(ConfigError, match=r"^agent_emotion: not installed: .*judge\.left_out=\[agent_emotion\]"):
+        require_installed([Blueprint({}), Blueprint(fields)])
+    require_installed([Blueprint(fields)], ["agent_emotion"])
 
 
 def test_weights_that_are_not_here_leave_their_fields_absent() -> None:
@@ -271,7 +352,7 @@ def test_rates_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     words = Word("Hello,", 0.0, 0.5, 0.8), Word("go", 2.5, 3.8, 0.6), Word(".", 3.8, 3.9, 0.0)
     transcript = Transcript("Hello, go .", words, 0.7)
     monkeypatch.setattr(asr, "transcribe", lambda clips, model, timed: [transcript for _ in clips])
-    fields = WordsExtractor().measure([sine(duration_s=3.0)])[0]
+    fields = WordsExtractor().measure([Clip(np.tile(voice(150.0).samples, 3), 16_000)])[0]
     response, speech_rate, articulation_rate, speech_wpm, articulation_wpm = (fields[key] for key in WordsExtractor.keys)
     assert response == Measured("Hello, go", None, pytest.approx(0.7))
     # 3 syllables in 3 s of clip, 1 s of it within words; a stray full stop is no word, and words end with the clip.
@@ -302,7 +383,7 @@ def test_silent_clips_are_not_shown_to_the_recogniser(monkeypatch: pytest.Monkey
 def test_words_without_duration_have_no_articulation_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     transcript = Transcript("yes", (Word("yes", 0.2, 0.2, 1.0),))
     monkeypatch.setattr(asr, "transcribe", lambda clips, model, timed: [transcript for _ in clips])
-    fields = WordsExtractor().measure([sine()])[0]
+    fields = WordsExtractor().measure([voice(150.0)])[0]
     assert isinstance(fields[f"{PROPERTIES}.articulation_rate_syllables_per_s"], Absent)
     assert isinstance(fields[f"{PROPERTIES}.speech_rate_syllables_per_s"], Measured)
 
@@ -323,6 +404,37 @@ def test_loudness_of_the_reference_sine() -> None:
     blueprint = build_one(sine(997.0, 3.0, level=1.0, rate_hz=48_000), "loudness")
     assert blueprint.value(f"{PROPERTIES}.loudness_integrated_lufs") == pytest.approx(-3.01, abs=0.1)
     assert blueprint.value(f"{PROPERTIES}.loudness_std_lu") < 0.2
+
+
+def test_the_loudness_of_two_equal_channels_is_3_lu_more_and_opposite_ones_are_heard() -> None:
+    # BS.1770: powers are added, so two of -3.01 LUFS are 0.0.
+    mono = sine(997.0, 1.0, level=1.0, rate_hz=48_000).samples
+    key = f"{PROPERTIES}.loudness_integrated_lufs"
+    for second in (mono, -mono):
+        stereo = make_clip(np.stack([mono, second], axis=1), 48_000)
+        assert build_one(stereo, "loudness").value(key) == pytest.approx(0.0, abs=0.1)
+    one_side = make_clip(np.stack([mono, 0 * mono], axis=1), 48_000)
+    assert build_one(one_side, "loudness").value(key) == pytest.approx(-3.01, abs=0.1)
+    assert "6 channels" in build_one(make_clip(np.tile(mono[:, None], 6), 48_000), "loudness").why_absent(key)
+    assert "4000 Hz" in build_one(sine(997.0, 1.0, rate_hz=4_000), "loudness").why_absent(key)
+
+
+def test_loudness_is_of_the_clips_own_rate() -> None:
+    # What lies above 8 kHz is sound too: at 16 kHz hardly anything of it would be left.
+    high = build_one(sine(12_000.0, 1.0, level=0.5, rate_hz=48_000), "loudness")
+    assert high.value(f"{PROPERTIES}.loudness_integrated_lufs") > -9
+
+
+def test_clips_with_one_mean_and_other_channels_are_not_one_in_the_cache(tmp_path: Path) -> None:
+    mono = sine(997.0, 1.0, level=0.5).samples
+    clips = [make_clip(np.stack(pair, axis=1), 16_000) for pair in ((mono, mono), (1.5 * mono, 0.5 * mono))]
+    np.testing.assert_allclose(clips[0].samples, clips[1].samples, atol=1e-6)
+    clips[1] = Clip(clips[0].samples, 16_000, clips[1].channels)
+    cache = JsonCache(tmp_path / "kept.sqlite")
+    first, second = (build_blueprints([clip], [LoudnessExtractor()], cache)[0] for clip in clips)
+    key = f"{PROPERTIES}.loudness_integrated_lufs"
+    # 1.5^2 + 0.5^2 = 2.5 against 2.
+    assert second.value(key) - first.value(key) == pytest.approx(10 * np.log10(1.25), abs=0.01)
 
 
 def test_loudness_contour_follows_the_level() -> None:
@@ -417,6 +529,11 @@ def test_quality_is_speechmoss_however_it_is_batched() -> None:
         expected = dnsmos.run(clip.samples, 16_000, model_type="dnsmos_personalized")
         for key, name in names.items():
             assert fields[key] == Measured(pytest.approx(float(expected[name]), abs=1e-3), "MOS 1-5")
+
+
+def test_half_a_second_is_the_least_that_has_a_quality() -> None:
+    found = build_one(sine(duration_s=0.49), "quality")
+    assert {found.why_absent(key) for key in QUALITY_KEYS} == {"0.49 s is shorter than 0.5 s: audio quality cannot be measured"}
 
 
 def test_quality_takes_peaks_over_full_scale() -> None:

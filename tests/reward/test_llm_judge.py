@@ -114,8 +114,8 @@ def test_a_group_can_be_left_out_as_in_table_12_and_the_user_described(spoken):
             judge_for(server, "blueprint", extractors=("words", "loudness"), left_out=["agent_accent"])
     assert plain == {
         "instruction": {"words": "Hello there"},
-        "first": {"agent_response": "One"},
-        "second": {"agent_response": "Two"},
+        "first": {"agent_response": "One", "agent_response_confidence": 0.9},
+        "second": {"agent_response": "Two", "agent_response_confidence": 0.9},
     }
     assert described["instruction"]["user_audio_properties"]["Integrated_Loudness_LUFS"] < 0
 

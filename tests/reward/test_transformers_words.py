@@ -64,7 +64,7 @@ def test_the_true_classes_give_every_field(tiny_whisper: Path) -> None:
     assert found[1].fields["agent_response"] == Measured("")
     assert isinstance(found[0].value("agent_response"), str)
     assert found[0].fields == build_blueprints(clips[:1], [extractor])[0].fields
-    assert found[0].extractors == {"transformers_words": f"transformers/{tiny_whisper}/alone-1+rates-3"}
+    assert found[0].extractors == {"transformers_words": f"transformers/{tiny_whisper}/alone-1+rates-4"}
 
 
 def test_a_short_clip_has_a_short_window_and_one_that_fails_a_check_the_full_one(

@@ -22,6 +22,26 @@ def test_written_files_are_read_back(tmp_path: Path) -> None:
     assert list(io.read_jsonl(tmp_path / "a.jsonl")) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
+def test_a_hubs_links_to_its_blobs_are_inside_and_others_are_not(tmp_path: Path) -> None:
+    repository, secret = tmp_path / "datasets--a--b", tmp_path / "secret.wav"
+    folder = repository / "snapshots" / "0123abcd"
+    for path in (repository / "blobs" / "feed", secret, folder / "audio" / "own.wav"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    (folder / "audio/a.wav").symlink_to("../../../blobs/feed")
+    (folder / "audio/b.wav").symlink_to(secret)
+    for root in (folder, folder / "audio"):
+        name = "a.wav" if root != folder else "audio/a.wav"
+        assert io.path_inside(root, name) == folder / "audio/a.wav"
+    assert io.path_inside(folder, "audio/own.wav") == folder / "audio/own.wav"
+    for name in ("audio/b.wav", "../../../secret.wav", "../../blobs/feed", str(secret)):
+        assert io.path_inside(folder, name) is None
+    # The same link in a folder that is no snapshot of a hub leads out of it.
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain/a.wav").symlink_to("../datasets--a--b/blobs/feed")
+    assert io.path_inside(tmp_path / "plain", "a.wav") is None
+
+
 def test_replacing_leaves_one_file(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     io.write_bytes(path, b"old")

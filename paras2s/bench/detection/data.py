@@ -33,7 +33,7 @@ from paras2s.errors import AudioError, DataError
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
-from paras2s.utils.io import read_json, read_jsonl, read_text
+from paras2s.utils.io import path_inside, read_json, read_jsonl, read_text
 
 TruthLabel = PairLabel | MatchLabel
 MAX_CLIP_S = 120.0
@@ -421,8 +421,8 @@ def read_pair_audio(pair: DetectPair, root: Path) -> Pair | Unscored:
 
 
 def _read(root: Path, name: str) -> Clip:
-    path = (root / name).resolve()
-    if not path.is_relative_to(root.resolve()):
+    path = path_inside(root, name)
+    if path is None:
         raise DataError(f"{name}: leaves the audio folder {root}")
     return read_clip(path, max_duration_s=MAX_CLIP_S)
 

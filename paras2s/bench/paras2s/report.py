@@ -20,7 +20,7 @@ from paras2s.bench.stats import Counted, Estimate, contrast_metric, paired_diffe
 from paras2s.errors import AudioError, DataError
 from paras2s.types import CATEGORIES, Category
 from paras2s.utils.html import page_template
-from paras2s.utils.io import write_text
+from paras2s.utils.io import path_inside, write_text
 
 TREATED, BASELINE = "aligned", "sft"
 EMBEDDED_RATE_HZ = 16_000
@@ -231,9 +231,8 @@ def _answer(row: AnswerRow, run_dir: Path) -> dict[str, Any]:
 
 
 def _player(run_dir: Path, relative: str) -> Player:
-    root = run_dir.resolve()
-    path = (root / relative).resolve()
-    if not path.is_relative_to(root):
+    path = path_inside(run_dir, relative)
+    if path is None:
         raise DataError(f"{relative}: clip lies outside the run folder {run_dir}; give a path below it")
     if not path.is_file():
         return Player(None, f"clip missing: {relative}")

@@ -16,7 +16,7 @@ from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import AudioError, DataError
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.types import DIMENSIONS, Dimension, Label, Unscored
-from paras2s.utils.io import read_json
+from paras2s.utils.io import path_inside, read_json
 
 # Some instructions want long answers ("recite the alphabet slowly"); more than this is not an answer.
 MAX_ANSWER_S = 600.0
@@ -111,8 +111,8 @@ def read_pair_audio(pair: SuitePair, root: Path) -> Pair | Unscored:
 
 
 def _under(root: Path, name: str) -> Path:
-    path = (root / name).resolve()
-    if not path.is_relative_to(root.resolve()):
+    path = path_inside(root, name)
+    if path is None:
         raise DataError(f"{name}: leaves the audio folder {root}")
     return path
 

@@ -29,7 +29,7 @@ class JudgingConfig(Section):
     name: str = "trace"
     cache_dir: Path = Path("runs/cache")
     extractors: tuple[ExtractorConfig, ...] = tuple(
-        ExtractorConfig(name=name) for name in ("words", "quality", "pitch", "loudness")
+        ExtractorConfig(name=name) for name in ("words", "quality", "pitch", "loudness", "voicing")
     )
     judge: JudgeConfig = JudgeConfig()
     llm: LLMConfig = LLMConfig()

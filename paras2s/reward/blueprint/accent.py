@@ -12,7 +12,7 @@ from typing import Any
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import AssetError, AudioError, one_line
-from paras2s.reward.blueprint.schema import ACCENT, Fields, require_sound
+from paras2s.reward.blueprint.schema import ACCENT, Fields, require_sound, unusable
 from paras2s.types import Measured
 
 # As in TRACE, Fig. 8, where one name is misspelt; the model misspells it in another way.
@@ -72,8 +72,8 @@ def accent_fields(similarities: dict[str, float]) -> Fields:
 def _model(model: str) -> Any:
     try:
         from speechbrain.inference.classifiers import EncoderClassifier
-    except ImportError as error:
-        raise AssetError(f"'accent' needs the package {error.name}; run: pip install 'paras2s[trace]'") from error
+    except Exception as error:
+        raise unusable("accent", error) from error
     try:
         return EncoderClassifier.from_hparams(source=model)
     except Exception as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import AssetError, AudioError, one_line
-from paras2s.reward.blueprint.schema import EMOTION, Fields, require_sound
+from paras2s.reward.blueprint.schema import EMOTION, Fields, require_sound, unusable
 from paras2s.types import Measured
 
 EMOTIONS = ("angry", "disgusted", "fearful", "happy", "neutral", "other", "sad", "surprised", "unknown")
@@ -64,8 +64,8 @@ def emotion_fields(found: dict[str, Any]) -> Fields:
 def _model(model: str, hub: str) -> Any:
     try:
         from funasr import AutoModel
-    except ImportError as error:
-        raise AssetError(f"'emotion' needs the package {error.name}; run: pip install 'paras2s[trace]'") from error
+    except Exception as error:
+        raise unusable("emotion", error) from error
     try:
         return AutoModel(model=model, hub=hub, disable_update=True)
     except Exception as error:

@@ -14,7 +14,7 @@ from paras2s.reward.blueprint.emotion import EmotionExtractor
 from paras2s.reward.blueprint.loudness import LoudnessExtractor
 from paras2s.reward.blueprint.pitch import PitchExtractor, VoicingExtractor
 from paras2s.reward.blueprint.quality import QualityExtractor
-from paras2s.reward.blueprint.schema import Extractor, Fields
+from paras2s.reward.blueprint.schema import RESPONSE, Extractor, Fields
 from paras2s.reward.blueprint.tone import ToneExtractor
 from paras2s.reward.blueprint.transformers_words import TransformersWordsExtractor
 from paras2s.reward.blueprint.truncation import TruncationExtractor
@@ -109,7 +109,8 @@ def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], cac
     fields: list[Fields] = [{} for _ in clips]
     for extractor in extractors:
         todo = [place for place in range(len(clips)) if (extractor.name, place) not in known]
-        at_rate = [clips[place].at(extractor.rate_hz) for place in todo]
+        rate_hz = extractor.rate_hz
+        at_rate = [clips[place] if rate_hz is None else clips[place].at(rate_hz) for place in todo]
         fresh = dict(zip(todo, _measure(extractor, at_rate) if todo else [], strict=True))
         if cache:
             cache.put_many(
@@ -137,13 +138,34 @@ def _measure(extractor: Extractor, clips: Sequence[Clip]) -> list[Fields]:
 MISSING = "not installed"
 
 
+def require_installed(blueprints: Sequence[Blueprint], left_out: Sequence[str] = ()) -> None:
+    """Refuse blueprints of which a part was not measured because an extractor is not installed, as evidence to pay for.
+
+    Raises:
+        ConfigError: says which groups and why; groups in `left_out` are not shown and may be missing.
+    """
+    missing = {
+        key.partition(".")[0]: found.reason
+        for blueprint in blueprints
+        # Without a transcript there is no call to pay for: the judge says so of the pair.
+        if not isinstance(blueprint.fields.get(RESPONSE), Absent)
+        for key, found in blueprint.fields.items()
+        if isinstance(found, Absent) and found.reason.startswith(MISSING) and key.partition(".")[0] not in left_out
+    }
+    if missing:
+        reasons = "; ".join(f"{group}: {reason}" for group, reason in missing.items())
+        raise ConfigError(f"{reasons}. Or judge without: -s 'judge.left_out=[{', '.join(missing)}]'")
+
+
 def _lasting(fields: Fields) -> bool:
     """Whether a later run would find the same: what a missing package left out may be there next time."""
     return not any(isinstance(field, Absent) and field.reason.startswith(MISSING) for field in fields.values())
 
 
 def _key(clip: Clip, extractor: Extractor) -> str:
-    return key_of(["blueprint", clip.samples_digest, clip.sample_rate_hz, extractor.name, extractor.version])
+    parts = ["blueprint", clip.samples_digest, clip.sample_rate_hz, extractor.name, extractor.version]
+    # Two files with one mean may differ in their channels, which only some extractors read.
+    return key_of(parts if extractor.rate_hz is not None or clip.channels is None else [*parts, clip.channels_digest])
 
 
 def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: JsonCache) -> dict[tuple[str, int], Fields]:

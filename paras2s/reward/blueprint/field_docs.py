@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paras2s.reward.blueprint.schema import FIELDS, Extractor
+from paras2s.reward.blueprint.schema import CONFIDENCE, FIELDS, Extractor
 
 MEANINGS = {
     "agent_response": "what a speech recogniser heard the assistant say",
@@ -27,19 +27,27 @@ MEANINGS = {
     "agent_audio_properties.speech_rate_syllables_per_s": "syllables a second, pauses counted",
     "agent_audio_properties.articulation_rate_syllables_per_s": "syllables a second, pauses not counted",
 }
+# Of the fields whose confidence is shown.
+CONFIDENCES = {
+    "agent_response": "mean probability of a recognised word, 0 to 1, where known; low: it may never have been said",
+    "agent_audio_properties.pitch_mean_hz": "how sure the pitch tracker is that it hears a voice, 0 to 1",
+}
 
 
 def describe_fields(extractors: Sequence[Extractor], left_out: Sequence[str] = ()) -> str:
-    """One line a field that a judge is shown: name, unit, meaning. A plug-in's field is named by its key."""
-    lines = dict.fromkeys(_line(key) for item in extractors for key in item.keys if key.partition(".")[0] not in left_out)
-    return "\n".join(lines)
+    """A line for each field that a judge is shown: name, unit, meaning. A plug-in's field is named by its key."""
+    keys = [key for item in extractors for key in item.keys if key.partition(".")[0] not in left_out]
+    return "\n".join(dict.fromkeys(line for key in keys for line in _lines(key)))
 
 
-def _line(key: str) -> str:
+def _lines(key: str) -> list[str]:
     group, _, leaf = key.partition(".")
+    if group not in MEANINGS and key not in FIELDS:
+        return [f"- {group}.{leaf}"]
     if group in MEANINGS:
-        return f"- {group}: {MEANINGS[group]}"
-    if key not in FIELDS:
-        return f"- {group}.{leaf}"
-    unit = f" ({FIELDS[key].unit})" if FIELDS[key].unit else ""
-    return f"- {group}.{FIELDS[key].trace_name}{unit}: {MEANINGS[key]}"
+        name, unit, meaning = group, "", MEANINGS[group]
+    else:
+        name, meaning = f"{group}.{FIELDS[key].trace_name}", MEANINGS[key]
+        unit = f" ({FIELDS[key].unit})" if FIELDS[key].unit else ""
+    confidence = [f"- {name}{CONFIDENCE}: {CONFIDENCES[key]}"] if key in CONFIDENCES else []
+    return [f"- {name}{unit}: {meaning}", *confidence]

@@ -18,21 +18,26 @@ BLOCK_S = 0.4
 BLOCK_HOP_S = 0.1
 ABSOLUTE_GATE_LUFS = -70.0
 RELATIVE_GATE_LU = -10.0
+# The weighting's shelf rises up to 3.4 kHz.
+MIN_RATE_HZ = 8_000
+# pyloudnorm has weights for left, right, centre and two surrounds.
+MAX_CHANNELS = 5
 
 
 class LoudnessExtractor:
-    """Blocks of 400 ms, one every 100 ms. All clips at 16 kHz, so that answers of different rates compare."""
+    """Blocks of 400 ms, one every 100 ms, of each clip at its own rate and summed over its channels, as the norm has it."""
 
     name = "loudness"
-    version = "pyloudnorm-0.2.0/loudness-1"
-    rate_hz = 16_000
+    version = "pyloudnorm-0.2.0/loudness-2"
+    rate_hz = None
     keys = (INTEGRATED, STD, CONTOUR)
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
         """Loudness of each clip.
 
         Raises:
-            AudioError: a clip is shorter than one block, or nothing in it passes the gate of -70 LUFS.
+            AudioError: a clip is shorter than one block, has a rate under 8 kHz or over five channels, or nothing in it
+                passes the gate of -70 LUFS.
         """
         return [_fields(clip) for clip in clips]
 
@@ -42,8 +47,13 @@ def _fields(clip: Clip) -> Fields:
 
     if clip.duration_s < BLOCK_S:
         raise AudioError(f"{clip.duration_s:.2f} s is shorter than a block of {BLOCK_S} s: loudness cannot be measured")
+    if clip.sample_rate_hz < MIN_RATE_HZ:
+        raise AudioError(f"{clip.sample_rate_hz} Hz is under {MIN_RATE_HZ} Hz: loudness cannot be measured")
+    channels = clip.samples if clip.channels is None else clip.channels
+    if channels.ndim == 2 and channels.shape[1] > MAX_CHANNELS:
+        raise AudioError(f"{channels.shape[1]} channels are more than {MAX_CHANNELS}: loudness cannot be measured")
     meter = pyloudnorm.Meter(clip.sample_rate_hz, block_size=BLOCK_S, overlap=1 - BLOCK_HOP_S / BLOCK_S)
-    integrated = float(meter.integrated_loudness(clip.samples.astype(np.float64)))
+    integrated = float(meter.integrated_loudness(channels.astype(np.float64)))
     if not np.isfinite(integrated):
         raise AudioError(f"nothing is louder than {ABSOLUTE_GATE_LUFS:.0f} LUFS: loudness cannot be measured")
     blocks = np.asarray(meter.blockwise_loudness)

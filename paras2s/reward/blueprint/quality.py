@@ -1,7 +1,8 @@
 """Audio quality by personalised DNSMOS and P.808 (Reddy et al.), the models and windows of the `speechmos` package.
 
 The numbers are speechmos's, to 1e-3. Its mel features, which need librosa there, are written out here.
-Not covered: a clip far shorter than a window is repeated until it fills one, so its scores say little.
+Not covered: a clip shorter than a window is repeated until it fills one, so the score of a short one says little; one under
+half a second has none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from paras2s.audio.assets import asset_path
 from paras2s.audio.clip import Clip
+from paras2s.errors import AudioError
 from paras2s.reward.blueprint.schema import Fields, measured, require_sound
 from paras2s.utils.process_pool import native_threads
 
@@ -24,6 +26,8 @@ P808 = "agent_audio_quality.p808_overall"
 
 RATE_HZ = 16_000
 WINDOW_S = 9.01
+# Shorter than a word; repeated, it would be a buzz.
+MIN_S = 0.5
 WINDOW = int(WINDOW_S * RATE_HZ)
 MEL_BANDS, FFT_SIZE, HOP = 120, 321, 160
 # The personalised model makes 900 frames of a window. Its tensors of those and of what their first pooling leaves:
@@ -46,7 +50,7 @@ class QualityExtractor:
     """Mean MOS over the windows of a clip: signal, background and overall (personalised), and P.808."""
 
     name = "quality"
-    version = "speechmos-0.0.1.1/quality-2"
+    version = "speechmos-0.0.1.1/quality-3"
     rate_hz = RATE_HZ
     keys = (SIGNAL, BACKGROUND, OVERALL, P808)
 
@@ -54,10 +58,12 @@ class QualityExtractor:
         """MOS of each clip.
 
         Raises:
-            AudioError: a clip is silent.
+            AudioError: a clip is silent, or under half a second.
         """
         for clip in clips:
             require_sound(clip, "audio quality")
+            if clip.duration_s < MIN_S:
+                raise AudioError(f"{clip.duration_s:.2f} s is shorter than {MIN_S} s: audio quality cannot be measured")
         if not clips:
             return []
         scores = [_score(clip.samples).mean(axis=0) for clip in clips]

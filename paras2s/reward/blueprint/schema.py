@@ -4,8 +4,10 @@ Keys are flat and dotted, group first; the groups are TRACE's. What differs from
 
 1. Beside words a minute, rates count syllables a second: a few long words are not slow speech.
 2. `agent_emotion` may come from our tone classifier instead of emotion2vec, with its own labels.
-3. Voicing and the level of the ending are ours; so are the confidences that some models give.
-4. A field that could not be measured is Absent with a reason, never a number.
+3. Voicing and the level of the ending are ours; so are the confidences that some models give, two of which a judge is shown.
+4. A field that could not be measured is Absent with a reason, never a number; so is a rate where hardly a voice is heard.
+5. A contour's points are means over 20 equal stretches of time; the authors take 20 points of the list of frames that passed.
+6. Pitch is not cut to 80 to 300 Hz.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from paras2s.audio.clip import Clip
-from paras2s.errors import AudioError
+from paras2s.errors import AssetError, AudioError, one_line
 from paras2s.types import Absent, Blueprint, Measured
 
 CONTOUR_POINTS = 20
@@ -26,25 +28,28 @@ SILENCE_PEAK = 1e-3
 RESPONSE = "agent_response"
 EMOTION = "agent_emotion"
 ACCENT = "agent_accent"
+# Behind the name of a field in a prompt.
+CONFIDENCE = "_confidence"
 
 Fields = dict[str, Measured | Absent]
 
 
 @dataclass(frozen=True)
 class Field:
-    """Unit of a key's value, and the name TRACE's judge prompt gives it within its group."""
+    """Unit of a key's value, the name TRACE's judge prompt gives it within its group, and whether its confidence is shown."""
 
     unit: str | None
     trace_name: str
+    shows_confidence: bool = False
 
 
 FIELDS: dict[str, Field] = {
-    RESPONSE: Field(None, RESPONSE),
+    RESPONSE: Field(None, RESPONSE, shows_confidence=True),
     "agent_audio_quality.dnsmos_personalised_signal": Field("MOS 1-5", "DNSMOS_Personalized_Signal_Quality"),
     "agent_audio_quality.dnsmos_personalised_background": Field("MOS 1-5", "DNSMOS_Personalized_Background_Quality"),
     "agent_audio_quality.dnsmos_personalised_overall": Field("MOS 1-5", "DNSMOS_Personalized_Overall_Quality"),
     "agent_audio_quality.p808_overall": Field("MOS 1-5", "P808_Overall_Quality"),
-    "agent_audio_properties.pitch_mean_hz": Field("Hz", "Mean_Pitch_Hz"),
+    "agent_audio_properties.pitch_mean_hz": Field("Hz", "Mean_Pitch_Hz", shows_confidence=True),
     "agent_audio_properties.pitch_std_hz": Field("Hz", "Std_Dev_Pitch_Hz"),
     "agent_audio_properties.pitch_contour_hz": Field("Hz", "Full_Pitch_Contour_Hz"),
     "agent_audio_properties.voiced_share": Field(None, "Voiced_Share_Of_Frames"),
@@ -71,15 +76,15 @@ class Extractor(Protocol):
         """Changes whenever a value it gives may change; stored in the blueprint."""
 
     @property
-    def rate_hz(self) -> int:
-        """Sample rate at which it wants its clips."""
+    def rate_hz(self) -> int | None:
+        """Sample rate at which it wants its clips; None: each as it is, with its channels."""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key it gives, for every clip."""
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Fields of each clip, in order; clips are at `rate_hz`.
+        """Fields of each clip, in order; clips are at `rate_hz`, if it has one.
 
         Raises:
             AudioError: one of the clips cannot be measured at all.
@@ -106,6 +111,17 @@ def require_sound(clip: Clip, what: str) -> None:
         raise AudioError(f"the clip is silent: {what} cannot be measured")
 
 
+def unusable(name: str, error: Exception) -> AssetError:
+    """The error of an extractor whose packages are missing, or are there and cannot be loaded."""
+    if isinstance(error, ModuleNotFoundError):
+        return AssetError(f"'{name}' needs the package {error.name}; run: pip install 'paras2s[trace]'")
+    # A torchaudio built for CUDA, which is what PyPI has for Linux, fails beside a torch for CPUs as a library that is missing.
+    return AssetError(
+        f"'{name}': its packages cannot be loaded ({one_line(error)[:200]}); install the torchaudio that was built for your "
+        "torch, from where your torch came from"
+    )
+
+
 def contour(times_s: np.ndarray, values: np.ndarray) -> list[float]:
     """Values [T] at rising times [T] as 20 means over equal stretches of time; gaps are bridged linearly."""
     # Means, because a single frame picked out of a stretch may be an octave error or a creak.
@@ -127,10 +143,10 @@ def trace_json(blueprint: Blueprint, who: str = "agent", left_out: Sequence[str]
         group = f"{who}_{group.removeprefix('agent_')}"
         name = FIELDS[key].trace_name if key in FIELDS else leaf
         value = _rounded(found.value) if isinstance(found, Measured) else f"not measured: {found.reason}"
-        if leaf:
-            nested.setdefault(group, {})[name] = value
-        else:
-            nested[group] = value
+        place, name = (nested.setdefault(group, {}), name) if leaf else (nested, group)
+        place[name] = value
+        if key in FIELDS and FIELDS[key].shows_confidence and isinstance(found, Measured) and found.confidence is not None:
+            place[name + CONFIDENCE] = _rounded(found.confidence)
     return nested
 
 

@@ -32,7 +32,7 @@ class TransformersWordsExtractor:
     @property
     def version(self) -> str:
         """Names the model and how it is used."""
-        return f"transformers/{self.model}/alone-1+rates-3"
+        return f"transformers/{self.model}/alone-1+rates-4"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
         """Words of all clips; silent ones are not shown to the recogniser, which makes words up for them.
@@ -52,7 +52,7 @@ class TransformersWordsExtractor:
         rest = [index for index in audible if index not in found]
         full = self._recognise(recognise, [clips[index] for index in rest])
         found |= {index: replace(one, full_window=True) for index, one in zip(rest, full, strict=True)}
-        return [word_fields(found.get(index, Transcript("")), clip.duration_s) for index, clip in enumerate(clips)]
+        return [word_fields(found.get(index, Transcript("")), clip) for index, clip in enumerate(clips)]
 
     def _recognise(self, recognise: Any, clips: Sequence[Clip]) -> list[Transcript]:
         sounds = [{"raw": clip.samples, "sampling_rate": self.rate_hz} for clip in clips]

@@ -15,7 +15,7 @@ from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.clients.chat import Audio, LLMClient, Reply, Request, Tokens
 from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
-from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
+from paras2s.reward.blueprint.extract import build_blueprints, make_extractors, require_installed
 from paras2s.reward.blueprint.field_docs import describe_fields
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
 from paras2s.reward.fusion import find_rule, swap, symmetric
@@ -215,12 +215,15 @@ class LLMJudge(Judge):
         if self.reads == "audio":
             return [(self._audio_question(question), [_wav(clip) for clip in clips]) for question, clips in items]
         clips = [clip for question, answers in items for clip in (*answers, *self._user_clips(question))]
-        blueprints = iter(build_blueprints(clips, self.extractors, self.cache))
+        measured = build_blueprints(clips, self.extractors, self.cache)
+        # Nobody pays for a verdict on fields that say "not installed".
+        require_installed(measured, self.config.judge.left_out)
+        blueprints = iter(measured)
         evidence: list[tuple[Any, list[Any]] | Unscored] = []
         for question, answers in items:
-            measured = [next(blueprints) for _ in answers]
+            described = [next(blueprints) for _ in answers]
             users = [next(blueprints) for _ in self._user_clips(question)]
-            evidence.append(self._described(question, measured, users[0] if users else None))
+            evidence.append(self._described(question, described, users[0] if users else None))
         return evidence
 
     def _user_clips(self, question: Utterance) -> list[Clip]:
