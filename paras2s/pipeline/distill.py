@@ -160,5 +160,5 @@ def describe_reward(run: Run) -> None:
         judged = "" if row["judge_mean"] is None else f", the judge {row['judge_mean']:.2f}"
         run.say(f"  {kind}{'' if row['taught'] else ' (not taught)'}: {row['model_mean']:.2f}{judged}")
     for name, row in report.get("spoken", {}).items():
-        if name != "tone_told":
+        if name != "right_tone_above":
             run.say(f"  scripted answers, {name}: {row['model_mean']:.2f}, the judge {row['judge_mean']:.2f}")

@@ -1,4 +1,4 @@
-"""What a reward model gives to answers that it did not learn from: degenerate, out of order, other takes, sentences, voices."""
+"""Scores of a reward model for what it did not learn from: degenerate audio, disorder, other takes, sentences, voices."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def _row(predicted: Sequence[float], judged: Sequence[float | None], taught: boo
 
 
 def disorder_report(teacher: Teacher, model: RewardModel, held: JudgedAnswers) -> dict[str, Any]:
-    """Scores of good held-out answers, and of the same answers out of order, for the style that was asked in, by kind.
+    """Scores of good held-out answers, and of the same answers out of order, for the style of its question, by kind.
 
     The question itself as the answer is a kind, too. A teacher that costs nothing is asked as well.
     """
-    asked = {place: held.queries[held.owners[place]].style or "" for place, score in held.scored() if score >= GOOD_FROM}
-    good = [p for p, style in asked.items() if style in model.config.styles and len(held.codes[p]) >= 2][:ORIGINALS]
+    style_of = {place: held.queries[held.owners[place]].style or "" for place, score in held.scored() if score >= GOOD_FROM}
+    good = [p for p, style in style_of.items() if style in model.config.styles and len(held.codes[p]) >= 2][:ORIGINALS]
     if not good:
         return {}
-    styles = [asked[place] for place in good]
+    styles = [style_of[place] for place in good]
     rng = np.random.default_rng(0)
     codes = {"original": [held.codes[place] for place in good]}
     codes |= {kind: [disordered(kind, held.codes[p], rng) for p in good] for kind in (*TAUGHT, *KEPT_OUT)}
@@ -85,7 +85,7 @@ def disorder_report(teacher: Teacher, model: RewardModel, held: JudgedAnswers) -
 def spoken_report(model: RewardModel, spoken: Sequence[JudgedSpoken]) -> dict[str, Any]:
     """Scores of scripted answers, for their own style, by what of them was kept out of training.
 
-    `tone_told`: how often a kept-out take in the right tone scores above the same sentence in the wrong one.
+    `right_tone_above`: how often a kept-out take in the right tone scores above the same sentence in the wrong one.
     """
     table: dict[str, Any] = {}
     predicted = model.score_for([one.spoken.style for one in spoken], [one.codes for one in spoken])
@@ -96,14 +96,14 @@ def spoken_report(model: RewardModel, spoken: Sequence[JudgedSpoken]) -> dict[st
                 name = f"{group or 'taught'}, {'right' if in_tone else 'wrong'} tone"
                 judged = [spoken[n].scores.get(spoken[n].spoken.style) for n in rows]
                 table[name] = _row([predicted[n] for n in rows], judged, group == "")
-    told = []
+    above: list[bool] = []
     for n, one in enumerate(spoken):
         if one.spoken.in_tone and one.spoken.group in ("take", "sentence"):
             text = one.spoken.take.text
-            told += [
+            above += [
                 predicted[n] > predicted[m]
                 for m, other in enumerate(spoken)
                 if other.spoken.take.text == text and not other.spoken.in_tone
             ]
-    table["tone_told"] = {"share": float(np.mean(told)) if told else None, "n": len(told)}
+    table["right_tone_above"] = {"share": float(np.mean(above)) if above else None, "n": len(above)}
     return table

@@ -59,16 +59,16 @@ def test_the_report_is_of_each_group_apart() -> None:
     assert row["model_mean"] == pytest.approx(
         np.mean(model.score_for([one.spoken.style for one in kept], [one.codes for one in kept])), abs=1e-5
     )
-    assert {name: row["taught"] for name, row in report.items() if name != "tone_told"} == {
+    assert {name: row["taught"] for name, row in report.items() if name != "right_tone_above"} == {
         "taught, right tone": True, "taught, wrong tone": True, "take, right tone": False,
         "sentence, right tone": False, "sentence, wrong tone": False, "voice, right tone": False,
     }  # fmt: skip
     # Of each style: a kept-out take of three sentences and three takes of the fourth, each against one in the wrong tone.
-    assert report["tone_told"]["n"] == 2 * (3 + 3)
+    assert report["right_tone_above"]["n"] == 2 * (3 + 3)
 
 
 def test_nothing_spoken_is_an_empty_report() -> None:
     model = RewardModel(
         RewardModelConfig(codebook_sizes=(4,), code_dim=4, feature_dim=3, styles=STYLES, hidden_size=16, layers=1), np.eye(4)
     )
-    assert spoken_report(model, []) == {"tone_told": {"share": None, "n": 0}}
+    assert spoken_report(model, []) == {"right_tone_above": {"share": None, "n": 0}}

@@ -75,7 +75,7 @@ class Codec2Pairs:
 
     @functools.cached_property
     def code_vectors(self) -> np.ndarray:
-        """What each code sounds like [C, 46]: a step's vectors, added up over its K codes, describe its sound.
+        """The sound of each code [C, 46]: a step's vectors, added up over its K codes, describe its sound.
 
         C counts the codes of all K codebooks, one after the other. Each of a step's two frames has 23 numbers: the 20 levels
         of its spectrum (10 dB; equally wide on the mel scale; Codec 2 adds two vectors), its energy (10 dB), whether it is

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-TAUGHT = ("shuffled", "twice", "stutter")
-KEPT_OUT = ("reversed", "slow", "half", "halves_swapped")
+TAUGHT = ("shuffled", "twice")
+KEPT_OUT = ("reversed", "slow", "stutter", "half", "halves_swapped")
 
 
 def disordered(kind: str, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The codes [T, K] of an answer out of order; T is at least 2.
 
-    `shuffled` in pieces of one to three steps (too short for a word); said `twice`; `stutter` repeats two to six steps
-    twice to four times; `reversed` step by step; `slow` says each step twice; `half` is the first half alone, which may
-    well be an answer still; `halves_swapped` begins with the second.
+    `shuffled` in pieces of one to three steps (too short for a word); said `twice`; `reversed` step by step; `slow` says
+    each step twice. These may well be answers still: `stutter` repeats two to six steps twice to four times; `half` is the
+    first half alone; `halves_swapped` begins with the second.
     """
     steps = len(codes)
     if kind == "shuffled":

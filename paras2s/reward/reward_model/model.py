@@ -137,7 +137,7 @@ class RewardModel(nn.Module):
         return self.encoder(x, src_key_padding_mask=~mask)[:, 0]
 
     def _steps(self, codes: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """What steps sound like [N, T, D], and which are no padding [N, T]."""
+        """Returns the sound of steps [N, T, D], and which are no padding [N, T]."""
         longest = min(MAX_STEPS, max(len(one) for one in codes))
         ids = np.zeros((len(codes), longest, len(self.config.codebook_sizes)), dtype=np.int64)
         mask = np.zeros((len(codes), longest), dtype=bool)

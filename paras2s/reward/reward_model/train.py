@@ -19,7 +19,7 @@ PROSODY_NOISE, WORDS_NOISE = 0.3, 0.75
 # topic, so a few hundred clips make thousands of such pairs.
 CROSSED_WORDS = 0.8
 # Where in a batch each kind of pair begins, as a share of it; the first are answers to their own questions.
-CROSSED_FROM, OTHERS_FROM, DISORDERED_FROM, DEGENERATE_FROM = 0.3, 0.45, 0.7, 0.9
+CROSSED_FROM, OTHERS_FROM, DISORDERED_FROM, DEGENERATE_FROM = 0.3, 0.4, 0.6, 0.88
 # A shorter answer out of order may be what it was.
 FEWEST_STEPS = 8
 
