@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.clients.audio_chat import AudioChat, AudioChatRequest
@@ -87,9 +87,7 @@ def open_system(spec: str, curation: Path | None, cache_dir: Path) -> System:
         ConfigError: it is none of these, or a baseline without a curation's config.
     """
     if spec in BASELINES:
-        if curation is None:
-            raise ConfigError(f"--curation: the {spec} needs a curation's YAML: its tester writes, its agent speaks")
-        return LLMBaseline(load_curation(curation), knows_style=spec == TOPLINE)
+        return LLMBaseline(_curation_of(spec, curation), knows_style=spec == TOPLINE)
     path = Path(spec)
     if path.suffix in (".yaml", ".yml"):
         return EndpointSystem(load_audio_chat(path), cache_dir)
@@ -100,6 +98,36 @@ def open_system(spec: str, curation: Path | None, cache_dir: Path) -> System:
     if path.is_dir():
         return FolderSystem(path)
     raise ConfigError(f"--system: {spec!r} is no folder, no YAML of an endpoint, and neither {' nor '.join(BASELINES)}")
+
+
+def _curation_of(baseline: str, curation: Path | None) -> CurationConfig:
+    if curation is None:
+        raise ConfigError(f"--curation: the {baseline} needs a curation's YAML: its tester writes, its agent speaks")
+    return load_curation(curation)
+
+
+def is_finished(spec: str) -> bool:
+    """Whether a system is a folder of finished clips."""
+    return Path(spec).is_dir() and not is_checkpoint(Path(spec))
+
+
+def fingerprint(spec: str, curation: Path | None = None) -> list[Any]:
+    """The identity of a system: an endpoint's model and settings, a baseline's curation, a folder's files by name, size, time.
+
+    The path as it was typed is no part of it.
+
+    Raises:
+        ConfigError: it is no system.
+    """
+    path = Path(spec)
+    if spec in BASELINES:
+        return [spec, _curation_of(spec, curation).model_dump(mode="json", exclude={"cache_dir"})]
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        return [load_audio_chat(path).model_dump(include={"base_url", "model", "voice", "system", "temperature"})]
+    if not path.is_dir():
+        raise ConfigError(f"--system: {spec!r} is no folder and no YAML of an endpoint")
+    files = sorted(one for one in path.iterdir() if one.is_file())
+    return [[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files]
 
 
 @dataclass(frozen=True)
@@ -157,7 +185,8 @@ class PolicySystem:
     """A policy, sampled by the native engine; every policy gets the same seeds. It reads the sound and its ASR transcript.
 
     `prompts` makes prompts of questions where they are not to be made from the clips. `max_steps` is by default 4.2 s at 12.5
-    steps a second, the embedded policy's longest answer.
+    steps a second, the embedded policy's longest answer. `first` is the place of the first question among all, where they are
+    asked in parts: it shifts the seeds.
     """
 
     policy: Policy
@@ -165,6 +194,7 @@ class PolicySystem:
     seed: int = 0
     max_steps: int = 52
     prompts: Callable[[Policy, Sequence[SpokenQuestion]], list[Prompt]] = _prompts_from_clips
+    first: int = 0
 
     BATCH = 32
     # Apart from the steps of training, whose seeds are made the same way.
@@ -182,7 +212,7 @@ class PolicySystem:
         responses: list[list[Response]] = []
         for start in range(0, len(questions), self.BATCH):
             batch = questions[start : start + self.BATCH]
-            seeds = answer_seeds(self.seed, self.FIRST_STEP + start, range(len(batch)), count)
+            seeds = answer_seeds(self.seed, self.FIRST_STEP + self.first + start, range(len(batch)), count)
             prompts = self.prompts(self.policy, batch)
             for rollout in engine.generate([one.id for one in batch], prompts, count, sampling, seeds):
                 row = zip(rollout.texts, rollout.waves, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from paras2s.cli.options import (
     Curation,
     Estimate,
     Json,
+    RetryUnscored,
     Set,
     Systems,
     exit_if_unscored,
@@ -26,10 +27,14 @@ def bench_systems(
     system: Systems,
     reference: Annotated[str, typer.Option(help="The system that every other one meets.")],
     judge: Annotated[str, typer.Option("--judge", help="audiojudge, or an audio judge's YAML.")] = "audiojudge",
-    out: Annotated[Path, typer.Option(help="Verdicts for `paras2s rank` (CSV); reasons beside it (JSONL).")] = Path(
-        "runs/verdicts.csv"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Verdicts for `paras2s rank` (CSV); beside it reasons (.jsonl) and answers that were made (-answers/)."
+        ),
+    ] = Path("runs/verdicts.csv"),
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many instructions.")] = None,
+    retry_unscored: RetryUnscored = False,
     estimate: Estimate = False,
     curation: Curation = None,
     cache_dir: Annotated[Path | None, typer.Option(help="Where replies and answers are cached; else the judge's own.")] = None,
@@ -54,15 +59,16 @@ def bench_systems(
     if out.suffix != ".csv":
         raise ConfigError(f"--out {out}: give a .csv, beside which the reasons are written as .jsonl")
     folder = judges[0].config.cache_dir
-    options = RankingOptions(instructions, parse_systems(system), reference, out, curation, folder, limit, not estimate)
-    compared = comparisons(options, console, as_json)
+    options = RankingOptions(instructions, parse_systems(system), reference, out, curation, folder, limit, retry_unscored)
     if estimate:
-        bill = estimate_systems(judges, compared)
+        bill, known = estimate_systems(judges, options)
         if as_json:
-            print_json(asdict(bill))
+            print_json({"systems": known, **asdict(bill)})
         else:
+            _show_systems(console, known)
             show_estimate(console, judges[0].config.llm.model, bill)
         return
+    compared = comparisons(options, console, as_json)
     done, stopped = judge_systems(judges, options, compared, console, as_json)
     spent_usd = judges[0].client.spent_usd
     if as_json:
@@ -76,3 +82,14 @@ def bench_systems(
     if stopped:
         raise stopped
     exit_if_unscored(done.unscored)
+
+
+def _show_systems(console: Any, known: dict[str, dict[str, Any]]) -> None:
+    for name, one in known.items():
+        if one["to_answer"]:
+            usd = one["answer_usd"]
+            price = "no price is known" if usd is None else f"at most {usd:.4f} USD"
+            console.print(
+                f"{name}: {one['to_answer']} answers are to be made, {price}; judging counts each at its greatest length",
+                highlight=False,
+            )

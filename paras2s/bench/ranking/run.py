@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import read_clip
+from paras2s.bench.ranking.answers import Answer, AnswerSource
 from paras2s.bench.ranking.data import COLUMNS, load_people, load_recorded
 from paras2s.bench.ranking.metrics import Ranking, rank_systems
 from paras2s.bench.ranking.report import markdown, ranking_json, scatter_svg
 from paras2s.bench.results import require_new
-from paras2s.bench.systems import SUFFIXES, FolderSystem, Response, SpokenQuestion, open_system
+from paras2s.bench.systems import SUFFIXES
 from paras2s.clients.chat import Bill
-from paras2s.errors import AudioError, BudgetError, ConfigError, one_line
+from paras2s.errors import AudioError, BudgetError, ConfigError, DataError, StorageError, one_line
 from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
 from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Utterance
@@ -37,7 +37,7 @@ UNSCORED = "unscored"
 class RankingOptions:
     """Spoken instructions by file name, systems by spec, and the reference system that every other one is compared with.
 
-    `may_answer` False: no system answers now; only folders of finished answers are allowed.
+    `retry_unscored`: only comparisons are judged that the file of verdicts leaves without a verdict.
     """
 
     instructions: Path
@@ -47,17 +47,43 @@ class RankingOptions:
     curation: Path | None
     cache_dir: Path
     limit: int | None
-    may_answer: bool = True
+    retry_unscored: bool = False
+
+    def source(self, name: str) -> AnswerSource:
+        """Returns the source of a system's answers; those that are made lie beside the verdicts."""
+        folder = self.out.with_name(f"{self.out.stem}-answers") / name
+        return AnswerSource(name, self.systems[name], folder, self.curation, self.cache_dir)
+
+    def instruction_paths(self) -> list[Path]:
+        """The instructions' files, up to the limit.
+
+        Raises:
+            ConfigError: no instructions, two of one name, no system beside the reference, or a reference that is no system.
+        """
+        if self.reference not in self.systems:
+            raise ConfigError(f"--reference {self.reference}: is not among the systems: {', '.join(self.systems)}")
+        if len(self.systems) < 2:
+            raise ConfigError(f"--system: give at least one that meets {self.reference}")
+        paths = sorted(path for path in self.instructions.glob("*") if path.suffix.lower() in SUFFIXES)[: self.limit]
+        if not paths:
+            raise ConfigError(f"--instructions {self.instructions}: holds no clip; give a folder of ID.wav")
+        if len({path.stem for path in paths}) < len(paths):
+            raise ConfigError(f"--instructions {self.instructions}: two clips have one name")
+        return paths
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One system against the reference on one instruction: the instruction and both answers, or why one is missing."""
+    """One system against the reference on one instruction: the instruction and both answers, or why one is missing.
+
+    `files` are those of the system's and of the reference's answer, None where there is none.
+    """
 
     instruction_id: str
     system: str
     pair: Pair | None
     missing: str = ""
+    files: tuple[Path | None, Path | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -72,26 +98,30 @@ def comparisons(options: RankingOptions, console: Console, quiet: bool) -> list[
     """Compares every system with the reference on every instruction; systems answer first.
 
     Raises:
-        ConfigError: no instructions, no system beside the reference, or a reference that is not among the systems.
+        ConfigError: options that cannot be, or answers that are there of another system. BudgetError: a system's budget ended.
     """
-    if options.reference not in options.systems:
-        raise ConfigError(f"--reference {options.reference}: is not among the systems: {', '.join(options.systems)}")
-    if len(options.systems) < 2:
-        raise ConfigError(f"--system: give at least one that meets {options.reference}")
-    paths = sorted(path for path in options.instructions.glob("*") if path.suffix.lower() in SUFFIXES)[: options.limit]
-    if not paths:
-        raise ConfigError(f"--instructions {options.instructions}: holds no clip; give a folder of ID.wav")
-    if len({path.stem for path in paths}) < len(paths):
-        raise ConfigError(f"--instructions {options.instructions}: two clips have one name")
-    spoken = {path.stem: _instruction(path) for path in paths}
-    readable = [path for path in paths if isinstance(spoken[path.stem], Utterance)]
-    answers = {name: _answers(options, name, readable, console, quiet) for name in options.systems}
+    spoken = _instructions(options)
+    readable = _readable(spoken)
+    answers = {name: options.source(name).answer(readable, console, quiet) for name in options.systems}
+    return _compared(options, spoken, answers)
+
+
+def _instructions(options: RankingOptions) -> dict[Path, Utterance | str]:
+    return {path: _instruction(path) for path in options.instruction_paths()}
+
+
+def _readable(spoken: Mapping[Path, Utterance | str]) -> list[Path]:
+    return [path for path, one in spoken.items() if isinstance(one, Utterance)]
+
+
+def _compared(
+    options: RankingOptions, spoken: Mapping[Path, Utterance | str], answers: Mapping[str, Mapping[str, Answer]]
+) -> list[Comparison]:
     compared = []
     for name in options.systems:
         if name == options.reference:
             continue
-        for path in paths:
-            instruction = spoken[path.stem]
+        for path, instruction in spoken.items():
             if isinstance(instruction, str):
                 compared.append(Comparison(path.stem, name, None, instruction))
                 continue
@@ -107,34 +137,31 @@ def _instruction(path: Path) -> Utterance | str:
         return str(error)
 
 
-def _comparison(instruction_id: str, system: str, instruction: Utterance, own: Response, reference: Response) -> Comparison:
-    if own.clip is None or reference.clip is None or own.missing or reference.missing:
-        return Comparison(instruction_id, system, None, own.missing or reference.missing or "")
-    words = (own.text, reference.text) if own.text and reference.text else None
-    return Comparison(instruction_id, system, Pair(instruction, own.clip, reference.clip, words))
+def _comparison(instruction_id: str, system: str, instruction: Utterance, own: Answer, reference: Answer) -> Comparison:
+    first, second, files = own.response, reference.response, (own.path, reference.path)
+    if first.clip is None or second.clip is None or first.missing or second.missing:
+        return Comparison(instruction_id, system, None, first.missing or second.missing or "", files)
+    words = (first.text, second.text) if first.text and second.text else None
+    return Comparison(instruction_id, system, Pair(instruction, first.clip, second.clip, words), files=files)
 
 
-def _answers(options: RankingOptions, name: str, paths: Sequence[Path], console: Console, quiet: bool) -> dict[str, Response]:
-    system = open_system(options.systems[name], options.curation, options.cache_dir)
-    # A folder of finished answers reads no transcript.
-    transcripts = [""] * len(paths)
-    if not isinstance(system, FolderSystem):
-        if not options.may_answer:
-            raise ConfigError(f"--estimate: {name} must answer first, which may cost; estimate from folders of answers")
-        transcripts = [one.text for one in transcribe([read_clip(path, max_duration_s=MAX_CLIP_S) for path in paths])]
-    questions = [SpokenQuestion(path.stem, path, words) for path, words in zip(paths, transcripts, strict=True)]
-    with progress_bar(console, f"{name} answers", len(questions), quiet) as bar:
-        return {path.stem: row[0] for path, row in zip(paths, system.answer(questions, 1, bar.at), strict=True)}
+def estimate_systems(judges: Sequence[AudioJudge], options: RankingOptions) -> tuple[Bill, dict[str, dict[str, Any]]]:
+    """The most that judging can cost, and of each system what is known without asking it; no call is made.
 
-
-def estimate_systems(judges: Sequence[AudioJudge], compared: Sequence[Comparison]) -> Bill:
-    """The most that judging all comparisons can cost; no call is made."""
+    An answer that is not there yet counts at its greatest length.
+    """
+    spoken = _instructions(options)
+    known = {name: options.source(name).at_most(_readable(spoken)) for name in options.systems}
+    compared = _compared(options, spoken, {name: answers for name, (answers, _) in known.items()})
     bill = Bill()
     for start in range(0, len(compared), CHUNK_PAIRS):
         pairs = [one.pair for one in compared[start : start + CHUNK_PAIRS] if one.pair is not None]
         for judge in judges:
             bill += judge.client.estimate(judge.requests(pairs))
-    return bill
+    return bill, {name: says for name, (_, says) in known.items()}
+
+
+Key = tuple[str, str, str]
 
 
 def judge_systems(
@@ -142,56 +169,81 @@ def judge_systems(
 ) -> tuple[Done, BudgetError | None]:
     """Judge all comparisons in both orders; verdicts go to `options.out` (CSV) and, with reasons, beside it (JSONL).
 
-    Also returns the error if the budget ended first. Files are written after every chunk, and replies are cached, so a stopped
-    run repeats no call.
+    Also returns the error if the budget ended first. Files are written as verdicts come. Verdicts that they hold already stay
+    there: those on other comparisons, and those that this run does not reach or cannot give again.
 
     Raises:
-        StorageError: the file holds verdicts of another judge.
+        StorageError: the file holds verdicts of another judge, or against another reference.
     """
-    _require_new(options.out, judges)
-    rows: list[dict[str, Any]] = []
-    details: list[dict[str, Any]] = []
+    rows = _load(options.out)
+    _require_new(options, rows.values(), judges)
     stopped: BudgetError | None = None
     rate_hz = judges[0].config.audio.sample_rate_hz
-    with progress_bar(console, "verdicts", len(compared) * len(judges), quiet) as bar:
+    total = len(compared) * len(judges)
+    with progress_bar(console, "verdicts", total, quiet) as bar:
         for start in range(0, len(compared), CHUNK_PAIRS):
             chunk = compared[start : start + CHUNK_PAIRS]
-            pairs = [at_rate(one.pair, rate_hz) for one in chunk if one.pair is not None]
-            for judge in judges:
+            for number, judge in enumerate(judges):
+                todo = [one for one in chunk if not (options.retry_unscored and _has_verdict(rows, judge, one))]
+                pairs = [at_rate(one.pair, rate_hz) for one in todo if one.pair is not None]
                 judged = iter(judge.compare_batch([pair for pair in pairs if isinstance(pair, Pair)]))
-                for one in chunk:
+                for one in todo:
                     verdict = Unscored(judge.name, one.missing) if one.pair is None else next(judged)
                     if isinstance(verdict, BudgetError):
                         stopped = stopped or verdict
-                        continue
-                    rows.append(_row(judge.task.name, one, options.reference, verdict))
-                    details.append({**rows[-1], "verdict": to_json(verdict)})
-                bar.at(len(rows), len(compared) * len(judges))
-            _write(options.out, rows, details)
+                    elif isinstance(verdict, Preference) or not _has_verdict(rows, judge, one):
+                        rows[_key(judge, one)] = _row(judge.task.name, one, options.reference, verdict)
+                _write(options.out, rows.values())
+                bar.at(start * len(judges) + (number + 1) * len(chunk), total)
             if stopped:
                 break
-    return Done(len(rows), sum(row["system_first"] == UNSCORED for row in rows)), stopped
+    reached = [key for judge in judges for one in compared if (key := _key(judge, one)) in rows]
+    return Done(len(reached), sum(rows[key]["system_first"] == UNSCORED for key in reached)), stopped
+
+
+def _key(judge: AudioJudge, one: Comparison) -> Key:
+    return judge.task.name, one.instruction_id, one.system
+
+
+def _has_verdict(rows: Mapping[Key, Mapping[str, Any]], judge: AudioJudge, one: Comparison) -> bool:
+    return bool(rows.get(_key(judge, one), {}).get("system_first", UNSCORED) != UNSCORED)
 
 
 def _row(aspect: str, one: Comparison, reference: str, verdict: Preference | Unscored) -> dict[str, Any]:
     labels = verdict.order_labels if isinstance(verdict, Preference) else (UNSCORED, UNSCORED)
-    return dict(zip(COLUMNS, (aspect, one.instruction_id, one.system, reference, *labels), strict=True))
+    row = dict(zip(COLUMNS, (aspect, one.instruction_id, one.system, reference, *labels), strict=True))
+    answers = [None if file is None else str(file) for file in one.files]
+    return {**row, "system_answer": answers[0], "reference_answer": answers[1], "verdict": to_json(verdict)}
 
 
-def _write(out: Path, rows: Sequence[dict[str, Any]], details: Sequence[dict[str, Any]]) -> None:
+def _write(out: Path, rows: Iterable[dict[str, Any]]) -> None:
+    rows = list(rows)
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(buffer, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    # First, as it is what a later run goes on from.
+    write_jsonl(out.with_suffix(".jsonl"), rows)
     write_text(out, buffer.getvalue())
-    write_jsonl(out.with_suffix(".jsonl"), details)
 
 
-def _require_new(out: Path, judges: Sequence[AudioJudge]) -> None:
+def _load(out: Path) -> dict[Key, dict[str, Any]]:
+    """The rows of an earlier run by aspect, instruction and system."""
     path = out.with_suffix(".jsonl")
-    verdicts = [row.get("verdict", {}) for row in read_jsonl(path)] if path.is_file() else []
+    rows = list(read_jsonl(path)) if path.is_file() else []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict) or not all(name in row for name in COLUMNS):
+            raise DataError(f"{path}:{number}: is no row of verdicts; give another --out")
+    return {(row["aspect"], row["instruction_id"], row["system"]): row for row in rows}
+
+
+def _require_new(options: RankingOptions, rows: Iterable[dict[str, Any]], judges: Sequence[AudioJudge]) -> None:
+    rows = list(rows)
+    if others := sorted({row["reference"] for row in rows} - {options.reference}):
+        raise StorageError(f"{options.out} holds verdicts against {', '.join(others)}; give another --out, or delete it")
+    verdicts = [row["verdict"] for row in rows]
     there = [f"{one['judge']}/{one['version']}/{one['prompt_hash']}" for one in verdicts if one.get("type") == "Preference"]
-    require_new(out, there, [f"{judge.name}/{judge.version}/{judge.prompt.hash}" for judge in judges])
+    require_new(options.out, there, [f"{judge.name}/{judge.version}/{judge.prompt.hash}" for judge in judges])
 
 
 @dataclass(frozen=True)

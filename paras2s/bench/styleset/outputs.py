@@ -29,11 +29,9 @@ from paras2s.bench.styleset.systems import (
     MAX_TOKENS,
     TEMPERATURE,
     TOP_P,
-    fingerprint,
-    is_finished,
     open_speaker,
 )
-from paras2s.bench.systems import Progress, find_clip
+from paras2s.bench.systems import Progress, find_clip, fingerprint, is_finished
 from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
 from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.errors import AudioError, ConfigError, DataError

@@ -31,7 +31,8 @@ from paras2s.bench.styleset.outputs import (
     output_key,
 )
 from paras2s.bench.styleset.report import build_report, markdown
-from paras2s.bench.styleset.systems import LONGEST_ANSWER_S, fingerprint, is_finished
+from paras2s.bench.styleset.systems import LONGEST_ANSWER_S
+from paras2s.bench.systems import fingerprint, is_finished
 from paras2s.clients.audio_chat import RATE_HZ
 from paras2s.clients.chat import Bill
 from paras2s.data_gen.tts.signal_voice import signal_voice

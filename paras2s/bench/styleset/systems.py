@@ -15,8 +15,7 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.styleset.dialogue import DialogueModel, Reply
 from paras2s.clients.audio_chat import AudioChat, AudioChatRequest, SpokenReply
 from paras2s.configs.schema.endpoints import AudioChatConfig, load_audio_chat
-from paras2s.errors import AudioError, ConfigError, PolicyError
-from paras2s.policy.registry import is_checkpoint
+from paras2s.errors import AudioError, PolicyError
 from paras2s.policy.types import Prompt, Turn
 from paras2s.reward.judges.base import MAX_CLIP_S
 
@@ -140,25 +139,3 @@ def open_speaker(spec: str, cache: Path, longest_answer_s: float) -> DialogueMod
     from paras2s.policy.registry import load_policy
 
     return PolicyDialogue(load_policy(path), longest_answer_s)
-
-
-def is_finished(spec: str) -> bool:
-    """Whether a system is a folder of finished clips."""
-    return Path(spec).is_dir() and not is_checkpoint(Path(spec))
-
-
-def fingerprint(spec: str) -> list[Any]:
-    """The identity of a system: an endpoint's model and settings, or a folder's files by name, size and time.
-
-    The path as it was typed is no part of it.
-
-    Raises:
-        ConfigError: it is no system.
-    """
-    path = Path(spec)
-    if path.is_file() and path.suffix in (".yaml", ".yml"):
-        return [load_audio_chat(path).model_dump(include={"base_url", "model", "voice", "system", "temperature"})]
-    if not path.is_dir():
-        raise ConfigError(f"--system: {spec!r} is no folder and no YAML of an endpoint")
-    files = sorted(one for one in path.iterdir() if one.is_file())
-    return [[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files]
