@@ -21,6 +21,7 @@ from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.renamed import with_old_names
 from paras2s.configs.schema.run import DataConfig, RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
+from paras2s.reward.reward_model import VERSION as REWARD_MODEL_VERSION
 from paras2s.run import Run
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json, write_text
@@ -69,6 +70,8 @@ def stage_keys(config: RunConfig) -> dict[str, str]:
     keys, so_far = {}, []
     for stage, sections in SECTIONS.items():
         so_far += [settings[section] for section in sections]
+        if stage == "reward":
+            so_far.append(REWARD_MODEL_VERSION)
         keys[stage] = key_of(so_far)[:12]
     return keys
 
