@@ -70,6 +70,9 @@ BENCHMARKS = {
         "The blueprint", "blueprint.py", (CLIPS, "--repeats", "5", "--trace", "{TRACE}", "--trace-python", "{TRACE_PYTHON}"),
         beside_busy=True,
     ),
+    "blueprint_fields": Benchmark(
+        "The blueprint's fields", "blueprint_fields.py", (CLIPS, "--trace", "{TRACE}", "--trace-python", "{TRACE_PYTHON}")
+    ),
     "blueprint_scale": Benchmark("The blueprint of many clips", "blueprint_scale.py", beside_busy=True),
     "recognition": Benchmark("Speech recognition", "recognition.py"),
     "judge_calls": Benchmark("Judge calls", "judge_calls.py", ("--repeats", "5"), beside_busy=True),

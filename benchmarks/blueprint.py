@@ -29,8 +29,8 @@ from paras2s.reward.blueprint.loudness import INTEGRATED
 from paras2s.reward.blueprint.pitch import MEAN
 from paras2s.reward.blueprint.quality import QualityExtractor
 
-# Runs under the other Python: DNSMOS, pitch and loudness exactly as their extraction does them, one clip after the other.
-THEIRS = """
+# Runs under the other Python: the authors' extraction without what it imports and does not need here.
+THEIR_EXTRACTION = """
 import importlib, json, sys, time, types
 sys.path.insert(0, sys.argv[1])
 import librosa, pyloudnorm, soundfile  # Before the stand-ins, which numeric libraries would ask for their types.
@@ -43,6 +43,11 @@ from DNSMOS.dnsmos_single import SAMPLING_RATE, ComputeScore
 import extraction
 Extraction = next(one for one in vars(extraction).values() if isinstance(one, type) and hasattr(one, "_pitch_stats_aubio"))
 scorer = ComputeScore(*(f"{sys.argv[1]}/DNSMOS/models/{name}.onnx" for name in ("sig_bak_ovr", "p_sig_bak_ovr", "model_v8")))
+"""
+# DNSMOS, pitch and loudness exactly as their extraction does them, one clip after the other.
+THEIRS = (
+    THEIR_EXTRACTION
+    + """
 scorer(sys.argv[2], SAMPLING_RATE)
 rows, quality_s, pitch_s, loudness_s, used_s = [], 0.0, 0.0, 0.0, time.process_time()
 for path in sys.argv[2:]:
@@ -59,6 +64,7 @@ for path in sys.argv[2:]:
 used_s = time.process_time() - used_s
 print(json.dumps({"quality_s": quality_s, "pitch_s": pitch_s, "loudness_s": loudness_s, "used_s": used_s, "rows": rows}))
 """
+)
 
 
 def ours(paths: list[Path], names: tuple[str, ...]) -> tuple[float, float, list[Any]]:
@@ -69,10 +75,10 @@ def ours(paths: list[Path], names: tuple[str, ...]) -> tuple[float, float, list[
     return time.perf_counter() - started, time.process_time() - used, blueprints
 
 
-def theirs(python: str, checkout: Path, waves: list[Path]) -> dict[str, Any]:
-    """Their seconds and values."""
-    command = [python, "-c", THEIRS, str(checkout / "src/TRACE"), *map(str, waves)]
-    done = subprocess.run(command, capture_output=True, text=True)
+def theirs(python: str, checkout: Path, waves: list[Path], script: str = THEIRS, given: Any = None) -> dict[str, Any]:
+    """What a script of theirs prints last; `given` is its standard input, as JSON."""
+    command = [python, "-c", script, str(checkout / "src/TRACE"), *map(str, waves)]
+    done = subprocess.run(command, capture_output=True, text=True, input=json.dumps(given))
     if done.returncode:
         raise SystemExit(f"the authors' code did not run under {python}: {done.stderr.strip().splitlines()[-1]}")
     return json.loads(done.stdout.splitlines()[-1])

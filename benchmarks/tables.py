@@ -7,11 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from figures import REPOSITORY
 
 # A generated part of a document stands between two comments with its name.
 BEGIN, END = "<!-- {name}: begin; written by benchmarks/all.py -->", "<!-- {name}: end -->"
 SPEED, GROWTH = REPOSITORY / "benchmarks" / "README.md", REPOSITORY / "docs" / "benchmarks.md"
+FIELDS = REPOSITORY / "docs" / "judges.md"
+# Benchmarks with a table of their own, not among the figures of speed.
+APART = ("growth", "blueprint_fields")
+# The least difference of a field that is shown in digits.
+LEAST = 0.001
 Runs = Mapping[str, Mapping[str, Any]]
 
 
@@ -21,6 +27,7 @@ def rendered(runs: Runs, titles: Mapping[str, str]) -> dict[Path, str]:
         (SPEED, "figures"): figures_part(runs, titles),
         (SPEED, "busy"): busy_part(runs, titles),
         (GROWTH, "growth"): growth_part(runs.get("growth", {}).get("0")),
+        (FIELDS, "blueprint_fields"): fields_part(runs.get("blueprint_fields", {}).get("0")),
     }
     texts = {path: path.read_text() for path, _ in parts}
     for (path, name), body in parts.items():
@@ -80,7 +87,7 @@ def aim_of(figure: Mapping[str, Any]) -> str:
 
 def figures_part(runs: Runs, titles: Mapping[str, str]) -> str:
     """A table for each benchmark on the quiet machine, below what made it and where."""
-    quiet = {name: runs[name]["0"] for name in titles if name != "growth" and "0" in runs.get(name, {})}
+    quiet = {name: runs[name]["0"] for name in titles if name not in APART and "0" in runs.get(name, {})}
     places: dict[str, list[str]] = {}
     for name, run in quiet.items():
         versions = ", ".join(f"{package} {version}" for package, version in run["taken"]["versions"].items())
@@ -142,3 +149,26 @@ def growth_part(run: Mapping[str, Any] | None) -> str:
         cells = [row["stage"], row["variable"], *columns, fitted, f"{row['exponent_mib']:.2f}", row["bend"]]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def fields_part(run: Mapping[str, Any] | None) -> str:
+    """A row for each field of the blueprint: how far ours is from the authors', and what could not be compared."""
+    if run is None:
+        return "Not taken yet."
+    lines = [f"`{run['command']}`, {run['clips']} clips, commit {run['taken']['commit']}.", ""]
+    lines += ["| field | median | p90 | max | largest on | n | left out |", "|---|---|---|---|---|---|---|"]
+    for figure in run["figures"]:
+        name, values = figure["name"], figure["ours"]
+        shares = [small(float(np.quantile(values, share))) for share in (0.5, 0.9, 1.0)] if values else ["", "", ""]
+        # The clip alone says nothing to a reader, what was done to it does.
+        largest = run["largest"][name].rpartition(", ")[2] if values and max(values) >= LEAST else ""
+        left_out = "; ".join(f"{count}: {reason}" for reason, count in run["left_out"].get(name, {}).items())
+        unit = f", {figure['unit']}" if figure.get("unit") else ""
+        lines.append("| " + " | ".join([name + unit, *shares, largest, str(len(values)), left_out]) + " |")
+    lines += [f"| {name} | | | | | 0 | {reason} |" for name, reason in run["not_compared"].items()]
+    return "\n".join(lines)
+
+
+def small(value: float) -> str:
+    """A difference as a reader takes it: those under a thousandth are all alike."""
+    return number(value) if value >= LEAST else f"under {LEAST}"

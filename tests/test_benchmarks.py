@@ -92,6 +92,29 @@ def test_ratios_and_aims(every: ModuleType) -> None:
     ]  # fmt: skip
 
 
+def test_the_table_of_fields_has_the_spread_and_what_is_missing(every: ModuleType) -> None:
+    run = {
+        "command": "python it",
+        "clips": 11,
+        "taken": {"commit": "abc"},
+        # Of 0 to 10 the median is 5 and the ninetieth percentile 9.
+        "figures": [
+            figure(name="Pitch", unit="Hz", ours=[float(one) for one in range(11)]),
+            figure(name="MOS", unit="", ours=[1e-7]),
+        ],
+        "largest": {"Pitch": "one, stereo", "MOS": "one, whole"},
+        "left_out": {"MOS": {"theirs stops: TypeError": 10}},
+        "not_compared": {"agent_accent": "no weights"},
+    }
+    lines = every.tables.fields_part(run).splitlines()
+    assert lines[0] == "`python it`, 11 clips, commit abc."
+    assert lines[-3:] == [
+        "| Pitch, Hz | 5.00 | 9.00 | 10.0 | stereo | 11 |  |",
+        "| MOS | under 0.001 | under 0.001 | under 0.001 |  | 1 | 10: theirs stops: TypeError |",
+        "| agent_accent | | | | | 0 | no weights |",
+    ]
+
+
 SCRIPT = """
 import argparse
 from figures import Figure, add_json_option, write_figures
