@@ -4,6 +4,7 @@ Not covered: accents, noise, and languages other than English.
 """
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,12 @@ from paras2s.audio.asr import (
     word_error_rate,
 )
 from paras2s.audio.clip import Clip, read_clip
+from paras2s.reward.blueprint.extract import build_blueprints
+from paras2s.reward.blueprint.schema import RESPONSE
+from paras2s.reward.blueprint.words import WORD_KEYS, WordsExtractor
+from paras2s.reward.judges.audio_judge import judge
+from paras2s.reward.judges.audio_judge.judge import TranscriptCache
+from paras2s.utils.cache import JsonCache
 
 FIRST_5_S = {
     "0001": "they are nearly as large as we and relatively much lighter in weight",
@@ -189,6 +196,29 @@ def test_neighbours_change_nothing(clips: list[Clip]) -> None:
     for one, other in zip(together, alone, strict=True):
         assert math.isclose(one.confidence or 0, other.confidence or 0, rel_tol=1e-3)
         assert [word.end_s for word in one.words] == [word.end_s for word in other.words]
+
+
+def test_a_transcript_from_the_cache_is_the_one_recognised(
+    clips: list[Clip], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cold, in whatever company and order, or cached: a clip has the words and the rates that it has alone."""
+    clips = clips[4:12]
+    alone = [build_blueprints([clip], [WordsExtractor()])[0] for clip in clips]
+    cache, held = JsonCache(tmp_path / "cache.sqlite"), TranscriptCache()
+    # Some are there already when the others come, backwards, and those beside them.
+    build_blueprints(clips[3:5], [WordsExtractor()], cache)
+    half_cold = build_blueprints(clips[::-1], [WordsExtractor()], cache)[::-1]
+    held_cold = held(clips[::-1])[::-1]
+    monkeypatch.setattr(asr, "transcribe", lambda *_, **__: pytest.fail("recognised again"))
+    monkeypatch.setattr(judge, "transcribe", asr.transcribe)
+    cached = build_blueprints(clips, [WordsExtractor()], JsonCache(tmp_path / "cache.sqlite"))
+    for key in WORD_KEYS:
+        values = [one.value(key) for one in alone]
+        assert None not in values
+        assert [one.value(key) for one in half_cold] == values
+        assert [one.value(key) for one in cached] == values
+    assert cached == half_cold
+    assert held(clips) == held_cold == [one.value(RESPONSE) for one in alone]
 
 
 def test_times_do_not_change_the_words(clips: list[Clip]) -> None:

@@ -3,6 +3,8 @@
 Not covered: how well a real model judges, which needs a key.
 """
 
+import base64
+import io
 import json
 import re
 import time
@@ -10,6 +12,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import soundfile
 from outside import LIBRISPEECH
 from tiny.endpoint import Cut, Fail, Say, ScriptedEndpoint, said
 
@@ -17,7 +20,7 @@ from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.clients.chat import LLMClient, request_key
-from paras2s.configs.schema.judges import JudgingConfig
+from paras2s.configs.schema.judges import JudgeConfig, JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges.base import Exchange, Pair, Utterance
 from paras2s.reward.judges.llm_judge import LLMJudge
@@ -70,6 +73,12 @@ def judge_for(server, reads="transcript", kept=None, extractors=("words",), llm=
         llm={"base_url": server.base_url, "backoff_s": 0.001, **(llm or {})},
     )
     return LLMJudge(config, LLMClient(config.llm, kept), kept)
+
+
+def wavs_in(sent):
+    """What the header of each WAV in a request says."""
+    parts = [part["input_audio"] for part in sent["messages"][1]["content"] if part["type"] == "input_audio"]
+    return [soundfile.info(io.BytesIO(base64.b64decode(part["data"]))) for part in parts]
 
 
 def blocks(sent):
@@ -131,10 +140,38 @@ def test_the_transcript_judge_sees_words_alone_and_the_audio_judge_the_clips(spo
     assert said(audio).count("<data first>\n</data>") == said(audio).count("<data second>\n</data>") == 1
     parts = [part["input_audio"] for part in audio["messages"][1]["content"] if part["type"] == "input_audio"]
     assert [part["format"] for part in parts] == ["wav", "wav"]
-    import base64
-
     assert [base64.b64decode(part["data"]) for part in parts] == [encode_clip(pair.first), encode_clip(pair.second)]
     assert blocks(audio)["instruction"] == {"words": "Sing."}
+
+
+def test_the_audio_judge_hears_clips_at_the_rate_of_its_config():
+    """16 kHz was all that it could be sent."""
+    pair = Pair(Utterance(clip=noise(3)), noise(1), Clip(noise(2).samples, 48_000))
+    answers = Exchange(Utterance(text="How are you?"), noise(1))
+    score = json.dumps({"reasoning": "kind", "score": 4})
+    with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT) if n < 2 else score)) as server:
+        plain, wide = (judge_for(server, "audio", extractors=(), **rate) for rate in ({}, {"sample_rate_hz": 24_000}))
+        verdicts = [judge.label_pairs([pair])[0] for judge in (plain, wide)]
+        assert isinstance(wide.score_batch([answers])[0], Verdict)
+        heard = [[(one.samplerate, one.frames) for one in wavs_in(request)] for request in server.requests]
+    # The question and the first answer last a second, the second answer a third of one.
+    assert heard == [
+        [(16_000, 16_000), (16_000, 16_000), (16_000, 5_333)],
+        [(24_000, 24_000), (24_000, 24_000), (24_000, 8_000)],
+        [(24_000, 24_000)],
+    ]
+    assert verdicts[0].version != verdicts[1].version
+    assert wide.version == verdicts[1].version
+    same = judge_for(server, "audio", extractors=(), sample_rate_hz=16_000)
+    assert same.version == plain.version
+
+
+def test_a_rate_that_nobody_hears_is_refused():
+    with pytest.raises(ValueError, match="sample_rate_hz: a judge that reads a blueprint hears no clips"):
+        JudgeConfig(sample_rate_hz=24_000)
+    for rate_hz in (7_999, 48_001):
+        with pytest.raises(ValueError, match="sample_rate_hz"):
+            JudgeConfig(reads="audio", sample_rate_hz=rate_hz)
 
 
 def test_a_single_answer_is_scored_from_question_style_and_answer(spoken):

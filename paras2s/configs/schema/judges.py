@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paras2s.configs.schema.base import Section, load_section
 from paras2s.configs.schema.endpoints import ExtractorConfig, LLMConfig
+
+# At which a judge hears clips, unless its file says otherwise.
+AUDIO_RATE_HZ = 16_000
 
 
 class JudgeConfig(Section):
@@ -17,10 +20,19 @@ class JudgeConfig(Section):
     reads: Literal["blueprint", "transcript", "audio"] = Field("blueprint", description="TRACE, or one of its two baselines")
     left_out: tuple[str, ...] = Field((), description="blueprint groups not shown: agent_emotion and so on (Table 12)")
     describe_user: bool = Field(False, description="show a blueprint of the user's clip as well")
+    sample_rate_hz: int = Field(
+        AUDIO_RATE_HZ, ge=8000, le=48_000, description="at which a judge that reads audio hears every clip"
+    )
     both_orders: bool = Field(False, description="ask each pair twice, the answers exchanged")
     prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
     fusion: str = Field("speakbench", description="rule that makes the overall label")
     fusion_rules: Path | None = Field(None, description="YAML with rules of your own")
+
+    @model_validator(mode="after")
+    def _check(self) -> JudgeConfig:
+        if self.reads != "audio" and self.sample_rate_hz != AUDIO_RATE_HZ:
+            raise ValueError(f"sample_rate_hz: a judge that reads a {self.reads} hears no clips; leave it out")
+        return self
 
 
 class JudgingConfig(Section):

@@ -13,7 +13,7 @@ from typing import Any
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.clients.chat import Audio, LLMClient, Reply, Request, Tokens
-from paras2s.configs.schema.judges import JudgingConfig
+from paras2s.configs.schema.judges import AUDIO_RATE_HZ, JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors, require_installed
 from paras2s.reward.blueprint.field_docs import describe_fields
@@ -27,7 +27,6 @@ from paras2s.types import DIMENSIONS, Blueprint, Label, PairLabel, PairVerdict, 
 from paras2s.utils.cache import JsonCache, key_of
 
 VERSION = "2"
-AUDIO_RATE_HZ = 16_000
 # Rankings and probes know one kind of tie.
 PAIR_LABEL: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}
 
@@ -64,6 +63,8 @@ class LLMJudge(Judge):
             [extractor.version for extractor in self.extractors],
             self._fields(),
         ]
+        # Behind the rest, so that versions of judges that have the default are what they were.
+        inputs += [judge.sample_rate_hz] if judge.sample_rate_hz != AUDIO_RATE_HZ else []
         endpoint: list[Any] = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
         endpoint += [llm.top_p] if llm.top_p is not None else []
         endpoint += [llm.reasoning_effort, llm.extra_body] if llm.reasoning_effort or llm.extra_body else []
@@ -213,7 +214,7 @@ class LLMJudge(Judge):
     def _evidence(self, items: Sequence[tuple[Utterance, Sequence[Clip]]]) -> list[tuple[Any, list[Any]] | Unscored]:
         """The question and the answers as the judge reads them; Unscored where a transcript is missing."""
         if self.reads == "audio":
-            return [(self._audio_question(question), [_wav(clip) for clip in clips]) for question, clips in items]
+            return [(self._audio_question(question), [self._wav(clip) for clip in clips]) for question, clips in items]
         clips = [clip for question, answers in items for clip in (*answers, *self._user_clips(question))]
         measured = build_blueprints(clips, self.extractors, self.cache)
         # Nobody pays for a verdict on fields that say "not installed".
@@ -250,12 +251,11 @@ class LLMJudge(Judge):
     def _audio_question(self, question: Utterance) -> Any:
         if question.clip is not None:
             # This judge hears the words and the style in the clip, so it is given neither in writing.
-            return _wav(question.clip)
+            return self._wav(question.clip)
         return {"words": question.text, **({"spoken": question.style} if question.style else {})}
 
-
-def _wav(clip: Clip) -> Audio:
-    return Audio(encode_clip(clip.at(AUDIO_RATE_HZ)), clip.duration_s)
+    def _wav(self, clip: Clip) -> Audio:
+        return Audio(encode_clip(clip.at(self.config.judge.sample_rate_hz)), clip.duration_s)
 
 
 def total_usd(replies: Sequence[Reply]) -> float | None:
