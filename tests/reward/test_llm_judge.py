@@ -153,9 +153,9 @@ def test_the_audio_judge_hears_clips_at_the_rate_of_its_config():
         plain, wide = (judge_for(server, "audio", extractors=(), **rate) for rate in ({}, {"sample_rate_hz": 24_000}))
         verdicts = [judge.label_pairs([pair])[0] for judge in (plain, wide)]
         assert isinstance(wide.score_batch([answers])[0], Verdict)
-        heard = [[(one.samplerate, one.frames) for one in wavs_in(request)] for request in server.requests]
+        received = [[(one.samplerate, one.frames) for one in wavs_in(request)] for request in server.requests]
     # The question and the first answer last a second, the second answer a third of one.
-    assert heard == [
+    assert received == [
         [(16_000, 16_000), (16_000, 16_000), (16_000, 5_333)],
         [(24_000, 24_000), (24_000, 24_000), (24_000, 8_000)],
         [(24_000, 24_000)],
