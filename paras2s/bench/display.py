@@ -77,7 +77,7 @@ def _show_reasons(console: Console, verdict: PairVerdict | Verdict | Preference,
 
 
 def _by_order(reason: str, reply: str, orders: int, samples: int) -> list[str]:
-    """What stands for each order's reason, or one text for all of them where they cannot be told apart.
+    """The text that stands for each order's reason, or one for all of them where they cannot be told apart.
 
     `samples` is how many replies an order has, 0 where some are missing.
     """
