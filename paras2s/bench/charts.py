@@ -20,8 +20,10 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 26
 COUNT_LINE = 13
 # Points of several lines at one step stand so far apart, in pixels, that their intervals can be told from one another.
 BESIDE = 4
-BARS_WIDTH, BAR_LINE, GROUP, LABEL, AXIS = 820, 20, 170, 90, 270
-CELL, SIDE, PANEL_TOP, PANEL_GAP = 44, 62, 40, 26
+BAR_LINE, LABEL, AXIS, WORDS = 20, 108, 270, 280
+# The name of a group has at most so many letters, of about so many pixels.
+GROUP_LETTERS, LETTER = 32, 8
+CELL, SIDE, PANEL_TOP, PANEL_GAP = 66, 66, 40, 26
 
 
 def draw_curves(
@@ -160,8 +162,10 @@ def interval_bars(bars: Sequence[Bar], description: str) -> Markup:
 
     The name of a group stands at its first bar. Colours are the classes `fill-0` and on.
     """
-    left, height = GROUP + LABEL, BAR_LINE * len(bars) + 22
-    parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(BARS_WIDTH, height, description)]
+    group = LETTER * min(GROUP_LETTERS, max(len(bar.group) for bar in bars)) + 12
+    left, height = group + LABEL, BAR_LINE * len(bars) + 22
+    head = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    parts = [head.format(left + AXIS + WORDS, height, description)]
     for tick in (0, 25, 50, 75, 100):
         x = left + AXIS * tick / 100
         parts.append(Markup('<path class="grid" d="M{:.1f} 0V{}"/>').format(x, height - 18))
@@ -169,7 +173,9 @@ def interval_bars(bars: Sequence[Bar], description: str) -> Markup:
     for place, bar in enumerate(bars):
         top, middle = place * BAR_LINE + 4, place * BAR_LINE + BAR_LINE / 2
         if place == 0 or bar.group != bars[place - 1].group:
-            parts.append(Markup('<text class="name group" x="{}" y="{}">{}</text>').format(GROUP - 12, middle, bar.group))
+            name = bar.group if len(bar.group) <= GROUP_LETTERS else f"{bar.group[: GROUP_LETTERS - 1]}…"
+            text = Markup('<text class="name group" x="{}" y="{}">{}</text>')
+            parts.append(text.format(group, middle, name))
         parts.append(Markup('<text class="name" x="{}" y="{}">{}</text>').format(left - 8, middle, bar.label))
         if bar.share.value is not None:
             box = Markup('<rect class="fill-{}" x="{}" y="{}" width="{:.1f}" height="{}"/>')

@@ -5,7 +5,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paras2s.bench.charts import AXIS, GROUP, LABEL, Bar, Grid, confusion_grids, draw_points, interval_bars, with_caption
+from paras2s.bench.charts import (
+    AXIS,
+    GROUP_LETTERS,
+    LABEL,
+    LETTER,
+    Bar,
+    Grid,
+    confusion_grids,
+    draw_points,
+    interval_bars,
+    with_caption,
+)
 from paras2s.bench.speakbench.metrics import Share
 
 
@@ -32,7 +43,8 @@ def test_a_bar_is_as_long_as_its_share_and_has_its_interval_its_number_and_what_
         Bar("c", "first", Share(None, None, None, 0, 3), 0),
     ]
     svg = interval_bars(bars, "what")
-    left = GROUP + LABEL
+    # The longest name of a group has three letters.
+    left = 3 * LETTER + 12 + LABEL
     assert [float(one.get("width")) for one in drawn(svg) if one.tag.endswith("rect")] == pytest.approx(
         [AXIS / 4, 3 * AXIS / 4]
     )
@@ -44,6 +56,8 @@ def test_a_bar_is_as_long_as_its_share_and_has_its_interval_its_number_and_what_
     assert "25.0 % (10.0 to 40.0), n = 40; printed 50.0" in texts(svg)
     assert {"75.0 %, n = 1", "none, n = 0"} <= set(texts(svg))
     assert "a&amp;b" in svg
+    long = interval_bars([Bar("x" * 99, "l", Share(0.5, 0.4, 0.6, 9, 9), 0)], "d")
+    assert [len(one.text) for one in of_class(long, "group")] == [GROUP_LETTERS]
 
 
 def test_points_have_their_interval_and_below_them_their_number():
