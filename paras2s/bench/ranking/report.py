@@ -27,7 +27,9 @@ PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 520, 400, 2
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 34, 44
 CAPTION_HEIGHT = 56
 LETTER, LINE = 5.6, 11.0  # About what a letter of a label takes, and a line of it.
-REACH = 4  # A label stands at most so many lines above or below its dot.
+# A label stands at most so many lines above or below its dot, and so far beside it; of free places the nearest is taken.
+BESIDE = 16  # A label whose end is further off is tied to its dot by a line.
+REACH, ASIDES = 8, (0, 30, 60, 100, 150)
 Box = tuple[float, float, float, float]
 
 
@@ -345,8 +347,8 @@ def labels_of(names: Sequence[str], centres: Sequence[tuple[float, float]], bars
     """Each dot's name where `place_labels` puts it, with a thin line to its dot where it is not beside it."""
     parts = []
     for name, (x, y), (left, base) in zip(names, centres, place_labels(names, centres, bars, frame), strict=True):
-        if abs(base - 3 - y) > LINE:
-            end = left - 1 if left > x else left + LETTER * len(name) + 1
+        end = left - 1 if left > x else left + LETTER * len(name) + 1
+        if np.hypot(end - x, base - 3 - y) > BESIDE:
             parts.append(Markup('<path class="leader" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x, y, end, base - 3))
         parts.append(Markup('<text class="name" x="{:.1f}" y="{:.1f}">{}</text>').format(left, base, name))
     return parts
@@ -365,14 +367,29 @@ def place_labels(
     starts = []
     for name, (x, y) in zip(names, centres, strict=True):
         width = LETTER * len(name)
-        steps = sorted(range(-REACH, REACH + 1), key=abs)
-        sides = [(x + 6, y + step * LINE + 3) for step in steps] + [(x - 6 - width, y + step * LINE + 3) for step in steps]
+        sides = [
+            (x + start, y + step * LINE + 3)
+            for aside in ASIDES
+            for start in (6 + aside, -6 - aside - width)
+            for step in sorted(range(-REACH, REACH + 1), key=abs)
+        ]
         boxes = [(left, base - LINE + 2, left + width, base + 2) for left, base in sides]
         inside = [one for one in boxes if one[0] > frame[0] and one[2] < frame[2] and one[1] > frame[1] and one[3] < frame[3]]
-        box = min(inside or boxes[:1], key=lambda box: sum(_overlap(box, other) for other in taken))
+        covers = [sum(_overlap(one, other) for other in taken) for one in inside]
+        free = [one for one, area in zip(inside, covers, strict=True) if not area]
+        if free:
+            box = min(free, key=lambda one: _distance(one, x, y))
+        else:
+            box = inside[covers.index(min(covers))] if inside else boxes[0]
         taken.append(box)
         starts.append((box[0], box[3] - 2))
     return starts
+
+
+def _distance(box: Box, x: float, y: float) -> float:
+    """The distance of a point from the nearer end of a label."""
+    aside = min(abs(box[0] - x), abs(box[2] - x))
+    return float(np.hypot(aside, (box[1] + box[3]) / 2 - y))
 
 
 def _overlap(one: Box, other: Box) -> float:

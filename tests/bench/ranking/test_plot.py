@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from outside import VERDICTS
+from outside import ARENA, VERDICTS
 
+from paras2s.bench.ranking.arena import load_arena, rank_arena
+from paras2s.bench.ranking.arena_report import scatter
 from paras2s.bench.ranking.data import COLUMNS, load_people, load_recorded
 from paras2s.bench.ranking.metrics import rank_systems
 from paras2s.bench.ranking.report import place_labels, scatter_svg
@@ -78,6 +80,13 @@ def test_the_plot_of_the_paper_names_its_verdicts_and_intervals_and_no_label_cov
     assert covered(plot) == []
     # A name that is not beside its dot is tied to it by a line.
     assert 0 < plot.count('class="leader"') < 13
+
+
+def test_no_label_of_twenty_systems_with_wide_intervals_covers_anything() -> None:
+    found = rank_arena(load_arena(ARENA), resamples=200)
+    name, one = next(iter(found.aspects.items()))
+    assert len(one.systems) == 20
+    assert covered(scatter(name, one, ARENA.name)) == []
 
 
 def test_the_judge_of_a_file_stands_beside_it(tmp_path) -> None:
