@@ -1,41 +1,29 @@
-"""Small charts as inline SVG: curves over steps, and bars of shares, one under the other."""
+"""Small charts as inline SVG: curves over steps, shares with their intervals as points or bars, and confusion matrices."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from paras2s.bench.speakbench.metrics import Share
 
 Point = TypeVar("Point")
 
 CHART_WIDTH, CHART_HEIGHT = 420, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 26
-WIDTH, BAR, GAP, NAME, COUNT = 640, 24, 10, 150, 64
-# A share narrower than this, in pixels, has no room for its number.
-LEGIBLE = 34
-
-
-def stacked_bars(rows: Sequence[tuple[str, Sequence[float], str]], description: str) -> Markup:
-    """A bar a row: its name, shares that add up to 1, and a few words at its end. Colours are the classes `fill-0` and on."""
-    height, width = len(rows) * (BAR + GAP), WIDTH - NAME - COUNT
-    parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, height, description)]
-    for place, (name, shares, note) in enumerate(rows):
-        top, left = place * (BAR + GAP) + GAP / 2, float(NAME)
-        middle = top + BAR / 2
-        parts.append(Markup('<text class="name" x="{}" y="{}">{}</text>').format(NAME - 10, middle, name))
-        for number, share in enumerate(shares):
-            long = share * width
-            if long > 0:
-                box = Markup('<rect class="fill-{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>')
-                parts.append(box.format(number, left, top, long, BAR))
-            if long >= LEGIBLE:
-                text = Markup('<text class="share on-{}" x="{:.1f}" y="{}">{:.0f} %</text>')
-                parts.append(text.format(number, left + long / 2, middle, 100 * share))
-            left += long
-        parts.append(Markup('<text class="note" x="{}" y="{}">{}</text>').format(WIDTH - COUNT + 8, middle, note))
-    return Markup("").join([*parts, Markup("</svg>")])
+COUNT_LINE = 13
+# Points of several lines at one step stand so far apart, in pixels, that their intervals can be told from one another.
+BESIDE = 4
+BAR_LINE, LABEL, AXIS, WORDS = 20, 108, 270, 280
+# The name of a group has at most so many letters, of about so many pixels.
+GROUP_LETTERS, LETTER = 32, 8
+CELL, SIDE, PANEL_TOP, PANEL_GAP = 66, 66, 40, 26
 
 
 def draw_curves(
@@ -48,34 +36,197 @@ def draw_curves(
     ]
     heights = [value for line in lines for value in line if value is not None]
     heights += [edge for edges in band if edges is not None for edge in edges]
-    x_ticks = [tick for tick in round_ticks(min(steps), max(steps)) if min(steps) <= tick <= max(steps)]
-    y_ticks = round_ticks(min(heights), max(heights))
-    x_low, x_high = _padded(min(steps), max(steps))
-    y_low, y_high = _padded(y_ticks[0], y_ticks[-1])
-
-    def x_of(step: float) -> float:
-        return LEFT + (step - x_low) / (x_high - x_low) * (CHART_WIDTH - LEFT - RIGHT)
-
-    def y_of(value: float) -> float:
-        return TOP + (y_high - value) / (y_high - y_low) * (CHART_HEIGHT - TOP - BOTTOM)
-
+    axes = _Axes(steps, heights)
     parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(CHART_WIDTH, CHART_HEIGHT, description)]
-    for tick in y_ticks:
-        y = f"{y_of(tick):.1f}"
-        parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(LEFT, y, CHART_WIDTH - RIGHT))
-        parts.append(Markup('<text class="y" x="{}" y="{}">{:g}</text>').format(LEFT - 7, y, tick))
-    for tick in x_ticks:
-        parts.append(Markup('<text class="x" x="{:.1f}" y="{}">{:g}</text>').format(x_of(tick), CHART_HEIGHT - 6, tick))
+    parts += [*axes.grid(), *axes.steps()]
     for stretch in _runs(band):
-        upper = [f"{x_of(steps[index]):.1f} {y_of(edges[1]):.1f}" for index, edges in stretch]
-        lower = [f"{x_of(steps[index]):.1f} {y_of(edges[0]):.1f}" for index, edges in reversed(stretch)]
+        upper = [f"{axes.x(steps[index]):.1f} {axes.y(edges[1]):.1f}" for index, edges in stretch]
+        lower = [f"{axes.x(steps[index]):.1f} {axes.y(edges[0]):.1f}" for index, edges in reversed(stretch)]
         parts.append(Markup('<path class="band" d="M{}Z"/>').format("L".join(upper + lower)))
     for number, line in enumerate(lines):
         for run in _runs(line):
-            points = [f"{x_of(steps[index]):.1f} {y_of(value):.1f}" for index, value in run]
+            points = [f"{axes.x(steps[index]):.1f} {axes.y(value):.1f}" for index, value in run]
             # A path of one point and zero length is drawn as a dot, thanks to its round caps.
             path = "L".join(points if len(points) > 1 else points * 2)
             parts.append(Markup('<path class="line line-{}" d="M{}"/>').format(number, path))
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+class _Axes:
+    """Maps steps and heights to pixels, and draws the grid with its numbers."""
+
+    def __init__(self, steps: Sequence[float], heights: Sequence[float]) -> None:
+        self._x_ticks = [tick for tick in round_ticks(min(steps), max(steps)) if min(steps) <= tick <= max(steps)]
+        self._y_ticks = round_ticks(min(heights), max(heights))
+        self._x_ends = _padded(min(steps), max(steps))
+        self._y_ends = _padded(self._y_ticks[0], self._y_ticks[-1])
+
+    def x(self, step: float) -> float:
+        """The place of a step."""
+        low, high = self._x_ends
+        return LEFT + (step - low) / (high - low) * (CHART_WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        """The place of a height."""
+        low, high = self._y_ends
+        return TOP + (high - value) / (high - low) * (CHART_HEIGHT - TOP - BOTTOM)
+
+    def grid(self) -> list[Markup]:
+        """A line at each round height, with its number."""
+        parts = []
+        for tick in self._y_ticks:
+            y = f"{self.y(tick):.1f}"
+            parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(LEFT, y, CHART_WIDTH - RIGHT))
+            parts.append(Markup('<text class="y" x="{}" y="{}">{:g}</text>').format(LEFT - 7, y, tick))
+        return parts
+
+    def steps(self) -> list[Markup]:
+        """The numbers of round steps."""
+        text = Markup('<text class="x" x="{:.1f}" y="{}">{:g}</text>')
+        return [text.format(self.x(tick), CHART_HEIGHT - 6, tick) for tick in self._x_ticks]
+
+
+def draw_points(
+    steps: Sequence[float],
+    lines: Sequence[Sequence[Share | None]],
+    marks: Sequence[Sequence[float | None]],
+    description: str,
+) -> Markup:
+    """Lines of shares over steps, in per cent, each with its interval, and under every step the numbers that they are of.
+
+    `marks` are published shares of the same lines, drawn hollow; None leaves a gap.
+    """
+    known = [one for line in lines for one in line if one is not None and one.value is not None]
+    heights = [100 * end for one in known for end in (one.value, one.low, one.high) if end is not None]
+    heights += [100 * one for line in marks for one in line if one is not None]
+    # Levels of noise are no even scale: each step has the same room, so that no two intervals lie on one another.
+    axes = _Axes([-0.5, len(steps) - 0.5], heights or [0.0, 100.0])
+    height = CHART_HEIGHT + COUNT_LINE * len(lines) + 4
+    parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(CHART_WIDTH, height, description)]
+    parts += axes.grid()
+    for place, step in enumerate(steps):
+        parts.append(Markup('<text class="x" x="{:.1f}" y="{}">{:g}</text>').format(axes.x(place), CHART_HEIGHT - 6, step))
+    for number, line in enumerate(lines):
+        aside = (number - (len(lines) - 1) / 2) * BESIDE
+        row = CHART_HEIGHT + COUNT_LINE * (number + 1) - 4
+        parts.append(Markup('<text class="y n-{}" x="{}" y="{}">n</text>').format(number, LEFT - 7, row - 4))
+        shown = [None if one is None or one.value is None else one for one in line]
+        for run in _runs(shown):
+            points = [f"{axes.x(place) + aside:.1f} {axes.y(100 * (one.value or 0.0)):.1f}" for place, one in run]
+            path = "L".join(points if len(points) > 1 else points * 2)
+            parts.append(Markup('<path class="line line-{}" d="M{}"/>').format(number, path))
+        for place, share in enumerate(shown):
+            if share is None:
+                continue
+            x = axes.x(place) + aside
+            if share.low is not None and share.high is not None:
+                ends = (x, axes.y(100 * share.low), axes.y(100 * share.high))
+                parts.append(Markup('<path class="whisker line-{}" d="M{:.1f} {:.1f}V{:.1f}"/>').format(number, *ends))
+            dot = Markup('<circle class="dot-{}" cx="{:.1f}" cy="{:.1f}" r="2.6"><title>{}</title></circle>')
+            parts.append(dot.format(number, x, axes.y(100 * (share.value or 0.0)), share_words(share)))
+            parts.append(Markup('<text class="x n-{}" x="{:.1f}" y="{}">{}</text>').format(number, axes.x(place), row, share.n))
+    for number, marked in enumerate(marks):
+        aside = (number - (len(lines) - 1) / 2) * BESIDE
+        for place, value in enumerate(marked):
+            if value is not None:
+                parts.append(_diamond(axes.x(place) + aside, axes.y(100 * value), value))
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def share_words(share: Share) -> str:
+    """Returns a share in per cent with its interval and its number, as a chart shows it."""
+    if share.value is None:
+        return f"none, n = {share.n}"
+    interval = "" if share.low is None or share.high is None else f" ({100 * share.low:.1f} to {100 * share.high:.1f})"
+    return f"{100 * share.value:.1f} %{interval}, n = {share.n}"
+
+
+def _diamond(x: float, y: float, value: float) -> Markup:
+    path = f"M{x:.1f} {y - 5:.1f}L{x + 5:.1f} {y:.1f}L{x:.1f} {y + 5:.1f}L{x - 5:.1f} {y:.1f}Z"
+    return Markup('<path class="mark" d="{}"><title>printed: {:.1f} %</title></path>').format(path, 100 * value)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A share of a group, the number of its colour, and where one is published the share that stands beside it."""
+
+    group: str
+    label: str
+    share: Share
+    colour: int
+    published: float | None = None
+
+
+def interval_bars(bars: Sequence[Bar], description: str) -> Markup:
+    """A bar a share, from 0 to 100 %, with its interval and its numbers; hollow: what is published.
+
+    The name of a group stands at its first bar. Colours are the classes `fill-0` and on.
+    """
+    group = LETTER * min(GROUP_LETTERS, max(len(bar.group) for bar in bars)) + 12
+    left, height = group + LABEL, BAR_LINE * len(bars) + 22
+    head = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    parts = [head.format(left + AXIS + WORDS, height, description)]
+    for tick in (0, 25, 50, 75, 100):
+        x = left + AXIS * tick / 100
+        parts.append(Markup('<path class="grid" d="M{:.1f} 0V{}"/>').format(x, height - 18))
+        parts.append(Markup('<text class="x" x="{:.1f}" y="{}">{} %</text>').format(x, height - 4, tick))
+    for place, bar in enumerate(bars):
+        top, middle = place * BAR_LINE + 4, place * BAR_LINE + BAR_LINE / 2
+        if place == 0 or bar.group != bars[place - 1].group:
+            name = bar.group if len(bar.group) <= GROUP_LETTERS else f"{bar.group[: GROUP_LETTERS - 1]}…"
+            text = Markup('<text class="name group" x="{}" y="{}">{}</text>')
+            parts.append(text.format(group, middle, name))
+        parts.append(Markup('<text class="name" x="{}" y="{}">{}</text>').format(left - 8, middle, bar.label))
+        if bar.share.value is not None:
+            box = Markup('<rect class="fill-{}" x="{}" y="{}" width="{:.1f}" height="{}"/>')
+            parts.append(box.format(bar.colour, left, top, AXIS * bar.share.value, BAR_LINE - 8))
+        if bar.share.low is not None and bar.share.high is not None:
+            ends = (left + AXIS * bar.share.low, middle, left + AXIS * bar.share.high)
+            parts.append(Markup('<path class="whisker" d="M{:.1f} {}H{:.1f}"/>').format(*ends))
+        words = share_words(bar.share)
+        if bar.published is not None:
+            parts.append(_diamond(left + AXIS * bar.published, middle, bar.published))
+            words += f"; printed {100 * bar.published:.1f}"
+        parts.append(Markup('<text class="note" x="{}" y="{}">{}</text>').format(left + AXIS + 14, middle, words))
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A confusion matrix: its titles, the labels of both sides, and counts, of which a row is one true label."""
+
+    titles: tuple[str, ...]
+    labels: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+def confusion_grids(grids: Sequence[Grid], sides: tuple[str, str], description: str) -> Markup:
+    """Confusion matrices beside one another, each cell as dark as its share of its row; `sides` name rows and columns."""
+    size = max(len(grid.labels) for grid in grids) * CELL
+    panel, height = SIDE + size + PANEL_GAP, PANEL_TOP + size + 44
+    width = max(panel * len(grids) + 20, 300)
+    parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(width, height, description)]
+    middle = Markup('<text class="x" transform="translate(12 {}) rotate(-90)">{}</text>')
+    parts.append(middle.format(PANEL_TOP + size / 2, sides[0]))
+    for number, grid in enumerate(grids):
+        left = 20 + number * panel + SIDE
+        for line, title in enumerate(grid.titles):
+            text = Markup('<text class="x{}" x="{:.1f}" y="{}">{}</text>')
+            parts.append(text.format("" if line else " title", left + size / 2, 13 + 15 * line, title))
+        for row, (label, counts) in enumerate(zip(grid.labels, grid.counts, strict=True)):
+            y = PANEL_TOP + row * CELL
+            parts.append(Markup('<text class="y" x="{}" y="{}">{}</text>').format(left - 6, y + CELL / 2, label))
+            x_of = Markup('<text class="x" x="{}" y="{}">{}</text>')
+            parts.append(x_of.format(left + row * CELL + CELL / 2, PANEL_TOP + size + 14, label))
+            for column, count in enumerate(counts):
+                share = count / sum(counts) if sum(counts) else 0.0
+                x = left + column * CELL
+                cell = Markup('<rect class="cell" x="{}" y="{}" width="{}" height="{}" fill-opacity="{:.2f}"/>')
+                parts.append(cell.format(x, y, CELL, CELL, share))
+                dark = " on-dark" if share > 0.55 else ""
+                text = Markup('<text class="x cell-text{}" x="{}" y="{}">{}</text>')
+                parts.append(text.format(dark, x + CELL / 2, y + CELL / 2 + 4, count))
+        parts.append(Markup('<text class="x" x="{:.1f}" y="{}">{}</text>').format(left + size / 2, height - 8, sides[1]))
     return Markup("").join([*parts, Markup("</svg>")])
 
 
@@ -83,7 +234,24 @@ STANDALONE_STYLE = (
     "svg{font:12px sans-serif;background:#fff}.grid{stroke:#ddd;fill:none}.y{text-anchor:end;dominant-baseline:middle}"
     ".x,.axis{text-anchor:middle}.line{fill:none;stroke-width:2.5;stroke-linecap:round}.band{opacity:.15}"
     ".line-0,.key-0{stroke:#1f6feb}.line-1,.key-1{stroke:#d1570a}.line-2,.key-2{stroke:#2da44e}.line-3,.key-3{stroke:#8250df}"
+    ".name{text-anchor:end;dominant-baseline:middle}.group,.title{font-weight:bold}.note{dominant-baseline:middle}"
+    ".whisker{stroke:#222;stroke-width:1.4}.mark{fill:none;stroke:#c00;stroke-width:1.4}.cell{fill:#1f6feb;stroke:#ddd}"
+    ".on-dark{fill:#fff}.fill-0{fill:#9ec1f7}.fill-1{fill:#f3b98d}.fill-2{fill:#9bd6ab}.fill-3{fill:#cbb3f2}"
 )
+
+
+def with_caption(chart: Markup, title: str, lines: Sequence[str]) -> str:
+    """A chart as a file of its own: with its style, a title above and lines of text below."""
+    head, _, body = str(chart).partition(">")
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)
+    assert found is not None
+    width, height = float(found[1]), float(found[2])
+    box = f'viewBox="0 0 {width:g} {height + 30 + 16 * len(lines) + 8:g}"'
+    head = head.replace(found[0], box).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    above = Markup('<text class="title" x="12" y="18">{}</text>').format(title)
+    below = [Markup('<text x="12" y="{:g}">{}</text>').format(height + 46 + 16 * row, line) for row, line in enumerate(lines)]
+    drawn = f'<g transform="translate(0 30)">{body.removesuffix("</svg>")}</g>'
+    return f"{head}><style>{STANDALONE_STYLE}</style>{above}{drawn}{Markup('').join(below)}</svg>\n"
 
 
 def standalone_svg(chart: Markup, names: Sequence[str], axis: str) -> str:

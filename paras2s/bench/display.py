@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -51,25 +52,53 @@ ClipNames = tuple[str, str]
 ORDERS_APART = "\n---\n"
 
 
-def _show_reasons(console: Console, reason: str, reply: str, orders: int, names: ClipNames | None) -> None:
+def _show_reasons(console: Console, verdict: PairVerdict | Verdict | Preference, orders: int, names: ClipNames | None) -> None:
     """Shows the reason of each order under the clips as they were heard in it: "first" is another clip in the second order.
 
-    A judge that gave no reason beside its verdict may have reasoned in its reply.
+    A judge that gave no reason beside its verdict may have reasoned in its reply. Of several votes the first one's reason is
+    known, which need not be that of the mean.
     """
-    reasons = [one.strip() or said.strip() for one, said in _by_order(reason, reply, orders)]
+    votes, failed = ((), ()) if isinstance(verdict, PairVerdict) else (verdict.votes, verdict.failed)
+    samples = max(1, (len(votes) + len(failed)) // orders)
+    if samples > 1:
+        # Votes on a pair are points of its first clip, which say nothing to a reader.
+        score = f" ({votes[0]:g})" if isinstance(verdict, Verdict) else ""
+        console.print(f"of the first vote{score}; --json has all replies:", highlight=False, markup=False)
+    reasons = _by_order(verdict.reason, verdict.reply, orders, 0 if failed else samples)
     for number, text in enumerate(reasons):
-        if names is not None and len(reasons) > 1:
+        # An ensemble's reason is of no order.
+        if names is not None and orders > 1 and ORDERS_APART in verdict.reason:
             first, second = names if number == 0 else names[::-1]
-            console.print(f"heard first {first}, second {second}:", highlight=False, markup=False)
-        console.print(text or "the judge gave no reason", highlight=False, markup=False)
+            other = ", then the other way round" if len(reasons) == 1 else ""
+            console.print(f"heard first {first}, second {second}{other}:", highlight=False, markup=False)
+        console.print(_in_lines(text) or "the judge gave no reason", highlight=False, markup=False)
+    if failed:
+        console.print(f"votes missing, {len(failed)}: {failed[0]}", highlight=False, markup=False)
 
 
-def _by_order(reason: str, reply: str, orders: int) -> list[tuple[str, str]]:
-    """Reason and reply of each order, where both can be told apart; else of all orders together."""
+def _by_order(reason: str, reply: str, orders: int, samples: int) -> list[str]:
+    """The text that stands for each order's reason, or one for all of them where they cannot be told apart.
+
+    `samples` is how many replies an order has, 0 where some are missing.
+    """
     reasons, replies = reason.split(ORDERS_APART), reply.split(ORDERS_APART)
-    if orders > 1 and len(reasons) == orders:
-        return list(zip(reasons, replies if len(replies) == orders else [reply] * orders, strict=True))
-    return [("" if not any(one.strip() for one in reasons) else reason, reply)]
+    firsts = replies[::samples] if samples and len(replies) == orders * samples else None
+    if not any(one.strip() for one in reasons):
+        return firsts or [reply]
+    if len(reasons) != orders:
+        return [reason]
+    return [one if one.strip() else other for one, other in zip(reasons, firsts or [""] * orders, strict=True)]
+
+
+def _in_lines(reason: str) -> str:
+    """A reason for people to read: one that is a JSON object, as of a judge that reasons by dimension, as a line a key."""
+    try:
+        keyed = json.loads(reason)
+    except ValueError:
+        return reason.strip()
+    if not isinstance(keyed, dict) or not keyed:
+        return reason.strip()
+    return "\n".join(f"{key}: {one if isinstance(one, str) else json.dumps(one)}" for key, one in keyed.items())
 
 
 def show_verdict(
@@ -95,7 +124,7 @@ def show_verdict(
         spread = "" if verdict.spread is None else f", spread {verdict.spread:.2f}"
         console.print(f"score [bold]{verdict.score:.3g}[/bold]{voted}{spread}", highlight=False)
     orders = 2 if isinstance(verdict, PairVerdict) and verdict.consistent is not None else 1
-    _show_reasons(console, verdict.reason, verdict.reply, orders, names)
+    _show_reasons(console, verdict, orders, names)
     _show_judge(console, verdict)
 
 
@@ -112,7 +141,7 @@ def show_preference(console: Console, task: str, preference: Preference | Unscor
     if preference.spread is not None and len(preference.votes) > len(preference.order_labels):
         line += f"; {len(preference.votes)} votes, {preference.points:.2f} for the first, spread {preference.spread:.2f}"
     console.print(line, highlight=False)
-    _show_reasons(console, preference.reason, preference.reply, len(preference.order_labels), names)
+    _show_reasons(console, preference, len(preference.order_labels), names)
     _show_judge(console, preference)
 
 

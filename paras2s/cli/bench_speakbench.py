@@ -15,6 +15,8 @@ from paras2s.cli.options import Estimate, Json, Limit, RetryUnscored, Set, Tone,
 from paras2s.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from paras2s.bench.speakbench.run import SuiteOptions
 
 bench_app = typer.Typer(help="What is measured: a run's held-out contrasts, or a judge against people.", no_args_is_help=True)
@@ -40,6 +42,10 @@ Against = Annotated[
 Rule = Annotated[str | None, typer.Option(help="Fusion rule; else the suite's own.")]
 Rules = Annotated[Path | None, typer.Option(help="YAML with fusion rules of your own.")]
 Out = Annotated[Path | None, typer.Option(help="Where verdicts are written; else runs/SUITE/JUDGE-VERSION.jsonl.")]
+Plots = Annotated[
+    Path | None,
+    typer.Option(help="Folder for ties.svg, flips.svg, winners.svg and confusion.svg (TRACE, Figs. 3, 4, 5, 9)."),
+]
 
 
 def _suite_command(name: SuiteName) -> Callable[..., None]:
@@ -47,13 +53,16 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
         labels: Labels, audio: Audio = None, judge: Judge = "trace", verdicts: Verdicts = None, oracle: Oracle = False,
         against: Against = None,
         rule: Rule = None, rules: Rules = None, both_orders: Both = False, estimate: Estimate = False, out: Out = None,
-        limit: Limit = None, retry_unscored: RetryUnscored = False, tone: Tone = None, set_: Set = None, as_json: Json = False,
+        limit: Limit = None, retry_unscored: RetryUnscored = False, plots: Plots = None, tone: Tone = None, set_: Set = None,
+        as_json: Json = False,
     ) -> None:  # fmt: skip
         from paras2s.bench.speakbench.run import SuiteOptions
 
         if against is not None:
-            if verdicts or oracle or estimate:
-                raise ConfigError("--against compares two sets of labels alone: leave --verdicts, --oracle and --estimate out")
+            if verdicts or oracle or estimate or plots:
+                raise ConfigError(
+                    "--against compares two sets of labels alone: leave --verdicts, --oracle, --estimate and --plots out"
+                )
             _agree(labels, against, as_json)
             return
         options = SuiteOptions(
@@ -70,6 +79,7 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
             tone,
             parse_overrides(set_),
             retry_unscored,
+            plots,
         )
         _bench(options, oracle, estimate, as_json)
 
@@ -99,7 +109,10 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
     if oracle:
         report = run.oracle(options)
         print_json(report) if as_json else show_oracle(console, report)
+        _name_plots(options, console)
         return
+    if estimate and options.plots is not None:
+        raise ConfigError("--plots: an estimate has no verdicts to draw; leave one of the two out")
     if estimate and not options.verdicts:
         cost = run.estimate(options, console, as_json)
         if as_json:
@@ -110,6 +123,12 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
         return
     result = run.run_suite(options, console, as_json)
     print_json(result.to_json()) if as_json else result.show(console)
+    _name_plots(options, console)
     if result.stopped:
         raise result.stopped
     exit_if_unscored(result.unscored)
+
+
+def _name_plots(options: SuiteOptions, console: Console) -> None:
+    if options.plots is not None:
+        console.print(f"plots in {options.plots}", highlight=False, markup=False)

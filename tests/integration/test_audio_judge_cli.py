@@ -66,7 +66,8 @@ def test_a_pair_by_the_ensemble_and_by_one_task(speech):
         assert sorted(lengths_s(one) for one in server.requests[:2]) == [[1.0, 2.0, 4.0], [1.0, 4.0, 2.0]]
         shown = paras2s(*words, "--instruction", "0.wav", cwd=speech).stdout
         assert len(server.requests) == 6
-        assert "ensemble: 1 (3.wav); judged in both orders, which agree" in shown
+        assert "ensemble: 1 (3.wav); judged in both orders, which agree\nlexical: 1; paralinguistic: 1" in shown
+        assert shown.count("heard first 3.wav, second 1.wav:\nlonger\nheard first 1.wav, second 3.wav:\nlonger\n") == 3
         alone = paras2s(*words, "--task", "speaking_rate", "-s", "both_orders=false", "--json", cwd=speech)
         assert json.loads(alone.stdout)["verdicts"]["speaking_rate"]["label"] == "1"
         missing = paras2s(*words, "--json", cwd=speech, status=1)
@@ -102,7 +103,7 @@ def test_a_dump_holds_what_would_be_sent_with_spoken_signals_and_no_call_is_made
 
 def test_one_clip_is_scored_by_five_samples(speech):
     scores = iter([4, 5, 4, 4, 3] * 3)
-    with ScriptedEndpoint(lambda sent, number: Say(f"Final score: [[{next(scores)}]]")) as server:
+    with ScriptedEndpoint(lambda sent, number: Say(f"Breathy. Final score: [[{next(scores)}]]")) as server:
         inputs = (
             "--task",
             "style_following",
@@ -114,7 +115,10 @@ def test_one_clip_is_scored_by_five_samples(speech):
         words = ("judge", "clip", "2.wav", *inputs, *endpoint(server))
         found = json.loads(paras2s(*words, "--json", cwd=speech).stdout)["verdict"]
         assert (found["score"], sorted(found["votes"])) == (4.0, [3, 4, 4, 4, 5])
-        assert "score 4, the mean of 5 votes, spread 0.71" in paras2s(*words, cwd=speech).stdout
+        lines = paras2s(*words, cwd=speech).stdout.splitlines()
+        assert lines[0] == "score 4, the mean of 5 votes, spread 0.71"
+        assert lines[1] == f"of the first vote ({found['votes'][0]:g}); --json has all replies:"
+        assert lines[2].startswith("Breathy.")
         assert len(server.requests) == 5
         wrong = paras2s("judge", "clip", "2.wav", "--task", "style_following", cwd=speech, status=2)
         # An input is the text as typed: no YAML's No, no mapping.

@@ -209,8 +209,10 @@ def test_a_verdict_for_people_and_as_json(tmp_path):
         machine = json.loads(paras2s(*words, "--json", cwd=tmp_path).stdout)
         assert len(server.requests) == 1
         scored = json.loads(paras2s("judge", "answer", first, second, *endpoint, "--json", cwd=tmp_path).stdout)
+        warm = paras2s("judge", "answer", first, second, *endpoint, cwd=tmp_path).stdout
         spoken = json.loads(re.search(r"<data question>\n(.*)\n</data>", said(server.requests[1])).group(1))
-    assert "overall 1" in people
+    assert "overall 1\nas told\nblueprint:" in people
+    assert "score 4 of 5\nwarm\nblueprint:" in warm
     assert "▁" in people
     assert "nearly as large" in people.lower().replace("\n", " ")
     assert machine["overall"] == "1"

@@ -6,18 +6,19 @@ Nothing is loaded from elsewhere and every word on the page is escaped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paras2s.bench.bias.examples import TrialExample
 from paras2s.bench.bias.metrics import AGAINST_ORDER, PROBES, VERDICT, Part, ProbeResult
 from paras2s.bench.bias.perturbations import CONTROL_DB
-from paras2s.bench.charts import draw_curves, stacked_bars
+from paras2s.bench.bias.published import PublishedFigure, published_figures
+from paras2s.bench.charts import Bar, draw_points, interval_bars
 from paras2s.bench.speakbench.metrics import Share
 from paras2s.utils.html import page_template
 from paras2s.utils.io import write_json, write_text
@@ -39,6 +40,7 @@ class JudgeProbes:
     Unusable replies are paid for too; those cached in an earlier run cost nothing.
     `stopped` says why not all comparisons were made, None where they were. Scores no further apart than `margin` count as a
     tie: 95 % of the judge's own changes under inaudible noise are as small; None where that was not measured.
+    `examples` are clips for the page, by probe; the JSON is without them.
     """
 
     judge: str
@@ -50,6 +52,7 @@ class JudgeProbes:
     stopped: str | None
     probes: tuple[ProbeResult, ...]
     margin: float | None = None
+    examples: Mapping[str, tuple[TrialExample, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,13 @@ class ProbeReport:
     judges: tuple[JudgeProbes, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns plain JSON."""
+        """Returns plain JSON, without the clips that the page holds."""
         from paras2s import __version__
 
-        return {"schema": SCHEMA, "paras2s": __version__, **asdict(self)}
+        plain = asdict(replace(self, judges=tuple(replace(judge, examples={}) for judge in self.judges)))
+        for judge in plain["judges"]:
+            del judge["examples"]
+        return {"schema": SCHEMA, "paras2s": __version__, **plain}
 
 
 def write_probes(folder: Path, report: ProbeReport) -> None:
@@ -80,7 +86,7 @@ def write_probes(folder: Path, report: ProbeReport) -> None:
     page = page_template(Path(__file__).with_name("report.html.j2")).render(
         report=report,
         facts=_facts(report),
-        sections=[(judge, margin_text(judge), [_card(one) for one in judge.probes]) for judge in report.judges],
+        sections=[(judge, margin_text(judge), [_card(judge, one) for one in judge.probes]) for judge in report.judges],
     )
     write_text(folder / "probe.html", page)
 
@@ -235,51 +241,78 @@ SENTENCES: dict[str, Callable[[ProbeResult], str]] = {
 # The page.
 
 
-def _card(found: ProbeResult) -> dict[str, Any]:
+def _card(judge: JudgeProbes, found: ProbeResult) -> dict[str, Any]:
     parts = [part for part in found.parts if any(share.value is not None for share in part.shares.values())]
+    printed = [figure for figure in published_figures() if figure.probe == found.name]
+    same = _Same(judge, printed)
+    charts = _charts(found, parts, same) if found.n_scored else []
     return {
         "title": TITLES[found.name],
         "says": PROBES[found.name].says,
         "sentence": sentence(found),
         "found": found,
-        "charts": _charts(found, parts) if found.n_scored else [],
-        "rows": [row for part in found.parts for row in _rows(part)],
+        "charts": charts,
+        "marked": [f"{figure.figure}: {figure.note}" for figure in same.figures],
+        # Of other data or judges, and so for scale alone.
+        "printed": [] if same.figures else printed,
+        "rows": [row for part in found.parts for row in _rows(part, same)],
+        "examples": judge.examples.get(found.name, ()),
         "unscored": sorted(found.unscored.items(), key=lambda one: -one[1]),
     }
 
 
-def _rows(part: Part) -> list[tuple[str, str, str, str, str]]:
-    """Group, label, share, n of n asked, p-value of each share."""
+class _Same:
+    """The printed shares of the same judge on the same data."""
+
+    def __init__(self, judge: JudgeProbes, printed: Sequence[PublishedFigure]) -> None:
+        self._judge = judge
+        of = (judge.judge, judge.task)
+        self.figures = [figure for figure in printed if of in {(row.judge, row.task) for row in figure.rows}]
+
+    def share(self, group: tuple[str, ...], label: str) -> float | None:
+        """The printed share, from 0 to 1; None where there is none."""
+        shares = [figure.share(self._judge.judge, self._judge.task, group, label) for figure in self.figures]
+        return next((share for share in shares if share is not None), None)
+
+
+def _rows(part: Part, same: _Same) -> list[tuple[str, str, str, str, str, str]]:
+    """Group, label, share, what is printed of it, n of n asked, p-value of each share."""
     group = ", ".join(part.group)
     return [
-        (group, label, percent(share), f"{share.n} of {share.n_asked}", part_p(part)) for label, share in part.shares.items()
+        (group, label, percent(share), _printed(same.share(part.group, label)), f"{share.n} of {share.n_asked}", part_p(part))
+        for label, share in part.shares.items()
     ]
 
 
-def _charts(found: ProbeResult, parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _printed(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def _charts(found: ProbeResult, parts: Sequence[Part], same: _Same) -> list[dict[str, Any]]:
     """Lines for what runs over a scale, bars for the rest."""
     if found.name == "noise":
-        return [_noise_lines(parts)] if any(_db(part) != CONTROL_DB for part in parts) else []
+        return [_noise_lines(parts, same)] if any(_db(part) != CONTROL_DB for part in parts) else []
     if found.name == "mos_gap":
         return [chart for chart in (_gap_lines(parts),) if chart]
-    labels = list(parts[0].shares)
-    rows = [
-        (", ".join(part.group), [part.shares[one].value or 0.0 for one in labels], f"n = {part.shares[labels[0]].n}")
+    bars = [
+        Bar(", ".join(part.group), label, share, number, same.share(part.group, label))
         for part in parts
+        for number, (label, share) in enumerate(part.shares.items())
     ]
-    return [
-        {"names": labels, "kind": "fill", "axis": "", "svg": stacked_bars(rows, f"{found.name}: shares of {', '.join(labels)}")}
-    ]
+    svg = interval_bars(bars, f"{found.name}: shares with 95 % intervals")
+    return [{"names": [], "kind": "fill", "axis": "", "svg": svg}]
 
 
-def _noise_lines(parts: Sequence[Part]) -> dict[str, Any]:
-    """Classes over levels, and as a level line what the control leaves unchanged of all."""
+def _noise_lines(parts: Sequence[Part], same: _Same) -> dict[str, Any]:
+    """Classes over levels, of which the highest is the control that nobody hears."""
     classes = list(dict.fromkeys(_class(part) for part in parts))
-    known = {(_db(part), _class(part)): 100 * (part.shares["unchanged"].value or 0.0) for part in parts}
-    levels = sorted({level for level, _ in known} - {CONTROL_DB})
-    lines = [[known.get((level, name)) for level in levels] for name in classes]
-    lines.append([known.get((CONTROL_DB, "all"))] * len(levels))
-    return _lines(levels, lines, [*classes, "control"], "unchanged verdicts, % by signal-to-noise ratio, dB")
+    known = {(_db(part), _class(part)): part for part in parts}
+    levels = sorted({level for level, _ in known})
+    groups = [[known.get((level, name)) for level in levels] for name in classes]
+    lines = [[None if part is None else part.shares["unchanged"] for part in line] for line in groups]
+    marks = [[None if part is None else same.share(part.group, "unchanged") for part in line] for line in groups]
+    axis = f"unchanged verdicts, % by signal-to-noise ratio, dB; at {CONTROL_DB:g} nobody hears the noise"
+    return _lines(levels, lines, marks, classes, axis)
 
 
 def _class(part: Part) -> str:
@@ -296,21 +329,21 @@ def _gap_lines(parts: Sequence[Part]) -> dict[str, Any] | None:
     if not bins:
         return None
 
-    def at(low: float, kind: str) -> Part | None:
-        return next((part for part in binned if float(part.group[0].split()[0]) == low and part.group[1] == kind), None)
+    def at(low: float, kind: str, label: str) -> Share | None:
+        found = (one for one in binned if float(one.group[0].split()[0]) == low and one.group[1] == kind)
+        part = next(found, None)
+        return None if part is None else part.shares[label]
 
-    orders, verdicts = ([at(low, kind) for low in bins] for kind in (AGAINST_ORDER, VERDICT))
-    lines = [
-        [None if one is None else 100 * (one.shares["right"].value or 0.0) for one in verdicts],
-        [None if one is None else 100 * (one.shares["stable"].value or 0.0) for one in orders],
-        [None if one is None else 100 * sum(one.shares[key].value or 0.0 for key in ("first", "second")) for one in orders],
-    ]
-    return _lines(bins, lines, ["right", "stable", "bound to a place"], "% by lower end of the gap in mean opinion")
+    kinds = {"right": VERDICT, "stable": AGAINST_ORDER, "first": AGAINST_ORDER, "second": AGAINST_ORDER}
+    lines = [[at(low, kind, label) for low in bins] for label, kind in kinds.items()]
+    return _lines(bins, lines, [], list(kinds), "% by lower end of the gap in mean opinion")
 
 
-def _lines(steps: list[float], lines: list[list[float | None]], names: list[str], axis: str) -> dict[str, Any]:
-    svg: Markup = draw_curves(steps, lines, [None] * len(steps), f"{axis}: {', '.join(names)}")
-    return {"names": names, "kind": "line", "axis": axis, "svg": svg}
+def _lines(
+    steps: list[float], lines: list[list[Share | None]], marks: list[list[float | None]], names: list[str], axis: str
+) -> dict[str, Any]:
+    svg = draw_points(steps, lines, marks, f"{axis}: {', '.join(names)}")
+    return {"names": names, "kind": "line", "axis": f"{axis}; bars: 95 % intervals; below: n", "svg": svg}
 
 
 # For people at a terminal.

@@ -13,6 +13,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.bench.bias import perturbations
+from paras2s.bench.bias.examples import pick_examples
 from paras2s.bench.bias.judges import CachedScores, Probed, ProbeOptions, open_probed
 from paras2s.bench.bias.metrics import (
     PROBES,
@@ -319,9 +320,16 @@ def probe_judge(
     results = tuple(
         trials if isinstance(trials, ProbeResult) else _result(name, trials, found, plan) for name, trials in planned.items()
     )
+    verdicts = {comparison: (one.label, one.scores) for comparison, one in found.items()}
+    examples = {
+        name: pick_examples(trials, verdicts, probed.judge.scores_alone)
+        for name, trials in planned.items()
+        if not isinstance(trials, ProbeResult)
+    }
     judge = JudgeProbes(
         probed.judge.name, probed.version, probed.task, probed.judge.scores_alone, len(comparisons),
         spent.now_usd([found[comparison] for comparison in comparisons]), str(stopped) if stopped else None, results, margin,
+        examples,
     )  # fmt: skip
     rows = [_row(probed, comparison, found[comparison]) for comparison in comparisons]
     return judge, rows, stopped

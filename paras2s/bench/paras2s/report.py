@@ -5,7 +5,6 @@ Nothing is loaded from elsewhere and every word on the page is escaped: question
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from paras2s.audio.clip import encode_clip, read_clip
+from paras2s.audio.clip import read_clip
 from paras2s.bench.charts import draw_curves
+from paras2s.bench.players import Player, player_of
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.stats import Counted, Estimate, contrast_metric, paired_difference, summarise
 from paras2s.errors import AudioError, DataError
@@ -23,7 +23,6 @@ from paras2s.utils.html import page_template
 from paras2s.utils.io import path_inside, write_text
 
 TREATED, BASELINE = "aligned", "sft"
-EMBEDDED_RATE_HZ = 16_000
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,6 @@ class Cell:
     error: str
     count: str
     best: bool
-
-
-@dataclass(frozen=True)
-class Player:
-    """A clip as a data: URL, or the problem that is shown instead."""
-
-    source: str | None
-    problem: str
 
 
 @dataclass(frozen=True)
@@ -237,12 +228,9 @@ def _player(run_dir: Path, relative: str) -> Player:
     if not path.is_file():
         return Player(None, f"clip missing: {relative}")
     try:
-        clip = read_clip(path.read_bytes())
+        return player_of(read_clip(path.read_bytes()))
     except AudioError as error:
         return Player(None, f"{relative}: {error}")
-    # Speech needs no more, the page stays small, and libsndfile's Vorbis encoder dies of a minute at 48 kHz.
-    encoded = encode_clip(clip.at(min(clip.sample_rate_hz, EMBEDDED_RATE_HZ)), "OGG")
-    return Player(f"data:audio/ogg;base64,{base64.b64encode(encoded).decode()}", "")
 
 
 def _number(row: Mapping[str, Any], key: str | None) -> float | None:

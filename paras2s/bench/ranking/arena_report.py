@@ -14,11 +14,11 @@ from rich.table import Table
 from paras2s.bench.charts import round_ticks
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking.arena import ArenaAspect, ArenaRanking, load_arena, rank_arena
-from paras2s.bench.ranking.report import gathered, percent, place_labels
+from paras2s.bench.ranking.report import bars_of, caption_of, gathered, labels_of, percent, style_of
 from paras2s.bench.speakbench.metrics import Share
 from paras2s.utils.io import write_json, write_text
 
-WIDTH, HEIGHT = 640, 560
+WIDTH, HEIGHT, CAPTION_HEIGHT = 640, 560, 40
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 40, 48
 HEAD = (
     "system",
@@ -30,7 +30,7 @@ HEAD = (
 )
 STYLE = (
     "svg{font:12px sans-serif;background:#fff}.grid{stroke:#e4e4e4}.equal{stroke:#888;stroke-dasharray:5 4}"
-    ".bar{stroke:#1f6feb;opacity:.3}.dot{fill:#1f6feb}.name{font-size:10px}.x,.title{text-anchor:middle}.y{text-anchor:end;"
+    ".bar{stroke:#1f6feb;opacity:.3}.dot{fill:#1f6feb}.leader{stroke:#999;stroke-width:.6}.name{font-size:10px}.x,.title{text-anchor:middle}.y{text-anchor:end;"
     "dominant-baseline:middle}.title{font-size:13px;font-weight:bold}"
 )
 
@@ -47,7 +47,7 @@ def run_arena(path: Path, out: Path | None) -> tuple[ArenaRanking, dict[str, Any
         write_json(out / "ranking.json", report)
         write_text(out / "ranking.md", markdown(ranking, path))
         for name, one in ranking.aspects.items():
-            write_text(out / f"ranking{_suffix(name, ranking)}.svg", scatter(name, one))
+            write_text(out / f"ranking{_suffix(name, ranking)}.svg", scatter(name, one, path.name))
     return ranking, report
 
 
@@ -128,8 +128,11 @@ def _safe(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
 
 
-def scatter(name: str, one: ArenaAspect) -> str:
-    """People's win rate across, the judge's upwards, a labelled dot a system with both intervals; dashed: the two are equal."""
+def scatter(name: str, one: ArenaAspect, source: str) -> str:
+    """People's win rate across, the judge's upwards, a labelled dot a system with both intervals; dashed: the two are equal.
+
+    `source` is the file of verdicts.
+    """
     shares = [(system, rank.people, rank.judge) for system, rank in one.systems.items()]
     ends = [100 * end for _, people, judge in shares for end in (*_three(people), *_three(judge))]
     # Two systems that only ever tie have no spread of their own.
@@ -150,22 +153,27 @@ def scatter(name: str, one: ArenaAspect) -> str:
         parts += [line.format("grid", x, TOP, x, HEIGHT - BOTTOM), text.format("x", x, HEIGHT - BOTTOM + 16, f"{tick:g}")]
         parts += [line.format("grid", LEFT, y, WIDTH - RIGHT, y), text.format("y", LEFT - 6, y, f"{tick:g}")]
     parts.append(line.format("equal", x_of(low / 100), y_of(low / 100), x_of(high / 100), y_of(high / 100)))
-    parts.append(text.format("x", WIDTH / 2, HEIGHT - 12, "people's win rate %, with 95 % interval"))
+    parts.append(text.format("x", WIDTH / 2, HEIGHT - 12, "people's win rate %"))
     parts.append(Markup('<text class="x" transform="translate(16 {}) rotate(-90)">{}</text>').format(
-        HEIGHT / 2, "the judge's win rate %, with 95 % interval"))  # fmt: skip
-    centres = []
+        HEIGHT / 2, "the judge's win rate %"))  # fmt: skip
+    centres, bars = [], []
     for _, people, judge in shares:
         left, middle, right = map(x_of, _three(people))
         bottom, height, top = map(y_of, _three(judge))
         centres.append((middle, height))
+        bars += bars_of((left, middle, right), (top, height, bottom))
         parts += [line.format("bar", left, height, right, height), line.format("bar", middle, bottom, middle, top)]
     parts += [Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(*centre) for centre in centres]
     names = [system for system, _, _ in shares]
-    parts += [text.format("name", *start, system) for start, system in zip(place_labels(names, centres), names, strict=True)]
-    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        WIDTH, HEIGHT, "The judge's and people's win rates of systems"
+    parts += labels_of(names, centres, bars, (LEFT, TOP / 2, WIDTH, HEIGHT - BOTTOM))
+    caption = (
+        f"verdicts: {source}",
+        "bars, brackets: 95 % intervals, bootstrap over instructions; dashed: judge and people alike",
     )
-    return head + Markup("<style>{}</style>").format(Markup(STYLE)) + Markup("").join(parts) + Markup("</svg>\n")
+    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
+        WIDTH, HEIGHT + CAPTION_HEIGHT, "The judge's and people's win rates of systems"
+    )
+    return Markup("").join([head, style_of(STYLE), *parts, *caption_of(caption, HEIGHT + 12), Markup("</svg>\n")])
 
 
 def _three(share: Share) -> tuple[float, float, float]:

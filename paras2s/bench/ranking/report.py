@@ -25,9 +25,12 @@ from paras2s.bench.speakbench.metrics import Share
 SHOWN_PROBLEMS = 5
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 520, 400, 2
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 34, 44
+CAPTION_HEIGHT = 56
 LETTER, LINE = 5.6, 11.0  # About what a letter of a label takes, and a line of it.
+# A label stands at most so many lines above or below its dot, and so far beside it; of free places the nearest is taken.
+BESIDE = 16  # A label whose end is further off is tied to its dot by a line.
+REACH, ASIDES = 8, (0, 30, 60, 100, 150)
 Box = tuple[float, float, float, float]
-X_TITLE = "the judge's win rate % (bars: 95 % intervals; dashed: least squares)"
 
 
 def ranking_json(ranking: Ranking, about: Mapping[str, str | None]) -> dict[str, Any]:
@@ -229,31 +232,53 @@ class Dot:
     y: tuple[float, float, float]
 
 
-def scatter_svg(ranking: Ranking, people: PeopleRanking) -> str:
-    """A panel for each aspect: the judge's win rate across, people's score upwards, one labelled dot a system."""
+def scatter_svg(ranking: Ranking, people: PeopleRanking, source: str) -> str:
+    """A panel for each aspect: the judge's win rate across, people's score upwards, one labelled dot a system.
+
+    `source` says whose verdicts they are; it stands below, with what the intervals are.
+    """
     scale = 100.0 if people.win_rates else 1.0
-    title = "people's win rate %" if people.win_rates else "people's score"
+    titles = (
+        f"the judge's win rate % against {ranking.reference}",
+        "people's win rate %" if people.win_rates else "people's score",
+    )
     panels = []
     for number, (name, one) in enumerate(ranking.aspects.items()):
         dots = [_dot(system, standing, people, scale) for system, standing in one.systems.items() if system in people.scores]
-        value = one.people.spearman.value if one.people else None
-        body = _panel(
-            [dot for dot in dots if dot is not None], f"{name}: Spearman {_number(value)}", title, bool(people.win_rates)
+        link = (
+            f"Spearman {_correlation(one.people.spearman)[0]}, {one.people.n_systems} systems" if one.people else "no Spearman"
         )
+        body = _panel([dot for dot in dots if dot is not None], f"{name}: {link}", titles, bool(people.win_rates))
         x, y = number % COLUMNS * PANEL_WIDTH, number // COLUMNS * PANEL_HEIGHT
         panels.append(Markup('<g transform="translate({} {})">{}</g>').format(x, y, body))
     rows = -(-len(panels) // COLUMNS)
-    size = (min(len(panels), COLUMNS) * PANEL_WIDTH, rows * PANEL_HEIGHT)
+    size = (min(len(panels), COLUMNS) * PANEL_WIDTH, rows * PANEL_HEIGHT + CAPTION_HEIGHT)
+    whose = "of people's win rates over their own" if people.win_rates else "people's scores have no intervals"
+    caption = (
+        source,
+        f"bars and brackets: 95 % intervals, bootstrap over the judge's {ranking.n_instructions} instructions",
+        f"{whose}; dashed: least squares",
+    )
     head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
         *size, "The judge's win rates and people's scores of systems"
     )
-    return head + Markup("<style>{}</style>").format(Markup(STYLE)) + Markup("").join(panels) + Markup("</svg>\n")
+    return Markup("").join([head, style_of(STYLE), *panels, *caption_of(caption, rows * PANEL_HEIGHT + 12), Markup("</svg>\n")])
+
+
+def style_of(style: str) -> Markup:
+    """A style sheet as an element of an SVG."""
+    return Markup("<style>{}</style>").format(Markup(style))
+
+
+def caption_of(lines: Sequence[str], top: float) -> list[Markup]:
+    """Lines of text from the left edge, the first at the height of `top`."""
+    return [Markup('<text x="12" y="{:.1f}">{}</text>').format(top + 16 * place, line) for place, line in enumerate(lines)]
 
 
 STYLE = (
     "svg{font:12px sans-serif;background:#fff}.grid{stroke:#e4e4e4}.bar{stroke:#1f6feb;opacity:.35}.fit{stroke:#d1570a;"
-    "stroke-dasharray:5 4}.dot{fill:#1f6feb}.name{font-size:10px}.x,.title{text-anchor:middle}.y{text-anchor:end;"
-    "dominant-baseline:middle}.title{font-size:13px;font-weight:bold}"
+    "stroke-dasharray:5 4}.dot{fill:#1f6feb}.leader{stroke:#999;stroke-width:.6}.name{font-size:10px}"
+    ".x,.title{text-anchor:middle}.y{text-anchor:end;dominant-baseline:middle}.title{font-size:13px;font-weight:bold}"
 )
 
 
@@ -272,7 +297,8 @@ def _ends(share: Share, scale: float) -> tuple[float, float, float]:
     return scale * value, scale * low, scale * high
 
 
-def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> Markup:
+def _panel(dots: Sequence[Dot], title: str, axes: tuple[str, str], in_percent: bool) -> Markup:
+    """One panel; `axes` are the titles of both, across first."""
     heights = [end for dot in dots for end in dot.y] or [0.0]
     low, high = (0.0, 100.0) if in_percent else (min(heights), max(heights))
     if low == high:
@@ -295,9 +321,9 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
     for height in y_ticks:
         y = y_of(height)
         parts += [line.format("grid", LEFT, y, PANEL_WIDTH - RIGHT, y), text.format("y", LEFT - 6, y, f"{height:g}")]
-    parts.append(text.format("x", PANEL_WIDTH / 2, PANEL_HEIGHT - 10, X_TITLE))
+    parts.append(text.format("x", PANEL_WIDTH / 2, PANEL_HEIGHT - 10, axes[0]))
     middle = PANEL_HEIGHT / 2
-    parts.append(Markup('<text class="x" transform="translate(14 {}) rotate(-90)">{}</text>').format(middle, y_title))
+    parts.append(Markup('<text class="x" transform="translate(14 {}) rotate(-90)">{}</text>').format(middle, axes[1]))
     xs, ys = [dot.x[0] for dot in dots], [dot.y[0] for dot in dots]
     if len(set(xs)) > 1:
         slope, start = np.polyfit(xs, ys, 1)
@@ -308,28 +334,62 @@ def _panel(dots: Sequence[Dot], title: str, y_title: str, in_percent: bool) -> M
         parts.append(line.format("bar", x_of(dot.x[0]), y_of(dot.y[1]), x_of(dot.x[0]), y_of(dot.y[2])))
     centres = [(x_of(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]
     parts += [Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(*centre) for centre in centres]
-    bars = [(x_of(dot.x[1]), y_of(dot.y[0]) - 1, x_of(dot.x[2]), y_of(dot.y[0]) + 1) for dot in dots]
-    bars += [(x_of(dot.x[0]) - 1, y_of(dot.y[2]), x_of(dot.x[0]) + 1, y_of(dot.y[1])) for dot in dots]
-    labels = zip(place_labels([dot.name for dot in dots], centres, bars), dots, strict=True)
-    return Markup("").join([*parts, *(text.format("name", x, y, dot.name) for (x, y), dot in labels)])
+    bars = [
+        bar
+        for dot, (x, y) in zip(dots, centres, strict=True)
+        for bar in bars_of((x_of(dot.x[1]), x, x_of(dot.x[2])), (y_of(dot.y[2]), y, y_of(dot.y[1])))
+    ]
+    frame = (LEFT, TOP / 2, PANEL_WIDTH, PANEL_HEIGHT - BOTTOM)
+    return Markup("").join([*parts, *labels_of([dot.name for dot in dots], centres, bars, frame)])
+
+
+def labels_of(names: Sequence[str], centres: Sequence[tuple[float, float]], bars: Sequence[Box], frame: Box) -> list[Markup]:
+    """Each dot's name where `place_labels` puts it, with a thin line to its dot where it is not beside it."""
+    parts = []
+    for name, (x, y), (left, base) in zip(names, centres, place_labels(names, centres, bars, frame), strict=True):
+        end = left - 1 if left > x else left + LETTER * len(name) + 1
+        if np.hypot(end - x, base - 3 - y) > BESIDE:
+            parts.append(Markup('<path class="leader" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x, y, end, base - 3))
+        parts.append(Markup('<text class="name" x="{:.1f}" y="{:.1f}">{}</text>').format(left, base, name))
+    return parts
+
+
+def bars_of(xs: tuple[float, float, float], ys: tuple[float, float, float]) -> list[Box]:
+    """The boxes that both intervals of a dot take, of left, middle and right, and of top, middle and bottom."""
+    return [(xs[0], ys[1] - 1, xs[2], ys[1] + 1), (xs[1] - 1, ys[0], xs[1] + 1, ys[2])]
 
 
 def place_labels(
-    names: Sequence[str], centres: Sequence[tuple[float, float]], bars: Sequence[Box] = ()
+    names: Sequence[str], centres: Sequence[tuple[float, float]], bars: Sequence[Box], frame: Box
 ) -> list[tuple[float, float]]:
     """The start of each label: beside its dot, where it covers no dot, interval or earlier label if there is a place."""
     taken = [*((x - 4, y - 4, x + 4, y + 4) for x, y in centres), *bars]
     starts = []
     for name, (x, y) in zip(names, centres, strict=True):
         width = LETTER * len(name)
-        sides = [(x + 6, y + step * LINE + 3) for step in (0, -1, 1, -2, 2, -3, 3)]
-        sides += [(x - 6 - width, y + step * LINE + 3) for step in (0, -1, 1, -2, 2, -3, 3)]
+        sides = [
+            (x + start, y + step * LINE + 3)
+            for aside in ASIDES
+            for start in (6 + aside, -6 - aside - width)
+            for step in sorted(range(-REACH, REACH + 1), key=abs)
+        ]
         boxes = [(left, base - LINE + 2, left + width, base + 2) for left, base in sides]
-        inside = [box for box in boxes if box[0] > LEFT and box[2] < PANEL_WIDTH and box[1] > TOP / 2]
-        box = min(inside or boxes[:1], key=lambda box: sum(_overlap(box, other) for other in taken))
+        inside = [one for one in boxes if one[0] > frame[0] and one[2] < frame[2] and one[1] > frame[1] and one[3] < frame[3]]
+        covers = [sum(_overlap(one, other) for other in taken) for one in inside]
+        free = [one for one, area in zip(inside, covers, strict=True) if not area]
+        if free:
+            box = min(free, key=lambda one: _distance(one, x, y))
+        else:
+            box = inside[covers.index(min(covers))] if inside else boxes[0]
         taken.append(box)
         starts.append((box[0], box[3] - 2))
     return starts
+
+
+def _distance(box: Box, x: float, y: float) -> float:
+    """The distance of a point from the nearer end of a label."""
+    aside = min(abs(box[0] - x), abs(box[2] - x))
+    return float(np.hypot(aside, (box[1] + box[3]) / 2 - y))
 
 
 def _overlap(one: Box, other: Box) -> float:

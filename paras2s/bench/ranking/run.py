@@ -281,6 +281,7 @@ def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
     ranking = rank_systems(recorded, ensemble, aspects, people)
     about = {
         "verdicts": str(options.verdicts),
+        "judge": judge_of(options.verdicts),
         "human": str(options.human) if options.human else None,
         "rule": f"{rule_name}: {ensemble.says}" if ENSEMBLE in ranking.aspects else None,
     }
@@ -289,8 +290,19 @@ def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
         write_json(options.out / "ranking.json", report)
         write_text(options.out / "ranking.md", markdown(ranking, about))
         if ranking.people is not None:
-            write_text(options.out / "ranking.svg", scatter_svg(ranking, ranking.people))
+            source = f"judge: {about['judge']}" if about["judge"] else f"verdicts: {options.verdicts.name}"
+            write_text(options.out / "ranking.svg", scatter_svg(ranking, ranking.people, source))
     return ranking, report
+
+
+def judge_of(verdicts: Path) -> str | None:
+    """The judges of a file of verdicts, as `bench systems` has written them beside it; None where it has not."""
+    path = verdicts.with_suffix(".jsonl")
+    if path == verdicts or not path.is_file():
+        return None
+    verdicts_of = [row.get("verdict") for row in read_jsonl(path) if isinstance(row, dict)]
+    found = [verdict.get("judge") for verdict in verdicts_of if isinstance(verdict, dict)]
+    return ", ".join(dict.fromkeys(name for name in found if isinstance(name, str))) or None
 
 
 def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:

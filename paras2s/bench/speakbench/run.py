@@ -13,6 +13,7 @@ from rich.console import Console
 
 from paras2s.bench.results import require_new
 from paras2s.bench.speakbench.data import SUITES, Suite, SuitePair, load_pairs, read_pair_audio
+from paras2s.bench.speakbench.plots import write_plots
 from paras2s.bench.speakbench.report import (
     comparison_report,
     judge_report,
@@ -21,7 +22,7 @@ from paras2s.bench.speakbench.report import (
     show_judge,
     show_labels,
 )
-from paras2s.bench.speakbench.verdicts import as_verdict_row, load_verdicts, save_verdicts
+from paras2s.bench.speakbench.verdicts import VerdictRow, as_verdict_row, load_verdicts, save_verdicts
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.fusion import find_rule, load_rules
@@ -52,6 +53,7 @@ class SuiteOptions:
     tone: Path | None
     overrides: dict[str, Any]
     retry_unscored: bool = False
+    plots: Path | None = None
 
     @property
     def suite(self) -> Suite:
@@ -107,8 +109,17 @@ class SuiteResult:
 
 
 def oracle(options: SuiteOptions) -> dict[str, Any]:
-    """The agreement that each fusion rule reaches from people's own labels of the dimensions, without any judge."""
-    return oracle_report(options.suite, options.load_pairs(), load_rules(options.rules))
+    """The agreement that each fusion rule reaches from people's own labels of the dimensions, without any judge.
+
+    Raises:
+        ConfigError: no such rules. StorageError: the disk refused a plot.
+    """
+    pairs, rules = options.load_pairs(), load_rules(options.rules)
+    if options.plots is not None:
+        people = {pair.index: VerdictRow(index=pair.index, labels=pair.label.dimensions()) for pair in pairs}
+        of_rules = {name: judge_report(options.suite, pairs, people, name, rule) for name, rule in rules.items()}
+        write_plots(options.plots, of_rules, "people's own labels of the dimensions, fused by each rule")
+    return oracle_report(options.suite, pairs, rules)
 
 
 def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResult:
@@ -125,12 +136,20 @@ def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResu
         paths = [path]
     loaded = {str(path): load_verdicts(path) for path in paths}
     reports = {name: judge_report(options.suite, pairs, rows, rule_name, rule) for name, rows in loaded.items()}
+    if options.plots is not None:
+        write_plots(options.plots, dict(zip(_short(paths), reports.values(), strict=True)), f"verdicts fused by {rule_name}")
     comparisons = {
         f"{first} - {second}": comparison_report(pairs, loaded[first], loaded[second], rule)
         for first, second in combinations(loaded, 2)
     }
     unscored = 0 if options.verdicts else len(_without_verdict(paths[0], pairs))
     return SuiteResult(reports, comparisons, note, stopped, unscored)
+
+
+def _short(paths: Sequence[Path]) -> list[str]:
+    """The names of the files without their ending, or their paths where two are called alike."""
+    names = [path.stem for path in paths]
+    return names if len(set(names)) == len(names) else list(map(str, paths))
 
 
 def _judge_now(

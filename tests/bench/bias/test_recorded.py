@@ -1,6 +1,6 @@
 """Probes of recorded verdicts: by hand on a few rows, and the paper's figures from its authors' verdicts.
 
-Not covered: Fig. 5 and the full Fig. 4, whose 7,824 pairs are not in the authors' repository as it can be fetched.
+Not covered: Fig. 5 and the full Fig. 4 by verdicts: their 7,824 pairs are not in the authors' repository as it can be fetched.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import typer
 from outside import PROBES as RECORDED
 from typer.testing import CliRunner
 
+from paras2s.bench.bias.published import published_figures
 from paras2s.bench.bias.recorded import holds_recorded, load_recorded, measure
 from paras2s.cli.probe import probe
 from paras2s.errors import ConfigError, DataError
@@ -90,41 +91,56 @@ def test_the_verb_reads_verdicts_and_asks_nobody(tiny, tmp_path):
     assert isinstance(run(tiny, "--only", "loudness").exception, ConfigError)
 
 
-@pytest.mark.parametrize(
-    ("task", "stable", "first", "second"),
-    [
-        ("speaking_rate", 49.7, 1.1, 49.2),
-        ("somos", 61.5, 33.5, 5.0),
-        ("tmhintq", 61.5, 32.5, 6.0),
-        ("thaimos", 69.5, 15.0, 15.5),
-    ],
-)
-def test_position_off_the_lexical_tasks_is_that_of_figure_6(authors, task, stable, first, second):
+def printed(name):
+    return next(one for one in published_figures() if one.figure == f"AudioJudge, {name}")
+
+
+@pytest.mark.parametrize(("task", "stable"), [("speaking_rate", 49.7), ("somos", 61.5), ("tmhintq", 61.5), ("thaimos", 69.5)])
+def test_position_off_the_lexical_tasks_is_that_of_figure_6(authors, task, stable):
     """The paper's text: 49.2 % recency on speaking rate; a lean to the first on SOMOS and TMHINT-Q; ThaiMOS in balance."""
     part = measure("position", authors[task]).part("all")
-    assert shares(part) == {"stable": stable, "first": first, "second": second, "other": 0.0}
+    (row,) = (one for one in printed("Fig. 6").rows if one.task == task)
+    assert shares(part) == {"stable": stable, **row.shares, "other": 0.0}
     assert (part.p_value < 0.01) == (task != "thaimos")
 
 
 def test_noise_on_one_answer_gives_every_point_of_figure_3(authors):
     found = measure("noise", authors["chatbotarena"])
-    levels = ("80 dB", "20 dB", "10 dB", "5 dB", "1 dB")
-
-    def point(level, name):
-        """The authors count a reply without a verdict as changed; here it is left out."""
-        share = found.part(level, name).shares["unchanged"]
-        return 100 * share.value * share.n / share.n_asked
-
-    points = {name: [point(level, name) for level in levels] for name in ("chosen", "not chosen", "tie")}
-    figure_3 = {
-        "chosen": [92.9, 90.1, 90.1, 88.4, 85.3],
-        "not chosen": [96.6, 93.1, 92.5, 94.5, 92.7],
-        "tie": [82.2, 79.5, 78.1, 74.0, 72.6],
-    }
-    assert points == {name: pytest.approx(line, abs=0.06) for name, line in figure_3.items()}
+    rows = printed("Fig. 3").rows
+    assert len(rows) == 15
+    for row in rows:
+        share = found.part(*row.group).shares["unchanged"]
+        # The authors count a reply without a verdict as changed; here it is left out.
+        assert 100 * share.value * share.n / share.n_asked == pytest.approx(row.shares["unchanged"], abs=0.06), row.group
     assert measure("noise", authors["somos"]) is None
     assert found.part("1 dB", "chosen").shares["unchanged"].n_asked == 422
     assert shares(found.part("1 dB", "chosen"))["unchanged"] == 85.5
+
+
+def test_the_page_has_what_is_printed_beside_every_share_of_the_same_judge_and_data(tmp_path):
+    assert run(RECORDED, "--out", tmp_path).exit_code == 0
+    page = (tmp_path / "probe.html").read_text()
+    # Two bars of each of four suites (Fig. 6), two of length (Fig. 4), and Fig. 3's points.
+    assert page.count('class="mark"') == 4 * 2 + 2 + 15
+    assert "49.2 % (41.9 to 56.4), n = 179; printed 49.2" in page
+    assert "Hollow: as printed in AudioJudge, Fig. 3: white noise on one of the two answers" in page
+    assert "<title>printed: 85.3 %</title>" in page
+    # Every point of a line has its number below and its interval beside it.
+    lines = page[page.index("at 80 nobody hears the noise") :]
+    assert lines.count('class="whisker line-') == lines.count("<circle") == 4 * 5
+    assert lines.count(">421</text>") == 4
+    assert "for scale" not in page
+
+
+def test_a_judge_that_is_not_in_the_paper_has_its_figures_for_scale_alone(tiny, tmp_path):
+    assert run(tiny, "--out", tmp_path / "out").exit_code == 0
+    page = (tmp_path / "out/probe.html").read_text()
+    assert 'class="mark"' not in page
+    assert "What is printed of other judges and data, for scale" in page
+    assert (
+        "<td>AudioJudge, Fig. 6</td><td>gpt-4o-audio</td><td>speakbench</td><td>all</td><td>first 9.8 %, second 12.5 %</td>"
+        in page
+    )
 
 
 def test_longer_answers_win_where_people_tied(authors):

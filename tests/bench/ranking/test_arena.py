@@ -94,6 +94,9 @@ def test_the_verb_tells_the_two_kinds_of_file_apart(tiny, tmp_path):
     assert json.loads(run(tiny, "--json").stdout)["aspects"]["all"]["systems"]["a"]["judge"]["value"] == 0.75
     dots = [one for one in ElementTree.parse(tmp_path / "out/ranking.svg").iter() if one.get("class") == "dot"]
     assert len(dots) == 3
+    plot = (tmp_path / "out/ranking.svg").read_text()
+    assert "verdicts: arena.csv" in plot
+    assert "bars, brackets: 95 % intervals, bootstrap over instructions" in plot
     assert "| a | 75.00" in (tmp_path / "out/ranking.md").read_text()
     assert isinstance(run(tiny, "--aspect", "all").exception, ConfigError)
 

@@ -30,7 +30,7 @@ from paras2s.bench.ranking.metrics import (
     split_half,
     strengths,
 )
-from paras2s.bench.ranking.report import gathered, markdown, notes_of, place_labels, ranking_json, scatter_svg, sheets_of
+from paras2s.bench.ranking.report import gathered, markdown, notes_of, ranking_json, scatter_svg, sheets_of
 from paras2s.errors import ConfigError, DataError
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule, find_ensemble
 from paras2s.reward.sources.pairwise import PRIOR_GAMES
@@ -507,24 +507,11 @@ def test_reports_escape_names_and_hold_no_nan(tmp_path, compared) -> None:
     assert "<script>" not in page
     rows = [line for line in page.splitlines() if "alert" in line and line.startswith("| ")]
     assert len({line.replace("\\|", "").count("|") for line in rows if line.startswith("| 1 ")}) == 1
-    svg = ElementTree.fromstring(scatter_svg(found, found.people))
+    svg = ElementTree.fromstring(scatter_svg(found, found.people, HOSTILE))
     space = "{http://www.w3.org/2000/svg}"
     assert len(svg.findall(f".//{space}circle")) == 2 * 3
     assert HOSTILE in [one.text for one in svg.iter(f"{space}text")]
-    assert not re.search(r"[\s\"ML]nan", scatter_svg(found, found.people))
-
-
-def test_labels_keep_off_each_other() -> None:
-    places = place_labels(["first", "second", "third"], [(200.0, 200.0), (202.0, 200.0), (204.0, 201.0)])
-    heights = sorted(y for _, y in places)
-    apart = [abs(x - u) > 30 or abs(y - v) >= 9 for n, (x, y) in enumerate(places) for u, v in places[:n]]
-    assert all(apart), heights
-
-
-def test_labels_keep_off_intervals() -> None:
-    # A bar to the right at the height of the dot, from 150 to 300: the label stands above or below it, or on the other side.
-    ((_, y),) = place_labels(["first"], [(200.0, 200.0)], [(150.0, 199.0, 300.0, 201.0)])
-    assert y < 199.0 or y - 9 > 201.0
+    assert not re.search(r"[\s\"ML]nan", scatter_svg(found, found.people, HOSTILE))
 
 
 def test_recorded_verdicts_of_gpt4o_against_table_8() -> None:

@@ -1,0 +1,90 @@
+"""The clips of a few trials of each probe, as the judge heard them, for the page to play."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from paras2s.audio.clip import Clip
+from paras2s.bench.bias.perturbations import TURNED, Comparison, Trial
+from paras2s.bench.players import Player, player_of
+from paras2s.errors import AudioError
+from paras2s.types import PairLabel, Unscored
+
+# A judge and a probe; a page of seven probes stays within some megabytes.
+MAX_EXAMPLES = 3
+LONGEST_PLAYED_S = 60.0
+# The outcomes of a judge that a probe cannot lead astray.
+NEUTRAL = ("stable", "tie", "unchanged", "right")
+# The verdict of a comparison, and both scores of a judge of single answers.
+Verdict = tuple[PairLabel | Unscored, tuple[float, float] | None]
+
+
+@dataclass(frozen=True)
+class ComparisonExample:
+    """One comparison: what was changed, the clips in the order in which they were heard, and the verdict in words."""
+
+    change: str
+    clips: tuple[Player, ...]
+    verdict: str
+
+
+@dataclass(frozen=True)
+class TrialExample:
+    """One trial: what it is about, in which group and as what it is counted, what was asked, and its comparisons."""
+
+    about: str
+    group: tuple[str, ...]
+    outcome: str
+    instruction: str
+    comparisons: tuple[ComparisonExample, ...]
+
+
+def pick_examples(trials: Sequence[Trial], found: Mapping[Comparison, Verdict], alone: bool) -> tuple[TrialExample, ...]:
+    """A few trials of different clusters, first those that an unbiased judge would have decided otherwise.
+
+    A judge that hears each answer `alone` was not asked in the other order.
+    """
+    counted = [(trial, group, label) for trial in trials for group, label in [_count(trial, found)] if label is not None]
+    # Sorting keeps the order of equals.
+    chosen: dict[str, tuple[Trial, tuple[str, ...], str]] = {}
+    for one in sorted(counted, key=lambda one: one[2] in NEUTRAL):
+        if len(chosen) < MAX_EXAMPLES:
+            chosen.setdefault(one[0].cluster, one)
+    return tuple(_hear(*one, found, alone) for one in chosen.values())
+
+
+def _count(trial: Trial, found: Mapping[Comparison, Verdict]) -> tuple[tuple[str, ...], str | None]:
+    labels = [found[comparison][0] for comparison in trial.comparisons]
+    return trial.read([None if isinstance(label, Unscored) else label for label in labels])[0]
+
+
+def _hear(trial: Trial, group: tuple[str, ...], outcome: str, found: Mapping[Comparison, Verdict], alone: bool) -> TrialExample:
+    compared = [one for one in trial.comparisons if not (alone and one.change == TURNED)]
+    instruction = ""
+    comparisons = []
+    for comparison in compared:
+        try:
+            pair = comparison.make()
+        except AudioError as error:
+            clips: tuple[Player, ...] = (Player(None, str(error)),)
+        else:
+            instruction = instruction or pair.instruction.text or ""
+            clips = tuple(_play((pair.first, pair.second)))
+        comparisons.append(ComparisonExample(comparison.change, clips, _in_words(*found[comparison])))
+    return TrialExample(trial.comparisons[0].about, group, outcome, instruction, tuple(comparisons))
+
+
+def _play(clips: Sequence[Clip]) -> Iterator[Player]:
+    for clip in clips:
+        if clip.duration_s > LONGEST_PLAYED_S:
+            yield Player(None, f"not held by this page: {clip.duration_s:.0f} s")
+        else:
+            yield player_of(clip)
+
+
+def _in_words(label: PairLabel | Unscored, scores: tuple[float, float] | None) -> str:
+    if isinstance(label, Unscored):
+        return f"unscored: {label.reason}"
+    words = {"1": "the first", "2": "the second", "tie": "a tie"}[label]
+    return words if scores is None else f"{words}: {scores[0]:.3g} and {scores[1]:.3g}"

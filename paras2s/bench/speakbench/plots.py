@@ -1,0 +1,100 @@
+"""The probes and the confusion of judges as plots (TRACE, Figs. 3, 4, 5 and 9), from the same report as the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from paras2s.bench.charts import Bar, Grid, confusion_grids, interval_bars, with_caption
+from paras2s.bench.speakbench.metrics import Share
+from paras2s.utils.io import write_text
+
+PUBLISHED = Path(__file__).with_name("published.yaml")
+# Plot: its title, and of each bar its label and where its share stands among a report's probes.
+PROBE_PLOTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "ties": (
+        "P1: what breaks the tie where both contents count as good (TRACE, Fig. 3)",
+        {
+            name.replace("_", " "): ("p1_resolved_by", name)
+            for name in ("paralinguistics", "voice_quality", "both_good", "both_bad")
+        },
+    ),
+    "flips": (
+        "P2: overall labels that change where one dimension counts as both good (TRACE, Fig. 4)",
+        {name.replace("_", " "): ("p2_flip_rate", name) for name in ("content", "voice_quality", "paralinguistics")},
+    ),
+    "winners": (
+        "P3: winners named where people call both bad (low is good), and right winners (TRACE, Fig. 5)",
+        {"winner on bad": ("p3_winner_on_bad",), "winner slice": ("p3_winner_slice",)},
+    ),
+}
+
+
+class PublishedShares(BaseModel):
+    """Shares that a figure's text gives of a suite, in per cent, by the label of a bar and by judge."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    figure: str
+    note: str
+    suite: str
+    plot: str
+    shares: dict[str, dict[str, float]]
+
+    def lines(self) -> list[str]:
+        """Returns the shares of each label in one line."""
+        return [
+            f"printed in {self.figure} ({self.note}), {label}: {', '.join(f'{judge} {one:g} %' for judge, one in of.items())}"
+            for label, of in self.shares.items()
+        ]
+
+
+def write_plots(folder: Path, reports: Mapping[str, Mapping[str, Any]], labels: str) -> None:
+    """Write a plot for each probe, and one of confusion, with a group of bars or a matrix for each report.
+
+    `labels` says whose labels were fused, and by which rule.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    first = next(iter(reports.values()))
+    about = f"{first['suite']}: {first['n_pairs']} pairs, {first['n_instructions']} instructions; {labels}"
+    intervals = "dark lines: 95 % intervals, bootstrap over instructions; n: pairs counted"
+    for name, (title, bars) in PROBE_PLOTS.items():
+        drawn = [
+            Bar(judge, label, _share(report, path), place)
+            for judge, report in reports.items()
+            for place, (label, path) in enumerate(bars.items())
+        ]
+        lines = [about, intervals, *_published(first["suite"], name)]
+        write_text(folder / f"{name}.svg", with_caption(interval_bars(drawn, title), title, lines))
+    title = "People's overall labels, and those fused (TRACE, Fig. 9)"
+    chart = confusion_grids([_grid(*one) for one in reports.items()], ("people", "fused"), title)
+    lines = [about, "P, R: precision and recall weighted by people's labels; darker: more of a row"]
+    write_text(folder / "confusion.svg", with_caption(chart, title, lines))
+
+
+def _share(report: Mapping[str, Any], path: tuple[str, ...]) -> Share:
+    found = report["probes"]
+    for key in path:
+        found = found[key]
+    return Share(**found)
+
+
+def _published(suite: str, plot: str) -> Iterator[str]:
+    figures = TypeAdapter(tuple[PublishedShares, ...]).validate_python(yaml.safe_load(PUBLISHED.read_text(encoding="utf-8")))
+    for figure in figures:
+        if (figure.suite, figure.plot) == (suite, plot):
+            yield from figure.lines()
+
+
+def _grid(name: str, report: Mapping[str, Any]) -> Grid:
+    found = report["confusion"]
+    n = f"n = {sum(map(sum, found['counts']))} of {found['n_asked']}"
+    precision, recall = found["weighted_precision"], found["weighted_recall"]
+    figures = n if precision is None else f"P {100 * precision:.1f}, R {100 * recall:.1f} %, {n}"
+    return Grid((name, figures), tuple(found["labels"]), tuple(map(tuple, found["counts"])))
