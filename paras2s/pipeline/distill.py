@@ -12,6 +12,7 @@ import torch
 
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions, prepare_prompts
+from paras2s.errors import JudgeError
 from paras2s.pipeline.distill_omni import distill_omni
 from paras2s.pipeline.other_answers import JudgedSpoken, judge_spoken
 from paras2s.pipeline.preference_set import (
@@ -36,8 +37,14 @@ from paras2s.utils.process_pool import cores
 def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
     """Make the preference set and train the reward models, or load the small one where all is whole already."""
     if (run.reward_dir / "agreement.json").is_file():
-        run.say("  the reward model is there already")
-        return RewardModel.load(run.reward_dir)
+        try:
+            model = RewardModel.load(run.reward_dir)
+        except JudgeError as error:
+            # Of an earlier version, or broken. The advice of this error is to run what runs now.
+            run.say(f"  a new reward model is trained, since the one that is there cannot be used: {error}")
+        else:
+            run.say("  the reward model is there already")
+            return model
     torch.set_num_threads(cores())
     config, teacher = run.config.distill, open_teacher(run, dataset)
     with run.stage("distill"):
@@ -52,7 +59,7 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         # An LLM would be paid for them, and a curated dataset has no scripted answers.
         scripted = teacher.free and run.config.data.curated is None
         styles = sorted({query.style or "" for query in queries})
-        spoken = judge_spoken(run, teacher, run.config.cache_dir, styles) if scripted else []
+        spoken = judge_spoken(run, teacher, styles) if scripted else []
         # The judge works in other processes while this one trains.
         with ThreadPoolExecutor(1) as beside, _threads(1):
             judging = beside.submit(judge_sampled, run, dataset, teacher, held_out, held_sampled, with_bar=False)

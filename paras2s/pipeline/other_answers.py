@@ -6,19 +6,18 @@ The SFT policy's own samples show one take of each demonstrated sentence. A rewa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from paras2s.data_gen.scripted.build import answer_take
 from paras2s.data_gen.scripted.scripts import load_families
-from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, Speaker
+from paras2s.data_gen.tts.piper_world import Speaker
 from paras2s.data_gen.tts.render import Take, render
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.teachers import Scores, Teacher, TeacherRequest
 from paras2s.run import Run
 from paras2s.types import Unscored
-from paras2s.utils.seeds import seed_of
 
 # A voice that the reward model never learns from.
 OTHER_VOICE = Speaker("other", 1.06, 1.01)
@@ -60,26 +59,26 @@ def plan_spoken(styles: Sequence[str]) -> list[SpokenAnswer]:
         against = contrary[family.tone][0]
         last = len(family.answers) - 1
         for number, text in enumerate(family.answers):
-            # The seeds of the takes that the dataset's answers were chosen from, so that they lie in the cache.
-            takes = [
-                Take(text, AGENT, AGENT_TONES[family.tone], seed_of("answer", text, n), True) for n in range(TAUGHT_TAKES + 1)
-            ]
+            # The dataset's answers were chosen from these takes, so that most lie in the cache.
+            takes = [answer_take(text, family.tone, n) for n in range(TAUGHT_TAKES + 1)]
             planned += [
                 SpokenAnswer(style, "sentence" if number == last else "take" if n == TAUGHT_TAKES else "", True, take)
                 for n, take in enumerate(takes)
             ]
-            wrong = Take(text, AGENT, AGENT_TONES[against], seed_of("answer", text, against), True)
+            wrong = answer_take(text, against, 0)
             planned.append(SpokenAnswer(style, "sentence" if number == last else "", False, wrong))
-        voiced = Take(family.answers[0], OTHER_VOICE, AGENT_TONES[family.tone], seed_of("answer", style, "other"), True)
+        voiced = replace(answer_take(family.answers[0], family.tone, 0), speaker=OTHER_VOICE)
         planned.append(SpokenAnswer(style, "voice", True, voiced))
     return planned
 
 
-def judge_spoken(run: Run, teacher: Teacher, cache: Path, styles: Sequence[str]) -> list[JudgedSpoken]:
+def judge_spoken(run: Run, teacher: Teacher, styles: Sequence[str]) -> list[JudgedSpoken]:
     """Speaks the planned answers and has them scored; those without a score are left out and counted aloud."""
     planned = plan_spoken(styles)
-    with run.bar("other answers spoken", 1) as bar:
-        rendered = render([one.take for one in planned], cache, bar.at)
+    texts = len({one.take.text for one in planned})
+    with run.bar("other answers spoken", texts) as bar:
+        rendered = render([one.take for one in planned], run.config.cache_dir, bar.at)
+        bar.at(texts, texts)
     requests = [TeacherRequest("", one.style, None, clip.clip) for one, clip in zip(planned, rendered, strict=True)]
     with run.bar("other answers judged", len(requests)) as bar:
         found = teacher.scores(requests, bar.at)

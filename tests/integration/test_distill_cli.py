@@ -1,6 +1,7 @@
 """`paras2s distill` with an LLM as teacher, over real HTTP, and with the Omni thinker as pupil: true classes, tiny instances.
 
-Not covered: that what is learned is any good; the demo's reward model shows that for the small one.
+Scripted answers and answers out of order are judged by the true rubric. Not covered: that what is learned is any good; the
+demo's reward model shows that for the small one.
 """
 
 import json
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from tiny.endpoint import Fail, Say, ScriptedEndpoint
@@ -15,12 +17,21 @@ from tiny.world import invoke, write_run
 
 from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.policy_inputs import CODEC
+from paras2s.data_gen.scripted.tones import load_tones
+from paras2s.data_gen.tts.piper_world import USER_STYLES
 from paras2s.errors import JudgeError
 from paras2s.pipeline import distill
+from paras2s.pipeline.other_answers import judge_spoken, plan_spoken
+from paras2s.pipeline.preference_set import JudgedAnswers
+from paras2s.pipeline.reward_probes import disorder_report
 from paras2s.reward.reward_model.degenerate import KINDS
+from paras2s.reward.reward_model.disorder import KEPT_OUT, TAUGHT
+from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
+from paras2s.reward.reward_model.teachers import RubricTeacher
 from paras2s.reward.sources.composite import CompositeReward
 from paras2s.run import Run
-from paras2s.utils.io import read_json, read_jsonl
+from paras2s.types import Query
+from paras2s.utils.io import read_json, read_jsonl, write_json
 from paras2s.utils.progress import open_console
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reward"))
@@ -60,6 +71,12 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: 
         kept = sorted((tmp_path / "run/reward").glob("sampled-*.npz"))
         assert len(kept) == 2
         invoke("distill", config)
+        assert len(server.requests) == first
+        # A reward model as version 0.7 stored it.
+        stored = tmp_path / "run/reward/reward_model.json"
+        write_json(stored, {key: value for key, value in read_json(stored).items() if key != "code_dim"})
+        assert "a new reward model is trained" in " ".join(invoke("distill", config).output.split())
+        assert "code_dim" in read_json(stored)
         assert len(server.requests) == first
     # Preference answers, held-out answers and seven kinds of degenerate ones.
     assert first == ANSWERS + ANSWERS + 7 * 8
@@ -164,3 +181,38 @@ def test_the_thinker_learns_from_the_same_scores_and_rewards_with_its_adapter(ti
     assert model.config.model == str(tmp_path / "thinker")
     assert (model.template, model.config.max_audio_s) == ("My own: {{question}} and {{answer}}?", 9.0)
     assert any("lora" in name for name, _ in model.thinker.named_parameters())
+
+
+def test_scripted_answers_are_spoken_and_judged_and_disorder_is_worth_nothing_to_the_rubric(tiny_run: Path) -> None:
+    """Real speech, recognition and rubric; the reward model is of chance, so only what the judge says is looked at."""
+    run = Run(load_config(tiny_run / "run.yaml"), open_console(), quiet=True)
+    judge = RubricTeacher(load_tones()[1], tuple(USER_STYLES))
+    spoken = judge_spoken(run, judge, ("angry",))
+    assert len(spoken) == len(plan_spoken(("angry",))) == 17
+    by_tone = {in_tone: [one.scores["angry"] for one in spoken if one.spoken.in_tone == in_tone] for in_tone in (True, False)}
+    assert np.mean(by_tone[True]) > np.mean(by_tone[False]) + 0.5
+    good = [one for one in spoken if one.spoken.in_tone and one.scores["angry"] == 5.0]
+    assert len(good) >= 4
+    query = Query("q", "c", "emotion", "work", "validation", "m1", "q.wav", 1.0, "words", "words", "angry")
+    codes = [one.codes for one in good]
+    question = EncodedQuestion(codes[0], np.zeros((1, 3), np.float32))
+    held = JudgedAnswers(
+        [query],
+        [question],
+        [0] * len(good),
+        codes,
+        [CODEC.decode(one) for one in codes],
+        [one.scores for one in good],
+        1.0,
+        codes,
+    )
+    sizes = RewardModelConfig(
+        codebook_sizes=CODEC.cardinality, code_dim=46, feature_dim=3, styles=("angry",), hidden_size=16, layers=1
+    )
+    report = disorder_report(judge, RewardModel(sizes, CODEC.code_vectors), held)
+    assert set(report) == {"original", *TAUGHT, *KEPT_OUT, "question"}
+    assert {row["n"] for row in report.values()} == {len(good)}
+    assert report["original"]["judge_mean"] == 5.0
+    assert max(report[kind]["judge_mean"] for kind in ("shuffled", "reversed")) < 1.6
+    # Here the question is a good answer's sound.
+    assert report["question"]["judge_mean"] == 5.0

@@ -39,7 +39,7 @@ from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
 from paras2s.reward.judges.base import Judge, Pair, Preferred, Progress, sides_of
 from paras2s.reward.judges.votes import swapped
 from paras2s.types import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
-from paras2s.utils.io import write_jsonl
+from paras2s.utils.io import append_jsonl, write_jsonl
 
 # The default number of pairs of a run.
 RUN_PAIRS = 120
@@ -240,7 +240,7 @@ def run_comparisons(
 ) -> tuple[dict[Comparison, Judged], BudgetError | None]:
     """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored.
 
-    `save` is given what was found so far, after every chunk.
+    `save` is given what every chunk found, as it ends.
     """
     found: dict[Comparison, Judged] = {}
     for start in range(0, len(comparisons), CHUNK_COMPARISONS):
@@ -261,7 +261,7 @@ def run_comparisons(
                 stopped = stopped or preferred
             else:
                 found[comparison] = _judged(preferred, scores)
-        save(found)
+        save({comparison: found[comparison] for comparison in part if comparison in found})
         on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
         if stopped:
             missing = Judged(Unscored(judge.name, NOT_REACHED))
@@ -305,7 +305,7 @@ def probe_judge(
 ) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
     """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did.
 
-    `save` is given the rows so far, after every chunk.
+    `save` is given the rows of every chunk, as it ends.
     """
     planned = {name: plan_trials(name, plan, probed) for name in plan.only}
     comparisons = _comparisons(planned.values(), probed.judge.scores_alone)
@@ -518,8 +518,11 @@ def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -
     report = report_of(options, plan, available, judges)
 
     def save(now: list[dict[str, Any]]) -> None:
-        write_jsonl(out / "comparisons.jsonl", [*rows, *now])
+        # Added, since to write all rows anew with every chunk grows with their square.
+        for row in now:
+            append_jsonl(out / "comparisons.jsonl", row)
 
+    write_jsonl(out / "comparisons.jsonl", [])
     for probed in opened:
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
             found, more, stopped = probe_judge(probed, plan, bar.at, save)

@@ -25,7 +25,7 @@ from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, E
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
 from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Utterance
 from paras2s.types import Preference, Unscored, to_json
-from paras2s.utils.io import read_jsonl, write_json, write_jsonl, write_text
+from paras2s.utils.io import append_jsonl, read_jsonl, write_json, write_jsonl, write_text
 from paras2s.utils.progress import progress_bar
 
 # Comparisons whose recordings are encoded, and in memory, at once.
@@ -169,8 +169,8 @@ def judge_systems(
 ) -> tuple[Done, BudgetError | None]:
     """Judge all comparisons in both orders; verdicts go to `options.out` (CSV) and, with reasons, beside it (JSONL).
 
-    Also returns the error if the budget ended first. Files are written as verdicts come. Verdicts that they hold already stay
-    there: those on other comparisons, and those that this run does not reach or cannot give again.
+    Also returns the error if the budget ended first. The JSONL is written as verdicts come, the CSV at the end. Verdicts that
+    they hold already stay there: those on other comparisons, and those that this run does not reach or cannot give again.
 
     Raises:
         StorageError: the file holds verdicts of another judge, or against another reference.
@@ -187,16 +187,21 @@ def judge_systems(
                 todo = [one for one in chunk if not (options.retry_unscored and _has_verdict(rows, judge, one))]
                 pairs = [at_rate(one.pair, rate_hz) for one in todo if one.pair is not None]
                 judged = iter(judge.compare_batch([pair for pair in pairs if isinstance(pair, Pair)]))
+                fresh: list[Key] = []
                 for one in todo:
                     verdict = Unscored(judge.name, one.missing) if one.pair is None else next(judged)
                     if isinstance(verdict, BudgetError):
                         stopped = stopped or verdict
                     elif isinstance(verdict, Preference) or not _has_verdict(rows, judge, one):
-                        rows[_key(judge, one)] = _row(judge.task.name, one, options.reference, verdict)
-                _write(options.out, rows.values())
+                        fresh.append(_key(judge, one))
+                        rows[fresh[-1]] = _row(judge.task.name, one, options.reference, verdict)
+                # A later row of a comparison replaces an earlier one, and at the end all are written once.
+                for key in fresh:
+                    append_jsonl(options.out.with_suffix(".jsonl"), rows[key])
                 bar.at(start * len(judges) + (number + 1) * len(chunk), total)
             if stopped:
                 break
+    _write(options.out, rows.values())
     reached = [key for judge in judges for one in compared if (key := _key(judge, one)) in rows]
     return Done(len(reached), sum(rows[key]["system_first"] == UNSCORED for key in reached)), stopped
 

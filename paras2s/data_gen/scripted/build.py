@@ -126,6 +126,11 @@ def style_audibility(
     }
 
 
+def answer_take(text: str, tone: str, number: int) -> Take:
+    """One of the renderings of an answer in the agent's voice, as the policy is to speak: through the codec."""
+    return Take(text, AGENT, AGENT_TONES[tone], seed_of("answer", text, number), True)
+
+
 def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, progress: Progress) -> Dataset:
     """Builds the dataset in `folder`; a second call with the same config takes every clip from the cache.
 
@@ -136,7 +141,7 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     plans = plan_queries(roles, config, seed)
     styles = {style for contrasts in roles.values() for contrast in contrasts for style in contrast.styles}
     answer_takes = [
-        Take(text, AGENT, AGENT_TONES[family.tone], seed_of("answer", text, number), True)
+        answer_take(text, family.tone, number)
         for style, family in load_families().items()
         if style in styles
         for text in family.answers
