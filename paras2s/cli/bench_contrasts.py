@@ -30,14 +30,13 @@ def contrasts(
 ) -> None:
     """Score every system on the held-out queries, with standard errors."""
     from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
-    from paras2s.bench.paras2s.metrics import summary
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.reward.reward_model.model import RewardModel
     from paras2s.run import open_run
 
     run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
     run.open()
-    systems = run_bench(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir), on.value)
-    describe_bench(run, systems)
+    benched = run_bench(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir), on.value)
+    describe_bench(run, benched)
     if as_json:
-        print_json(summary(systems))
+        print_json(benched.to_json())

@@ -103,8 +103,8 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
     model = run_distill(run, dataset, policy)
     if row.system == "aligned":
         run_align(run, dataset, policy, resume=True)
-    systems = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))
-    found = summary(systems)[row.system]
+    benched = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))
+    found, independent = (summary(rows)[row.system] for rows in (benched.rows, benched.independent))
     agreed = read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"]
     kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
     return {
@@ -113,6 +113,7 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
         "x": row.x,
         "seed": run.config.seed,
         "scores": found,
+        "independent": independent["overall"],
         "kl": sum(kl) / len(kl) if kl else None,
         "reward_model_pearson": agreed,
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
@@ -160,7 +161,7 @@ def _earlier(path: Path) -> list[dict[str, Any]]:
         return []
 
 
-COLUMNS = ("row", "seed", "score", "told apart", "word errors", "KL", "scored", "align and bench, minutes")
+COLUMNS = ("row", "seed", "score", "independent judge", "told apart", "word errors", "KL", "scored", "align and bench, minutes")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -179,7 +180,9 @@ def cells(row: dict[str, Any]) -> list[str]:
     scored = f"{overall['n_scored']} of {overall['n_asked']}"
     kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
     shares = (f"{plain(apart, 100, 0)} %", f"{plain(errors, 100, 1)} %")
-    return [row["row"], str(row["seed"]), plain(overall), *shares, kl, scored, f"{row['minutes']:.1f}"]
+    # What an earlier version measured has no second judge.
+    independent = plain(row["independent"]) if "independent" in row else "-"
+    return [row["row"], str(row["seed"]), plain(overall), independent, *shares, kl, scored, f"{row['minutes']:.1f}"]
 
 
 def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paras2s import __version__
 from paras2s.bench.paras2s.report import write_report
-from paras2s.bench.results import AnswerRow
+from paras2s.bench.paras2s.second_judge import describe_agreement
 from paras2s.data_gen.dataset import Dataset
 from paras2s.run import STAGES, Run
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_memory import MemoryWatch
+
+if TYPE_CHECKING:
+    from paras2s.bench.paras2s.contrasts import BenchedRun
+
+
+# The systems whose answers the page plays; those of the other baselines are the topline's, to other questions.
+PLAYED = ("cascade", "sft", "aligned", "topline")
 
 
 def announce(run: Run) -> str:
@@ -38,7 +45,6 @@ def _shares(timings: dict[str, float]) -> str:
 def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     """All stages; a stage whose output is whole is not run again. Returns the summary."""
     from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
-    from paras2s.bench.paras2s.metrics import summary
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill
@@ -52,18 +58,18 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
         policy = run_warmup(run, dataset)
         model = run_distill(run, dataset, policy)
         run_align(run, dataset, policy, resume)
-        systems = run_bench(run, dataset, model, "test")
-    describe_bench(run, systems)
+        benched = run_bench(run, dataset, model, "test")
+    describe_bench(run, benched)
     wall_s = time.perf_counter() - started
     write_json(run.folder / "resources.json", {"wall_s": wall_s, "peak_gib": memory.peak_gib})
-    page = report(run, dataset, systems)
+    page = report(run, dataset, benched)
     peak = "unknown" if memory.peak_gib is None else f"{memory.peak_gib:.1f} GiB"
     run.say(f"{wall_s / 60:.1f} min ({_shares(run.timings())}); memory of all processes at most {peak}")
     run.say(f"Look and listen: {page}")
-    return summary(systems)
+    return benched.to_json()
 
 
-def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> Path:
+def report(run: Run, dataset: Dataset, benched: BenchedRun) -> Path:
     """Write report.html."""
     from paras2s.pipeline.warmup import first_contrasts
 
@@ -88,6 +94,9 @@ def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> P
         "The questions are spoken by a synthesiser through a vocoder; no human voice is among them.",
         "The judge is a rubric over transcript and tone: it does not check whether an answer takes up the topic.",
         f"The reward on RL prompts is by {sources}; the table is the judge's, on queries never trained on.",
+        "The independent judge shares with that judge what is asked, and nothing by which it hears: another recogniser, other "
+        "tone features fitted on other voices, other sentences. Nothing learned from it.",
+        *(line.strip() for line in describe_agreement(benched.comparison)),
     ]
     path = run.folder / "report.html"
     write_report(
@@ -95,7 +104,9 @@ def report(run: Run, dataset: Dataset, systems: dict[str, list[AnswerRow]]) -> P
         title="paras2s: hearing how it is said",
         subtitle=f"{run.config.align.steps} GRPO steps from {demonstrations} demonstrations",
         facts=facts,
-        systems=systems,
+        systems=benched.rows,
+        independent=benched.independent,
+        played=PLAYED,
         metrics=metrics,
         run_dir=run.folder,
         notes=notes,

@@ -104,11 +104,12 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
     """The teacher that the config names.
 
     Raises:
-        ConfigError: no such judge, or it lacks its key.
+        ConfigError: no such judge, one that must not teach, or it lacks its key.
     """
-    from paras2s.reward.judges.registry import RUBRIC, open_llm_judge
+    from paras2s.reward.judges.registry import RUBRIC, open_llm_judge, refuse_to_teach
 
     config = run.config.distill
+    refuse_to_teach(config.teacher, "distill.teacher")
     if config.teacher == RUBRIC:
         return RubricTeacher(dataset.agent_tone, tuple(USER_STYLES))
     cache = {"cache_dir": str(run.config.cache_dir)}

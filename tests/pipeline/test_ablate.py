@@ -73,7 +73,7 @@ def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> N
 
 def test_a_row_that_failed_says_so_in_the_table(tmp_path: Path) -> None:
     failed = {"row": "a", "line": "", "x": 1.0, "seed": 0, "failed": "step 3: the loss is nan"}
-    assert cells(failed) == ["a", "0", "failed: step 3: the loss is nan", "-", "-", "-", "-", "-"]
+    assert cells(failed) == ["a", "0", "failed: step 3: the loss is nan", "-", "-", "-", "-", "-", "-"]
     assert draw(ablation(tmp_path, AblationRow(name="a")), [failed]) is None
 
 
@@ -98,8 +98,9 @@ def result(name: str, mean: float | None, **changes: Any) -> dict[str, Any]:
 
 
 def test_what_could_not_be_measured_is_a_dash() -> None:
-    assert cells(result("a", 3.456)) == ["a", "0", "3.46 ± 0.10", "50 ± 10 %", "- %", "0.125", "3 of 4", "2.0"]
-    assert cells(result("a", None, kl=None))[2:6] == ["-", "50 ± 10 %", "- %", "-"]
+    assert cells(result("a", 3.456)) == ["a", "0", "3.46 ± 0.10", "-", "50 ± 10 %", "- %", "0.125", "3 of 4", "2.0"]
+    assert cells(result("a", None, kl=None))[2:7] == ["-", "-", "50 ± 10 %", "- %", "-"]
+    assert cells(result("a", 3.0, independent=counted(2.5)))[2:4] == ["3.00 ± 0.10", "2.50 ± 0.10"]
 
 
 def test_the_table_stands_beside_what_the_paper_found(tmp_path: Path) -> None:

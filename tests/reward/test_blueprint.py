@@ -518,7 +518,7 @@ def test_a_batch_is_measured_like_each_clip_alone() -> None:
 
 
 def test_quality_is_speechmoss_however_it_is_batched() -> None:
-    pytest.importorskip("librosa", reason="speechmos computes its features with librosa, a development dependency")
+    pytest.importorskip("librosa", reason="speechmos computes its features with librosa")
     dnsmos = pytest.importorskip("speechmos.dnsmos")
     # 8.6 s are doubled to 17.2 s: 8 windows, of which speechmos drops the last by a rounding error.
     clips = [speech("0001", 0, 2.8), speech("0002", 0, 8.6)]

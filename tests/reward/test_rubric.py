@@ -19,7 +19,8 @@ from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, USER_STYLES
 from paras2s.data_gen.tts.render import Take, render
 from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
-from paras2s.reward.judges.rubric import RATE, RESPONSE, TAIL, TONE_PREFIX, VOICED, Question, RubricJudge, repeated_share
+from paras2s.reward.judges.rubric import RATE, RESPONSE, TAIL, TONE_PREFIX, VOICED, Question, RubricJudge
+from paras2s.reward.judges.rubric_rules import repeated_share
 from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured, Unscored, Verdict

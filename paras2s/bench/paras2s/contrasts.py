@@ -1,24 +1,31 @@
-"""`paras2s bench contrasts`: a run's own systems on its held-out queries, judged by the rubric, with standard errors."""
+"""`paras2s bench contrasts`: a run's own systems on its held-out queries, judged by the rubric and by the independent judge.
+
+The rubric taught the reward model; the independent judge taught nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from paras2s.bench.paras2s.judges import RunJudge
+from paras2s.bench.paras2s.judges import IndependentAnswerJudge, RunJudge
 from paras2s.bench.paras2s.metrics import cell, summary
 from paras2s.bench.paras2s.run import Runner
-from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.bench.systems import CASCADE, TOPLINE, PolicySystem, ScriptedBaseline, SpokenQuestion, System
+from paras2s.bench.paras2s.scripted_baselines import CONSTANT, PROSODY, SCRIPTED, STYLE_DEAF, missing_for, open_baseline
+from paras2s.bench.paras2s.second_judge import compare_judges, describe_agreement, judge_again
+from paras2s.bench.results import AnswerRow, load_rows, save_rows
+from paras2s.bench.systems import CASCADE, TOPLINE, PolicySystem, SpokenQuestion, System
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import Prompt
+from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.run import Run
 from paras2s.types import CATEGORIES
@@ -26,7 +33,7 @@ from paras2s.utils.io import write_json
 from paras2s.utils.process_pool import cores
 
 HeldOut = Literal["validation", "test"]
-SYSTEMS = (CASCADE, "sft", "aligned", TOPLINE)
+SYSTEMS = (CONSTANT, CASCADE, STYLE_DEAF, PROSODY, "sft", "aligned", TOPLINE)
 
 
 def policy_system(run: Run, dataset: Dataset, policy: Policy) -> PolicySystem:
@@ -48,9 +55,24 @@ def open_runner(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut) -
     return Runner(queries, dataset.folder, answers, judge, run.folder, rows, samples, run.console, run.quiet)
 
 
-def run_bench(
-    run: Run, dataset: Dataset, model: RewardModel, role: HeldOut, wanted: Sequence[str] = SYSTEMS
-) -> dict[str, list[AnswerRow]]:
+@dataclass(frozen=True)
+class BenchedRun:
+    """Rows of a run's systems by the judge that taught, the same answers under the independent judge, and both compared."""
+
+    rows: dict[str, list[AnswerRow]]
+    independent: dict[str, list[AnswerRow]]
+
+    @property
+    def comparison(self) -> dict[str, Any]:
+        """See `compare_judges`."""
+        return compare_judges(self.rows, self.independent)
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary of all systems, with the independent judge's beside it."""
+        return {**summary(self.rows), "independent": self.comparison}
+
+
+def run_bench(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut, wanted: Sequence[str] = SYSTEMS) -> BenchedRun:
     """Rows of the systems that there are by now; the aligned policy's where it is made already. Finished rows are read."""
     torch.set_num_threads(cores())
     runner = open_runner(run, dataset, model, role)
@@ -59,31 +81,52 @@ def run_bench(
     def open_own(name: str) -> System:
         if name in checkpoints:
             return policy_system(run, dataset, run.load_policy(checkpoints[name]))
-        return ScriptedBaseline(name == TOPLINE, run.config.cache_dir)
+        return open_baseline(name, dataset, runner.queries, run.config.cache_dir)
 
     chosen = [name for name in SYSTEMS if name in wanted]
     rows = {name: load_rows(path) for name in chosen if (path := runner.rows_path(name)).is_file()}
     missing = [name for name in chosen if name not in rows]
     missing = [name for name in missing if name not in checkpoints or is_checkpoint(checkpoints[name])]
+    for name in [name for name in missing if name in SCRIPTED]:
+        if reason := missing_for(name, dataset, runner.queries):
+            run.say(f"  no baseline {name}: {reason}")
+            missing.remove(name)
     with run.stage("bench") if missing else contextlib.nullcontext():
         for name in missing:
             rows[name] = runner.bench(name, open_own(name))
-    rows = {name: rows[name] for name in SYSTEMS if name in rows}
+        rows = {name: rows[name] for name in SYSTEMS if name in rows}
+        benched = BenchedRun(rows, _independent_rows(run, runner, rows))
     write_json(runner.rows / "summary.json", summary(rows))
-    return rows
+    write_json(runner.rows / "independent" / "summary.json", benched.comparison)
+    return benched
 
 
-def describe_bench(run: Run, systems: dict[str, list[AnswerRow]]) -> None:
-    """Print the table of a run's systems."""
+def _independent_rows(run: Run, runner: Runner, rows: dict[str, list[AnswerRow]]) -> dict[str, list[AnswerRow]]:
+    """The same answers under the independent judge; those judged already are read, if they are of these answers."""
+    folder, judge = runner.rows / "independent", IndependentAnswerJudge(IndependentJudge())
+    found = {name: load_rows(path) for name in rows if (path := folder / f"{name}.jsonl").is_file()}
+    for name, own in rows.items():
+        there = [(row.query_id, row.answer_index, row.text_stream, row.judge) for row in found.get(name, [])]
+        if there != [(row.query_id, row.answer_index, row.text_stream, judge.name) for row in own]:
+            with run.bar(f"independent judge, {name}", len(own)) as bar:
+                found[name] = judge_again(own, run.folder, judge, bar.at)
+            save_rows(folder / f"{name}.jsonl", found[name])
+    return found
+
+
+def describe_bench(run: Run, benched: BenchedRun) -> None:
+    """Print the table of a run's systems, the independent judge's mean beside the teacher's, and how far they agree."""
     from rich.table import Table
 
-    rows = {name: row for name, row in summary(systems).items() if name in systems}
+    rows = {name: row for name, row in summary(benched.rows).items() if name in benched.rows}
+    comparison = benched.comparison
     categories = [one for one in CATEGORIES if any(one in row["categories"] for row in rows.values())]
-    table = Table("system", *categories, "all", "contrast", "WER", "scored")
+    table = Table("system", *categories, "all", "independent", "contrast", "WER", "scored")
     for name, row in rows.items():
-        cells = [*(row["categories"][one] for one in categories), row["overall"]]
-        cells += [row["contrast"], row["word_error_rate"]]
-        overall = row["overall"]
+        overall, other = row["overall"], comparison["summary"][name]["overall"]
+        cells = [*(row["categories"][one] for one in categories), overall, other, row["contrast"], row["word_error_rate"]]
         table.add_row(name, *map(cell, cells), f"{overall['n_scored']}/{overall['n_asked']}")
     if not run.quiet:
         run.console.print(table)
+    for line in describe_agreement(comparison):
+        run.say(line)

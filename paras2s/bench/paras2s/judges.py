@@ -1,4 +1,6 @@
-"""Judges of single answers, one for all systems of a table: an LLM, the rubric, or the rubric beside a run's reward model."""
+"""Judges of single answers, one for all systems of a table: an LLM, the rubric alone or with a run's reward model, and the
+independent judge, which taught nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS, measure_answers
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor
+from paras2s.reward.judges.independent.judge import IndependentJudge, MeasuredAnswer
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import judge_kind, open_judge
 from paras2s.reward.judges.rubric import TONE_PREFIX, Question, RubricJudge
@@ -60,8 +63,15 @@ class AnswerJudge(Protocol):
         """
 
 
+class ClipJudge(Protocol):
+    """Judges answers that are there."""
+
+    def judge_clips(self, spoken: Sequence[tuple[SpokenQuestion, Clip]]) -> list[Judgement]:
+        """A judgement each, in order."""
+
+
 def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, cache_dir: Path) -> AnswerJudge:
-    """A judge by name: `rubric`, a shipped config of an LLM judge, or a YAML.
+    """A judge by name: `rubric`, `independent`, a shipped config of an LLM judge, or a YAML.
 
     Raises:
         ConfigError: no such judge, the rubric without a tone classifier, or overrides of a judge that has no config.
@@ -73,10 +83,12 @@ def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, c
         return LLMAnswerJudge(judge)
     if isinstance(judge, RubricJudge):
         return RubricAnswerJudge(judge, make_extractors(JUDGE_EXTRACTORS, judge.tone))
-    raise ConfigError(f"--judge: {judge.name} gives no transcript of an answer; choose an LLM judge, or rubric")
+    if isinstance(judge, IndependentJudge):
+        return IndependentAnswerJudge(judge)
+    raise ConfigError(f"--judge: {judge.name} gives no transcript of an answer; choose an LLM judge, rubric or independent")
 
 
-def _judge_in_chunks(judge: LLMAnswerJudge | RubricAnswerJudge, answers: Sequence[Answer], at: Progress) -> list[Judgement]:
+def _judge_in_chunks(judge: ClipJudge, answers: Sequence[Answer], at: Progress) -> list[Judgement]:
     judgements: list[Judgement] = []
     for start in range(0, len(answers), CHUNK_ANSWERS):
         chunk = answers[start : start + CHUNK_ANSWERS]
@@ -133,6 +145,34 @@ class RubricAnswerJudge:
         """Judgements of answers that are there."""
         blueprints = build_blueprints([clip for _, clip in spoken], self._extractors)
         return [_by_rubric(self._rubric, q, one) for (q, _), one in zip(spoken, blueprints, strict=True)]
+
+
+class IndependentAnswerJudge:
+    """The judge that taught nothing: offline, and deterministic."""
+
+    def __init__(self, judge: IndependentJudge) -> None:
+        self._judge = judge
+        self.name = f"{judge.name}/{judge.version}/{judge.prompt_hash}"
+
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+        """A judgement each, in order; equal clips are measured once."""
+        spoken = [(question, one.clip) for question, one in answers if not one.missing and one.clip is not None]
+        judged = iter(self.judge_clips(spoken, on_progress))
+        return [Judgement(None, one.missing) if one.missing else next(judged) for _, one in answers]
+
+    def judge_clips(
+        self, spoken: Sequence[tuple[SpokenQuestion, Clip]], on_progress: Progress | None = None
+    ) -> list[Judgement]:
+        """Judgements of answers that are there."""
+        measured = self._judge.measure([clip for _, clip in spoken], on_progress)
+        return [self._judgement(question, one) for (question, _), one in zip(spoken, measured, strict=True)]
+
+    def _judgement(self, question: SpokenQuestion, measured: MeasuredAnswer | str) -> Judgement:
+        found = self._judge.find(question.style or "", measured)
+        transcript = None if isinstance(measured, str) else measured.transcript
+        if isinstance(found, Unscored):
+            return Judgement(None, found.reason, transcript=transcript)
+        return Judgement(found.score, None, found.reason, transcript, found.family, found.tone)
 
 
 def _rubric_name(rubric: RubricJudge) -> str:

@@ -6,7 +6,7 @@ Nothing is loaded from elsewhere and every word on the page is escaped: question
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -73,10 +73,14 @@ def write_report(
     metrics: list[dict[str, Any]],
     run_dir: Path,
     notes: list[str],
+    independent: Mapping[str, Sequence[AnswerRow]] | None = None,
+    played: Collection[str] | None = None,
     max_contrasts: int = 48,
 ) -> None:
     """Write the page. `systems` maps a name to its rows, in the order to show; `metrics` has one row a training step.
 
+    `independent` are the same answers under a judge that taught nothing, for a column beside the teacher's scores and a gain of
+    its own. `played` are the systems whose answers are on the cards; all by default.
     Clips are read from `run_dir` and embedded; a clip that is missing or unreadable is named on its card. At most
     `max_contrasts` contrasts are shown, taken from the categories in turn; numbers are always over all rows.
 
@@ -86,17 +90,19 @@ def write_report(
     """
     rows = [row for answers in systems.values() for row in answers]
     chosen = _choose_contrasts(rows, max_contrasts)
+    shown = {name: answers for name, answers in systems.items() if played is None or name in played}
     page = page_template(Path(__file__).with_name("report.html.j2")).render(
         title=title,
         subtitle=subtitle,
         facts=facts,
         notes=notes,
-        columns=_columns(rows),
-        table=_results_table(systems),
+        columns=_columns(rows, independent),
+        table=_results_table(systems, independent),
         judges=sorted({row.judge for row in rows}),
         gain=_gain(systems),
+        second_gain=_gain(independent or {}),
         panels=[panel for spec in PANELS if (panel := _panel(spec, metrics)) is not None],
-        cards=[_card(contrast_id, systems, run_dir) for contrast_id in chosen],
+        cards=[_card(contrast_id, shown, run_dir) for contrast_id in chosen],
         categories=[category for category in _categories(rows) if any(chosen[key] == category for key in chosen)],
         n_contrasts=len({row.contrast_id for row in rows}),
     )
@@ -108,15 +114,20 @@ def _categories(rows: Sequence[AnswerRow]) -> list[Category]:
     return [category for category in CATEGORIES if category in present]
 
 
-def _columns(rows: Sequence[AnswerRow]) -> list[str]:
-    return ["overall", *_categories(rows), "told apart", "word errors", "length"]
+def _columns(rows: Sequence[AnswerRow], independent: Mapping[str, Sequence[AnswerRow]] | None) -> list[str]:
+    second = ["independent judge"] if independent else []
+    return ["overall", *second, *_categories(rows), "told apart", "word errors", "length"]
 
 
-def _results_table(systems: Mapping[str, Sequence[AnswerRow]]) -> list[tuple[str, list[Cell]]]:
+def _results_table(
+    systems: Mapping[str, Sequence[AnswerRow]], independent: Mapping[str, Sequence[AnswerRow]] | None
+) -> list[tuple[str, list[Cell]]]:
     categories = _categories([row for answers in systems.values() for row in answers])
     summaries = [summarise(answers) for answers in systems.values()]
     nothing = Counted(Estimate(None, None, 0, 0), 0)
     columns = [_column([summary.overall for summary in summaries], _two_digits, max)]
+    if independent:
+        columns.append(_column([summarise(independent.get(name, [])).overall for name in systems], _two_digits, max))
     for category in categories:
         columns.append(_column([summary.categories.get(category, nothing) for summary in summaries], _two_digits, max))
     columns.append(_column([contrast_metric(answers) for answers in systems.values()], _percent, max, "pairs"))

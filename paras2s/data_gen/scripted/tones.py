@@ -1,4 +1,4 @@
-"""The tone classifiers of the shipped scripts: of users' styles and of the agent's tones.
+"""The tone classifiers of the shipped scripts: of users' styles and of the agent's tones, and the independent judge's.
 
 They are fitted on calibration sentences alone, so they are the same for every preset and seed, and ship fitted. Whoever
 changes the voices, the styles or the features fits them again: python tools/fit_tones.py
@@ -15,6 +15,8 @@ import numpy as np
 from paras2s.data_gen.scripted.scripts import load_calibration
 from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES, Speaker
 from paras2s.data_gen.tts.render import Rendered, Take, render
+from paras2s.reward.judges.independent.kinds import load_sentences
+from paras2s.reward.judges.independent.tone import ToneDiscriminant, tone_features
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.utils.cache import key_of
 from paras2s.utils.seeds import seed_of
@@ -24,6 +26,10 @@ KIND_OF_STYLE = {"child": "child", "male": "male", "female": "female"}
 # Voices on which the agent's tone classifier is fitted beside the agent's own, and those on which it is tested.
 _TONE_VOICES = (Speaker("t1", 0.95, 0.99), Speaker("t2", 1.06, 1.01), Speaker("t3", 1.12, 1.0))
 _TONE_HELD_OUT = (Speaker("t4", 0.98, 1.02), Speaker("t5", 1.03, 0.98), Speaker("t6", 1.09, 1.02))
+# Voices on which the independent judge's tones are fitted: no classifier of the teacher's has heard them, nor it the agent.
+_INDEPENDENT_VOICES = (
+    Speaker("i1", 0.92, 0.99), Speaker("i2", 1.09, 1.015), Speaker("i3", 1.15, 0.985), Speaker("i4", 0.96, 1.01),
+)  # fmt: skip
 
 FOLDER = Path(str(resources.files("paras2s.data_gen.scripted").joinpath("fitted_tones")))
 USER_FILE, AGENT_FILE, VERSION_FILE = FOLDER / "user.json", FOLDER / "agent.json", FOLDER / "version.json"
@@ -48,6 +54,23 @@ def fit_tones(cache: Path, on_progress: Callable[[int, int], None]) -> tuple[Ton
     user = _fit_tone(rendered[: len(user_takes)], user_labels, user_speakers, test_voices)
     agent = _fit_tone(rendered[len(user_takes) :], agent_labels, agent_speakers, {voice.name for voice in _TONE_HELD_OUT})
     return user, agent
+
+
+def fit_independent_tone(cache: Path, on_progress: Callable[[int, int], None]) -> ToneDiscriminant:
+    """Speaks sentences of the independent judge in its own voices, and fits its tones; tried on the agent's voice."""
+    sentences = [text for rows in load_sentences().values() for text in rows][::3]
+    rows = [
+        (Take(text, speaker, shape, seed_of(0, "independent", number, tone, speaker.name), True), tone)
+        for number, text in enumerate(sentences)
+        for tone, shape in AGENT_TONES.items()
+        for speaker in (_INDEPENDENT_VOICES[number % 4], _INDEPENDENT_VOICES[(number + 1) % 4])
+    ]
+    agent, tones, speakers = _calibrate_agent()
+    held_out = [(take, tone) for take, tone, who in zip(agent, tones, speakers, strict=True) if who == AGENT.name]
+    rendered = render([take for take, _ in (*rows, *held_out)], cache, on_progress)
+    features = np.stack([tone_features(one.clip) for one in rendered])
+    fitted, tried = features[: len(rows)], features[len(rows) :]
+    return ToneDiscriminant.fit(fitted, [tone for _, tone in rows], tried, [tone for _, tone in held_out])
 
 
 def _calibrate_user() -> tuple[list[Take], list[str], list[str]]:

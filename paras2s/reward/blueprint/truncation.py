@@ -26,8 +26,13 @@ class TruncationExtractor:
         return [_fields(clip) for clip in clips]
 
 
-def _fields(clip: Clip) -> Fields:
-    require_sound(clip, "the ending")
+def tail_level_db(clip: Clip) -> float:
+    """The level of the clip's last 60 ms relative to its mean power, in dB."""
     power = float(np.mean(clip.samples**2))
     tail = float(np.mean(clip.samples[-int(TAIL_S * clip.sample_rate_hz) :] ** 2))
-    return {TAIL: measured(TAIL, 10 * np.log10(max(tail, 1e-12) / power))}
+    return float(10 * np.log10(max(tail, 1e-12) / max(power, 1e-12)))
+
+
+def _fields(clip: Clip) -> Fields:
+    require_sound(clip, "the ending")
+    return {TAIL: measured(TAIL, tail_level_db(clip))}

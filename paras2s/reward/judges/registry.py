@@ -1,7 +1,7 @@
 """Opens a judge by name or path: the one factory behind every verb and reward source.
 
-A judge is "rubric", the name of a shipped config (`configs/judges`), a YAML file, or a folder with a distilled reward model.
-The keys of a YAML file tell whether it is an LLM judge, an audio judge or a rubric.
+A judge is "rubric", "independent", the name of a shipped config (`configs/judges`), a YAML file, or a folder with a distilled
+reward model. The keys of a YAML file tell whether it is an LLM judge, an audio judge or a rubric.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from paras2s.reward.judges.reward_model_judge import ClipEncoder
     from paras2s.reward.tone_classifier import ToneClassifier
 
-RUBRIC, REWARD_MODEL = "rubric", "reward_model"
+RUBRIC, INDEPENDENT, REWARD_MODEL = "rubric", "independent", "reward_model"
 WEIGHTS = "reward_model.safetensors"
 # Makes the encoder from the folder of a run.
 MakeEncoder = Callable[[Path], "ClipEncoder"]
-Kind = Literal["rubric", "reward_model", "llm", "audio"]
+Kind = Literal["rubric", "independent", "reward_model", "llm", "audio"]
 
 
 def judge_path(name: str | Path) -> Path:
@@ -48,6 +48,8 @@ def judge_kind(name: str | Path) -> Kind:
     """
     if str(name) == RUBRIC:
         return "rubric"
+    if str(name) == INDEPENDENT:
+        return "independent"
     # A shipped name is not looked for on disk: a folder may be called "audio".
     if str(name) == REWARD_MODEL or (Path(name).is_dir() and str(name) not in shipped_judges()):
         return "reward_model"
@@ -56,6 +58,16 @@ def judge_kind(name: str | Path) -> Kind:
         return "audio"
     values = read_values(path)
     return "rubric" if isinstance(values, dict) and "families" in values else "llm"
+
+
+def refuse_to_teach(name: str | Path, key: str) -> None:
+    """Keeps the independent judge out of training: what has taught cannot examine.
+
+    Raises:
+        ConfigError: it is the independent judge; names the key of the config.
+    """
+    if str(name) == INDEPENDENT:
+        raise ConfigError(f"{key}: the independent judge examines what is trained, so nothing may learn from it")
 
 
 def shipped_judges() -> list[str]:
@@ -103,7 +115,7 @@ def open_judge(
     """Opens a judge. An audio judge with several tasks is opened as their ensemble.
 
     Args:
-        name: "rubric", a shipped config such as "trace" or "audiojudge", a YAML file, or a folder with a reward model.
+        name: "rubric", "independent", a shipped config such as "trace", a YAML file, or a folder with a reward model.
         overrides: dotted keys laid over the config.
         tasks: an audio judge's tasks, in place of the config's.
         both_orders: whether a pair is judged in both orders; None leaves it to the config.
@@ -148,6 +160,10 @@ def open_judges(
         raise ConfigError(f"{name}: this judge has no config; leave {next(iter(overrides))} out")
     if kind == "rubric":
         return [_open_rubric(name, tone)]
+    if kind == "independent":
+        from paras2s.reward.judges.independent.judge import IndependentJudge
+
+        return [IndependentJudge()]
     return [_open_reward_model(Path(name), encoder)]
 
 

@@ -19,7 +19,7 @@ from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.judges.audio_judge.ensemble import require_preferences
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Judge
-from paras2s.reward.judges.registry import open_judge, open_llm_judge
+from paras2s.reward.judges.registry import open_judge, open_llm_judge, refuse_to_teach
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.omni import OmniRewardModel, read_adapter_config
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
@@ -115,6 +115,7 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
         ConfigError: options that its kind does not have.
     """
     options: dict[str, Any] = dict(config.options)
+    refuse_to_teach(str(options.get("judge", "")), f"reward.sources: {config.kind}.judge")
     try:
         if config.kind == "llm":
             judge = open_llm_judge(str(options.pop("judge", "trace")), tone=setup.agent_tone)

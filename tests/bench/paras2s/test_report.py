@@ -177,6 +177,19 @@ def test_table_shows_errors_counts_the_best_and_the_gain(run_dir: Path) -> None:
     assert "Scores run from 1 to 5, given by rubric/1" in page.text
 
 
+def test_the_independent_judge_has_a_column_and_a_gain_of_its_own(run_dir: Path) -> None:
+    systems = {"sft": [answer(2), answer(3, style="sad")], "aligned": [answer(4, "aligned"), answer(5, "aligned", style="sad")]}
+    second = {"sft": [answer(2), answer(2, style="sad")], "aligned": [answer(3, "aligned"), answer(2, "aligned", style="sad")]}
+    page = written(run_dir, systems, independent=second, played=("aligned",))
+    assert "+2.00 gain of aligned over sft" in page.text
+    assert "+0.50" in page.text
+    assert "by the independent judge" in page.text
+    assert "independent judge" in page.text.split("system overall")[1].split("emotion")[0]
+    # Two questions and the aligned policy's two answers; those of the warm-up are not played.
+    assert len(page.all("audio")) == 4
+    assert "independent" not in written(run_dir, systems).text
+
+
 def test_no_gain_without_both_systems_and_no_best_of_one(run_dir: Path) -> None:
     page = written(run_dir, {"sft": [answer(4)]})
     assert "gain of" not in page.text

@@ -1,0 +1,176 @@
+"""The baselines of the embedded world: scripted answers, spoken in the voice, vocoder and codec of the demonstrations.
+
+They bound what a score can mean. The cascade knows the words, and what kind of remark it answers, which the words give away.
+The constant answer knows nothing. The style-deaf oracle knows which two styles a contrast has and what the rubric pays, and
+hears nothing: whoever does not beat it need not have measured anything. The prosody baseline knows the category and takes the
+style from a linear classifier on the question's prosody. The topline knows the true style. One take each: no best is picked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from paras2s.bench.systems import CASCADE, TOPLINE, Progress, Response, SpokenQuestion
+from paras2s.data_gen.dataset import Dataset
+from paras2s.data_gen.policy_inputs import CODEC
+from paras2s.data_gen.scripted.scripts import load_cascade, load_families
+from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES
+from paras2s.data_gen.tts.render import Take, render
+from paras2s.reward.judges.rubric_rules import Rubric, load_rubric
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Query
+
+CONSTANT, STYLE_DEAF, PROSODY = "constant", "style_deaf", "prosody"
+SCRIPTED = (CONSTANT, CASCADE, STYLE_DEAF, PROSODY, TOPLINE)
+
+
+class Lines(Protocol):
+    """Chooses the sentences that a baseline takes in turn, and their tone."""
+
+    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
+        """Sentences that are as good to it, and the tone."""
+
+
+@dataclass(frozen=True)
+class ScriptedBaseline:
+    """Speaks what a baseline chooses; questions that get the same sentences get them in turn."""
+
+    chooser: Lines
+    cache: Path
+
+    def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
+        """`count` answers to each question."""
+        takes = []
+        for place, question in enumerate(questions):
+            sentences, tone = self.chooser.lines(question)
+            texts = [sentences[(place + n) % len(sentences)] for n in range(count)]
+            takes += [Take(text, AGENT, AGENT_TONES[tone], 0, coded=True) for text in texts]
+        responses = [Response(take.text, one.clip) for take, one in zip(takes, render(takes, self.cache), strict=True)]
+        on_progress(len(questions), len(questions))
+        return [responses[start : start + count] for start in range(0, len(responses), count)]
+
+
+def _of_style(style: str) -> tuple[tuple[str, ...], str]:
+    family = load_families()[style]
+    return family.answers, family.tone
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same kind of answer to everything."""
+
+    style: str
+
+    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
+        """The kind's sentences."""
+        return _of_style(self.style)
+
+
+class Cascade:
+    """A language model that reads the words perfectly and hears nothing: both styles of a contrast get the same answers."""
+
+    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
+        """The category's sentences, spoken neutrally."""
+        assert question.category is not None
+        return load_cascade()[question.category], "neutral"
+
+
+@dataclass(frozen=True)
+class StyleDeaf:
+    """The best guess for a contrast by the rubric's table: `styles` are both styles of each question's contrast."""
+
+    rubric: Rubric
+    styles: Mapping[str, tuple[str, ...]]
+
+    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
+        """The sentences of the kind that pays most over both styles."""
+        return _of_style(best_kind(self.rubric, self.styles[question.id]))
+
+
+@dataclass(frozen=True)
+class Prosody:
+    """A linear classifier of styles for each category on a question's prosody, `features` [45] by question."""
+
+    classifiers: Mapping[str, ToneClassifier]
+    features: Mapping[str, np.ndarray]
+
+    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
+        """The sentences of the style that it hears."""
+        assert question.category is not None
+        return _of_style(self.classifiers[question.category].predict(self.features[question.id][None])[0])
+
+
+class Topline:
+    """Knows the true style."""
+
+    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
+        """The style's sentences."""
+        assert question.style is not None
+        return _of_style(question.style)
+
+
+def best_kind(rubric: Rubric, styles: Sequence[str]) -> str:
+    """The kind of answer with the highest mean score of its words over styles, of those that have scripted sentences.
+
+    Its own tone takes nothing away. Of equal kinds it is the first of the styles' own, then the first in the rubric.
+    """
+    kinds = list(dict.fromkeys((*styles, *(kind for kind in rubric.families if kind in load_families()))))
+    return max(kinds, key=lambda kind: sum(rubric.content_score(style, kind) for style in styles))
+
+
+def missing_for(name: str, dataset: Dataset, queries: Sequence[Query]) -> str | None:
+    """Why a dataset cannot have a baseline; None where it can. One of one's own may have few labels, or other styles."""
+    styles = {query.style or "" for query in queries}
+    if unknown := sorted(styles - load_families().keys()):
+        return f"there is no scripted answer for style {unknown[0]!r}"
+    labelled = _labelled(dataset)
+    if name == CONSTANT and not labelled:
+        return "no training query has a label"
+    if name == PROSODY:
+        for category in dict.fromkeys(query.category for query in queries):
+            measured = {query.style for query in labelled if query.category == category}
+            if len(measured) < 2 or not measured <= load_families().keys():
+                return f"{category}: labelled training queries of two known styles are needed, there are {len(measured)}"
+    return None
+
+
+def open_baseline(name: str, dataset: Dataset, queries: Sequence[Query], cache: Path) -> ScriptedBaseline:
+    """A baseline by name, for some queries of a dataset; what it learns, it learns from labelled training queries."""
+    return ScriptedBaseline(_chooser(name, dataset, queries), cache)
+
+
+def _chooser(name: str, dataset: Dataset, queries: Sequence[Query]) -> Lines:
+    rubric, _ = load_rubric()
+    labelled = _labelled(dataset)
+    if name == CONSTANT:
+        return Constant(best_kind(rubric, [query.style or "" for query in labelled]))
+    if name == STYLE_DEAF:
+        pairs: dict[str, list[str]] = {}
+        for query in queries:
+            pairs.setdefault(query.contrast_id, []).append(query.style or "")
+        return StyleDeaf(rubric, {query.id: tuple(sorted(pairs[query.contrast_id])) for query in queries})
+    if name == PROSODY:
+        return Prosody(_classifiers(dataset, labelled), {query.id: _prosody(dataset, query) for query in queries})
+    return Cascade() if name == CASCADE else Topline()
+
+
+def _labelled(dataset: Dataset) -> list[Query]:
+    return [query for role in ("demonstration", "preference") for query in dataset.of_role(role)]
+
+
+def _prosody(dataset: Dataset, query: Query) -> np.ndarray:
+    return dataset.clip_features(query.clip, CODEC).utterance
+
+
+def _classifiers(dataset: Dataset, labelled: Sequence[Query]) -> dict[str, ToneClassifier]:
+    found = {}
+    for category in dict.fromkeys(query.category for query in labelled):
+        rows = [query for query in labelled if query.category == category]
+        features = np.stack([_prosody(dataset, query) for query in rows])
+        found[category or ""] = ToneClassifier.fit(features, [q.style or "" for q in rows], [q.speaker for q in rows], ())
+    return found

@@ -1,0 +1,119 @@
+"""A second judge of a run's answers that taught nothing, and how far it agrees with the one that did.
+
+A policy that is paid by a judge can learn the judge. So every answer is scored again by the independent judge, from the same
+clip, and a gain that only the teacher sees is flagged (after Gao et al., 2023: a proxy rises where the true score does not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paras2s.audio.asr import normalise_words, word_error_rate
+from paras2s.audio.clip import read_clip
+from paras2s.bench.paras2s.judges import AnswerJudge, Judgement
+from paras2s.bench.paras2s.metrics import summary
+from paras2s.bench.results import FITTING_SCORE, AnswerRow
+from paras2s.bench.stats import paired_difference
+from paras2s.bench.systems import Progress, Response, SpokenQuestion
+from paras2s.errors import AudioError
+
+# Standard errors between a gain and chance.
+SEEN_FROM = 1.96
+
+
+def judge_again(rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_progress: Progress) -> list[AnswerRow]:
+    """The same rows under another judge, which hears the clips that the rows name below `root`."""
+    answers = [(_question(row, root), _response(row, root)) for row in rows]
+    judged = judge.judge_all(answers, on_progress)
+    return [_row(row, judge.name, one) for row, one in zip(rows, judged, strict=True)]
+
+
+def _question(row: AnswerRow, root: Path) -> SpokenQuestion:
+    return SpokenQuestion(row.query_id, root / row.question_clip, "", row.question_text, row.style, row.category)
+
+
+def _response(row: AnswerRow, root: Path) -> Response:
+    try:
+        clip = read_clip(root / row.answer_clip)
+    except AudioError as error:
+        return Response(row.text_stream, failed=str(error))
+    return Response(row.text_stream, clip)
+
+
+def _row(row: AnswerRow, judge: str, found: Judgement) -> AnswerRow:
+    comparable = found.transcript is not None and bool(normalise_words(row.text_stream))
+    return replace(
+        row,
+        transcript=found.transcript,
+        tone=found.tone,
+        tone_scores=found.tone_scores,
+        score=found.score,
+        unscored=found.unscored,
+        reason=found.reason,
+        family=found.family,
+        fitting=found.score is not None and found.score >= FITTING_SCORE,
+        word_error_rate=word_error_rate(row.text_stream, found.transcript or "") if comparable else None,
+        judge=judge,
+        model_score=found.model_score,
+    )
+
+
+def agreement(first: Sequence[AnswerRow], second: Sequence[AnswerRow]) -> dict[str, Any]:
+    """Compares the scores of two judges for the same answers, of which `n` are scored by both.
+
+    `exact` and `within_one` are shares; `pearson` is None where a side is constant.
+    """
+    pairs = [(one.score, two.score) for one, two in zip(first, second, strict=True) if one.score and two.score]
+    scores: np.ndarray = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    apart = np.abs(scores[:, 0] - scores[:, 1])
+    varies = len(scores) > 1 and bool((scores.std(axis=0) > 0).all())
+    return {
+        "n": len(scores),
+        "asked": len(first),
+        "exact": float(np.mean(apart == 0)) if len(scores) else None,
+        "within_one": float(np.mean(apart <= 1)) if len(scores) else None,
+        "pearson": float(np.corrcoef(scores.T)[0, 1]) if varies else None,
+    }
+
+
+def compare_judges(first: Mapping[str, Sequence[AnswerRow]], second: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
+    """The second judge's summary of systems, agreement by system and over the policies, and whose gain is seen by whom.
+
+    `only_teacher` is True where the teacher's gain of aligned over SFT is above 0 by its interval, and the other's is not.
+    """
+    policies = [name for name in ("sft", "aligned") if name in first]
+    both = [[row for name in policies for row in side[name]] for side in (first, second)]
+    report: dict[str, Any] = {
+        "summary": summary(second),
+        "agreement": {name: agreement(rows, second[name]) for name, rows in first.items()},
+        "policies": agreement(*both) if policies else None,
+        "only_teacher": None,
+    }
+    if len(policies) == 2:
+        teacher, other = (_is_gain(side["aligned"], side["sft"]) for side in (first, second))
+        report["only_teacher"] = teacher and not other
+    return report
+
+
+def _is_gain(treated: Sequence[AnswerRow], before: Sequence[AnswerRow]) -> bool:
+    gain = paired_difference(treated, before).difference.estimate
+    return gain.mean is not None and gain.standard_error is not None and gain.mean > SEEN_FROM * gain.standard_error
+
+
+def describe_agreement(report: Mapping[str, Any]) -> list[str]:
+    """Agreement of the judges on the policies' answers, and the warning, in a line each."""
+    lines = []
+    if (over := report["policies"]) is not None and over["n"]:
+        pearson = "unknown (a side is constant)" if over["pearson"] is None else f"{over['pearson']:.3f}"
+        lines.append(
+            f"  independent judge and teacher agree on {100 * over['exact']:.0f} % of the policies' {over['n']} answers, "
+            f"on {100 * over['within_one']:.0f} % within a point (Pearson {pearson})"
+        )
+    if report["only_teacher"]:
+        lines.append("  WARNING: only the teacher sees a gain; by the independent judge it is within chance")
+    return lines

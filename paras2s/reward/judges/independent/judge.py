@@ -1,0 +1,150 @@
+"""`IndependentJudge`: scores by the rubric's rules what it hears with models of its own, so that no teacher examines.
+
+What is asked is the same, or its scores would not compare: the table of kinds and tones in `rubric.yaml`. Nothing by which
+it hears is: Whisper base in place of tiny, cepstrum and YIN in place of SwiftF0's prosody, n-grams over sentences of its own
+in place of a sentence model. It is no reward source and no teacher, and must not become one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paras2s.audio import asr
+from paras2s.audio.asr import normalise_words, transcribe
+from paras2s.audio.clip import Clip
+from paras2s.errors import AudioError
+from paras2s.reward.blueprint.schema import is_silent
+from paras2s.reward.blueprint.truncation import tail_level_db
+from paras2s.reward.blueprint.words import count_syllables
+from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored
+from paras2s.reward.judges.independent.kinds import load_kinds
+from paras2s.reward.judges.independent.tone import ToneDiscriminant, tone_features
+from paras2s.reward.judges.rubric_rules import Finding, load_rubric
+from paras2s.types import Unscored, Verdict
+from paras2s.utils.process_pool import map_chunks
+
+NAME = "independent"
+# Probabilities of the most probable of 14 kinds: below the first the words make no answer, below the second it is a guess.
+MUMBLED, UNDERSTOOD = 0.25, 0.35
+# Clips that a worker hears together.
+CHUNK_CLIPS = 32
+# A frame is voiced where its samples resemble those of one pitch period before (correlation).
+VOICED_FROM, FRAME_S, PERIODS_HZ = 0.5, 0.04, (60.0, 400.0)
+
+
+@dataclass(frozen=True)
+class MeasuredAnswer:
+    """An answer as measured: its words, tone, voiced share, rate in syllables a second, and the level of its last 60 ms."""
+
+    transcript: str
+    tone: str
+    voiced_share: float
+    syllables_per_s: float
+    tail_db: float
+
+
+class IndependentJudge(Judge):
+    """Scores answers from 1 to 5; it needs the style in which the question was asked."""
+
+    name = NAME
+    version = "1"
+    scores_alone = True
+
+    def __init__(self) -> None:
+        self._rubric, self.prompt_hash = load_rubric()
+        self._kinds, self._tone = load_kinds(), ToneDiscriminant.load()
+
+    @property
+    def fingerprint(self) -> str:
+        """The version, the rules' hash, and the versions of recogniser, tone classifier and kinds."""
+        return "/".join([self.version, self.prompt_hash, *self.parts.values()])
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Versions of what it hears by: none may be the teacher's."""
+        return {"recogniser": asr.version(asr.SECOND), "tone": self._tone.version, "kinds": self._kinds.version}
+
+    def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
+        """Hears and scores answers, in order."""
+        started = time.perf_counter()
+        measured = self.measure([exchange.answer for exchange in exchanges], on_progress)
+        latency_s = (time.perf_counter() - started) / max(1, len(exchanges))
+        scored: list[Scored] = []
+        for exchange, one in zip(exchanges, measured, strict=True):
+            style = exchange.question.style
+            found = self.find(style, one) if style else Unscored(self.name, "the style of the question is not known")
+            if isinstance(found, Unscored):
+                scored.append(found)
+                continue
+            reply = f"family={found.family} tone={found.tone} score={found.score:.0f}"
+            verdict = Verdict(self.name, self.version, self.prompt_hash, found.score, found.reason, reply, 0.0, latency_s)
+            scored.append(verdict)
+        return scored
+
+    def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[MeasuredAnswer | str]:
+        """Measures each clip, or says why it cannot be measured; clips that are equal to the sample are measured once."""
+        distinct = {clip.digest: clip for clip in reversed(clips)}
+        by_length = sorted(distinct.items(), key=lambda item: len(item[1].samples))
+        found = map_chunks(_measure_chunk, [clip for _, clip in by_length], CHUNK_CLIPS, on_progress)
+        measured = dict(zip([digest for digest, _ in by_length], found, strict=True))
+        return [measured[clip.digest] for clip in clips]
+
+    def find(self, style: str, measured: MeasuredAnswer | str) -> Finding | Unscored:
+        """Applies the rubric's rules to what was measured."""
+        if style not in self._rubric.content:
+            return Unscored(self.name, f"the rubric has no rules for style {style!r}")
+        if isinstance(measured, str):
+            return Unscored(self.name, measured)
+        words = normalise_words(measured.transcript).split()
+        if flaw := self._rubric.flaw(words, measured.voiced_share, measured.syllables_per_s, measured.tail_db):
+            return Finding(None, None, 1.0, flaw)
+        kind, share = self._kinds.recognise(measured.transcript)
+        if share < MUMBLED:
+            return Finding(None, None, 1.0, f"the words do not make an answer (probability {share:.2f})")
+        if share < UNDERSTOOD:
+            return self._rubric.unsure(style, kind, measured.tone, f"probability {share:.2f}")
+        return self._rubric.finding(style, kind, measured.tone)
+
+
+def _measure_chunk(clips: Sequence[Clip]) -> list[MeasuredAnswer | str]:
+    """In a worker: each clip's words, tone and delivery."""
+    tone = ToneDiscriminant.load()
+    measured: list[MeasuredAnswer | str] = []
+    audible = [place for place, clip in enumerate(clips) if not is_silent(clip)]
+    # Given silence, Whisper makes words up.
+    words = dict(zip(audible, transcribe([clips[place] for place in audible], asr.SECOND), strict=True))
+    for place, clip in enumerate(clips):
+        try:
+            features = tone_features(clip)
+        except AudioError as error:
+            measured.append(str(error))
+            continue
+        transcript = words[place].text if place in words else ""
+        syllables = sum(map(count_syllables, normalise_words(transcript).split()))
+        rate = syllables / clip.duration_s
+        measured.append(
+            MeasuredAnswer(transcript, tone.predict(features[None])[0], voiced_share(clip), rate, tail_level_db(clip))
+        )
+    return measured
+
+
+def voiced_share(clip: Clip) -> float:
+    """The share of frames of 40 ms that repeat themselves at a pitch between 60 and 400 Hz; quiet frames are not voiced."""
+    samples, rate_hz = clip.samples.astype(np.float64), clip.sample_rate_hz
+    size = int(FRAME_S * rate_hz)
+    frames = samples[: len(samples) // size * size].reshape(-1, size)
+    if not len(frames):
+        return 0.0
+    frames = frames - frames.mean(1, keepdims=True)
+    power = (frames**2).sum(1)
+    spectrum = np.fft.rfft(frames, 2 * size, axis=1)
+    correlation = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :size]
+    shortest, longest = int(rate_hz / PERIODS_HZ[1]), int(rate_hz / PERIODS_HZ[0])
+    lags = np.arange(shortest, min(longest, size - 1))
+    # A frame of n samples holds n - lag products, and the power of as many.
+    best = (correlation[:, lags] / (1 - lags / size)).max(1) / np.maximum(power, 1e-12)
+    return float(np.mean((best > VOICED_FROM) & (power > 1e-3 * power.max())))

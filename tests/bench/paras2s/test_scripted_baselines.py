@@ -1,0 +1,143 @@
+"""What the baselines of the embedded world say: choices by hand from the rubric's table, and when a dataset has none.
+
+Not covered: how the answers sound; `bench contrasts` speaks and judges them in tests/integration/test_contrasts_cli.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paras2s.audio.prosody import UTTERANCE_DIM
+from paras2s.bench.paras2s import scripted_baselines
+from paras2s.bench.paras2s.scripted_baselines import (
+    CONSTANT,
+    PROSODY,
+    STYLE_DEAF,
+    Constant,
+    Prosody,
+    StyleDeaf,
+    Topline,
+    best_kind,
+    missing_for,
+    open_baseline,
+)  # fmt: skip
+from paras2s.bench.systems import CASCADE, SpokenQuestion
+from paras2s.data_gen.scripted.scripts import load_cascade, load_contrasts, load_families
+from paras2s.reward.judges.rubric_rules import load_rubric
+from paras2s.types import Query, Role
+
+RUBRIC, _ = load_rubric()
+
+
+def query(name: str, style: str, role: Role = "test", category: str = "emotion", contrast: str = "c0") -> Query:
+    return Query(name, contrast, category, "t", role, "m1", f"{name}.wav", 1.0, "words", "words", style)  # type: ignore[arg-type]
+
+
+@dataclass
+class Features:
+    utterance: np.ndarray
+
+
+class Labelled:
+    """Stands for a dataset: its queries by role, and features in which happy questions are high and sad ones low."""
+
+    def __init__(self, queries: list[Query]) -> None:
+        self.queries = queries
+
+    def of_role(self, role: str) -> list[Query]:
+        return [one for one in self.queries if one.role == role]
+
+    def clip_features(self, clip: str, codec: object) -> Features:
+        high = next(one.style for one in self.queries if one.clip == clip) == "happy"
+        return Features(np.full(UTTERANCE_DIM, 1.0 if high else -1.0) + 0.01 * len(clip))
+
+
+@pytest.mark.parametrize(
+    ("styles", "kind"),
+    [
+        # 5 + 1, 1 + 5: the first of the contrast's own where kinds are equal.
+        (("happy", "sad"), "happy"),
+        (("sad", "happy"), "sad"),
+        # Surprise pays 5 for itself and 3 to the happy; happiness 5 and 3.
+        (("happy", "surprised"), "happy"),
+        # Anger pays 2 to the surprised, surprise 1 to the angry.
+        (("angry", "surprised"), "angry"),
+        (("sincere", "sarcastic"), "sincere"),
+        (("adult", "child"), "adult"),
+    ],
+)
+def test_the_best_kind_for_two_styles(styles: tuple[str, str], kind: str) -> None:
+    assert best_kind(RUBRIC, styles) == kind
+
+
+def test_the_deaf_oracles_mean_over_all_scripts() -> None:
+    means = [
+        np.mean([RUBRIC.content_score(style, best_kind(RUBRIC, contrast.styles)) for style in contrast.styles])
+        for contrast in load_contrasts()
+    ]
+    # By hand: surprised with sad, angry or disgust is 5 + 2 over 2 (60 contrasts), every other pair 5 + 1 over 2.
+    assert np.mean(means) == pytest.approx((60 * 3.5 + (len(means) - 60) * 3.0) / len(means))
+
+
+def test_the_deaf_oracle_says_one_thing_to_both_styles_and_the_topline_does_not() -> None:
+    pair = [query("a", "sad"), query("b", "happy")]
+    deaf = open_baseline(STYLE_DEAF, Labelled(pair), pair, Path()).chooser  # type: ignore[arg-type]
+    assert isinstance(deaf, StyleDeaf)
+    questions = [SpokenQuestion(one.id, Path(), "", "", one.style, "emotion") for one in pair]
+    assert deaf.lines(questions[0]) == deaf.lines(questions[1])
+    assert [Topline().lines(one)[1] for one in questions] == ["gentle", "cheerful"]
+
+
+def test_a_constant_answer_is_the_best_over_the_training_labels() -> None:
+    labelled = [query("d", "child", "demonstration"), query("e", "child", "preference"), query("f", "male", "demonstration")]
+    constant = open_baseline(CONSTANT, Labelled(labelled), [query("a", "male")], Path()).chooser  # type: ignore[arg-type]
+    assert constant == Constant("child")
+    assert constant.lines(SpokenQuestion("a", Path(), ""))[0] == load_families()["child"].answers
+
+
+def test_prosody_hears_what_it_learned_from_labels() -> None:
+    train = [query(f"d{n}", style, "demonstration") for n, style in enumerate(["happy", "sad"] * 3)]
+    test = [query("aa", "sad"), query("bb", "happy")]
+    chooser = open_baseline(PROSODY, Labelled([*train, *test]), test, Path()).chooser  # type: ignore[arg-type]
+    assert isinstance(chooser, Prosody)
+    said = [chooser.lines(SpokenQuestion(one.id, Path(), "", category="emotion"))[0] for one in test]
+    assert said == [load_families()[style].answers for style in ("sad", "happy")]
+    # Without hearing it cannot: features that say nothing give one answer to both.
+    deaf = Prosody(chooser.classifiers, {one.id: np.zeros(UTTERANCE_DIM) for one in test})
+    assert len({deaf.lines(SpokenQuestion(one.id, Path(), "", category="emotion")) for one in test}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "reason"),
+    [
+        (CONSTANT, [query("a", "happy")], "no training query has a label"),
+        (PROSODY, [query("a", "happy"), query("d", "happy", "demonstration")], "two known styles are needed, there are 1"),
+        (PROSODY, [query("a", "happy"), query("d", "sad", "demonstration", "age")], "there are 0"),
+        (CASCADE, [query("a", "bored")], "no scripted answer for style 'bored'"),
+        (STYLE_DEAF, [query("a", "happy")], None),
+        (CONSTANT, [query("a", "happy"), query("d", "sad", "preference")], None),
+    ],
+)
+def test_a_dataset_that_cannot_have_a_baseline_says_why(name: str, queries: list[Query], reason: str | None) -> None:
+    found = missing_for(name, Labelled(queries), [one for one in queries if one.role == "test"])  # type: ignore[arg-type]
+    assert (found is None) if reason is None else reason in (found or "")
+
+
+def test_sentences_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = []
+
+    def speak(takes: list, cache: Path) -> list:
+        said.extend(take.text for take in takes)
+        return [type("One", (), {"clip": None})() for _ in takes]
+
+    monkeypatch.setattr(scripted_baselines, "render", speak)
+    questions = [SpokenQuestion(str(n), Path(), "", category="age") for n in range(2)]
+    chooser = scripted_baselines.Cascade()
+    answers = scripted_baselines.ScriptedBaseline(chooser, tmp_path).answer(questions, 2, lambda *_: None)
+    first, second = load_cascade()["age"]
+    assert said == [first, second, second, first]
+    assert [[one.text for one in row] for row in answers] == [[first, second], [second, first]]

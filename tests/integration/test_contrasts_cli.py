@@ -1,0 +1,70 @@
+"""`paras2s bench contrasts` on a run in miniature: every baseline that its data allows, two judges, and a second call.
+
+Not covered: that the scores mean anything; the policy and the reward model here have learned nothing.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny.world import invoke, write_run
+
+from paras2s.bench.results import load_rows
+from paras2s.data_gen.policy_inputs import CODEC
+from paras2s.data_gen.tts.piper_world import USER_STYLES
+from paras2s.policy.embedded.features import FEATURE_DIM
+from paras2s.reward.judges.independent.judge import IndependentJudge
+from paras2s.reward.reward_model.model import RewardModel, RewardModelConfig
+from paras2s.utils.io import write_jsonl
+
+SYSTEMS = ["constant", "cascade", "style_deaf", "prosody", "sft", "topline"]
+
+
+@pytest.fixture
+def run(tiny_run: Path, tmp_path: Path) -> Path:
+    """The config of a run of its own on the tiny run's data and warm-up, with a reward model of random weights."""
+    path = write_run(tmp_path, bench={"answers_per_query": 1})
+    (tmp_path / "run").mkdir()
+    for part in ("data", "sft"):
+        (tmp_path / "run" / part).symlink_to(tiny_run / "run" / part)
+    sizes = RewardModelConfig(
+        codebook_sizes=CODEC.cardinality,
+        code_dim=46,
+        feature_dim=FEATURE_DIM,
+        styles=tuple(USER_STYLES),
+        hidden_size=16,
+        layers=1,
+    )
+    RewardModel(sizes, CODEC.code_vectors).save(tmp_path / "run" / "reward")
+    return path
+
+
+def test_every_system_is_judged_twice_and_nothing_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads(invoke("bench", "contrasts", run, "--json").stdout)
+    bench = run.parent / "run" / "bench"
+    assert [name for name in SYSTEMS if name in found] == SYSTEMS
+    independent = found["independent"]
+    assert list(independent["summary"]) == SYSTEMS
+    assert independent["only_teacher"] is None
+    for name in SYSTEMS:
+        first, second = (load_rows(folder / f"{name}.jsonl") for folder in (bench, bench / "independent"))
+        assert len(first) == len(second) == 8
+        assert {row.judge.split("/")[0] for row in first} == {"rubric"}
+        assert {row.judge.split("/")[0] for row in second} == {"independent"}
+        assert [row.answer_clip for row in first] == [row.answer_clip for row in second]
+        assert independent["agreement"][name]["asked"] == 8
+    # The topline's answers are good ones, and the judge that never measured this voice says so.
+    assert independent["summary"]["topline"]["overall"]["mean"] > 4
+    assert independent["summary"]["constant"]["overall"]["mean"] < 2.5
+
+    measured = []
+    monkeypatch.setattr(
+        IndependentJudge, "measure", lambda self, clips, at=None: measured.append(len(clips)) or ["no"] * len(clips)
+    )
+    assert json.loads(invoke("bench", "contrasts", run, "--json").stdout) == found
+    assert measured == []
+    # Rows of other answers under the same name are judged again: those of a policy that was trained anew.
+    rows = [json.loads(line) for line in (bench / "sft.jsonl").read_text().splitlines()]
+    write_jsonl(bench / "sft.jsonl", [row | {"text_stream": f"{row['text_stream']} other"} for row in rows])
+    invoke("bench", "contrasts", run, "--json")
+    assert measured == [8]
