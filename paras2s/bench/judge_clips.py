@@ -121,12 +121,12 @@ def judge_answer(
         ConfigError: an option that this judge does not have, or one that it lacks. BudgetError: the budget ended.
     """
     clip = as_clip(answer)
-    if judge_kind(options.name) in ("rubric", "reward_model") and (options.estimate or options.overrides):
+    if judge_kind(options.name) in ("rubric", "independent", "reward_model") and (options.estimate or options.overrides):
         raise ConfigError(f"--judge {options.name} makes no call and has no config: leave --estimate and --set out")
     if options.is_audio:
         raise ConfigError(f"{options.name}: this is an audio judge; `judge clip` scores a clip by it")
-    if judge_kind(options.name) == "rubric" and style is None:
-        raise ConfigError("--style: the rubric needs to know how the question was spoken")
+    if judge_kind(options.name) in ("rubric", "independent") and style is None:
+        raise ConfigError(f"--style: the {options.name} judge needs to know how the question was spoken")
     judge = options.open()
     if isinstance(judge, RubricJudge):
         return _judge_by_rubric(judge, Exchange(Utterance(text=question, style=style), clip))

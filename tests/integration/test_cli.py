@@ -97,7 +97,8 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (["judge", "answer", "Hi", "good.wav", "--judge", "rubric", "--style", "happy"], "--tone: the rubric needs"),
         (["bench", "guard", "x.jsonl", "--system", "s"], "is called `bench voicebench` now"),
-        (["judge", "answer", "Hi", "good.wav", "--judge", "rubric"], "--style: the rubric needs to know"),
+        (["judge", "answer", "Hi", "good.wav", "--judge", "rubric"], "--style: the rubric judge needs to know"),
+        (["judge", "answer", "Hi", "good.wav", "--judge", "independent"], "--style: the independent judge needs to know"),
         (["judge", "pair", "good.wav", "good.wav", "--instruction", "Hi"], "set OPENAI_API_KEY in the environment"),
         (["judge", "pair", "good.wav", "good.wav", "--instruction", "no.wav", "-s", LOCAL], "no.wav: no such file"),
         (
