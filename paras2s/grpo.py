@@ -25,7 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paras2s.bench.paras2s.curve import discard_from as discard_answers
+from paras2s.bench.paras2s.curve import save_answers, step_folder
 from paras2s.configs.schema.align import AlignConfig
+from paras2s.errors import StorageError
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
@@ -69,19 +72,25 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
             metrics = workers.update(batch.prompts, rollouts, rewards)
             workers.sync(step + 1)
             if job.should_evaluate(step):
-                metrics |= evaluate(workers, job)
+                metrics |= evaluate(workers, job, step)
             job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
         workers.export(job.output)
 
 
-def evaluate(workers: Orchestrator, job: GRPOJob) -> dict[str, Any]:
+def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
     """Mean reward of one answer to each validation query (None if none was scored), and how many were unscored.
 
-    For the curve alone: one answer each, at the training temperature. A pairwise source cannot score a single answer.
+    For the curve alone: one answer each, at the training temperature. A pairwise source cannot score a single answer. The
+    answers are kept, so that other judges may score them afterwards (`paras2s bench curve`).
     """
     seed, count = job.run.config.seed, len(job.validation_prompts)
     batch = make_prompt_batch(EVALUATION_STEP, range(count), job.validation_prompts, job.validation_questions, seed, 1)
-    _, rewards = workers.collect(workers.start(batch, job.sampling))
+    rollouts, rewards = workers.collect(workers.start(batch, job.sampling))
+    try:
+        save_answers(step_folder(job.run, step), rollouts, rewards)
+    except StorageError as error:
+        # They are for looking at: the run goes on without them.
+        job.run.say(f"  the answers to validation queries of step {step} are not kept: {error}")
     scored = [reward.value for row in rewards for reward in row if isinstance(reward, Reward)]
     mean = float(np.mean(scored)) if scored else None
     return {"validation_reward": mean, "validation_unscored": sum(map(len, rewards)) - len(scored)}
@@ -132,8 +141,9 @@ class GRPOJob:
         return (self.run.folder / "checkpoints" / "align").resolve()
 
     def discard_from(self, step: int) -> None:
-        """Remove the log rows, and at step 0 the checkpoints, of steps that are about to be done again."""
+        """Remove the log rows and kept answers, and at step 0 the checkpoints, of steps that are about to be done again."""
         self.run.drop_steps_from(step)
+        discard_answers(self.run, step)
         if step == 0:
             # Else a later --resume would continue from the checkpoints of a run that was started before this one.
             shutil.rmtree(self.checkpoints, ignore_errors=True)

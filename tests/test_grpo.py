@@ -5,14 +5,16 @@ Not covered: the loop itself, which needs Ray (tests/integration/test_ray_actors
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from paras2s.grpo import choose_prompts, evaluate
 from paras2s.policy.types import Sampling
 from paras2s.rollout.orchestrator import split
-from paras2s.types import Reward, Unscored
+from paras2s.types import Reward, Rollout, Unscored
 
 
 @pytest.mark.parametrize(("per_step", "available"), [(4, 12), (5, 12), (12, 12), (7, 3), (1, 5), (30, 8)])
@@ -67,11 +69,26 @@ def test_shares_are_even_and_complete_for_any_numbers() -> None:
 
 
 @pytest.mark.parametrize(("values", "expected"), [([1.0, None, 4.0], 2.5), ([None, None], None)])
-def test_evaluation_is_the_mean_over_scored_answers(values: list[float | None], expected: float | None) -> None:
-    """A reward model that scored nothing gives no number, which the log can hold and a NaN it could not."""
+@pytest.mark.parametrize("writable", [True, False])
+def test_evaluation_is_the_mean_over_scored_answers(
+    values: list[float | None], expected: float | None, writable: bool, tmp_path: Path
+) -> None:
+    """A reward model that scored nothing gives no number, which the log can hold and a NaN it could not.
+
+    The answers are kept; a disk that refuses them stops nothing.
+    """
     rewards = [[Unscored("rubric", "silent") if value is None else Reward(value, {})] for value in values]
-    workers = SimpleNamespace(start=lambda *_: None, collect=lambda _: ([], rewards))
-    job = SimpleNamespace(run=SimpleNamespace(config=SimpleNamespace(seed=0)), sampling=Sampling(),
+    wave = np.full(800, 0.1, dtype=np.float32)
+    rollouts = [Rollout(f"q{n}", 0, (), (), (0,), ("hi",), (), (wave,), 8000, "") for n in range(len(values))]
+    workers = SimpleNamespace(start=lambda *_: None, collect=lambda _: (rollouts, rewards))
+    folder, said = tmp_path / "run", []
+    if not writable:
+        folder.write_text("a file stands where the run's folder should be")
+    run = SimpleNamespace(config=SimpleNamespace(seed=0), folder=folder, say=said.append)
+    job = SimpleNamespace(run=run, sampling=Sampling(),
                                 validation_prompts=[None] * len(values), validation_questions=[None] * len(values))  # fmt: skip
-    found = evaluate(workers, job)  # type: ignore[arg-type]
+    found = evaluate(workers, job, 7)  # type: ignore[arg-type]
     assert found == {"validation_reward": expected, "validation_unscored": values.count(None)}
+    kept = folder / "validation" / "step_000007"
+    assert ((kept / "answers.jsonl").is_file(), len(list(kept.glob("*.wav")))) == (writable, len(values) * writable)
+    assert ["are not kept" in line for line in said] == ([] if writable else [True])

@@ -268,6 +268,27 @@ def standalone_svg(chart: Markup, names: Sequence[str], axis: str) -> str:
     return f"{head}><style>{STANDALONE_STYLE}</style>{body.removesuffix('</svg>')}{Markup('').join(extra)}</svg>"
 
 
+def side_by_side(panels: Sequence[tuple[str, Markup]], names: Sequence[str], axis: str) -> str:
+    """Charts of `draw_curves` in one file, two a line, each under its title; the lines' names stand once below."""
+    columns = min(2, len(panels))
+    width, height = CHART_WIDTH * columns, (CHART_HEIGHT + PANEL_GAP) * -(-len(panels) // columns)
+    parts = []
+    for place, (title, chart) in enumerate(panels):
+        x, y = CHART_WIDTH * (place % columns), (CHART_HEIGHT + PANEL_GAP) * (place // columns)
+        body = str(chart).partition(">")[2].removesuffix("</svg>")
+        head = Markup('<g transform="translate({} {})"><text class="title" x="{}" y="16">{}</text>').format(x, y, LEFT, title)
+        parts.append(f'{head}<g transform="translate(0 {PANEL_GAP - 6})">{body}</g></g>')
+    parts.append(str(Markup('<text class="axis" x="{}" y="{}">{}</text>').format(width / 2, height + 12, axis)))
+    for number, name in enumerate(names):
+        y = height + 18 * (number + 1) + 10
+        parts.append(str(Markup('<path class="line key-{}" d="M{} {}h18"/>').format(number, LEFT, y)))
+        parts.append(str(Markup('<text x="{}" y="{}">{}</text>').format(LEFT + 26, y + 4, name)))
+    box = f"0 0 {width} {height + 18 * (len(names) + 1)}"
+    described = Markup('role="img" aria-label="{}"').format("; ".join(f"{title}: {', '.join(names)}" for title, _ in panels))
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" {described}>'
+    return f"{opening}<style>{STANDALONE_STYLE}</style>{''.join(parts)}</svg>"
+
+
 def _runs(values: Sequence[Point | None]) -> list[list[tuple[int, Point]]]:
     """Stretches of known values, each value with its index."""
     runs: list[list[tuple[int, Point]]] = [[]]

@@ -12,7 +12,7 @@ import typer
 from paras2s import __version__
 from paras2s.cli.ablate import ablate
 from paras2s.cli.align import align
-from paras2s.cli.bench_contrasts import contrasts
+from paras2s.cli.bench_contrasts import contrasts, curve
 from paras2s.cli.bench_detection import bench_detect, bench_detect_grid, bench_detect_pairs
 from paras2s.cli.bench_paras2s import bench_paras2s, bench_voicebench
 from paras2s.cli.bench_speakbench import bench_app
@@ -49,6 +49,7 @@ for verb in (demo, data, warmup, distill, align, ablate, paper, config, convert,
 app.command("check-policy")(check_policy)
 app.add_typer(judge_app, name="judge")
 bench_app.command("contrasts")(contrasts)
+bench_app.command("curve")(curve)
 bench_app.command("paras2s")(bench_paras2s)
 bench_app.command("voicebench")(bench_voicebench)
 bench_app.command("systems")(bench_systems)

@@ -1,4 +1,4 @@
-"""`paras2s bench contrasts`: the systems of a run on its held-out queries."""
+"""`paras2s bench contrasts`: the systems of a run on its held-out queries; `bench curve`: the run's answers over its steps."""
 
 from __future__ import annotations
 
@@ -40,3 +40,20 @@ def contrasts(
     describe_bench(run, benched)
     if as_json:
         print_json(benched.to_json())
+
+
+def curve(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
+    """Judge the answers that an alignment kept at its evaluations: it shows whether the task was learned, or the reward."""
+    from paras2s.bench.paras2s.curve import describe_curve, judge_curve, write_curve
+    from paras2s.data_gen.dataset import load_dataset
+    from paras2s.reward.reward_model.model import RewardModel
+    from paras2s.run import open_run
+
+    run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
+    points = judge_curve(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir))
+    plot = write_curve(run, points)
+    if as_json:
+        print_json({"points": [point.to_json() for point in points], "plot": str(plot)})
+    else:
+        describe_curve(run, points)
+        run.say(f"  {plot}")

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from paras2s.bench.charts import draw_curves, standalone_svg
+from paras2s.bench.charts import draw_curves, side_by_side, standalone_svg
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
@@ -89,9 +89,10 @@ def share_stages(run: Run, shared: Path) -> None:
             link.symlink_to(place, target_is_directory=True)
 
 
-def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
-    """One row through its stages; those that are whole are not run again."""
+def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False) -> dict[str, Any]:
+    """One row through its stages; those that are whole are not run again. `with_curve` judges its validation answers."""
     from paras2s.bench.paras2s.contrasts import run_bench
+    from paras2s.bench.paras2s.curve import judge_curve
     from paras2s.bench.paras2s.metrics import summary
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
@@ -107,6 +108,7 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
     found, independent = (summary(rows)[row.system] for rows in (benched.rows, benched.independent))
     agreed = read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"]
     kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
+    curve = judge_curve(run, dataset, model) if with_curve and row.system == "aligned" else []
     return {
         "row": row.name,
         "line": row.line,
@@ -115,6 +117,7 @@ def run_row(run: Run, row: AblationRow, on: str) -> dict[str, Any]:
         "scores": found,
         "independent": independent["overall"],
         "kl": sum(kl) / len(kl) if kl else None,
+        "curve": [point.to_json() for point in curve],
         "reward_model_pearson": agreed,
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
     }
@@ -136,7 +139,7 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
         # One place for all ablations: figures that start from the same warm-up do not each train it.
         share_stages(run, ablation.run_dir / "shared")
         try:
-            found.append(run_row(run, row, ablation.queries))
+            found.append(run_row(run, row, ablation.queries, "curve" in ablation.plots))
         except (PolicyError, JudgeError) as error:
             # A row that diverges is a result as well; those after it are still to be run.
             found.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
@@ -291,8 +294,22 @@ def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[floa
     return f"{'leans that way' if difference > 0 else 'leans the other way'}, within the noise: {shown}"
 
 
+def draw_panels(rows: Sequence[dict[str, Any]]) -> str | None:
+    """Reward model and judges over the steps of each row; None where none has a curve."""
+    from paras2s.bench.paras2s.curve import LINES, draw_curve, point_of
+
+    shown = [row for row in rows if row.get("curve")]
+    if not shown:
+        return None
+    names = [row["row"] if len({one["seed"] for one in shown}) == 1 else f"{row['row']}, seed {row['seed']}" for row in shown]
+    charts = [draw_curve([point_of(one) for one in row["curve"]], name) for row, name in zip(shown, names, strict=True)]
+    return side_by_side(list(zip(names, charts, strict=True)), LINES, "step of GRPO")
+
+
 def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]], of: str = "score") -> str | None:
-    """Mean over seeds against `x`, a curve a line; None where no row has a place."""
+    """Mean over seeds against `x`, a curve a line, or a panel a row; None where no row has a place, or a curve."""
+    if of == "curve":
+        return draw_panels(rows)
     placed = [(row, value) for row in rows if row["x"] is not None and (value := value_of(row, of)[0]) is not None]
     if not placed:
         return None

@@ -19,12 +19,14 @@ import pytest
 import ray
 from tiny.job import ANSWER_STEPS, assert_same_policy, counts, logged, policy_of, tiny_job
 
+from paras2s.bench.paras2s.curve import steps_kept
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.grpo import EVALUATION_STEP, GRPOJob, train_grpo
 from paras2s.policy.types import Sampling
 from paras2s.rollout import worker_group, workers
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
 from paras2s.types import Unscored
+from paras2s.utils.io import read_jsonl
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,6 +56,9 @@ def test_a_run_learns_logs_and_looks(expected: GRPOJob) -> None:
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert [row["staleness"] for row in rows] == [0, 0, 0, 0]
     assert ["validation_reward" in row for row in rows] == [True, False, True, True]
+    kept = steps_kept(expected.run)
+    assert list(kept) == [0, 2, 3]
+    assert all(len(list(read_jsonl(folder / "answers.jsonl"))) == len(expected.validation_prompts) for folder in kept.values())
     assert (expected.checkpoints / "step_000004" / "trainer.json").is_file()
     before = tiny_job(expected.run.folder.parent).run.load_policy(expected.run.sft_dir).model.state_dict()
     assert any(not np.array_equal(before[name].numpy(), after) for name, after in policy_of(expected).items())

@@ -54,7 +54,9 @@ class AblationConfig(Section):
     rows: tuple[AblationRow, ...] = Field(min_length=1)
     axis: str = Field("", description="what the plot's axis shows")
     title: str = ""
-    plots: tuple[Literal["score", "words_understood"], ...] = ("score",)
+    plots: tuple[Literal["score", "words_understood", "curve"], ...] = Field(
+        ("score",), description="curve: reward model and judges over the steps of each aligned row, a panel a row"
+    )
     paper: str = Field("", description="what the paper found, in a sentence, to stand beside our table")
     claims: tuple[Claim, ...] = ()
     note: str = Field("", description="what differs from the paper's experiment")

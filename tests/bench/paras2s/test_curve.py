@@ -1,0 +1,165 @@
+"""The answers kept at a run's evaluations, judged afterwards: by hand where judges are scripted.
+
+Not covered: that the loop keeps them (tests/integration/test_ray_actors.py), and the judges themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from paras2s.bench.charts import side_by_side
+from paras2s.bench.paras2s import curve
+from paras2s.bench.paras2s.curve import (
+    LINES,
+    CurvePoint,
+    discard_from,
+    draw_curve,
+    judge_curve,
+    over_optimised,
+    point_of,
+    save_answers,
+    step_folder,
+    steps_kept,
+)  # fmt: skip
+from paras2s.bench.paras2s.judges import Answer, Judgement
+from paras2s.bench.stats import Estimate
+from paras2s.bench.systems import Progress
+from paras2s.configs.schema.run import RunConfig
+from paras2s.errors import DataError
+from paras2s.run import Run
+from paras2s.types import Query, Reward, Rollout, Unscored
+from paras2s.utils.io import append_jsonl, write_jsonl
+
+
+def query(name: str, category: str, contrast: str) -> Query:
+    return Query(name, contrast, category, "t", "validation", "m", f"{name}.wav", 1.0, "w", "w", "happy")  # type: ignore[arg-type]
+
+
+QUERIES = [query("a", "age", "c1"), query("b", "age", "c2"), query("c", "gender", "c3")]
+
+
+@dataclass
+class Validation:
+    """Stands for a dataset of three validation queries."""
+
+    folder: Path
+
+    def of_role(self, role: str) -> list[Query]:
+        return QUERIES if role == "validation" else []
+
+
+class LevelJudge:
+    """Scores an answer by its level, and the reward model's score by twice of it; asked `calls` times."""
+
+    calls = 0
+
+    def __init__(self, *_: object) -> None:
+        self.name = "level/1"
+
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+        LevelJudge.calls += 1
+        found = []
+        for _, one in answers:
+            if one.clip is None:
+                found.append(Judgement(None, one.failed))
+            else:
+                level = round(10 * float(np.abs(one.clip.samples).max()))
+                found.append(Judgement(float(level), None, model_score=level / 2))
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(RunConfig(name="r", run_dir=tmp_path / "run"), Console(quiet=True), quiet=True)
+
+
+def rollouts(*levels: float) -> list[Rollout]:
+    """An answer to each query with a wave of some level; level 0 is an empty answer."""
+    waves = [np.full(800 if level else 0, level, dtype=np.float32) for level in levels]
+    return [
+        Rollout(query.id, 0, (), ("eos",), (0,), (f"text {query.id}",), (), (wave,), 8000, "")
+        for query, wave in zip(QUERIES, waves, strict=True)
+    ]
+
+
+def paid(*values: float | None) -> list[list[Reward | Unscored]]:
+    return [[Unscored("j", "no") if value is None else Reward(value, {})] for value in values]
+
+
+@pytest.fixture(autouse=True)
+def scripted_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "RunJudge", LevelJudge)
+    monkeypatch.setattr(curve, "IndependentAnswerJudge", LevelJudge)
+    monkeypatch.setattr(curve, "IndependentJudge", lambda: None)
+    LevelJudge.calls = 0
+
+
+def test_points_by_hand_and_judged_once(run: Run, tmp_path: Path) -> None:
+    save_answers(step_folder(run, 0), rollouts(0.1, 0.3, 0.4), paid(1.0, 2.0, None))
+    save_answers(step_folder(run, 10), rollouts(0.5, 0, 0.5), paid(4.0, 5.0, 6.0))
+    append_jsonl(run.metrics_path, {"step": 0, "kl": 0.0})
+    append_jsonl(run.metrics_path, {"step": 10, "kl": 0.25})
+    first, last = judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
+    # Age (1 + 3) / 2 = 2, gender 4: the mean of categories is 3, and the reward model's half of it.
+    assert (first.scores["teacher"].mean, first.scores["independent judge"].mean) == (pytest.approx(3), pytest.approx(3))
+    assert first.scores["reward model"].mean == pytest.approx(1.5)
+    assert (first.step, first.kl, first.paid, first.answers) == (0, 0.0, 1.5, 3)
+    # The empty answer is no 0: its category has one answer left.
+    assert (last.scores["teacher"].mean, last.scores["teacher"].n) == (pytest.approx(5), 2)
+    assert (last.step, last.kl, last.paid) == (10, 0.25, 5.0)
+    assert LevelJudge.calls == 2
+    assert judge_curve(run, Validation(tmp_path), None) == [first, last]  # type: ignore[arg-type]
+    assert LevelJudge.calls == 2
+    save_answers(step_folder(run, 10), rollouts(0.5, 0.1, 0.5), paid(4.0, 4.0, 6.0))
+    assert judge_curve(run, Validation(tmp_path), None)[1].scores["teacher"].n == 3  # type: ignore[arg-type]
+
+
+def test_steps_that_are_done_again_are_discarded_and_half_a_step_is_none(run: Run, tmp_path: Path) -> None:
+    for step in (0, 10, 20):
+        save_answers(step_folder(run, step), rollouts(0.1, 0.1, 0.1), paid(1.0, 1.0, 1.0))
+    discard_from(run, 10)
+    assert list(steps_kept(run)) == [0]
+    (step_folder(run, 0) / "answers.jsonl").unlink()
+    with pytest.raises(DataError, match="no answers are kept"):
+        judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
+
+
+def test_answers_to_other_queries_are_refused(run: Run, tmp_path: Path) -> None:
+    write_jsonl(step_folder(run, 0) / "answers.jsonl", [{"query_id": "z", "text": "t", "reward": 1.0}])
+    with pytest.raises(DataError, match="z is no validation query"):
+        judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
+
+
+def point(step: int, model: float | None, teacher: float, independent: float | None) -> CurvePoint:
+    scores = [Estimate(value, 0.1, 4, 2) for value in (model, teacher, independent)]
+    return CurvePoint(step, 0.1, 3.0, dict(zip(LINES, scores, strict=True)), 4)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "flagged"),
+    [
+        ((3.0, 3.0, 3.0), (4.0, 3.5, 2.5), True),
+        ((3.0, 3.0, 3.0), (4.0, 2.0, 3.5), False),
+        ((3.0, 3.0, 3.0), (2.0, 2.0, 2.0), False),
+        ((None, 3.0, 3.0), (4.0, 3.0, 2.0), False),
+    ],
+)
+def test_a_reward_that_rises_where_the_judge_falls_is_flagged(first: tuple, last: tuple, flagged: bool) -> None:
+    assert over_optimised([point(0, *first), point(10, *last)]) is flagged
+
+
+def test_panels_stand_side_by_side_under_their_titles() -> None:
+    points = [point(0, 3.0, 3.0, 3.0), point(10, 4.0, 3.5, None)]
+    assert [point_of(one.to_json()) for one in points] == points
+    svg = side_by_side([(name, draw_curve(points, name)) for name in ("a <b>", "b", "c")], LINES, "step")
+    assert svg.count('class="title"') == 3
+    assert svg.count('class="line line-') == 9
+    assert svg.count("a &lt;b&gt;") == 2
+    assert 'viewBox="0 0 840 ' in svg
+    assert svg.count("<svg") == 1
