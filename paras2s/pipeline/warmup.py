@@ -86,5 +86,6 @@ def run_warmup(run: Run, dataset: Dataset) -> Policy:
             if (step + 1) % CHECKPOINT_EVERY == 0 and step + 1 < config.steps:
                 warmup.save(checkpoints / f"step_{step + 1:06d}", step + 1)
         policy.merge_lora()
+        policy.narrow_trained()
         policy.save(run.sft_dir)
     return policy

@@ -411,3 +411,29 @@ def test_with_a_tis_cap_stale_answers_weigh_their_ratio() -> None:
     assert found["loss"] == pytest.approx(1.5 * expected["loss"], abs=1e-12)
     assert found["grad_norm"] == pytest.approx(1.5 * expected["grad_norm"], rel=1e-9)
     assert found["clipped_share"] == 0
+
+
+@pytest.mark.parametrize("lora", [True, False], ids=["adapters", "all weights"])
+def test_on_a_half_precision_model_what_learns_is_float32(tmp_path: Path, lora: bool) -> None:
+    """At 1e-5, where bfloat16 would round nearly every update away; files and the sampler's weights stay as they were."""
+    settings = {"lora": {"rank": 2, "alpha": 4}} if lora else {}
+    learner = make_learner(torch.bfloat16, lr=1e-5, adaptor_lr=1e-5, warmup_steps=1, max_logprob_gap=99.0, **settings)
+    for name, parameter in learner.policy.trainable().items():
+        parameter.data += 0.1 if "lora_B" in name else 0.0
+    before = {name: value.detach().clone() for name, value in learner.policy.trainable().items()}
+    prompts = make_prompts(2)
+    for _ in range(4):
+        rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, learner.next_step)
+        learner.step(prompts, rollouts, rewards_of(rollouts))
+    after = learner.policy.trainable()
+    assert {value.dtype for value in after.values()} == {torch.float32}
+    weights = [name for name in after if ("lora_A" in name if lora else "layers" in name and "proj.weight" in name)]
+    moved, numbers = sum(int((after[n] != before[n]).sum()) for n in weights), sum(after[n].numel() for n in weights)
+    assert numbers > 1000
+    assert moved > 0.98 * numbers
+    # int16 is how bfloat16 travels.
+    assert {value.dtype for value in learner.weights().values()} == {np.dtype(np.float32 if lora else np.int16)}
+    learner.export(tmp_path)
+    loaded = EmbeddedPolicy.load(tmp_path, codec=learner.policy.codec)
+    assert {value.dtype for value in learner.policy.model.state_dict().values()} == {torch.bfloat16}
+    assert loaded.model.state_dict().keys() == learner.policy.model.state_dict().keys()
