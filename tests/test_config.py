@@ -70,6 +70,16 @@ def test_every_shipped_curation_resolves_and_has_the_voices_it_needs(path: Path)
     check_config(curation, load_categories(curation.category_file))
 
 
+def test_the_papers_preset_reads_the_papers_data_once() -> None:
+    """ParaS2S, appendix C: 10k demonstrations, 32 answers to each of 10k prompts, 100k RL prompts."""
+    config = load_config(CONFIGS / "kimi_paper.yaml")
+    omni, align = config.distill.omni, config.align
+    assert omni is not None
+    assert config.warmup.steps == -(-10_000 // config.warmup.batch_size)
+    assert omni.steps * omni.batch_size == 10_000 * config.distill.answers_per_query == 320_000
+    assert align.steps * align.sampling.queries_per_step == 100_000
+
+
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
 def test_every_row_of_a_shipped_ablation_resolves(path: Path) -> None:
     ablation = load_ablation(path)

@@ -12,7 +12,7 @@ from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.errors import DataError
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import NEW_POLICY, is_checkpoint, load_policy, policy_class
-from paras2s.run import Run
+from paras2s.run import Run, drop_steps_from
 from paras2s.train.checkpoint import latest_checkpoint
 from paras2s.train.sft import Example, Warmup
 from paras2s.types import Category, Query
@@ -79,9 +79,11 @@ def run_warmup(run: Run, dataset: Dataset) -> Policy:
         checkpoints = run.folder / "checkpoints" / "sft"
         found = latest_checkpoint(checkpoints)
         first = warmup.restore(found) if found else 0
+        log = run.folder / "warmup.jsonl"
+        drop_steps_from(log, first)
         for step in range(first, config.steps):
             losses = warmup.step(step)
-            append_jsonl(run.folder / "warmup.jsonl", {"step": step, **losses})
+            append_jsonl(log, {"step": step, **losses})
             bar.at(step + 1, config.steps, f"text {losses['loss_text']:.2f} audio {losses['loss_audio']:.2f}")
             if (step + 1) % CHECKPOINT_EVERY == 0 and step + 1 < config.steps:
                 warmup.save(checkpoints / f"step_{step + 1:06d}", step + 1)

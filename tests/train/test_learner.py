@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny.dual_stream import small_config, small_model, small_policy, small_rollouts
 from tiny.learner import GROUP, STEPS, make_prompts, reward, rewards_of
 from tiny.settings import align_config
@@ -22,7 +23,7 @@ from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Prompt
 from paras2s.train.batching import parity, select_answers, token_batch, top_groups_by_reward_std
 from paras2s.train.learner import Learner, schedule
-from paras2s.types import AUDIO, TEXT, Block, Rollout, Unscored
+from paras2s.types import AUDIO, TEXT, Block, Reward, Rollout, Unscored
 
 SILENT = Unscored("rubric", "no transcript")
 
@@ -65,6 +66,33 @@ def test_a_resumed_learner_ends_with_the_weights_of_an_uninterrupted_one(tmp_pat
     assert [row["step"] for row in log] == list(range(6))
     assert_same_weights(complete, second)
     assert_same_weights(complete, first, same=False)
+
+
+def test_a_checkpoint_from_before_any_update_is_restored(tmp_path: Path) -> None:
+    """Of a step that had too few scored answers to learn from: the optimiser has no state yet."""
+    prompts = make_prompts()
+    complete, first, second = (make_learner(max_unscored_share=1.0) for _ in range(3))
+    for learner in (complete, first):
+        rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+        lone: list[list[Reward | Unscored]] = [[SILENT] * (GROUP - 1) + [reward(3.0)] for _ in rollouts]
+        assert "loss" not in learner.step(prompts, rollouts, lone)
+    first.save(tmp_path)
+    second.restore(tmp_path)
+    assert second.next_step == 1
+    assert advance(second, prompts, 2) == advance(complete, prompts, 2)
+    assert_same_weights(complete, second)
+
+
+def test_the_optimiser_of_another_policy_is_refused(tmp_path: Path) -> None:
+    prompts = make_prompts()
+    first = make_learner()
+    advance(first, prompts, 1)
+    first.save(tmp_path)
+    held = load_file(tmp_path / "optimiser.safetensors")
+    held["0.exp_avg"] = held["0.exp_avg"][:1].clone()
+    save_file(held, tmp_path / "optimiser.safetensors")
+    with pytest.raises(PolicyError, match=r"optimiser.safetensors: is of another policy: its tensor 0"):
+        make_learner().restore(tmp_path)
 
 
 def test_restoring_keeps_the_reference(tmp_path: Path) -> None:
