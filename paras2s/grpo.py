@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paras2s.configs.schema.align import AlignConfig
+from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
@@ -71,6 +72,7 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
             if job.should_evaluate(step):
                 metrics |= evaluate(workers, job)
             job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
+        write_answer_settings(job.output, answer_settings_of(run.config))
         workers.export(job.output)
 
 
@@ -118,8 +120,7 @@ class GRPOJob:
     @property
     def sampling(self) -> Sampling:
         """Sampling settings, in training and in evaluation."""
-        temperature = self.config.sampling.temperature
-        return Sampling(temperature, temperature, self.run.config.policy.max_answer_steps)
+        return Sampling(*self.config.sampling.temperatures, self.run.config.policy.max_answer_steps)
 
     @property
     def output(self) -> Path:

@@ -10,6 +10,7 @@ import torch
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.errors import DataError
+from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import NEW_POLICY, is_checkpoint, load_policy, policy_class
 from paras2s.run import Run, drop_steps_from
@@ -58,7 +59,7 @@ def first_policy(run: Run, dataset: Dataset) -> Policy:
         questions = [query.clip for query in dataset.of_role("demonstration")]
         return policy_class(sizes.kind or NEW_POLICY).create(sizes, dataset, questions, run.config.seed)
     policy = load_policy(sizes.weights, sizes.kind, sizes.device, sizes.torch_dtype, sizes.decoder)
-    if run.config.warmup.lora is not None:
+    if run.config.warmup.lora is not None and run.config.warmup.steps:
         policy.add_lora(run.config.warmup.lora.rank, run.config.warmup.lora.alpha)
     return policy
 
@@ -72,7 +73,7 @@ def run_warmup(run: Run, dataset: Dataset) -> Policy:
     config, seed = run.config.warmup, run.config.seed
     policy = first_policy(run, dataset)
     if config.steps == 0:
-        policy.save(run.sft_dir)
+        _save(run, policy)
         return policy
     with run.stage("warmup"), run.bar("warm-up steps", config.steps) as bar:
         warmup = Warmup(policy, make_examples(policy, dataset, config.demonstration_contrasts), config, seed)
@@ -89,5 +90,11 @@ def run_warmup(run: Run, dataset: Dataset) -> Policy:
                 warmup.save(checkpoints / f"step_{step + 1:06d}", step + 1)
         policy.merge_lora()
         policy.narrow_trained()
-        policy.save(run.sft_dir)
+        _save(run, policy)
     return policy
+
+
+def _save(run: Run, policy: Policy) -> None:
+    """The settings first: the policy's own description is the sign that it is complete."""
+    write_answer_settings(run.sft_dir, answer_settings_of(run.config))
+    policy.save(run.sft_dir)

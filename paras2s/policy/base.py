@@ -70,6 +70,8 @@ class Policy(ABC):
     spec: PolicySpec
     model: nn.Module
     frozen: nn.Module | None = None
+    # How it answers where nothing else is said; of a checkpoint, what `policy/answers.py` reads.
+    sampling: Sampling = Sampling()
 
     # -- abstract ------------------------------------------------------------------------------
 
@@ -168,7 +170,7 @@ class Policy(ABC):
 
             transcript = transcribe([question])[0].text
         prompt = self.encode_prompt([Turn("user", transcript, question)])
-        blocks = self.generate([prompt], 1, sampling or Sampling(), [[seed]])[0].blocks
+        blocks = self.generate([prompt], 1, sampling or self.sampling, [[seed]])[0].blocks
         return Answer(self.decode_text(blocks, 0), self.decode_audio(blocks, 0, seed))
 
     def logprobs(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:

@@ -59,8 +59,7 @@ class Learner:
         self._dtypes = {name: value.dtype for name, value in policy.trainable().items()}
         policy.widen_trainable()
         self.devices.spread(policy)
-        temperature = config.sampling.temperature
-        self.sampling = Sampling(temperature, temperature, max_steps)
+        self.sampling = Sampling(*config.sampling.temperatures, max_steps)
         trainable = policy.trainable()
         in_adaptor = re.compile(policy.spec.adaptor_parameters)
         adaptor = [p for name, p in trainable.items() if in_adaptor.fullmatch(name)]
