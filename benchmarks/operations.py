@@ -26,6 +26,8 @@ from tiny.dual_stream import small_config, small_model, small_policy, small_roll
 from tiny.learner import GROUP, STEPS, make_prompts, rewards_of
 from tiny.settings import align_config
 
+from paras2s.policy.weights import to_arrays
+from paras2s.rollout.engine import NativeEngine
 from paras2s.train.learner import Learner
 
 COUNTS = Path(__file__).parent / "operations.json"
@@ -55,13 +57,17 @@ def count(work: Callable[[], object]) -> dict[str, int]:
 
 
 def count_all() -> dict[str, int]:
-    """Counts of one sampling step (4 prompts, 4 answers each) and of one learner step on its answers."""
+    """Counts of a sampling step of 4 prompts with 4 answers each, also with adapters, and of a learner step on its answers."""
     prompts = make_prompts(4)
     policy = small_policy(small_model(small_config()).float())
     learner = Learner(policy, align_config(lr=0.01, kl_weight=0.05, groups_per_update=4), max_steps=STEPS)
     rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    sampler = small_policy(small_model(small_config()).float())
+    sampler.add_lora(2, 4)
+    NativeEngine(sampler).set_weights(to_arrays(sampler.trainable()), 0)
     works: dict[str, Callable[[], object]] = {
         "sampling": lambda: small_rollouts(learner.policy, prompts, GROUP, STEPS, 0),
+        "sampling with adapters": lambda: small_rollouts(sampler, prompts, GROUP, STEPS, 0),
         "learning": lambda: learner.step(prompts, rollouts, rewards_of(rollouts)),
     }
     return {f"{name} {unit}": value for name, work in works.items() for unit, value in count(work).items()}
@@ -75,7 +81,7 @@ def main() -> None:
     counts, stored = count_all(), json.loads(COUNTS.read_text()) if COUNTS.is_file() else {}
     for name, value in counts.items():
         before = f", {value / stored[name]:.2f} times {stored[name]}" if name in stored else ""
-        print(f"{name:20s} {value}{before}")
+        print(f"{name:33s} {value}{before}")
     if options.write:
         COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
 

@@ -29,6 +29,7 @@ from paras2s.bench.paras2s.curve import discard_from as discard_answers
 from paras2s.bench.paras2s.curve import save_answers, step_folder
 from paras2s.configs.schema.align import AlignConfig
 from paras2s.errors import StorageError
+from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
@@ -74,6 +75,7 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
             if job.should_evaluate(step):
                 metrics |= evaluate(workers, job, step)
             job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
+        write_answer_settings(job.output, answer_settings_of(run.config))
         workers.export(job.output)
 
 
@@ -127,8 +129,7 @@ class GRPOJob:
     @property
     def sampling(self) -> Sampling:
         """Sampling settings, in training and in evaluation."""
-        temperature = self.config.sampling.temperature
-        return Sampling(temperature, temperature, self.run.config.policy.max_answer_steps)
+        return Sampling(*self.config.sampling.temperatures, self.run.config.policy.max_answer_steps)
 
     @property
     def output(self) -> Path:

@@ -172,8 +172,13 @@ class Run:
 
     def drop_steps_from(self, step: int) -> None:
         """Forget logged steps that are about to be done again."""
-        if self.metrics_path.is_file():
-            write_jsonl(self.metrics_path, [row for row in self.metrics() if row["step"] < step])
+        drop_steps_from(self.metrics_path, step)
+
+
+def drop_steps_from(path: Path, step: int) -> None:
+    """Forget the rows of a log from this step on; they are about to be done again."""
+    if path.is_file():
+        write_jsonl(path, [row for row in read_jsonl(path) if row["step"] < step])
 
 
 def open_run(

@@ -17,6 +17,7 @@ import pytest
 from paras2s.configs.schema.ablation import load_ablation
 from paras2s.configs.schema.align import (
     AlignConfig,
+    LoraConfig,
     ObjectiveConfig,
     OptimizerConfig,
     RolloutRoleConfig,
@@ -33,6 +34,7 @@ from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_config
 from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import row_config
+from paras2s.policy.registry import POLICIES
 from paras2s.reward.blueprint.extract import make_extractors
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.audio_judge.ensemble_rules import find_ensemble
@@ -46,6 +48,7 @@ JUDGES = sorted(CONFIGS.glob("judges/*.yaml"))
 PAPER = sorted(CONFIGS.glob("paper/*.yaml"))
 DATA = sorted(CONFIGS.glob("data/*.yaml"))
 CLUSTERS = sorted((CONFIGS / "clusters").glob("*.yaml"))
+FAMILIES = sorted((CONFIGS / "policies").glob("*.yaml"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -60,7 +63,8 @@ def test_there_are_shipped_configs() -> None:
     assert {"trace", "trace_paper", "transcript", "audio"} <= {path.stem for path in JUDGES}
     assert {"fig2a", "fig3a", "fig3b", "fig3c", "reward_sources"} <= {path.stem for path in PAPER}
     assert {"local", "paper"} <= {path.stem for path in DATA}
-    assert len(SHIPPED) + len(JUDGES) + len(PAPER) + len(DATA) + len(CLUSTERS) == len(list(CONFIGS.rglob("*.yaml")))
+    found = (SHIPPED, JUDGES, PAPER, DATA, CLUSTERS, FAMILIES)
+    assert sum(map(len, found)) == len(list(CONFIGS.rglob("*.yaml")))
 
 
 @pytest.mark.parametrize("path", DATA, ids=lambda path: path.stem)
@@ -68,6 +72,50 @@ def test_every_shipped_curation_resolves_and_has_the_voices_it_needs(path: Path)
     curation = load_curation(path)
     assert curation.name == path.stem
     check_config(curation, load_categories(curation.category_file))
+
+
+@pytest.mark.parametrize("path", FAMILIES, ids=lambda path: path.stem)
+def test_a_released_model_starts_from_its_family(path: Path, tmp_path: Path) -> None:
+    assert path.stem in POLICIES
+    weights = {"policy.weights": "models/none", "policy.kind": path.stem}
+    config = load_config(CONFIGS / "demo.yaml", weights)
+    assert config.policy.max_answer_steps > 500
+    assert config.warmup.lr == 1e-5
+    assert config.warmup.lora == config.align.lora == LoraConfig(rank=16, alpha=32)
+    own = load_config(CONFIGS / "demo.yaml", {**weights, "policy.max_answer_steps": 100, "align.lora": None})
+    assert (own.policy.max_answer_steps, own.align.lora, own.warmup.lr) == (100, None, 1e-5)
+
+
+def test_a_family_is_known_by_what_the_checkpoint_calls_itself(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["MoonshotKimiaForCausalLM"]}')
+    config = load_config(CONFIGS / "demo.yaml", {"policy.weights": str(tmp_path)})
+    assert (config.policy.max_answer_steps, config.bench.audio_top_k) == (600, 10)
+    assert load_config(CONFIGS / "demo.yaml").policy.max_answer_steps == 52
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policy.kind": "my:Policy"}, r"policy.max_answer_steps: 52 steps are for the demo's policy.*moshi"),
+        ({"policy.kind": "kimi", "warmup.lora": None, "warmup.lr": 1.5e-3}, r"warmup.lr is 0.0015, .* more than 0.001 .*1e-05"),
+        ({"policy.kind": "kimi", "align.lora": None, "align.optimizer.lr": 2e-3}, r"align.optimizer.lr is 0.002"),
+        ({"policy.kind": "my:Policy", "policy.max_answer_steps": 9}, r"warmup.lr is 0.0015"),
+    ],
+    ids=["the demo's length", "the demo's warm-up", "GRPO", "the demo's rate by default"],
+)
+def test_what_would_ruin_a_released_model_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(CONFIGS / "demo.yaml", {"policy.weights": "models/none", **changes})
+
+
+def test_the_papers_preset_reads_the_papers_data_once() -> None:
+    """ParaS2S, appendix C: 10k demonstrations, 32 answers to each of 10k prompts, 100k RL prompts."""
+    config = load_config(CONFIGS / "kimi_paper.yaml")
+    omni, align = config.distill.omni, config.align
+    assert omni is not None
+    assert config.warmup.steps == -(-10_000 // config.warmup.batch_size)
+    assert omni.steps * omni.batch_size == 10_000 * config.distill.answers_per_query == 320_000
+    assert align.steps * align.sampling.queries_per_step == 100_000
 
 
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)

@@ -22,7 +22,7 @@ from paras2s.types import Query
 
 if TYPE_CHECKING:
     from paras2s.policy.base import Policy
-    from paras2s.policy.types import Prompt
+    from paras2s.policy.types import Prompt, Sampling
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
 CASCADE, TOPLINE = "cascade", "topline"
@@ -184,15 +184,14 @@ def _prompts_from_clips(policy: Policy, questions: Sequence[SpokenQuestion]) -> 
 class PolicySystem:
     """A policy, sampled by the native engine; every policy gets the same seeds. It reads the sound and its ASR transcript.
 
-    `prompts` makes prompts of questions where they are not to be made from the clips. `max_steps` is by default 4.2 s at 12.5
-    steps a second, the embedded policy's longest answer. `first` is the place of the first question among all, where they are
+    `sampling` None: as its checkpoint says (`Policy.sampling`). `prompts` makes prompts of questions where they are not to be
+    made from the clips. `first` is the place of the first question among all, where they are
     asked in parts: it shifts the seeds.
     """
 
     policy: Policy
-    temperature: float = 1.0
     seed: int = 0
-    max_steps: int = 52
+    sampling: Sampling | None = None
     prompts: Callable[[Policy, Sequence[SpokenQuestion]], list[Prompt]] = _prompts_from_clips
     first: int = 0
 
@@ -203,12 +202,11 @@ class PolicySystem:
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """Samples in batches of questions."""
         from paras2s.audio.text_embedding import embed_sentences
-        from paras2s.policy.types import Sampling
         from paras2s.rollout.engine import NativeEngine, answer_seeds
 
         embed_sentences([question.transcript for question in questions])
         engine = NativeEngine(self.policy)
-        sampling = Sampling(self.temperature, self.temperature, self.max_steps)
+        sampling = self.sampling or self.policy.sampling
         responses: list[list[Response]] = []
         for start in range(0, len(questions), self.BATCH):
             batch = questions[start : start + self.BATCH]

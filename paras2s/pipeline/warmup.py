@@ -10,9 +10,10 @@ import torch
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.errors import DataError
+from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import NEW_POLICY, is_checkpoint, load_policy, policy_class
-from paras2s.run import Run
+from paras2s.run import Run, drop_steps_from
 from paras2s.train.checkpoint import latest_checkpoint
 from paras2s.train.sft import Example, Warmup
 from paras2s.types import Category, Query
@@ -58,7 +59,7 @@ def first_policy(run: Run, dataset: Dataset) -> Policy:
         questions = [query.clip for query in dataset.of_role("demonstration")]
         return policy_class(sizes.kind or NEW_POLICY).create(sizes, dataset, questions, run.config.seed)
     policy = load_policy(sizes.weights, sizes.kind, sizes.device, sizes.torch_dtype, sizes.decoder)
-    if run.config.warmup.lora is not None:
+    if run.config.warmup.lora is not None and run.config.warmup.steps:
         policy.add_lora(run.config.warmup.lora.rank, run.config.warmup.lora.alpha)
     return policy
 
@@ -72,19 +73,28 @@ def run_warmup(run: Run, dataset: Dataset) -> Policy:
     config, seed = run.config.warmup, run.config.seed
     policy = first_policy(run, dataset)
     if config.steps == 0:
-        policy.save(run.sft_dir)
+        _save(run, policy)
         return policy
     with run.stage("warmup"), run.bar("warm-up steps", config.steps) as bar:
         warmup = Warmup(policy, make_examples(policy, dataset, config.demonstration_contrasts), config, seed)
         checkpoints = run.folder / "checkpoints" / "sft"
         found = latest_checkpoint(checkpoints)
         first = warmup.restore(found) if found else 0
+        log = run.folder / "warmup.jsonl"
+        drop_steps_from(log, first)
         for step in range(first, config.steps):
             losses = warmup.step(step)
-            append_jsonl(run.folder / "warmup.jsonl", {"step": step, **losses})
+            append_jsonl(log, {"step": step, **losses})
             bar.at(step + 1, config.steps, f"text {losses['loss_text']:.2f} audio {losses['loss_audio']:.2f}")
             if (step + 1) % CHECKPOINT_EVERY == 0 and step + 1 < config.steps:
                 warmup.save(checkpoints / f"step_{step + 1:06d}", step + 1)
         policy.merge_lora()
-        policy.save(run.sft_dir)
+        policy.narrow_trained()
+        _save(run, policy)
     return policy
+
+
+def _save(run: Run, policy: Policy) -> None:
+    """The settings first: the policy's own description is the sign that it is complete."""
+    write_answer_settings(run.sft_dir, answer_settings_of(run.config))
+    policy.save(run.sft_dir)

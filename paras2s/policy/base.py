@@ -11,6 +11,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,6 +70,8 @@ class Policy(ABC):
     spec: PolicySpec
     model: nn.Module
     frozen: nn.Module | None = None
+    # How it answers where nothing else is said; of a checkpoint, what `policy/answers.py` reads.
+    sampling: Sampling = Sampling()
 
     # -- abstract ------------------------------------------------------------------------------
 
@@ -167,7 +170,7 @@ class Policy(ABC):
 
             transcript = transcribe([question])[0].text
         prompt = self.encode_prompt([Turn("user", transcript, question)])
-        blocks = self.generate([prompt], 1, sampling or Sampling(), [[seed]])[0].blocks
+        blocks = self.generate([prompt], 1, sampling or self.sampling, [[seed]])[0].blocks
         return Answer(self.decode_text(blocks, 0), self.decode_audio(blocks, 0, seed))
 
     def logprobs(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:
@@ -217,23 +220,58 @@ class Policy(ABC):
         return [module for module in self.model.modules() if hasattr(module, "lora_A")]
 
     def add_lora(self, rank: int, alpha: int) -> None:
-        """Put LoRA matrices on every module of `spec.lora_targets` and freeze everything else."""
+        """Put LoRA matrices on every module of `spec.lora_targets` and freeze everything else.
+
+        The matrices are float32 at least (see `widen_trainable`), whatever the weights beneath them are.
+        """
         from peft import LoraConfig, inject_adapter_in_model
 
         # peft freezes what is not an adapter, and matches a pattern against the whole name.
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=self.spec.lora_targets), self.model)
+        self.widen_trainable()
+
+    def widen_trainable(self) -> None:
+        """Make float32 what learns and is half precision: adapters where there are any, else the full model.
+
+        bfloat16 keeps 8 bits, so an update of less than 1/512 of a weight would be rounded away.
+        """
+        learning = self.trainable() if self.adapters else self._tensors()
+        for name, value in learning.items():
+            if value.dtype in (torch.bfloat16, torch.float16):
+                self._stored_dtypes[name] = value.dtype
+                value.data = value.data.float()
+
+    def narrow_trained(self) -> None:
+        """Undo `widen_trainable`: what is written has the precision it was read in."""
+        for name, value in self._tensors().items():
+            value.data = value.data.to(self._stored_dtypes.get(name, value.dtype))
+        self._stored_dtypes.clear()
+
+    @cached_property
+    def _stored_dtypes(self) -> dict[str, torch.dtype]:
+        """Precision before `widen_trainable` of the tensors that it changed."""
+        return {}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers, also those that no checkpoint holds."""
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
     def merge_lora(self) -> None:
         """Fold the LoRA matrices into the weights and restore the original parameter names."""
-        for name, module in list(self.model.named_modules()):
-            if hasattr(module, "lora_A"):
-                module.merge()
-                parent, _, child = name.rpartition(".")
-                setattr(self.model.get_submodule(parent), child, module.get_base_layer())
+        for layer in self.take_off_adapters().values():
+            layer.merge()
+
+    def take_off_adapters(self) -> dict[str, Any]:
+        """Leave the layers beneath the adapters alone in the model, unchanged; returns the adapters by their layers' names."""
+        found = {name: module for name, module in self.model.named_modules() if hasattr(module, "lora_A")}
+        for name, module in found.items():
+            parent, _, child = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), child, module.get_base_layer())
         # peft leaves its settings behind, and would take the next adapters for a second set.
         if hasattr(self.model, "peft_config"):
             del self.model.peft_config
         self.model.requires_grad_(True)
+        return found
 
     def refuse_adapters(self) -> None:
         """Check before `save`: a checkpoint holds the original parameter names.

@@ -410,10 +410,11 @@ class QwenOmniPolicy(Policy):
             part.gradient_checkpointing_enable({"use_reentrant": False})
         self.model.gradient_checkpointing = True
 
-    def merge_lora(self) -> None:
-        """Merge adapters into the weights; the towers stay frozen."""
-        super().merge_lora()
+    def take_off_adapters(self) -> dict[str, Any]:
+        """Leave the layers beneath the adapters alone in the model; the towers stay frozen."""
+        found = super().take_off_adapters()
         self._freeze_towers()
+        return found
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
         """The chat template's text, each clip as the audio tower's output; without a system turn, the makers'.

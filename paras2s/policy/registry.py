@@ -7,7 +7,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paras2s.configs.schema.families import ARCHITECTURES
 from paras2s.errors import PolicyError
+from paras2s.policy.answers import read_answer_settings
 from paras2s.utils.io import read_json
 
 if TYPE_CHECKING:
@@ -23,18 +25,6 @@ POLICIES = {
     "step_audio2": "paras2s.policy.interleaved.step_audio2:StepAudio2Policy",
     "moshi": "paras2s.policy.moshi:MoshiPolicy",
     "qwen_omni": "paras2s.policy.qwen_omni:QwenOmniPolicy",
-}
-# What a checkpoint calls itself -> which of them reads it.
-ARCHITECTURES = {
-    "DualStreamLM": "embedded",
-    "Moshi": "moshi",
-    "MoonshotKimiaForCausalLM": "kimi",
-    "ChatGLMModel": "glm4_voice",
-    "ChatGLMForConditionalGeneration": "glm4_voice",
-    "StepAudio2ForCausalLM": "step_audio2",
-    "MoshiForConditionalGeneration": "moshi",
-    "Qwen2_5OmniModel": "qwen_omni",
-    "Qwen2_5OmniForConditionalGeneration": "qwen_omni",
 }
 GROUP = "paras2s.policies"
 # The kind that a run without released weights trains from nothing.
@@ -91,12 +81,18 @@ def load_policy(
     dtype: torch.dtype | None = None,
     decoder: str | None = None,
 ) -> Policy:
-    """A policy from its checkpoint; `kind` None: what the checkpoint calls itself; `device` "auto": a GPU if there is one."""
+    """A policy from its checkpoint; `kind` None: what the checkpoint calls itself; `device` "auto": a GPU if there is one.
+
+    It answers as the checkpoint says (see `answers.py`), and with its decoder where none is given.
+    """
     if device == "auto":
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    policy = policy_class(kind or kind_of(folder)).load(folder, device, dtype)
+    kind = kind or kind_of(folder)
+    policy = policy_class(kind).load(folder, device, dtype)
+    if (settings := read_answer_settings(folder, kind)) is not None:
+        policy.sampling, decoder = settings.sampling, decoder or settings.decoder
     if decoder is not None:
         if not hasattr(policy, "decoder"):
             raise PolicyError(f"policy.decoder: {type(policy).__name__} has a decoder of its own; leave it out")

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
@@ -75,16 +77,54 @@ class Engine(Protocol):
         """One rollout a query; `with_waves` False leaves the waveforms empty, for rewards that read codes."""
 
 
+class MergedAdapters:
+    """The adapters of a policy that only samples: kept apart, and folded into its weights whenever they change.
+
+    A step then costs as much as without adapters. The weights beneath stay on the host, since taking a product off weights
+    in half precision does not give them back. There a product far smaller than its weight is rounded away: `parity_*` in a
+    run's metrics says by how much sampler and learner differ.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._layers = policy.take_off_adapters()
+        self._beneath = {name: layer.get_base_layer().weight.detach().cpu().clone() for name, layer in self._layers.items()}
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The matrices, under the names that the learner sends."""
+        return {
+            f"{name}.{inner}": value
+            for name, layer in self._layers.items()
+            for inner, value in layer.named_parameters()
+            if inner.startswith("lora_")
+        }
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Set each layer's weight to the one beneath plus the product of its matrices; added up in float32 at least."""
+        for name, layer in self._layers.items():
+            weight = layer.get_base_layer().weight
+            added = sum(layer.get_delta_weight(adapter) for adapter in layer.active_adapters)
+            weight.copy_(self._beneath[name].to(weight.device) + added)
+
+
 class NativeEngine:
     """Samples with the policy's own batched sampler. `version` is -1 until weights come."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.version = -1
+        self._adapters: MergedAdapters | None = None
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
-        """Fill the policy's weights."""
-        fill(self.policy.trainable(), weights, "the learner's weights")
+        """Fill the policy's weights; adapters are folded into them (see `MergedAdapters`)."""
+        if self._adapters is None and self.policy.adapters:
+            self._adapters = MergedAdapters(self.policy)
+        if self._adapters is None:
+            fill(self.policy.trainable(), weights, "the learner's weights")
+        else:
+            fill(self._adapters.tensors, weights, "the learner's weights")
+            self._adapters.fold()
         self.version = version
 
     def generate(

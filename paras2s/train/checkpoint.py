@@ -14,7 +14,10 @@ from paras2s.utils.io import read_json, write_bytes, write_json
 
 
 def save_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
-    """Write a checkpoint; `trainer.json` comes last, as the sign that it is complete. With LoRA it holds the adapters alone."""
+    """Write a checkpoint; `trainer.json` comes last, as the sign that it is complete. With LoRA it holds the adapters alone.
+
+    What no gradient has reached yet has no state in the optimiser: all of it, before the first update.
+    """
     from safetensors.torch import save
 
     trained = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
@@ -45,9 +48,10 @@ def restore_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimi
         index, key = name.split(".", 1)
         states.setdefault(int(index), {})[key] = value
     groups = optimiser.state_dict()["param_groups"]
-    counted = sum(len(group["params"]) for group in groups)
-    if len(states) != counted:
-        raise PolicyError(f"{path}: holds {len(states)} tensors, this policy trains {counted}; start anew")
+    learning = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    for number, state in states.items():
+        if number >= len(learning) or state["exp_avg"].shape != learning[number].shape:
+            raise PolicyError(f"{path}: is of another policy: its tensor {number} fits none of the {len(learning)}; start anew")
     optimiser.load_state_dict({"state": states, "param_groups": groups})
     torch.set_rng_state(rng)
     return int(position["next_step"])

@@ -46,12 +46,6 @@ class Sharded(Devices):
 
     def spread(self, policy: Policy) -> None:
         """Shard the layers that the spec names and the rest; adapters and the frozen copy must be there already."""
-        for name, parameter in policy.trainable().items():
-            if "lora_" in name and parameter.dtype in (torch.bfloat16, torch.float16):
-                # On a half-precision base peft makes half-precision adapters, whose updates would be rounded away.
-                parameter.data = parameter.data.float()
-        if not policy.adapters:
-            policy.model.to(torch.float64 if next(policy.model.parameters()).dtype == torch.float64 else torch.float32)
         self._parts = self._shard(policy.model, policy.spec.sharded)
         self._reference_parts = self._parts
         if policy.frozen is not None:

@@ -55,11 +55,11 @@ class Learner:
             policy.add_lora(config.lora.rank, config.lora.alpha)
         else:
             policy.freeze_reference()
-        # Sharded weights are float32; rollout workers get them in the precision they were loaded in.
+        # What learns is float32; rollout workers get it in the precision they hold it in.
         self._dtypes = {name: value.dtype for name, value in policy.trainable().items()}
+        policy.widen_trainable()
         self.devices.spread(policy)
-        temperature = config.sampling.temperature
-        self.sampling = Sampling(temperature, temperature, max_steps)
+        self.sampling = Sampling(*config.sampling.temperatures, max_steps)
         trainable = policy.trainable()
         in_adaptor = re.compile(policy.spec.adaptor_parameters)
         adaptor = [p for name, p in trainable.items() if in_adaptor.fullmatch(name)]

@@ -62,6 +62,7 @@ class Warmup:
         self.policy, self.examples, self.config, self.seed = policy, examples, config, seed
         if config.gradient_checkpointing:
             policy.enable_gradient_checkpointing()
+        policy.widen_trainable()
         # Adapters alone, where there are any: frozen weights have no optimiser state.
         learning = policy.trainable().values()
         decayed, plain = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]

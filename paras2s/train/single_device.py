@@ -63,6 +63,7 @@ class Devices:
     def export(self, folder: Path, policy: Policy, reopen: Callable[[], Policy]) -> None:
         """Write the policy itself, adapters merged; `reopen` loads the one that training began with."""
         policy.merge_lora()
+        policy.narrow_trained()
         policy.save(folder)
 
     def close(self) -> None:

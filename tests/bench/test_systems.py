@@ -6,6 +6,7 @@ Not covered: endpoints, policies and baselines, which tests/integration/test_ben
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from paras2s.audio.clip import Clip, make_clip, write_clip
 from paras2s.bench.results import require_new
 from paras2s.bench.systems import FolderSystem, PolicySystem, Response, SpokenQuestion, open_system
 from paras2s.errors import ConfigError, StorageError
+from paras2s.policy.types import Sampling
 from paras2s.types import Rollout
 
 QUESTIONS = [SpokenQuestion(name, Path(f"{name}.wav"), "words") for name in ("a", "b")]
@@ -52,17 +54,19 @@ def test_a_policy_that_ends_at_once_gives_an_empty_clip_and_the_reason(monkeypat
             pass
 
         def generate(self, ids: list[str], prompts: list[str], count: int, sampling: object, seeds: list[list[int]]) -> list:
-            seen.append((ids, prompts, seeds))
+            seen.append((ids, prompts, seeds, sampling))
             waves = tuple(np.zeros(n, dtype=np.float32) for n in (0, 10))
             return [Rollout(one, 0, (), (), (), ("", "hi"), (), waves, 8000, "") for one in ids]
 
     monkeypatch.setattr("paras2s.rollout.engine.NativeEngine", Engine)
     monkeypatch.setattr("paras2s.audio.text_embedding.embed_sentences", lambda texts: None)
-    system = PolicySystem(None, seed=3, prompts=lambda policy, questions: [one.id for one in questions])  # type: ignore[arg-type]
+    policy = SimpleNamespace(sampling=Sampling(1.0, 0.8, 600, text_top_k=1))
+    system = PolicySystem(policy, seed=3, prompts=lambda policy, questions: [one.id for one in questions])  # type: ignore[arg-type]
     rows = system.answer(QUESTIONS, 2, nothing)
     assert [one.missing for one in rows[0]] == ["the policy ended its answer before it began", None]
     assert rows[0][0].clip is not None
     assert (seen[0][0], seen[0][1], len(seen[0][2])) == (["a", "b"], ["a", "b"], 2)
+    assert seen[0][3] is policy.sampling
 
 
 def test_verdicts_of_another_judge_are_not_replaced() -> None:

@@ -25,6 +25,7 @@ from paras2s.data_gen.dataset import TableWriter, load_dataset
 from paras2s.policy.kimi.policy import KimiPolicy
 from paras2s.policy.moshi import MoshiPolicy
 from paras2s.policy.registry import load_policy
+from paras2s.policy.types import Sampling
 from paras2s.policy.weights import shard_files
 from paras2s.types import Query
 from paras2s.utils.io import read_jsonl
@@ -106,6 +107,12 @@ def test_a_killed_alignment_goes_on_to_the_same_policy(kimi: Path, tmp_path: Pat
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_its_checkpoints_answer_as_their_run_said_and_the_released_one_as_its_family(kimi: Path) -> None:
+    released, aligned = (load_policy(kimi / name, device="cpu").sampling for name in ("released", "run/aligned"))
+    assert released == Sampling(1.0, 0.8, 600, text_top_k=1, audio_top_k=10)
+    assert aligned == Sampling(1.0, 0.8, 6, text_top_k=1, audio_top_k=10)
+
+
 def test_it_is_benched_and_checked_as_any_system(kimi: Path) -> None:
     done = invoke("check-policy", "kimi", "--weights", kimi / "run/aligned", "--device", "cpu", "--json", "--steps", 4)
     assert json.loads(done.stdout)["failed"] == 0
@@ -116,7 +123,8 @@ def test_a_policy_without_demonstrations_is_aligned_as_it_is(tiny_run: Path, tmp
     moshi = tiny_moshi()
     moshi.model.float()
     moshi.save(tmp_path / "released")
-    asynchronous = ALIGN | {"lora": None, "max_staleness": 1, "tis_cap": 2.0, "max_logprob_gap": 0.5, "steps": 3}
+    rates = {"lora": None, "lr": 1e-3, "adaptor_lr": 1e-3}
+    asynchronous = ALIGN | rates | {"max_staleness": 1, "tis_cap": 2.0, "max_logprob_gap": 0.5, "steps": 3}
     config = config_of(tmp_path, tiny_run / "run/data", tmp_path / "released", warmup={"steps": 0}, align=asynchronous)
     invoke("warmup", config)
     invoke("align", config)

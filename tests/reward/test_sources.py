@@ -18,12 +18,12 @@ from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.reward_model.model import EncodedQuestion
+from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.reward.reward_model.omni import OmniScore
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup, combine
 from paras2s.reward.sources.llm import LLMSource
-from paras2s.reward.sources.local import LengthSource, QualitySource, RubricSource, WordErrorSource
+from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource, Result, bradley_terry, swiss_round, win_rates
 from paras2s.types import Absent, Blueprint, Measured, Reward, Unscored
@@ -114,6 +114,20 @@ def test_word_errors_compare_the_voice_with_the_text_stream():
         .score([group(answer(text="...", transcript="x"))])[0][0]
         .reason.startswith("the text stream holds no word")
     )
+
+
+def test_the_distilled_model_scores_no_clip_that_it_would_cut():
+    sizes = RewardModelConfig(
+        codebook_sizes=(2, 2, 2), code_dim=6, feature_dim=4, styles=("sad", "happy"), hidden_size=16, layers=1
+    )
+    source = ModelSource(RewardModel(sizes, np.eye(6)))
+    read, cut, silent = source.score([group(answer(160), answer(161), answer(0))])[0]
+    assert 1 < read < 5
+    assert cut == Unscored("reward_model", "the answer has 161 steps, and this model reads 160")
+    assert silent == 1.0
+    spoken = EncodedQuestion(np.zeros((200, 3), dtype=np.int64), np.zeros((200, 4), dtype=np.float32))
+    long = source.score([group(answer(10), question=RewardQuestion("q", spoken, "hello there", "sad"))])[0]
+    assert long == [Unscored("reward_model", "the question has 200 steps, and this model reads 160")]
 
 
 def test_quality_is_dnsmos_or_says_why_there_is_none():

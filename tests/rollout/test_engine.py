@@ -14,6 +14,7 @@ import torch
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt, small_rollouts
 
 from paras2s.errors import PolicyError
+from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Sampling
 from paras2s.policy.weights import fill, to_arrays
 from paras2s.rollout.engine import NativeEngine, answer_seeds
@@ -129,3 +130,50 @@ def test_an_answer_depends_on_its_own_seed_alone() -> None:
     alone = NativeEngine(policy).generate(["q"], [prompt], 1, Sampling(max_steps=6), [[6]])[0]
     np.testing.assert_array_equal(many.codes[1], alone.codes[0])
     assert many.texts[1] == alone.texts[0]
+
+
+# -- adapters -----------------------------------------------------------------------------------------------------------
+
+
+def with_adapters(dtype: torch.dtype = torch.float64) -> EmbeddedPolicy:
+    policy = small_policy(small_model(small_config()).to(dtype))
+    torch.manual_seed(0)
+    policy.add_lora(2, 4)
+    return policy
+
+
+def other_adapters(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: 0.1 * rng.normal(size=tuple(value.shape)) for name, value in with_adapters().trainable().items()}
+
+
+def test_a_sampler_folds_adapters_into_its_weights_each_time_anew() -> None:
+    prompts = [small_prompt(small_config(), 1, 4, seed) for seed in range(2)]
+    sampling, seeds = Sampling(1.0, 1.0, STEPS), answer_seeds(5, 0, range(2), GROUP)
+    engine = NativeEngine(with_adapters())
+    for version, seed in enumerate((1, 2, 1)):
+        engine.set_weights(other_adapters(seed), version)
+        assert not engine.policy.adapters
+        found = engine.generate(["a", "b"], prompts, GROUP, sampling, seeds)
+        # Unmerged, as the learner computes them.
+        apart = with_adapters()
+        fill(apart.trainable(), other_adapters(seed), "test")
+        logp = apart.logprobs(prompts, [one.blocks for one in found], sampling)[0].detach().numpy()
+        for row, rollout in enumerate(found):
+            block = rollout.blocks[0]
+            there = logp[row * GROUP : (row + 1) * GROUP, : block.tokens.shape[1]]
+            np.testing.assert_allclose(np.where(block.sampled, there, 0), block.behaviour_logp, atol=1e-9)
+
+
+def test_half_precision_weights_are_not_worn_by_folding() -> None:
+    """After adapters of 0 the weights are those of the start, to the bit, however often others came before."""
+    start = {name: value.clone() for name, value in with_adapters(torch.bfloat16).model.state_dict().items()}
+    engine = NativeEngine(with_adapters(torch.bfloat16))
+    for version in range(3):
+        engine.set_weights({name: value.astype(np.float32) for name, value in other_adapters(version).items()}, version)
+    folded = engine.policy.model.state_dict()
+    assert not torch.equal(folded["model.layers.0.mlp.up_proj.weight"], start["model.layers.0.mlp.up_proj.base_layer.weight"])
+    engine.set_weights({name: np.zeros(value.shape, np.float32) for name, value in other_adapters(0).items()}, 3)
+    for name, value in engine.policy.model.state_dict().items():
+        layer, _, kind = name.rpartition(".")
+        assert torch.equal(value, start[name] if name in start else start[f"{layer}.base_layer.{kind}"])

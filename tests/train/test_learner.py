@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny.dual_stream import small_config, small_model, small_policy, small_rollouts
 from tiny.learner import GROUP, STEPS, make_prompts, reward, rewards_of
 from tiny.settings import align_config
 
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
-from paras2s.policy.types import Prompt
+from paras2s.policy.types import Prompt, Sampling
+from paras2s.rollout.engine import decoded
 from paras2s.train.batching import parity, select_answers, token_batch, top_groups_by_reward_std
 from paras2s.train.learner import Learner, schedule
-from paras2s.types import AUDIO, TEXT, Block, Rollout, Unscored
+from paras2s.types import AUDIO, TEXT, Block, Reward, Rollout, Unscored
 
 SILENT = Unscored("rubric", "no transcript")
 
@@ -65,6 +67,33 @@ def test_a_resumed_learner_ends_with_the_weights_of_an_uninterrupted_one(tmp_pat
     assert [row["step"] for row in log] == list(range(6))
     assert_same_weights(complete, second)
     assert_same_weights(complete, first, same=False)
+
+
+def test_a_checkpoint_from_before_any_update_is_restored(tmp_path: Path) -> None:
+    """Of a step that had too few scored answers to learn from: the optimiser has no state yet."""
+    prompts = make_prompts()
+    complete, first, second = (make_learner(max_unscored_share=1.0) for _ in range(3))
+    for learner in (complete, first):
+        rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+        lone: list[list[Reward | Unscored]] = [[SILENT] * (GROUP - 1) + [reward(3.0)] for _ in rollouts]
+        assert "loss" not in learner.step(prompts, rollouts, lone)
+    first.save(tmp_path)
+    second.restore(tmp_path)
+    assert second.next_step == 1
+    assert advance(second, prompts, 2) == advance(complete, prompts, 2)
+    assert_same_weights(complete, second)
+
+
+def test_the_optimiser_of_another_policy_is_refused(tmp_path: Path) -> None:
+    prompts = make_prompts()
+    first = make_learner()
+    advance(first, prompts, 1)
+    first.save(tmp_path)
+    held = load_file(tmp_path / "optimiser.safetensors")
+    held["0.exp_avg"] = held["0.exp_avg"][:1].clone()
+    save_file(held, tmp_path / "optimiser.safetensors")
+    with pytest.raises(PolicyError, match=r"optimiser.safetensors: is of another policy: its tensor 0"):
+        make_learner().restore(tmp_path)
 
 
 def test_restoring_keeps_the_reference(tmp_path: Path) -> None:
@@ -411,3 +440,39 @@ def test_with_a_tis_cap_stale_answers_weigh_their_ratio() -> None:
     assert found["loss"] == pytest.approx(1.5 * expected["loss"], abs=1e-12)
     assert found["grad_norm"] == pytest.approx(1.5 * expected["grad_norm"], rel=1e-9)
     assert found["clipped_share"] == 0
+
+
+@pytest.mark.parametrize("lora", [True, False], ids=["adapters", "all weights"])
+def test_on_a_half_precision_model_what_learns_is_float32(tmp_path: Path, lora: bool) -> None:
+    """At 1e-5, where bfloat16 would round nearly every update away; files and the sampler's weights stay as they were."""
+    settings = {"lora": {"rank": 2, "alpha": 4}} if lora else {}
+    learner = make_learner(torch.bfloat16, lr=1e-5, adaptor_lr=1e-5, warmup_steps=1, max_logprob_gap=99.0, **settings)
+    for name, parameter in learner.policy.trainable().items():
+        parameter.data += 0.1 if "lora_B" in name else 0.0
+    before = {name: value.detach().clone() for name, value in learner.policy.trainable().items()}
+    prompts = make_prompts(2)
+    for _ in range(4):
+        rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, learner.next_step)
+        learner.step(prompts, rollouts, rewards_of(rollouts))
+    after = learner.policy.trainable()
+    assert {value.dtype for value in after.values()} == {torch.float32}
+    weights = [name for name in after if ("lora_A" in name if lora else "layers" in name and "proj.weight" in name)]
+    moved, numbers = sum(int((after[n] != before[n]).sum()) for n in weights), sum(after[n].numel() for n in weights)
+    assert numbers > 1000
+    assert moved > 0.98 * numbers
+    # int16 is how bfloat16 travels.
+    assert {value.dtype for value in learner.weights().values()} == {np.dtype(np.float32 if lora else np.int16)}
+    learner.export(tmp_path)
+    loaded = EmbeddedPolicy.load(tmp_path, codec=learner.policy.codec)
+    assert {value.dtype for value in learner.policy.model.state_dict().values()} == {torch.bfloat16}
+    assert loaded.model.state_dict().keys() == learner.policy.model.state_dict().keys()
+
+
+def test_each_stream_learns_at_the_temperature_it_was_sampled_at() -> None:
+    learner = make_learner(temperature=0.7, audio_temperature=1.3)
+    assert learner.sampling == Sampling(0.7, 1.3, STEPS)
+    assert make_learner(temperature=0.7).sampling == Sampling(0.7, 0.7, STEPS)
+    prompts = make_prompts(2)
+    generations = learner.policy.generate(prompts, GROUP, learner.sampling, [[1, 2, 3, 4], [5, 6, 7, 8]])
+    rollouts = [decoded(learner.policy, f"q{number}", 0, one, with_waves=False) for number, one in enumerate(generations)]
+    assert learner.step(prompts, rollouts, rewards_of(rollouts))["parity_audio_max"] < 1e-9

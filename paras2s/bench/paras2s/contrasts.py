@@ -22,6 +22,7 @@ from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import CASCADE, TOPLINE, PolicySystem, SpokenQuestion, System
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
+from paras2s.policy.answers import answer_settings_of
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import Prompt
@@ -43,7 +44,7 @@ def policy_system(run: Run, dataset: Dataset, policy: Policy) -> PolicySystem:
     def prompts(policy: Policy, questions: Sequence[SpokenQuestion]) -> list[Prompt]:
         return prepare_prompts(policy, dataset, [queries[question.id] for question in questions])
 
-    return PolicySystem(policy, run.config.bench.temperature, run.config.seed, run.config.policy.max_answer_steps, prompts)
+    return PolicySystem(policy, run.config.seed, answer_settings_of(run.config).sampling, prompts)
 
 
 def open_runner(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut) -> Runner:

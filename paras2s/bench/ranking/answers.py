@@ -31,6 +31,8 @@ from paras2s.clients.audio_chat import LONG_ANSWER_S, RATE_HZ, chat_usd
 from paras2s.clients.endpoint import load_prices
 from paras2s.configs.schema.endpoints import load_audio_chat
 from paras2s.errors import AudioError, ConfigError, DataError
+from paras2s.policy.answers import read_answer_settings
+from paras2s.policy.registry import kind_of
 from paras2s.reward.judges.base import MAX_CLIP_S
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json
@@ -137,7 +139,10 @@ class AnswerSource:
 
     def _longest_s(self) -> float:
         spoken = self._is_endpoint() or self.spec in BASELINES
-        return LONG_ANSWER_S if spoken else PolicySystem.max_steps / FEWEST_STEPS_PER_S
+        if spoken:
+            return LONG_ANSWER_S
+        settings = read_answer_settings(Path(self.spec), kind_of(Path(self.spec)))
+        return LONG_ANSWER_S if settings is None else settings.sampling.max_steps / FEWEST_STEPS_PER_S
 
     def _most_usd(self, instructions: Sequence[Path]) -> float | None:
         if not instructions or not (self._is_endpoint() or self.spec in BASELINES):

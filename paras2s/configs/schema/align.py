@@ -32,9 +32,15 @@ class SamplingConfig(Section):
 
     queries_per_step: int = Field(32, ge=1, description="B: queries sampled and rewarded in a step")
     group_size: int = Field(8, ge=2, description="G: answers to each query")
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0, description="of both streams, or of the text stream alone")
+    audio_temperature: float | None = Field(None, gt=0, description="None: as `temperature`")
     engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies; see `make vllm-env`")
     engine_python: Path | None = Field(None, description="vLLM's own interpreter; None: .venv-vllm/bin/python")
+
+    @property
+    def temperatures(self) -> tuple[float, float]:
+        """The temperatures of text and audio."""
+        return self.temperature, self.temperature if self.audio_temperature is None else self.audio_temperature
 
 
 class ObjectiveConfig(Section):

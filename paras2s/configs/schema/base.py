@@ -69,9 +69,17 @@ def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    values = read_values(path)
+    return parse_config(with_overrides(read_values(path), overrides), str(path), kind)
+
+
+def with_overrides(values: Any, overrides: dict[str, Any] | None) -> Any:
+    """Settings with dotted overrides laid over them; what is no mapping is left to `parse_config`.
+
+    Raises:
+        ConfigError: an override of a key within a value.
+    """
     if not isinstance(values, dict):
-        return parse_config(values, str(path), kind)
+        return values
     for dotted, value in (overrides or {}).items():
         *parents, key = dotted.split(".")
         place = values
@@ -80,7 +88,7 @@ def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config
             if not isinstance(place, dict):
                 raise ConfigError(f"{dotted}: '{parent}' is a value, not a section")
         place[key] = value
-    return parse_config(values, str(path), kind)
+    return values
 
 
 def shipped_presets(kind: str = "") -> list[str]:

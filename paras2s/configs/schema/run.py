@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig
-from paras2s.configs.schema.base import Section, load_section
+from paras2s.configs.schema.base import Section, parse_config, read_values, with_overrides
+from paras2s.configs.schema.families import with_family
+
+# Learning rate of all weights of a released model; ParaS2S's highest is 5e-4.
+MAX_FULL_LR = 1e-3
 
 
 class DataConfig(Section):
@@ -106,10 +110,13 @@ class DistillConfig(Section):
 
 
 class BenchConfig(Section):
-    """The benchmark: how often each held-out query is asked, and at which temperature."""
+    """The benchmark: how often each held-out query is asked, and how the policies sample, by stream."""
 
     answers_per_query: int = Field(2, ge=1)
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0, description="of both streams, or of the text stream alone")
+    audio_temperature: float | None = Field(None, gt=0, description="None: as `temperature`")
+    text_top_k: int | None = Field(None, ge=1, description="1: greedy; None: all")
+    audio_top_k: int | None = Field(None, ge=1, description="None: all")
 
 
 class RewardSourceConfig(Section):
@@ -156,11 +163,29 @@ class RunConfig(Section):
     align: AlignConfig = AlignConfig()
     bench: BenchConfig = BenchConfig()
 
+    @model_validator(mode="after")
+    def _released_weights_are_not_burnt(self) -> RunConfig:
+        if self.policy.weights is None:
+            return self
+        rates = {"align.optimizer.lr": (self.align.optimizer.lr, self.align.lora, "align.lora")}
+        if self.warmup.steps:
+            rates["warmup.lr"] = (self.warmup.lr, self.warmup.lora, "warmup.lora")
+        for key, (rate, lora, adapters) in rates.items():
+            if lora is None and rate > MAX_FULL_LR:
+                raise ValueError(
+                    f"{key} is {rate:g}, and all weights of a released model learn; more than {MAX_FULL_LR:g} destroys them, "
+                    f"ParaS2S warms up at 1e-05: lower it, or set {adapters}: {{rank: 16, alpha: 32}}"
+                )
+        return self
+
 
 def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfig:
     """A run's settings, from YAML with dotted overrides (`align.steps`: 3) laid over it.
 
+    A released model's family gives what is not set (`configs/policies/`).
+
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    return load_section(path, overrides, RunConfig)
+    values = with_overrides(read_values(path), overrides)
+    return parse_config(with_family(values, str(path)) if isinstance(values, dict) else values, str(path), RunConfig)

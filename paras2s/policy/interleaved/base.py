@@ -398,8 +398,9 @@ class InterleavedPolicy(StreamPolicy):
             return getattr(module, kind).detach()
         value: Tensor = getattr(module.get_base_layer(), kind).detach()
         if kind == "weight":
-            for adapter in module.active_adapters:
-                value = value + module.get_delta_weight(adapter).detach()
+            # Adapters are float32 also where the weights are not, and are added up in it.
+            added = sum(module.get_delta_weight(adapter).detach() for adapter in module.active_adapters)
+            value = (value + added).to(value.dtype)
         return value
 
     def _hf_sizes(self) -> dict[str, Any]:
