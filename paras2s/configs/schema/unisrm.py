@@ -14,7 +14,10 @@ class ThinkerConfig(Section):
     """The Qwen2.5-Omni thinker and what it reads. The paper does not say whether it trains adapters or all weights."""
 
     model: str = Field("Qwen/Qwen2.5-Omni-7B", description="folder or hub name")
-    lora_rank: int | None = Field(None, ge=1, description="of adapters on the language model; null trains all of its weights")
+    trains: Literal["adapters", "language_model", "all"] = Field(
+        "language_model", description="LoRA, or all weights of the language model, or its audio tower's as well"
+    )
+    lora_rank: int = Field(16, ge=1)
     lora_alpha: int = Field(32, ge=1)
     max_audio_s: float = Field(300.0, gt=0, description="of a clip; the thinker's own features end at 300 s")
     too_long: Literal["refuse", "cut"] = Field("refuse", description="a longer clip is an error, or cut with a warning")
