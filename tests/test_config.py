@@ -30,6 +30,7 @@ from paras2s.configs.schema.curation import load_curation
 from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import OmniConfig, RunConfig, load_config
+from paras2s.configs.schema.unisrm import load_unisrm_config
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_config
 from paras2s.errors import ConfigError
@@ -49,6 +50,7 @@ PAPER = sorted(CONFIGS.glob("paper/*.yaml"))
 DATA = sorted(CONFIGS.glob("data/*.yaml"))
 CLUSTERS = sorted((CONFIGS / "clusters").glob("*.yaml"))
 FAMILIES = sorted((CONFIGS / "policies").glob("*.yaml"))
+UNISRM = sorted(CONFIGS.glob("unisrm/*.yaml"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -63,8 +65,14 @@ def test_there_are_shipped_configs() -> None:
     assert {"trace", "trace_paper", "transcript", "audio"} <= {path.stem for path in JUDGES}
     assert {"fig2a", "fig3a", "fig3b", "fig3c", "reward_sources"} <= {path.stem for path in PAPER}
     assert {"local", "paper"} <= {path.stem for path in DATA}
-    found = (SHIPPED, JUDGES, PAPER, DATA, CLUSTERS, FAMILIES)
-    assert sum(map(len, found)) == len(list(CONFIGS.rglob("*.yaml")))
+    assert {"paper", "without_grpo", "without_rcr", "no_reasoning"} <= {path.stem for path in UNISRM}
+    known = (*SHIPPED, *JUDGES, *PAPER, *DATA, *CLUSTERS, *FAMILIES, *UNISRM)
+    assert sorted(known) == sorted(CONFIGS.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", UNISRM, ids=lambda path: path.stem)
+def test_a_shipped_unisrm_parses(path: Path) -> None:
+    assert load_unisrm_config(path.stem).name == path.stem
 
 
 @pytest.mark.parametrize("path", DATA, ids=lambda path: path.stem)

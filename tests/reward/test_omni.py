@@ -18,6 +18,7 @@ from paras2s.reward.reward_model.omni import (
     OmniRewardModel,
     SpokenPair,
     audio_tokens,
+    mel_features,
     prompt_text,
     read_adapter_config,
 )
@@ -109,7 +110,7 @@ def test_placeholders_and_what_the_audio_tower_makes_agree(tokenizer):
 def test_features_are_those_of_the_full_length_to_rounding(tokenizer):
     model = model_for(tokenizer)
     clips = [noise(n, 1.0).samples[:samples] for n, samples in enumerate((16_000, 12_345, 1_600))]
-    features, mask = model._mel(clips)
+    features, mask = mel_features(model.features, clips)
     exact = model.features(clips, sampling_rate=16_000, padding="max_length", return_attention_mask=True, return_tensors="pt")
     assert mask.sum(-1).tolist() == exact["attention_mask"].sum(-1).tolist()
     for row, count in enumerate(mask.sum(-1).tolist()):

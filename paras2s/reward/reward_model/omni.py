@@ -2,7 +2,7 @@
 
 Trained by cross entropy on that digit with LoRA on the language model; the score is the expected value over the five
 digits. The talker is never loaded. Left out of the paper: nothing of the method; several GPUs.
-Alphabet: N pairs, L tokens, A audio frames of 10 ms.
+Alphabet: N pairs (or clips), L tokens, A audio frames of 10 ms.
 """
 
 from __future__ import annotations
@@ -56,6 +56,27 @@ def audio_tokens(samples: int) -> int:
     return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
 
+def mel_extractor() -> Any:
+    """Returns the thinker's own extractor of mel features."""
+    from transformers import WhisperFeatureExtractor
+
+    made: Any = WhisperFeatureExtractor(feature_size=128, n_fft=400, hop_length=HOP, chunk_length=300)  # type: ignore[no-untyped-call]
+    return made
+
+
+def mel_features(extractor: Any, clips: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Mel features [N, 128, A] of N clips and their mask [N, A]: those of padding to 300 s, in less time.
+
+    Zeros behind each clip keep the last frames from mirroring its end, which they would where nothing follows.
+    """
+    frames = [-(-len(clip) // HOP) for clip in clips]
+    size = (max(frames) + 3) * HOP
+    padded = [np.pad(clip, (0, size - len(clip))) for clip in clips]
+    made = extractor(padded, sampling_rate=RATE_HZ, padding="longest", truncation=False, return_tensors="pt")
+    mask = torch.tensor([[1] * count + [0] * (max(frames) - count) for count in frames])
+    return made["input_features"][..., : max(frames)], mask
+
+
 def prompt_text(template: str, clip_samples: dict[str, int]) -> str:
     """Returns the full chat prompt, each placeholder of the template replaced by as many audio tokens as its clip has."""
 
@@ -84,11 +105,8 @@ class OmniRewardModel:
     name = "omni"
 
     def __init__(self, thinker: Any, tokenizer: Any, config: OmniConfig) -> None:
-        from transformers import WhisperFeatureExtractor
-
         self.thinker, self.tokenizer, self.config = thinker, tokenizer, config
-        made: Any = WhisperFeatureExtractor(feature_size=128, n_fft=400, hop_length=HOP, chunk_length=300)  # type: ignore[no-untyped-call]
-        self.features = made
+        self.features = mel_extractor()
         self.template = read_prompt("omni", config.prompts)
         self.order = [found.group(1) for found in PLACEHOLDER.finditer(self.template)]
         if sorted(self.order) != ["answer", "question"]:
@@ -146,7 +164,7 @@ class OmniRewardModel:
         ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         longest = max(map(len, ids))
         pad = self.tokenizer.pad_token_id or 0
-        features, mask = self._mel(clips)
+        features, mask = mel_features(self.features, clips)
         inputs = {
             "input_ids": torch.tensor([[pad] * (longest - len(row)) + row for row in ids]),
             "attention_mask": torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids]),
@@ -154,18 +172,6 @@ class OmniRewardModel:
             "feature_attention_mask": mask,
         }
         return {name: value.to(self.device) for name, value in inputs.items()}
-
-    def _mel(self, clips: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """Mel features [2 N, 128, A] and their mask [2 N, A]: what the processor gives when it pads to 300 s, in less time.
-
-        Zeros behind each clip keep the last frames from mirroring its end, which they would where nothing follows.
-        """
-        frames = [-(-len(clip) // HOP) for clip in clips]
-        size = (max(frames) + 3) * HOP
-        padded = [np.pad(clip, (0, size - len(clip))) for clip in clips]
-        made = self.features(padded, sampling_rate=RATE_HZ, padding="longest", truncation=False, return_tensors="pt")
-        mask = torch.tensor([[1] * count + [0] * (max(frames) - count) for count in frames])
-        return made["input_features"][..., : max(frames)], mask
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,95 @@
+"""Settings of UniSRM's training; the defaults are the paper's (appendix D, Table 10) where it gives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from paras2s.configs.schema.base import Section, load_section, preset_path
+
+
+class ThinkerConfig(Section):
+    """The Qwen2.5-Omni thinker and what it reads. The paper does not say whether it trains adapters or all weights."""
+
+    model: str = Field("Qwen/Qwen2.5-Omni-7B", description="folder or hub name")
+    trains: Literal["adapters", "language_model", "all"] = Field(
+        "language_model", description="LoRA, or all weights of the language model, or its audio tower's as well"
+    )
+    lora_rank: int = Field(16, ge=1)
+    lora_alpha: int = Field(32, ge=1)
+    max_audio_s: float = Field(300.0, gt=0, description="of a clip; the thinker's own features end at 300 s")
+    too_long: Literal["refuse", "cut"] = Field("refuse", description="a longer clip is an error, or cut with a warning")
+    reasoning: bool = Field(True, description="whether scores and reasons are written before the answer")
+    prompts: Path | None = Field(None, description="folder with your own T1.md, T2.md, T3.md, T4.md")
+
+
+class SftConfig(Section):
+    """Supervised fine-tuning on full replies (section 4.1)."""
+
+    lr: float = Field(1e-5, gt=0)
+    batch_size: int = Field(64, ge=1, description="items an update, over all devices")
+    micro_batch_size: int = Field(1, ge=1, description="items a device at once")
+    epochs: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class RewardWeights(Section):
+    """The weights of the reward's three terms (equation 7)."""
+
+    format: float = Field(1.0, ge=0)
+    accuracy: float = Field(1.0, ge=0)
+    consistency: float = Field(1.0, ge=0, description="reasoning-consistent reward; 0 is the paper's w/o RCR")
+
+
+class UniSRMGrpoConfig(Section):
+    """GRPO on the reward of equation 7."""
+
+    lr: float = Field(1e-6, gt=0)
+    batch_size: int = Field(16, ge=2, description="completions an update, over all devices")
+    micro_batch_size: int = Field(1, ge=1, description="completions a device at once")
+    group_size: int = Field(8, ge=2, description="completions an item, G")
+    epochs: float = Field(1.0, gt=0)
+    max_steps: int | None = Field(None, ge=1, description="updates at most; null: as `epochs` says")
+    kl_weight: float = Field(0.04, ge=0, description="beta, toward the model after supervised fine-tuning")
+    clip: float = Field(0.2, gt=0, lt=1, description="epsilon of the ratio; the paper gives none")
+    ratio_level: Literal["token", "sequence"] = Field(
+        "token", description="one ratio a token, or one for the masked mean of a completion"
+    )
+    temperature: float = Field(1.0, gt=0)
+    max_completion_tokens: int = Field(1024, ge=1)
+    max_grad_norm: float = Field(1.0, gt=0)
+    weights: RewardWeights = RewardWeights()
+
+    @model_validator(mode="after")
+    def _check(self) -> UniSRMGrpoConfig:
+        if self.batch_size % self.group_size:
+            raise ValueError(f"batch_size: {self.batch_size} completions are no multiple of group_size {self.group_size}")
+        return self
+
+
+class UniSRMConfig(Section):
+    """Both stages of UniSRM; without `grpo` the first alone (w/o GRPO)."""
+
+    kind: Literal["unisrm"] = "unisrm"
+    name: str = "unisrm"
+    thinker: ThinkerConfig = ThinkerConfig()
+    sft: SftConfig = SftConfig()
+    grpo: UniSRMGrpoConfig | None = UniSRMGrpoConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> UniSRMConfig:
+        if self.grpo and self.grpo.weights.consistency and not self.thinker.reasoning:
+            raise ValueError("grpo.weights.consistency: without reasoning there are no scores to be consistent; set it to 0")
+        return self
+
+
+def load_unisrm_config(name: str | Path, overrides: dict[str, Any] | None = None) -> UniSRMConfig:
+    """Loads a config by the name of a shipped one, or from a YAML file.
+
+    Raises:
+        ConfigError: no such config, unknown key, bad value.
+    """
+    path = Path(name)
+    return load_section(path if path.suffix in (".yaml", ".yml") else preset_path(str(name), "unisrm"), overrides, UniSRMConfig)

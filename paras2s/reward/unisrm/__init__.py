@@ -1,0 +1,1 @@
+"""UniSRM: one reasoning reward model for four speech tasks (the UniSRM paper): format, rewards, and training with TRL."""

@@ -1,0 +1,54 @@
+"""Items of a UniSRM data set on disk: items.jsonl beside its clips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paras2s.errors import DataError, one_line
+from paras2s.reward.unisrm.messages import clip_order
+from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord, QualityRecord, Record, SideScores
+from paras2s.utils.io import read_jsonl, write_jsonl
+
+ITEMS = "items.jsonl"
+
+
+def write_items(folder: Path, items: Sequence[Item]) -> None:
+    """Writes a data set's items; their clips are there already."""
+    write_jsonl(folder / ITEMS, [asdict(item) for item in items])
+
+
+def read_items(folder: Path, splits: Sequence[str] = ("sft", "rl", "bench")) -> list[Item]:
+    """Reads the items of some splits.
+
+    Raises:
+        DataError: the file is missing, or an item is not valid; names its line.
+    """
+    items = []
+    for number, row in enumerate(read_jsonl(folder / ITEMS), 1):
+        try:
+            item = Item(**row | {"record": _record(row["record"]), "speakers": tuple(row["speakers"])})
+            _check(item)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{folder / ITEMS}:{number}: no valid item ({one_line(error)})") from error
+        items.append(item)
+    return [item for item in items if item.split in splits]
+
+
+def _record(row: dict[str, Any]) -> Record:
+    if "better" not in row:
+        return QualityRecord(tuple(row["scores"]), tuple(row["descriptions"]), row["description"])
+    sides = row["sides"]
+    if sides is not None:
+        first, second = (SideScores(tuple(one["scores"]), tuple(one["explanations"])) for one in sides)
+        return PairRecord(row["better"], (first, second), row["summary"])
+    return PairRecord(row["better"], None, row["summary"])
+
+
+def _check(item: Item) -> None:
+    task = TASKS[item.task]
+    if isinstance(item.record, PairRecord) != task.pairwise or item.split not in ("sft", "rl", "bench"):
+        raise ValueError(f"{item.id}: record or split do not fit {item.task}")
+    clip_order(item.task, item.clips)

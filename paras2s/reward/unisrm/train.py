@@ -1,0 +1,198 @@
+"""Both stages of UniSRM with TRL: supervised fine-tuning on full replies, then GRPO (sections 4.1 and 4.2).
+
+On several devices the same call under `accelerate launch`, the batch sizes unchanged.
+Left to TRL's defaults, where the paper gives nothing: AdamW, a learning rate that falls linearly to 0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paras2s.configs.schema.unisrm import SftConfig, UniSRMGrpoConfig
+from paras2s.errors import ConfigError, JudgeError
+from paras2s.reward.unisrm.reply import write_reply
+from paras2s.reward.unisrm.tasks import Item
+from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
+
+log = logging.getLogger(__name__)
+
+
+class SftCollator:
+    """Makes a batch of items' numbers: prompt, clips, reply, and labels on the reply alone."""
+
+    def __init__(self, encoder: ItemEncoder) -> None:
+        self.encoder = encoder
+
+    def __call__(self, examples: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
+        """Model inputs and labels of N examples."""
+        model, numbers = self.encoder.model, [example["number"] for example in examples]
+        items = [self.encoder.items[number] for number in numbers]
+        replies = [model.reply_ids(write_reply(item.task, item.record, model.config.reasoning)) for item in items]
+        batch = model.batch([self.encoder[number] for number in numbers], replies)
+        # The trainer moves batches to their device itself.
+        return {name: value.cpu() for name, value in batch.items()}
+
+
+def trainable(items: Sequence[Item], reasoning: bool) -> list[Item]:
+    """The items that a target can be written of: with reasoning those whose label has scores."""
+    return [item for item in items if not reasoning or getattr(item.record, "sides", ()) is not None]
+
+
+def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfig, folder: Path, seed: int = 0) -> UniSRM:
+    """Trains on the items' labels and saves the model to `folder`; the loss of every update goes to its metrics.jsonl.
+
+    Raises:
+        JudgeError: no item has a label to write a reply of, or the loss is not finite. ConfigError: sizes that do not divide.
+    """
+    from datasets import Dataset
+    from trl.trainer.sft_config import SFTConfig as TrlSftConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    from paras2s.reward.unisrm.metrics import MetricsWriter
+
+    chosen = trainable(items, model.config.reasoning)
+    if not chosen:
+        raise JudgeError("no item has scores to write a reply of; give items with scores, or turn reasoning off")
+    if len(chosen) < len(items):
+        log.warning("%d of %d items have no scores and are left out", len(items) - len(chosen), len(items))
+    model.prepare_training()
+    settings = TrlSftConfig(
+        per_device_train_batch_size=config.micro_batch_size,
+        gradient_accumulation_steps=_accumulation(config.batch_size, config.micro_batch_size),
+        num_train_epochs=config.epochs,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        loss_type="nll",
+        **_shared(folder, config.lr, config.max_grad_norm, seed),
+    )
+    trainer = SFTTrainer(
+        model=model.thinker,
+        args=settings,
+        train_dataset=Dataset.from_dict({"number": list(range(len(chosen)))}),
+        data_collator=SftCollator(ItemEncoder(model, data, chosen)),
+        processing_class=model.tokenizer,
+    )
+    MetricsWriter(folder, "sft").attach(trainer)
+    trainer.train()
+    _finish(model, trainer, folder)
+    return model
+
+
+def make_grpo_trainer(
+    model: UniSRM, data: Path, items: Sequence[Item], config: UniSRMGrpoConfig, folder: Path, seed: int = 0
+) -> Any:
+    """The GRPO trainer of a model after SFT, ready to train.
+
+    Without adapters the KL reference is read from `config._name_or_path`, so the model must have been saved.
+
+    Raises:
+        JudgeError: no items, or the model was never saved. ConfigError: sizes that do not divide.
+    """
+    from datasets import Dataset
+    from trl.trainer.grpo_config import GRPOConfig
+
+    from paras2s.reward.unisrm.grpo_trainer import UniSRMGrpoTrainer
+
+    if not items:
+        raise JudgeError("no items to train on with GRPO")
+    model.prepare_training()
+    place = getattr(model.thinker.config, "_name_or_path", "")
+    if config.kl_weight and model.config.trains != "adapters" and not place:
+        raise JudgeError("the KL reference is the model on disk: save the model after SFT, and load it from there")
+    weights = config.weights
+    settings = GRPOConfig(
+        per_device_train_batch_size=config.micro_batch_size,
+        gradient_accumulation_steps=_accumulation(config.batch_size, config.micro_batch_size),
+        num_generations=config.group_size,
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps or -1,
+        beta=config.kl_weight,
+        # Equation 14 has the plain divergence; TRL weighs it by the ratio unless told not to.
+        use_bias_correction_kl=False,
+        epsilon=config.clip,
+        loss_type="grpo",
+        importance_sampling_level=config.ratio_level,
+        scale_rewards="group",
+        reward_weights=[weights.format, weights.accuracy, weights.consistency],
+        temperature=config.temperature,
+        max_completion_length=config.max_completion_tokens,
+        generation_kwargs=model.generation_options,
+        **_shared(folder, config.lr, config.max_grad_norm, seed),
+    )
+    return UniSRMGrpoTrainer(
+        ItemEncoder(model, data, items),
+        model=model.thinker,
+        args=settings,
+        train_dataset=Dataset.from_dict({"prompt": [str(number) for number in range(len(items))]}),
+        processing_class=model.tokenizer,
+    )
+
+
+def train_grpo(
+    model: UniSRM, data: Path, items: Sequence[Item], config: UniSRMGrpoConfig, folder: Path, seed: int = 0
+) -> UniSRM:
+    """Trains on the rewards and saves the model to `folder`; terms, flat groups and failures of parsing go to metrics.jsonl.
+
+    Before the first update it is checked that clips reach generation, policy and reference.
+
+    Raises:
+        JudgeError: as `make_grpo_trainer` and `check_audio`.
+    """
+    from paras2s.reward.unisrm.audio_check import check_audio
+    from paras2s.reward.unisrm.metrics import MetricsWriter
+
+    trainer = make_grpo_trainer(model, data, items, config, folder, seed)
+    if len(items) > 1:
+        log.info("other clips change log-probs by up to %s", check_audio(trainer, [0, 1]))
+    MetricsWriter(folder, "grpo").attach(trainer)
+    trainer.train()
+    _finish(model, trainer, folder)
+    return model
+
+
+def _shared(folder: Path, lr: float, max_grad_norm: float, seed: int) -> dict[str, Any]:
+    cuda = torch.cuda.is_available()
+    return {
+        "output_dir": str(folder),
+        "learning_rate": lr,
+        "max_grad_norm": max_grad_norm,
+        "seed": seed,
+        "bf16": cuda,
+        "use_cpu": not cuda,
+        "gradient_checkpointing": cuda,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "remove_unused_columns": False,
+        "disable_tqdm": True,
+    }
+
+
+def _accumulation(batch_size: int, micro_batch_size: int) -> int:
+    """Micro-batches an update on each device.
+
+    Raises:
+        ConfigError: they do not divide the batch.
+    """
+    from accelerate import PartialState
+
+    devices = PartialState().num_processes
+    if batch_size % (micro_batch_size * devices):
+        raise ConfigError(
+            f"batch_size: {batch_size} is no multiple of micro_batch_size {micro_batch_size} on {devices} devices"
+        )
+    return batch_size // (micro_batch_size * devices)
+
+
+def _finish(model: UniSRM, trainer: Any, folder: Path) -> None:
+    """Saves the model, from one process, and names the place, which the KL reference of the next stage is read from."""
+    model.thinker = trainer.accelerator.unwrap_model(trainer.model)
+    if trainer.accelerator.is_main_process:
+        model.save(folder)
+    trainer.accelerator.wait_for_everyone()
+    model.thinker.config._name_or_path = str(folder)
