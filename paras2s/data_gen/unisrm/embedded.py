@@ -73,7 +73,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A candidate before it is judged: its take and the text that was wanted; the rest is what construction knows."""
+    """A candidate before it is measured: its take, and the scores and reasons that construction knows."""
 
     take: Take
     scores: Mapping[str, int]
@@ -229,7 +229,8 @@ class _Builder:
             for take, score in ((good, SAME_VOICE), (bad, voice))
         ]
         texts = {"reference_text": contrast.text}
-        return self._pair("T1", name, contrast, texts, {"prompt_speech": prompt_path}, candidates, {"fault": kind})
+        factors = {"fault": kind, "spoken_prompt": prompt.text}
+        return self._pair("T1", name, contrast, texts, {"prompt_speech": prompt_path}, candidates, factors)
 
     def _t2(self, name: str) -> Item | str:
         contrast, (speaker, _) = self._pick(self.contrasts), self._speaker()
@@ -240,7 +241,7 @@ class _Builder:
         take = self._take(contrast.text, speaker, style, faults)
         path, _ = self._write(name, take)
         scores = [5 - level for level in levels]
-        # As listeners do: the worst aspect weighs as much as all together.
+        # A rule of our own: the worst aspect weighs as much as all together.
         overall = round((sum(scores) / len(scores) + min(scores)) / 2)
         words = ("none", "slight", "some", "strong", "very strong")
         descriptions = (
