@@ -4,6 +4,7 @@ Not covered: what seven billion parameters learn, several devices, and generatio
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,8 +19,9 @@ from paras2s.reward.unisrm.audio_check import audio_gaps, check_audio
 from paras2s.reward.unisrm.grpo_trainer import RewardTerms, UniSRMGrpoTrainer
 from paras2s.reward.unisrm.items import read_items
 from paras2s.reward.unisrm.reply import ParseFailure, write_reply
+from paras2s.reward.unisrm.tasks import PairRecord, QualityRecord
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
-from paras2s.reward.unisrm.train import SftCollator, make_grpo_trainer, train_grpo, train_sft
+from paras2s.reward.unisrm.train import SftCollator, make_grpo_trainer, train_grpo, train_sft, trainable
 from paras2s.train.losses import LogProbBatch, grpo_loss
 from paras2s.utils.io import read_jsonl
 
@@ -134,6 +136,34 @@ def test_a_saved_model_replies_as_before(data):
     assert again.reply([encoder[0], encoder[1]], 12) == model.reply([encoder[0], encoder[1]], 12)
     with pytest.raises(JudgeError, match="holds no UniSRM"):
         UniSRM.load(folder)
+
+
+def test_adapters_are_loaded_onto_their_model(data):
+    folder, items, prompts = data
+    saved(folder, prompts)
+    model = UniSRM.pretrained(ThinkerConfig(model=str(folder / "sft"), trains="adapters", prompts=prompts))
+    encoder = ItemEncoder(model, folder, items)
+    with torch.no_grad():
+        plain = model.thinker(**model.batch([encoder[1]])).logits
+    train_grpo(model, folder, items, GRPO, folder / "grpo")
+    model.thinker.eval()
+    with torch.no_grad():
+        for name, parameter in model.thinker.named_parameters():
+            if "lora_B" in name:
+                parameter += 0.05
+        model.save(folder / "adapters")
+        trained = model.thinker(**model.batch([encoder[1]])).logits
+        again = UniSRM.load(folder / "adapters")
+        torch.testing.assert_close(again.thinker(**again.batch([encoder[1]])).logits, trained)
+    assert (trained - plain).abs().max() > 1e-3
+    assert not list((folder / "adapters").glob("ref*"))
+
+
+def test_labels_without_reasons_are_left_out_of_reasoning(data):
+    _, items, _ = data
+    bare = [replace(items[0], record=PairRecord("A")), replace(items[1], record=QualityRecord((3.0,) * 7)), *items[2:]]
+    assert trainable(bare, reasoning=True) == items[2:]
+    assert trainable(bare, reasoning=False) == bare
 
 
 # GRPO.

@@ -17,7 +17,7 @@ from torch import Tensor
 from paras2s.configs.schema.unisrm import SftConfig, UniSRMGrpoConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.unisrm.reply import write_reply
-from paras2s.reward.unisrm.tasks import Item
+from paras2s.reward.unisrm.tasks import Item, PairRecord, Record
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,12 @@ class SftCollator:
 
 
 def trainable(items: Sequence[Item], reasoning: bool) -> list[Item]:
-    """The items that a target can be written of: with reasoning those whose label has scores."""
-    return [item for item in items if not reasoning or getattr(item.record, "sides", ()) is not None]
+    """The items that a target can be written of: with reasoning those whose label has scores, or descriptions (T2)."""
+
+    def reasoned(record: Record) -> bool:
+        return record.sides is not None if isinstance(record, PairRecord) else bool(record.descriptions)
+
+    return [item for item in items if not reasoning or reasoned(item.record)]
 
 
 def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfig, folder: Path, seed: int = 0) -> UniSRM:
@@ -192,6 +196,9 @@ def _accumulation(batch_size: int, micro_batch_size: int) -> int:
 def _finish(model: UniSRM, trainer: Any, folder: Path) -> None:
     """Saves the model, from one process, and names the place, which the KL reference of the next stage is read from."""
     model.thinker = trainer.accelerator.unwrap_model(trainer.model)
+    if "ref" in getattr(model.thinker, "peft_config", ()):
+        # TRL's copy of the adapters for the KL reference.
+        model.thinker.delete_adapter("ref")
     if trainer.accelerator.is_main_process:
         model.save(folder)
     trainer.accelerator.wait_for_everyone()

@@ -1,0 +1,382 @@
+"""The embedded edition of UniSRM's data: a few hundred items of each task, with labels from construction and measurement.
+
+T1: a fault of words, voice, melody or signal in one of two takes. T2: six aspects varied independently, and the overall score
+made of them. T3: the scene's emotion against another one, other words, or a fault. T4: the right answer against other words,
+another voice or tone, or both. Missing words and melody are measured, all else is known by construction. A pair whose totals
+are equal, or disagree with its construction, is dropped and counted. Splits share no text and no speaker. All speech is
+synthetic, so nothing is learned about real speech; of the engines (WORLD, the codec) the second is always the worse.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import yaml
+
+from paras2s.audio.asr import word_error_rate
+from paras2s.audio.clip import Clip, write_clip
+from paras2s.data_gen.scripted.scripts import Contrast, load_contrasts, load_families
+from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
+from paras2s.data_gen.unisrm.takes import Faults, Studio, Take, f0_spread
+from paras2s.errors import ConfigError
+from paras2s.reward.unisrm.items import write_items
+from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord, QualityRecord, SideScores, TaskId
+
+Chosen = TypeVar("Chosen")
+Split = Literal["sft", "rl", "bench"]
+SPLITS: tuple[Split, ...] = ("sft", "rl", "bench")
+# Items of each task in each split, by size.
+SIZES: dict[str, dict[Split, int]] = {
+    "ci": {"sft": 8, "rl": 4, "bench": 4},
+    "full": {"sft": 240, "rl": 80, "bench": 80},
+}
+VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}
+# Shares of the scripted sentences; the agent's four answers to a style are split alike.
+TEXT_SHARES: dict[Split, tuple[float, float]] = {"sft": (0.0, 0.6), "rl": (0.6, 0.8), "bench": (0.8, 1.0)}
+ANSWERS: dict[Split, tuple[int, ...]] = {"sft": (0, 1), "rl": (2,), "bench": (3,)}
+EMOTIONS = ("happy", "sad", "angry", "fear", "surprised", "disgust")
+# Settings of the scores 5 to 1 of T2's aspects.
+NOISE_DB = (None, 30.0, 20.0, 10.0, 2.0)
+DRIVE_DB = (0.0, 8.0, 14.0, 20.0, 28.0)
+RATES = ((1.0, 1.0), (1.18, 0.86), (1.36, 0.74), (1.55, 0.64), (1.8, 0.55))
+GAPS = (0, 1, 2, 3, 5)
+F0_RANGES = (1.0, 0.7, 0.45, 0.22, 0.0)
+BREATH = (0.0, 0.3, 0.55, 0.75, 0.95)
+# A score of 10 for the same speaker, of one who is near (same group), and of one who is not.
+SAME_VOICE, NEAR_VOICE, OTHER_VOICE = 10, 6, 2
+FITS, MISSES = 9, 2
+# Faults of a take in a pair, with the score of its quality; a take without one has FITS. By construction, not by listening.
+SIGNAL_FAULTS = (
+    (Faults(snr_db=15.0), 6),
+    (Faults(snr_db=6.0), 3),
+    (Faults(drive_db=18.0), 6),
+    (Faults(drive_db=26.0), 4),
+    (Faults(gaps=3), 5),
+    (Faults(coded=True), 3),
+)
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """The number of items by task and split, and of pairs dropped by task and reason."""
+
+    items: Mapping[tuple[TaskId, str], int]
+    dropped: Mapping[tuple[TaskId, str], int]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A candidate before it is measured: its take, and the scores and reasons that construction knows."""
+
+    take: Take
+    scores: Mapping[str, int]
+    reasons: Mapping[str, str]
+
+
+@lru_cache(maxsize=1)
+def load_scenes() -> dict[str, Any]:
+    """Loads the scenes of T3 and the openers of T4."""
+    scenes: dict[str, Any] = yaml.safe_load(resources.files("paras2s.data_gen.unisrm").joinpath("scenes.yaml").read_text())
+    return scenes
+
+
+def sentences(split: Split) -> list[Contrast]:
+    """The scripted sentences of a split: every one belongs to one split alone."""
+    contrasts = load_contrasts()
+    order = np.random.default_rng(18).permutation(len(contrasts))
+    first, last = (round(share * len(order)) for share in TEXT_SHARES[split])
+    return [contrasts[number] for number in order[first:last]]
+
+
+def speakers(split: Split) -> dict[str, tuple[Speaker, ...]]:
+    """The speakers of a split by group."""
+    return SPEAKERS[VOICES[split]]
+
+
+def build_embedded(
+    folder: Path, size: str = "full", seed: int = 0, tasks: Sequence[TaskId] = ("T1", "T2", "T3", "T4")
+) -> BuildReport:
+    """Makes clips and items.jsonl of the embedded edition in `folder`; the same seed gives the same items.
+
+    Raises:
+        ConfigError: there is no such size. DataError: Piper failed.
+    """
+    if size not in SIZES:
+        raise ConfigError(f"size: there is no {size!r}; there are {', '.join(SIZES)}")
+    items: list[Item] = []
+    dropped: Counter[tuple[TaskId, str]] = Counter()
+    texts = {split: _SplitTexts.load(split, SIZES[size][split]) for split in SPLITS}
+    studio = Studio([text for split in texts.values() for text in split.all_texts])
+    for split in SPLITS:
+        builder = _Builder(folder, split, texts[split], studio, seed)
+        for task in tasks:
+            made, lost = builder.build(task, SIZES[size][split])
+            items += made
+            dropped.update(lost)
+    write_items(folder, items)
+    return BuildReport(Counter((item.task, item.split) for item in items), dropped)
+
+
+@dataclass(frozen=True)
+class _SplitTexts:
+    """All that may be spoken in a split: sentences, the agent's answers by the user's style, and its openers."""
+
+    contrasts: tuple[Contrast, ...]
+    answers: Mapping[str, tuple[str, ...]]
+    openers: tuple[str, ...]
+
+    @classmethod
+    def load(cls, split: Split, count: int) -> _SplitTexts:
+        """The texts for `count` items of each task: that many sentences that differ by emotion, and as many others."""
+        families, emotional = load_families(), [one for one in sentences(split) if one.styles[0] in EMOTIONS][:count]
+        spoken = [*emotional, *[one for one in sentences(split) if one.styles[0] not in EMOTIONS][:count]]
+        styles = sorted({style for one in emotional for style in one.styles})
+        answers = {style: tuple(families[style].answers[n] for n in ANSWERS[split]) for style in styles}
+        return cls(tuple(spoken), answers, tuple(load_scenes()["openers"][split]))
+
+    @property
+    def emotional(self) -> list[Contrast]:
+        """The sentences that differ by emotion."""
+        return [one for one in self.contrasts if one.styles[0] in EMOTIONS]
+
+    @property
+    def all_texts(self) -> list[str]:
+        """Each text, and each sentence shortened."""
+        answers = [text for texts in self.answers.values() for text in texts]
+        sentences = [text for one in self.contrasts for text in (one.text, _shortened(one.text))]
+        return [*sentences, *answers, *self.openers]
+
+
+class _Builder:
+    """Makes the items of one split."""
+
+    def __init__(self, folder: Path, split: Split, texts: _SplitTexts, studio: Studio, seed: int) -> None:
+        self.folder, self.split, self.studio = folder, split, studio
+        self.rng = np.random.default_rng([seed, 18, SPLITS.index(split)])
+        self.contrasts, self.emotional = texts.contrasts, texts.emotional
+        self.answers, self.openers, self.families = texts.answers, texts.openers, load_families()
+
+    def build(self, task: TaskId, count: int) -> tuple[list[Item], Counter[tuple[TaskId, str]]]:
+        """Items of a task, and how many were dropped on the way, by reason."""
+        makers: dict[TaskId, Callable[[str], Item | str]] = {"T1": self._t1, "T2": self._t2, "T3": self._t3, "T4": self._t4}
+        items: list[Item] = []
+        dropped: Counter[tuple[TaskId, str]] = Counter()
+        while len(items) < count:
+            made = makers[task](f"{task}-{self.split}-{len(items):04d}")
+            if isinstance(made, Item):
+                items.append(made)
+            else:
+                dropped[task, made] += 1
+                if sum(dropped.values()) > 4 * count + 20:
+                    raise ConfigError(f"{task}: of {len(items) + sum(dropped.values())} pairs only {len(items)} were usable")
+        return items, dropped
+
+    # Choices.
+
+    def _pick(self, options: Sequence[Chosen]) -> Chosen:
+        return options[int(self.rng.integers(len(options)))]
+
+    def _speaker(self) -> tuple[Speaker, str]:
+        group = self._pick(sorted(speakers(self.split)))
+        return self._pick(speakers(self.split)[group]), group
+
+    def _other_speaker(self, speaker: Speaker, group: str) -> tuple[Speaker, int]:
+        """Another speaker and the score of the resemblance."""
+        groups = speakers(self.split)
+        others = [(one, NEAR_VOICE if name == group else OTHER_VOICE) for name in sorted(groups) for one in groups[name]]
+        return self._pick([(one, score) for one, score in others if one != speaker])
+
+    def _take(self, text: str, speaker: Speaker, style: Style, faults: Faults = Faults()) -> Take:  # noqa: B008
+        return Take(text, speaker, style, faults, int(self.rng.integers(2**31)))
+
+    def _fault(self) -> Faults:
+        return self._pick([fault for fault, _ in SIGNAL_FAULTS])
+
+    def _write(self, name: str, take: Take) -> tuple[str, Clip]:
+        clip = self.studio.render(take)
+        path = f"clips/{name}.wav"
+        write_clip(self.folder / path, clip)
+        return path, clip
+
+    # Tasks.
+
+    def _t1(self, name: str) -> Item | str:
+        contrast = self._pick(self.contrasts)
+        speaker, group = self._speaker()
+        good = self._take(contrast.text, speaker, Style())
+        kind = self._pick(["words", "voice", "melody", "signal"])
+        bad, voice = replace(good, seed=good.seed + 1), SAME_VOICE
+        if kind == "words":
+            bad = replace(bad, text=_shortened(contrast.text))
+        elif kind == "voice":
+            other, voice = self._other_speaker(speaker, group)
+            bad = replace(bad, speaker=other)
+        elif kind == "melody":
+            bad = replace(bad, style=Style(f0_range=float(self._pick([0.0, 0.2]))))
+        else:
+            bad = replace(bad, faults=self._fault())
+        prompt = self._take(self._pick([one.text for one in self.contrasts if one != contrast]), speaker, Style())
+        prompt_path, _ = self._write(f"{name}-prompt", prompt)
+        candidates = [
+            _Candidate(take, {"speaker_similarity": score}, {"speaker_similarity": _voice_words(score)})
+            for take, score in ((good, SAME_VOICE), (bad, voice))
+        ]
+        texts = {"reference_text": contrast.text}
+        factors = {"fault": kind, "spoken_prompt": prompt.text}
+        return self._pair("T1", name, contrast, texts, {"prompt_speech": prompt_path}, candidates, factors)
+
+    def _t2(self, name: str) -> Item | str:
+        contrast, (speaker, _) = self._pick(self.contrasts), self._speaker()
+        levels = [int(level) for level in self.rng.integers(0, 5, 6)]
+        noise, distortion, speed, continuity, naturalness, effort = levels
+        style = Style(rate=RATES[speed][int(self.rng.integers(2))], f0_range=F0_RANGES[naturalness], breath=BREATH[effort])
+        faults = Faults(snr_db=NOISE_DB[noise], drive_db=DRIVE_DB[distortion], gaps=GAPS[continuity])
+        take = self._take(contrast.text, speaker, style, faults)
+        path, _ = self._write(name, take)
+        scores = [5 - level for level in levels]
+        # A rule of our own: the worst aspect weighs as much as all together.
+        overall = round((sum(scores) / len(scores) + min(scores)) / 2)
+        words = ("none", "slight", "some", "strong", "very strong")
+        descriptions = (
+            f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks",
+            f"{'whispered' if effort > 2 else 'clear'}, {'flat' if naturalness > 2 else 'lively'}",
+        )  # fmt: skip
+        pace = "too fast" if style.rate > 1.3 else "too slow" if style.rate < 0.75 else "fitting"
+        record = QualityRecord(
+            (*map(float, scores), float(overall)), descriptions, f"The pace is {pace}; overall {overall} of 5."
+        )
+        factors = {"spoken": contrast.text, "engine": "world"}
+        return Item(name, "T2", self.split, contrast.id, (speaker.name,), {}, {"speech": path}, record, factors)
+
+    def _t3(self, name: str) -> Item | str:
+        contrast = self._pick(self.emotional)
+        emotion = self._pick([style for style in contrast.styles if style in EMOTIONS])
+        speaker, _ = self._speaker()
+        good = self._take(contrast.text, speaker, USER_STYLES[emotion])
+        kind = self._pick(["emotion", "emotion", "words", "words and emotion", "signal"])
+        other = self._pick([one for one in EMOTIONS if one != emotion])
+        bad, match = replace(good, seed=good.seed + 1), FITS
+        if "emotion" in kind:
+            bad, match = replace(bad, style=USER_STYLES[other]), MISSES
+        if "words" in kind:
+            bad = replace(bad, text=self._pick([one.text for one in self.contrasts if one != contrast]))
+        if kind == "signal":
+            bad = replace(bad, faults=self._fault())
+        candidates = [
+            _Candidate(take, {"scenario_match": score}, {"scenario_match": f"sounds {sound}"})
+            for take, score, sound in ((good, FITS, emotion), (bad, match, other if match == MISSES else emotion))
+        ]
+        scene = self._pick(load_scenes()["scenes"][emotion][self.split])
+        texts = {
+            "scenario_description": scene, "paragraph_context": f"{scene} Then one of them speaks.", "target_emotion": emotion,
+            "target_text": contrast.text,
+        }  # fmt: skip
+        return self._pair("T3", name, contrast, texts, {}, candidates, {"fault": kind, "emotion": emotion})
+
+    def _t4(self, name: str) -> Item | str:
+        contrast = self._pick(self.emotional)
+        style = self._pick(contrast.styles)
+        family, (agent, group) = self.families[style], self._speaker()
+        user, _ = self._other_speaker(agent, group)
+        kind = self._pick(["text", "voice", "tone", "text and voice"])
+        good = self._take(self._pick(self.answers[style]), agent, AGENT_TONES[family.tone])
+        bad, voice, tone, text = replace(good, seed=good.seed + 1), SAME_VOICE, FITS, FITS
+        if "text" in kind:
+            others = [answer for one, answers in self.answers.items() if one != style for answer in answers]
+            bad, text = replace(bad, text=self._pick([one for one in others if one != good.text])), MISSES
+        if "voice" in kind:
+            other, voice = self._other_speaker(agent, group)
+            bad = replace(bad, speaker=other)
+        if kind == "tone":
+            tones = [one for one in AGENT_TONES if one != family.tone]
+            bad, tone = replace(bad, style=AGENT_TONES[self._pick(tones)]), MISSES
+        candidates = [_answer_of(good, FITS, SAME_VOICE, FITS), _answer_of(bad, text, voice, tone)]
+        opener = self._pick(self.openers)
+        history = (self._take(opener, agent, Style()), self._take(contrast.text, user, USER_STYLES[style]))
+        clips = {f"history_{n}": self._write(f"{name}-{n}", take)[0] for n, take in enumerate(history, 1)}
+        factors = {"fault": kind, "history": f"{opener} | {contrast.text}"}
+        return self._pair("T4", name, contrast, {}, clips, candidates, factors, (user.name,))
+
+    def _pair(
+        self, task_id: TaskId, name: str, contrast: Contrast, texts: Mapping[str, str], clips: Mapping[str, str],
+        candidates: Sequence[_Candidate], factors: Mapping[str, str], others: Sequence[str] = (),
+    ) -> Item | str:  # fmt: skip
+        """The item of a good and a bad candidate in a random order; or the reason why it is dropped."""
+        swap = bool(self.rng.integers(2))
+        written = [
+            self._write(f"{name}-{letter}", one.take) for letter, one in zip("ab", _ordered(candidates, swap), strict=True)
+        ]
+        spreads = [f0_spread(clip) for _, clip in written]
+        widest = max(spreads)
+        sides = [
+            _scored(task_id, one, contrast.text, spread / widest if widest else 1.0)
+            for one, spread in zip(_ordered(candidates, swap), spreads, strict=True)
+        ]
+        first, second = sides
+        if first.total == second.total:
+            return "equal totals"
+        better: Literal["A", "B"] = "A" if first.total > second.total else "B"
+        if better != ("B" if swap else "A"):
+            return "totals against construction"
+        record = PairRecord(better, (first, second), _summary(task_id, better, first, second))
+        ordered = _ordered(candidates, swap)
+        known = dict(factors) | {
+            f"{key}_{letter}": value
+            for letter, one in zip("ab", ordered, strict=True)
+            for key, value in (("spoken", one.take.text), ("engine", "codec2" if one.take.faults.coded else "world"))
+        }
+        voices = tuple(sorted({*(one.take.speaker.name for one in candidates), *others}))
+        paths = {"speech_a": written[0][0], "speech_b": written[1][0]}
+        return Item(name, task_id, self.split, contrast.id, voices, texts, {**clips, **paths}, record, known)
+
+
+def _ordered(candidates: Sequence[_Candidate], swap: bool) -> tuple[_Candidate, ...]:
+    return tuple(reversed(candidates)) if swap else tuple(candidates)
+
+
+def _answer_of(take: Take, text: int, voice: int, tone: int) -> _Candidate:
+    reasons = {
+        "intent": "answers" if text == FITS else "misses the point", "speaker_consistency": _voice_words(voice),
+        "context": "agrees" if text == FITS else "does not follow", "emotion": "fitting tone" if tone == FITS else "wrong tone",
+    }  # fmt: skip
+    return _Candidate(take, {"intent": text, "speaker_consistency": voice, "context": text, "emotion": tone}, reasons)
+
+
+def _voice_words(score: int) -> str:
+    return {SAME_VOICE: "same voice", NEAR_VOICE: "a similar voice"}.get(score, "another voice")
+
+
+def _shortened(text: str) -> str:
+    """The sentence without its middle third, at least two words."""
+    words = text.split()
+    cut = max(2, len(words) // 3)
+    start = (len(words) - cut) // 2
+    return " ".join([*words[:start], *words[start + cut :]])
+
+
+def _scored(task_id: TaskId, candidate: _Candidate, wanted: str, f0_share: float) -> SideScores:
+    """Scores by construction, and by measurement of words and of melody, as a share of the pair's wider spread of F0."""
+    scores, reasons = dict(candidate.scores), dict(candidate.reasons)
+    errors = min(1.0, word_error_rate(wanted, candidate.take.text))
+    scores["text_fidelity"] = round(10 * (1 - errors))
+    reasons["text_fidelity"] = "all words" if not errors else "wrong words" if errors > 0.6 else "words are missing"
+    # Below nine tenths: a take's own variation is a few percent.
+    scores["prosody"] = FITS if f0_share > 0.9 else round(FITS * f0_share)
+    reasons["prosody"] = "lively" if f0_share > 0.75 else "flat"
+    scores["naturalness"] = dict(SIGNAL_FAULTS).get(candidate.take.faults, FITS)
+    reasons["naturalness"] = "clean" if scores["naturalness"] == FITS else "impaired"
+    keys = TASKS[task_id].keys
+    return SideScores(tuple(float(scores[key]) for key in keys), tuple(reasons[key] for key in keys))
+
+
+def _summary(task_id: TaskId, better: str, first: SideScores, second: SideScores) -> str:
+    gaps = [abs(a - b) for a, b in zip(first.scores, second.scores, strict=True)]
+    title = TASKS[task_id].dimensions[int(np.argmax(gaps))].title
+    return f"They differ most in {title}. Speech {better} is better."

@@ -1,0 +1,93 @@
+"""Takes of a text with known faults, and what is measured of them.
+
+Piper speaks, WORLD makes speaker and delivery, and a fault is laid on: noise, clipping, gaps, or the 700 bit/s codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paras2s.audio.clip import Clip
+from paras2s.audio.pitch import track_pitch
+from paras2s.data_gen.tts.piper_world import RATE_HZ, Speaker, Style, Voice, analyse, speak_plain, synthesise
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+
+GAP_S = 0.18
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The faults laid on a take: noise at a signal-to-noise ratio, clipping by a drive in dB, gaps, the codec."""
+
+    snr_db: float | None = None
+    drive_db: float = 0.0
+    gaps: int = 0
+    coded: bool = False
+
+
+@dataclass(frozen=True)
+class Take:
+    """A rendering: what is spoken, by whom, how, and with which faults."""
+
+    text: str
+    speaker: Speaker
+    style: Style
+    faults: Faults
+    seed: int
+
+
+class Studio:
+    """Renders takes; each text is spoken once, all in one run of Piper, and analysed when it is first needed."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        distinct = sorted(set(texts))
+        self._plain = dict(zip(distinct, speak_plain(distinct), strict=True))
+        self._voices: dict[str, Voice] = {}
+        self._codec = Codec2Pairs()
+
+    def render(self, take: Take) -> Clip:
+        """The take's clip at 16 kHz."""
+        if take.text not in self._voices:
+            self._voices[take.text] = analyse(self._plain[take.text])
+        clip = synthesise(self._voices[take.text], take.speaker, take.style, take.seed)
+        faults = take.faults
+        samples = with_gaps(clip.samples, faults.gaps, take.seed)
+        if faults.coded:
+            samples = self._codec.decode(self._codec.encode(Clip(samples, RATE_HZ))).at(RATE_HZ).samples
+        samples = driven(samples, faults.drive_db)
+        return Clip(samples if faults.snr_db is None else noisy(samples, faults.snr_db, take.seed), RATE_HZ)
+
+
+def noisy(samples: np.ndarray, snr_db: float, seed: int) -> np.ndarray:
+    """White noise below the speech, by the ratio of their powers."""
+    noise = np.random.default_rng([seed, 1]).standard_normal(len(samples))
+    gain = np.sqrt(np.mean(samples.astype(np.float64) ** 2) / 10 ** (snr_db / 10) / np.mean(noise**2))
+    return np.asarray(samples + gain * noise, dtype=np.float32)
+
+
+def driven(samples: np.ndarray, drive_db: float) -> np.ndarray:
+    """Clips the peaks after a gain of `drive_db`, at the level of before."""
+    if not drive_db:
+        return samples
+    peak, level = np.abs(samples).max(), np.sqrt(np.mean(samples**2))
+    clipped = np.clip(samples * 10 ** (drive_db / 20), -peak, peak)
+    return np.asarray(clipped * level / np.sqrt(np.mean(clipped**2)), dtype=np.float32)
+
+
+def with_gaps(samples: np.ndarray, gaps: int, seed: int) -> np.ndarray:
+    """Silences of 0.18 s put into the speech, one in each of `gaps` equal parts."""
+    gap = np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32)
+    places = np.random.default_rng([seed, 2]).uniform(0.2, 0.8, gaps)
+    cuts = [int((number + place) / gaps * len(samples)) for number, place in enumerate(places)]
+    parts = np.split(samples, cuts)
+    return np.concatenate([piece for part in parts[:-1] for piece in (part, gap)] + [parts[-1]])
+
+
+def f0_spread(clip: Clip) -> float:
+    """The standard deviation of the voiced F0, in semitones; 0 without voice."""
+    track = track_pitch(clip)
+    voiced = track.f0_hz[track.voiced]
+    return float(np.std(12 * np.log2(voiced))) if len(voiced) else 0.0

@@ -1,0 +1,134 @@
+"""The embedded edition of UniSRM's data, and its shortcuts.
+
+Not covered: whether people agree with the labels.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny.unisrm import pair_record
+
+from paras2s.audio.clip import Clip, read_clip, write_clip
+from paras2s.data_gen.unisrm import embedded
+from paras2s.data_gen.unisrm.embedded import ANSWERS, SPLITS, build_embedded, load_scenes, sentences, speakers
+from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
+from paras2s.data_gen.unisrm.takes import driven, noisy, with_gaps
+from paras2s.errors import ConfigError
+from paras2s.reward.unisrm.items import read_items
+from paras2s.reward.unisrm.reply import parse_reply, write_reply
+from paras2s.reward.unisrm.tasks import TASKS, Item
+
+COUNTS = {"sft": 2, "rl": 1, "bench": 1}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unisrm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(embedded.SIZES, "ci", COUNTS)
+        report = build_embedded(folder, "ci")
+    return folder, report, read_items(folder)
+
+
+def test_every_task_has_its_items_and_clips(built):
+    folder, report, items = built
+    assert report.items == {(task, split): count for task in TASKS for split, count in COUNTS.items()}
+    for item in items:
+        assert parse_reply(item.task, write_reply(item.task, item.record)) is not None
+        clips = [read_clip(folder / path) for path in item.clips.values()]
+        assert all(0.5 < clip.duration_s < 12 for clip in clips)
+
+
+def test_splits_share_no_text_and_no_speaker(built):
+    _, _, items = built
+    said, voices, ids = ({split: set() for split in SPLITS} for _ in range(3))
+    for item in items:
+        spoken = [value for name, value in item.factors.items() if name.startswith(("spoken", "history"))]
+        said[item.split] |= {text for value in spoken for text in value.split(" | ")}
+        voices[item.split] |= set(item.speakers)
+        ids[item.split].add(item.text_id)
+    for kind in (said, voices, ids):
+        assert all(kind.values())
+        assert sum(map(len, kind.values())) == len(set().union(*kind.values()))
+
+
+def test_all_that_may_be_spoken_or_shown_belongs_to_one_split():
+    texts = {split: [one.text for one in sentences(split)] for split in SPLITS}
+    names = {split: [one.name for group in speakers(split).values() for one in group] for split in SPLITS}
+    shown = load_scenes()
+    lines = {
+        split: [*shown["openers"][split], *(line for scene in shown["scenes"].values() for line in scene[split])]
+        for split in SPLITS
+    }
+    for kind in (texts, names, lines, ANSWERS):
+        everything = [one for split in SPLITS for one in kind[split]]
+        assert len(everything) == len(set(everything))
+        assert len(everything) > len(SPLITS)
+    assert len(texts["sft"]) > len(texts["bench"]) > 10
+
+
+def test_the_same_seed_gives_the_same_items_and_a_wrong_size_is_refused(built, tmp_path):
+    _, _, items = built
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(embedded.SIZES, "ci", COUNTS)
+        patch.setattr(embedded, "SPLITS", ("sft",))
+        build_embedded(tmp_path, "ci", tasks=("T1",))
+    assert read_items(tmp_path) == [item for item in items if (item.task, item.split) == ("T1", "sft")]
+    with pytest.raises(ConfigError, match="there are ci, full"):
+        build_embedded(tmp_path, "huge")
+
+
+def test_faults_are_what_they_say():
+    rng = np.random.default_rng(0)
+    speech = (0.1 * rng.standard_normal(16_000)).astype(np.float32)
+    noise = noisy(speech, 10.0, seed=3) - speech
+    assert 10 * np.log10(np.mean(speech**2) / np.mean(noise**2)) == pytest.approx(10, abs=0.01)
+    clipped = driven(speech, 20.0)
+    assert np.sqrt(np.mean(clipped**2)) == pytest.approx(np.sqrt(np.mean(speech**2)), rel=1e-4)
+    assert np.mean(np.abs(clipped) > 0.999 * np.abs(clipped).max()) > 0.4
+    assert driven(speech, 0.0) is speech
+    cut = with_gaps(speech, 3, seed=1)
+    assert len(cut) == len(speech) + 3 * 2_880
+    assert (cut == 0).sum() == 3 * 2_880
+    assert np.array_equal(cut[cut != 0], speech)
+    assert np.array_equal(with_gaps(speech, 0, seed=1), speech)
+
+
+# Shortcuts.
+
+
+def pairs(folder, shortcut):
+    """Pairs of which the better clip is the longer one with probability `shortcut`."""
+    rng = np.random.default_rng(1)
+    items = []
+    for number in range(60):
+        better, longer_wins = rng.choice(["A", "B"]), rng.random() < shortcut
+        clips = {}
+        for side in "AB":
+            long = (side == better) == longer_wins
+            path = f"{number}{side}.wav"
+            write_clip(folder / path, Clip((0.1 * rng.standard_normal(3_200 if long else 1_600)).astype(np.float32), 16_000))
+            clips[f"speech_{side.lower()}"] = path
+        record = pair_record(better, (9, 9, 9), (1, 1, 1)) if better == "A" else pair_record("B", (1, 1, 1), (9, 9, 9))
+        texts = dict.fromkeys(TASKS["T3"].texts, f"word{better if shortcut == 1 else ''}")
+        items.append(Item(str(number), "T3", ("sft", "bench")[number % 2], "t", ("x",), texts, clips, record))
+    return items
+
+
+@pytest.mark.parametrize(("shortcut", "low", "high"), [(1.0, 1.0, 1.0), (0.0, 1.0, 1.0), (0.5, 0.25, 0.75)])
+def test_a_shortcut_is_found_where_there_is_one(tmp_path, shortcut, low, high):
+    found = {one.name: one for one in measure_shortcuts(tmp_path, pairs(tmp_path, shortcut))}
+    assert low <= found["length"].value <= high
+    assert found["engine"].value == 0.5
+    assert (found["text alone"].value == 1.0) is (shortcut == 1.0)
+    assert found["majority"].n == 30
+
+
+def test_shortcuts_of_an_embedded_edition(built):
+    folder, _, items = built
+    found = measure_shortcuts(folder, items)
+    assert Counter(one.task for one in found) == {"T1": 5, "T2": 2, "T3": 5, "T4": 5}
+    assert next(one for one in found if one.task == "T4" and one.name == "text alone").value is None
+    assert measure_shortcuts(folder, [replace(item, split="rl") for item in items]) == []
