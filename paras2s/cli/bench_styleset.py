@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli.options import Cache, Json, Set, parse_overrides, parse_systems, print_json
+from paras2s.cli.options import Cache, Json, Set, exit_if_unscored, parse_overrides, parse_systems, print_json
 
 Systems = Annotated[
     list[str] | None,
@@ -73,14 +73,15 @@ def bench_styleset(
     if estimate:
         _show_estimate(estimate_styleset(options), console, as_json)
         return
-    report, stopped = run_styleset(options, console, as_json)
+    result = run_styleset(options, console, as_json)
     if as_json:
-        print_json(report)
+        print_json(result.report)
     else:
-        console.print(markdown(report), highlight=False, markup=False)
+        console.print(markdown(result.report), highlight=False, markup=False)
         console.print(f"{out}: outputs, verdicts.jsonl, styleset.md and styleset.json", highlight=False)
-    if stopped:
-        raise stopped
+    if result.stopped:
+        raise result.stopped
+    exit_if_unscored(result.unscored)
 
 
 def _is_given(ctx: typer.Context, option: str) -> bool:

@@ -42,13 +42,14 @@ def noise(seed: int, duration_s: float) -> Clip:
     return Clip(samples.astype(np.float32), 16_000)
 
 
-def run(*words: object, fails: type[ParaS2SError] | None = None, says: str = "") -> str:
+def run(*words: object, fails: type[ParaS2SError] | None = None, says: str = "", status: int = 0) -> str:
     app = typer.Typer()
     app.command()(bench_styleset)
     result = CliRunner().invoke(app, list(map(str, words)))
     if fails is None:
-        if result.exception is not None:
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
+        assert result.exit_code == status, result.output
         return result.stdout
     assert isinstance(result.exception, fails), result.output
     assert says in str(result.exception)
@@ -235,7 +236,7 @@ def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tr
         words = requested_of(
             world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 3, "--task", "role_play", "--json"
         )
-        found = full(run(*words))
+        found = full(run(*words, status=1))
         assert [one for one in server.requests if "modalities" not in one] == []
         cell = found["table_1"]["role_play_style"]["chat"]["listens:gpt-4o-audio-preview"]
         assert cell == {"mean": None, "sd": None, "n_scored": 0, "n_asked": 2}
@@ -322,7 +323,7 @@ def test_what_a_judges_budget_does_not_reach_is_in_the_report(world: Path) -> No
         assert reasons.pop("not asked: the budget ended before it") == 8 - calls
         assert (len(reasons), sum(reasons.values())) == (2, 4)
         assert len(load_rows([world / "out/verdicts.jsonl"])) == 12
-        found = full(run(*words))
+        found = full(run(*words, status=1))
         assert (found["stopped"], len(server.requests)) == (None, 8)
 
 

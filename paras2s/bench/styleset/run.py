@@ -105,8 +105,17 @@ class StyleSetOptions:
         return open_judges(self.judges or ["styleset"], tasks, _temperatures(self.temperatures), overrides, calls)
 
 
-def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> tuple[dict[str, Any], BudgetError | None]:
-    """Makes outputs and judges them, or reads recorded verdicts; writes and returns the report, and the error that stopped it.
+@dataclass(frozen=True)
+class StyleSetResult:
+    """The report, the error that stopped the judging, and how many verdicts that were to be given now are missing."""
+
+    report: dict[str, Any]
+    stopped: BudgetError | None = None
+    unscored: int = 0
+
+
+def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> StyleSetResult:
+    """Makes outputs and judges them, or reads recorded verdicts; writes the report.
 
     Raises:
         ConfigError: options that contradict each other, or an unknown system. BudgetError: the budget of a system ended.
@@ -132,7 +141,8 @@ def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> tup
     report = build_report(rows, ratings, load_following(options.items), options.recorded, outputs, reason)
     write_json(options.out / "styleset.json", report)
     write_text(options.out / "styleset.md", markdown(report))
-    return report, stopped
+    unscored = 0 if options.verdicts else sum(row.unscored is not None for row in rows)
+    return StyleSetResult(report, stopped, unscored)
 
 
 def _check_recorded(options: StyleSetOptions, rows: Sequence[StyleRow]) -> None:
