@@ -179,7 +179,7 @@ def test_an_endpoint_receives_sound_reads_its_own_words_and_is_never_paid_twice(
         estimate = full(run(*words, "--estimate"))
         assert server.requests == []
         found = full(run(*words))
-        calls = [one for one in server.requests if "modalities" in one]
+        made, calls = len(server.requests), [one for one in server.requests if "modalities" in one]
         # As if killed before the dialogues were kept: their replies are.
         for path in (world / "out/outputs").rglob("*.*"):
             path.unlink()
@@ -189,7 +189,13 @@ def test_an_endpoint_receives_sound_reads_its_own_words_and_is_never_paid_twice(
         "following": {"items": 2, "kept": 0, "replies_at_most": 4},
         "role_play": {"items": 2, "kept": 0, "replies_at_most": 10},
     }
-    assert (estimate["calls"], len(calls)) == (30, 4 + 10)
+    assert (estimate["judging"]["calls"], len(calls)) == (30, 4 + 10)
+    assert estimate["calls"] == made
+    assert (estimate["replies"]["calls"], estimate["at_most_usd"]) == (
+        14,
+        pytest.approx(estimate["replies"]["at_most_usd"] + estimate["judging"]["at_most_usd"]),
+    )
+    assert estimate["replies"]["at_most_usd"] > 14 * 0.2
     assert {(one["top_p"], one["temperature"], one["max_completion_tokens"]) for one in calls} == {(0.9, 1.0, 4096)}
     assert len({one["seed"] for one in calls}) == 14
     longest = max(calls, key=lambda one: len(one["messages"]))
@@ -247,7 +253,8 @@ def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tr
             ["role_play_style", "role_play_realism"],
         )
         broken[0] = False
-        again = full(run(*words, "--turns", 3))
+        # Realism is 0 or 1, so that this 4 is no score of it.
+        again = full(run(*words, "--turns", 3, status=1))
     assert again["table_1"]["role_play_style"]["chat"]["listens:gpt-4o-audio-preview"]["mean"] == 4
 
 

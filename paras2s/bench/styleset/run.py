@@ -18,6 +18,7 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.bias.run import NOT_REACHED
 from paras2s.bench.styleset.data import TASKS, VERDICT_TASKS, Task, load_contexts, load_following
 from paras2s.bench.styleset.dialogue import LONGEST_S
+from paras2s.bench.styleset.estimate import Replies, replies_at_most
 from paras2s.bench.styleset.metrics import StyleRow, label_of, load_human, load_rows, row_of, save_rows
 from paras2s.bench.styleset.outputs import (
     Item,
@@ -245,7 +246,9 @@ def _exchange(item: Item, path: Path) -> Exchange:
 
 
 def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
-    """Counts what is still to be made and the most that judging can cost, without a call; a missing clip counts at its longest.
+    """Counts what is still to be made and the most that replies and judging can cost, without a call.
+
+    A missing clip counts at its longest. `replies` are calls of endpoints; a checkpoint makes its own without any.
 
     Raises:
         ConfigError: options that contradict each other.
@@ -259,6 +262,7 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
         for task, length_s in (("role_play", LONGEST_S), ("following", settings.longest_answer_s))
     }
     systems: dict[str, Any] = {}
+    replies = Replies()
     clips: dict[Task, list[Exchange]] = {task: [] for task in settings.items}
     for name, spec in settings.systems.items():
         key = output_key(settings, name)
@@ -269,6 +273,8 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
                 made = finished_clips(Path(spec), name, items)
             else:
                 made = [load_made(settings, name, one, key) for one in items]
+                new_items = [item for item, one in zip(items, made, strict=True) if one is None]
+                replies += replies_at_most(spec, new_items, settings.turns)
             there = [one for one in made if one is not None]
             new = len(items) - len(there)
             systems[name][task] = {
@@ -289,4 +295,12 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
         bill = judge.client.estimate(judge.requests(exchanges))
         total += bill
         priced.append({"judge": opened.label, "task": verdict_task, **asdict(bill)})
-    return {"systems": systems, "judges": priced, **asdict(total)}
+    usd = None if None in (replies.at_most_usd, total.at_most_usd) else (replies.at_most_usd or 0) + (total.at_most_usd or 0)
+    return {
+        "systems": systems,
+        "replies": asdict(replies),
+        "judges": priced,
+        "judging": asdict(total),
+        "calls": replies.calls + total.calls,
+        "at_most_usd": usd,
+    }
