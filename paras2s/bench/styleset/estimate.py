@@ -39,13 +39,13 @@ def replies_at_most(spec: str, items: Sequence[FollowingItem | RoleContext], tur
     price = load_prices(config.prices).models.get(config.model)
     per_s = price.audio_out_tokens_per_s if price else None
     longest_s = MAX_TOKENS / per_s if per_s else LONG_ANSWER_S
-    heard_s = [one for item in items for one in _heard_s(item, turns, min(longest_s, MAX_CLIP_S))]
-    each = [None if price is None else chat_usd(price, input_s, longest_s) for input_s in heard_s]
+    inputs_s = [one for item in items for one in _inputs_s(item, turns, min(longest_s, MAX_CLIP_S))]
+    each = [None if price is None else chat_usd(price, input_s, longest_s) for input_s in inputs_s]
     known = [one for one in each if one is not None]
     return Replies(len(each), sum(known) if len(known) == len(each) else None)
 
 
-def _heard_s(item: FollowingItem | RoleContext, turns: int, longest_s: float) -> list[float]:
+def _inputs_s(item: FollowingItem | RoleContext, turns: int, longest_s: float) -> list[float]:
     """The seconds of sound in the request of each turn: an instance's prompt, and all turns of the other one so far."""
     if isinstance(item, RoleContext):
         prompts_s = [_spoken_s(text) for text in item.prompts()]
