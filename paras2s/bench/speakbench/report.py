@@ -120,7 +120,9 @@ def judge_report(
 
 
 def cost(rows: Sequence[VerdictRow]) -> Report:
-    """Tokens, USD and hours of local measuring (0 where the cache had the measurements) over the verdicts with labels (TRACE, Table 13); None where one does not say.
+    """Tokens, USD and hours of local measuring over the verdicts with labels (TRACE, Table 13); None where one does not say.
+
+    The hours are those of measuring now: none for clips whose measurements the cache had.
 
     What unscored pairs cost is not recorded with them; `paras2s bench` prints what a command spent in all.
     """
