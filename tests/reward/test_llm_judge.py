@@ -509,8 +509,8 @@ def test_only_pairs_that_were_measured_now_took_time_on_this_machine(tmp_path) -
     from paras2s.reward.judges.registry import open_judge
 
     clips = [read_clip(path) for path in sorted((Path(__file__).parents[1] / "fixtures/librispeech").glob("*.flac"))[:3]]
-    asked = Utterance(text="Say it.")
-    known, new = Pair(asked, clips[0], clips[1]), Pair(asked, clips[0], clips[2])
+    request = Utterance(text="Say it.")
+    known, new = Pair(request, clips[0], clips[1]), Pair(request, clips[0], clips[2])
     labels = {"content": "1", "voice_quality": "1", "paralinguistics": "1"}
     with ScriptedEndpoint(lambda sent, number: Say(json.dumps({"reasoning": "r", **labels}))) as server:
         judge = open_judge("transcript", {"llm.base_url": server.base_url, "cache_dir": str(tmp_path)})
