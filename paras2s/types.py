@@ -231,7 +231,7 @@ class Verdict:
 class PairVerdict:
     """A judge's labels of two answers by dimension; the overall label is fused from them. Made by a judge; read by bench.
 
-    `local_s` is this pair's part of the time its clips were measured in, near 0 where the measurements were cached.
+    `local_s` is this pair's part of the time its clips were measured in, 0 where the measurements were cached.
     `consistent` says whether both orders gave the same labels, None with one order; `labels` are those of both orders
     together. `reply` is the full reply (of both orders: one after the other).
     """

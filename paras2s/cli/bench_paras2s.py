@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Cache, Curation, Json, Set, Systems, Tone, parse_overrides, parse_systems, print_json
+from paras2s.cli.options import (
+    Cache,
+    Curation,
+    Json,
+    Set,
+    Systems,
+    Tone,
+    exit_if_unscored,
+    parse_overrides,
+    parse_systems,
+    print_json,
+)
 
 
 def bench_paras2s(
@@ -41,10 +52,11 @@ def bench_paras2s(
     report = run_paras2s(options, opened, console, as_json)
     if as_json:
         print_json(report.to_json())
-        return
-    for text in report.to_markdown():
-        console.print(text, highlight=False, markup=False)
-    console.print(f"{out}: rows, samples, table2.md and table2.json", highlight=False)
+    else:
+        for text in report.to_markdown():
+            console.print(text, highlight=False, markup=False)
+        console.print(f"{out}: rows, samples, table2.md and table2.json", highlight=False)
+    exit_if_unscored(report.unscored)
 
 
 def bench_voicebench(
@@ -70,7 +82,8 @@ def bench_voicebench(
     summary = run_voicebench(options, console, as_json)
     if as_json:
         print_json({"subsets": summary.figures(), "undecided": summary.undecided})
-        return
-    for name, figure in summary.figures().items():
-        console.print(f"{name:>18} {cell(figure, digits=1)}", highlight=False)
-    console.print(f"points of 100, the mean over subsets; rows in {out}", highlight=False)
+    else:
+        for name, figure in summary.figures().items():
+            console.print(f"{name:>18} {cell(figure, digits=1)}", highlight=False)
+        console.print(f"points of 100, the mean over subsets; rows in {out}", highlight=False)
+    exit_if_unscored(summary.unscored)

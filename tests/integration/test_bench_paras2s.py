@@ -95,10 +95,11 @@ def test_every_kind_of_system_has_its_row_in_the_papers_table(world: Any, tmp_pa
             tmp_path / "cache",
             "--json",
         ]
-        found = json.loads(invoke(*command).stdout)["systems"]
+        # "mine" lacks an answer.
+        found = json.loads(invoke(*command, status=1).stdout)["systems"]
         sent = [one for one in server.requests if "modalities" in one]
         first = len(server.requests)
-        again = json.loads(invoke(*command).stdout)["systems"]
+        again = json.loads(invoke(*command, status=1).stdout)["systems"]
         assert len(server.requests) == first
     assert again == found
     assert len(sent) == 8
@@ -132,7 +133,8 @@ def test_a_failing_endpoint_and_a_failing_judge_are_reasons_and_never_scores(wor
         (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"base_url": server.base_url, "max_attempts": 1}))
         words = ["--system", f"mine={mine}", "--system", f"chat={tmp_path / 'chat.yaml'}"]
         command = ["bench", "paras2s", folder / "run/data", *words, "--judge", judge_file(tmp_path, server)]
-        found = json.loads(invoke(*command, "--out", tmp_path / "o", "--cache-dir", tmp_path / "c", "--json").stdout)["systems"]
+        done = invoke(*command, "--out", tmp_path / "o", "--cache-dir", tmp_path / "c", "--json", status=1)
+        found = json.loads(done.stdout)["systems"]
     assert found["chat"]["average"] == {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 8}
     assert all("HTTP 400: " in (row.unscored or "") for row in load_rows(tmp_path / "o/chat.jsonl"))
     # A contrast of which one style could not be judged leaves its set with one score.
@@ -226,7 +228,7 @@ def test_what_a_system_still_knows(world: Any, tmp_path: Path) -> None:
     assert json.loads(invoke(*beside).stdout)["systems"]["mine"]["voicebench"]["mean"] == 50.0
     assert (tmp_path / "o/table2.md").read_text().splitlines()[0].endswith("still knows, of 100 |")
     (answers / "g1.wav").unlink()
-    found = json.loads(invoke(*command).stdout)
+    found = json.loads(invoke(*command, status=1).stdout)
     assert (found["subsets"]["openbookqa"]["mean"], found["subsets"]["openbookqa"]["n_asked"]) == (0.0, 2)
     questions = tmp_path / "questions"
     questions.mkdir()

@@ -370,11 +370,11 @@ app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(probe)
 
 
-def invoke(*words):
+def invoke(*words, status=0):
     result = CliRunner().invoke(app, list(map(str, words)))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == status, result.output
     return result
 
 
@@ -427,11 +427,12 @@ def test_an_llm_that_likes_the_first_place_costs_once_what_was_estimated(manifes
 def test_replies_of_no_use_are_paid_for_and_unpriced_ones_have_no_cost(manifest, tmp_path):
     words = (manifest, "--judge", "audio", "--only", "position", "--json")
     with ScriptedEndpoint(lambda sent, number: Say("I would rather not say.")) as server:
-        found = json.loads(invoke(*words, "--out", tmp_path / "a", *settings(server, tmp_path / "a")).stdout)["judges"][0]
+        done = invoke(*words, "--out", tmp_path / "a", *settings(server, tmp_path / "a"), status=1)
+        found = json.loads(done.stdout)["judges"][0]
         assert found["probes"][0]["n_scored"] == 0
         assert found["cost_usd"] > 0
         unknown = ("-s", "llm.model=nobody-knows", *settings(server, tmp_path / "b"))
-        assert json.loads(invoke(*words, "--out", tmp_path / "b", *unknown).stdout)["judges"][0]["cost_usd"] is None
+        assert json.loads(invoke(*words, "--out", tmp_path / "b", *unknown, status=1).stdout)["judges"][0]["cost_usd"] is None
     with ScriptedEndpoint(lambda sent, number: Say(TRACE_FIRST)) as server:
         unknown = ("-s", "llm.model=nobody-knows", *settings(server, tmp_path / "c"))
         found = json.loads(invoke(*words, "--out", tmp_path / "c", *unknown).stdout)["judges"][0]

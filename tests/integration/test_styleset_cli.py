@@ -42,13 +42,14 @@ def noise(seed: int, duration_s: float) -> Clip:
     return Clip(samples.astype(np.float32), 16_000)
 
 
-def run(*words: object, fails: type[ParaS2SError] | None = None, says: str = "") -> str:
+def run(*words: object, fails: type[ParaS2SError] | None = None, says: str = "", status: int = 0) -> str:
     app = typer.Typer()
     app.command()(bench_styleset)
     result = CliRunner().invoke(app, list(map(str, words)))
     if fails is None:
-        if result.exception is not None:
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
+        assert result.exit_code == status, result.output
         return result.stdout
     assert isinstance(result.exception, fails), result.output
     assert says in str(result.exception)
@@ -178,7 +179,7 @@ def test_an_endpoint_receives_sound_reads_its_own_words_and_is_never_paid_twice(
         estimate = full(run(*words, "--estimate"))
         assert server.requests == []
         found = full(run(*words))
-        calls = [one for one in server.requests if "modalities" in one]
+        made, calls = len(server.requests), [one for one in server.requests if "modalities" in one]
         # As if killed before the dialogues were kept: their replies are.
         for path in (world / "out/outputs").rglob("*.*"):
             path.unlink()
@@ -188,7 +189,13 @@ def test_an_endpoint_receives_sound_reads_its_own_words_and_is_never_paid_twice(
         "following": {"items": 2, "kept": 0, "replies_at_most": 4},
         "role_play": {"items": 2, "kept": 0, "replies_at_most": 10},
     }
-    assert (estimate["calls"], len(calls)) == (30, 4 + 10)
+    assert (estimate["judging"]["calls"], len(calls)) == (30, 4 + 10)
+    assert estimate["calls"] == made
+    assert (estimate["replies"]["calls"], estimate["at_most_usd"]) == (
+        14,
+        pytest.approx(estimate["replies"]["at_most_usd"] + estimate["judging"]["at_most_usd"]),
+    )
+    assert estimate["replies"]["at_most_usd"] > 14 * 0.2
     assert {(one["top_p"], one["temperature"], one["max_completion_tokens"]) for one in calls} == {(0.9, 1.0, 4096)}
     assert len({one["seed"] for one in calls}) == 14
     longest = max(calls, key=lambda one: len(one["messages"]))
@@ -235,7 +242,7 @@ def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tr
         words = requested_of(
             world, server, "--system", f"chat={world / 'chat.yaml'}", "--turns", 3, "--task", "role_play", "--json"
         )
-        found = full(run(*words))
+        found = full(run(*words, status=1))
         assert [one for one in server.requests if "modalities" not in one] == []
         cell = found["table_1"]["role_play_style"]["chat"]["listens:gpt-4o-audio-preview"]
         assert cell == {"mean": None, "sd": None, "n_scored": 0, "n_asked": 2}
@@ -246,7 +253,8 @@ def test_a_dialogue_that_breaks_off_too_early_is_unscored_with_its_reason_and_tr
             ["role_play_style", "role_play_realism"],
         )
         broken[0] = False
-        again = full(run(*words, "--turns", 3))
+        # Realism is 0 or 1, so that this 4 is no score of it.
+        again = full(run(*words, "--turns", 3, status=1))
     assert again["table_1"]["role_play_style"]["chat"]["listens:gpt-4o-audio-preview"]["mean"] == 4
 
 
@@ -322,7 +330,7 @@ def test_what_a_judges_budget_does_not_reach_is_in_the_report(world: Path) -> No
         assert reasons.pop("not asked: the budget ended before it") == 8 - calls
         assert (len(reasons), sum(reasons.values())) == (2, 4)
         assert len(load_rows([world / "out/verdicts.jsonl"])) == 12
-        found = full(run(*words))
+        found = full(run(*words, status=1))
         assert (found["stopped"], len(server.requests)) == (None, 8)
 
 

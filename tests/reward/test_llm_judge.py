@@ -499,3 +499,22 @@ def test_only_replies_that_can_be_read_are_kept_for_another_run(spoken, tmp_path
         reply = again.client.complete_all([request])[0]
         cache.put_many({request_key(again.config.llm, request): asdict(replace(reply, text="none"))})
         assert isinstance(judge_for(server, kept=cache).label_pairs(pairs[:1])[0], PairVerdict)
+
+
+def test_only_pairs_that_were_measured_now_took_time_on_this_machine(tmp_path) -> None:
+    from pathlib import Path
+
+    from paras2s.audio.clip import read_clip
+    from paras2s.reward.judges.base import Pair, Utterance
+    from paras2s.reward.judges.registry import open_judge
+
+    clips = [read_clip(path) for path in sorted((Path(__file__).parents[1] / "fixtures/librispeech").glob("*.flac"))[:3]]
+    request = Utterance(text="Say it.")
+    known, new = Pair(request, clips[0], clips[1]), Pair(request, clips[0], clips[2])
+    labels = {"content": "1", "voice_quality": "1", "paralinguistics": "1"}
+    with ScriptedEndpoint(lambda sent, number: Say(json.dumps({"reasoning": "r", **labels}))) as server:
+        judge = open_judge("transcript", {"llm.base_url": server.base_url, "cache_dir": str(tmp_path)})
+        times_s = [[one.local_s for one in judge.label_pairs(pairs)] for pairs in ([known], [known, new], [known, new])]
+    assert times_s[0][0] > 0
+    assert times_s[1][0] == 0 < times_s[1][1]
+    assert times_s[2] == [0, 0]

@@ -24,8 +24,8 @@ from paras2s.types import CATEGORIES, Candidate, Demonstration, Query, Role
 ROLES: tuple[Role, ...] = ("demonstration", "preference", "test")
 
 
-def invoke(*words: object) -> Any:
-    """The command line within this process; what it raises is raised."""
+def invoke(*words: object, status: int = 0) -> Any:
+    """The command line within this process, which ends with `status`; what it raises is raised."""
     from typer.testing import CliRunner
 
     from paras2s.cli.app import app
@@ -33,7 +33,7 @@ def invoke(*words: object) -> Any:
     result = CliRunner().invoke(app, list(map(str, words)))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == status, result.output
     return result
 
 

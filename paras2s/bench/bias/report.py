@@ -66,6 +66,11 @@ class ProbeReport:
     settings: dict[str, Any]
     judges: tuple[JudgeProbes, ...]
 
+    @property
+    def unscored(self) -> int:
+        """The number of trials, of all probes of all judges, that have no label."""
+        return sum(sum(probe.unscored.values()) for judge in self.judges for probe in judge.probes)
+
     def as_json(self) -> dict[str, Any]:
         """Returns plain JSON, without the clips that the page holds."""
         from paras2s import __version__

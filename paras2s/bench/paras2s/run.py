@@ -120,10 +120,14 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """The table of all systems (ParaS2S, Table 2), and how its scores agree with people's where there are ratings."""
+    """The table of all systems (ParaS2S, Table 2), and how its scores agree with people's where there are ratings.
+
+    `unscored` counts the answers of systems that were benched now and have no score.
+    """
 
     table: dict[str, Any]
     agreement: HumanAgreement | None
+    unscored: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON."""
@@ -150,7 +154,8 @@ def run_paras2s(options: BenchOptions, judge: AnswerJudge, console: Console, qui
     table = table_2(systems)
     for name, summary in voicebench.items():
         table[name]["voicebench"] = summary.overall.to_json()
-    report = BenchReport(table, human_agreement(ratings, automatic_scores(systems)) if ratings else None)
+    unscored = sum(row.score is None for name in options.systems for row in systems[name])
+    report = BenchReport(table, human_agreement(ratings, automatic_scores(systems)) if ratings else None, unscored)
     write_json(options.out / "table2.json", table)
     for name, text in zip(("table2.md", "human.md"), report.to_markdown(), strict=False):
         write_text(options.out / name, text)

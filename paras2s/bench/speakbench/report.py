@@ -122,6 +122,8 @@ def judge_report(
 def cost(rows: Sequence[VerdictRow]) -> Report:
     """Tokens, USD and hours of local measuring over the verdicts with labels (TRACE, Table 13); None where one does not say.
 
+    The hours are those of measuring now: none for clips whose measurements the cache had.
+
     What unscored pairs cost is not recorded with them; `paras2s bench` prints what a command spent in all.
     """
 

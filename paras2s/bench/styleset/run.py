@@ -18,6 +18,7 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.bias.run import NOT_REACHED
 from paras2s.bench.styleset.data import TASKS, VERDICT_TASKS, Task, load_contexts, load_following
 from paras2s.bench.styleset.dialogue import LONGEST_S
+from paras2s.bench.styleset.estimate import Replies, replies_at_most
 from paras2s.bench.styleset.metrics import StyleRow, label_of, load_human, load_rows, row_of, save_rows
 from paras2s.bench.styleset.outputs import (
     Item,
@@ -105,8 +106,17 @@ class StyleSetOptions:
         return open_judges(self.judges or ["styleset"], tasks, _temperatures(self.temperatures), overrides, calls)
 
 
-def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> tuple[dict[str, Any], BudgetError | None]:
-    """Makes outputs and judges them, or reads recorded verdicts; writes and returns the report, and the error that stopped it.
+@dataclass(frozen=True)
+class StyleSetResult:
+    """The report, the error that stopped the judging, and how many verdicts that were to be given now are missing."""
+
+    report: dict[str, Any]
+    stopped: BudgetError | None = None
+    unscored: int = 0
+
+
+def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> StyleSetResult:
+    """Makes outputs and judges them, or reads recorded verdicts; writes the report.
 
     Raises:
         ConfigError: options that contradict each other, or an unknown system. BudgetError: the budget of a system ended.
@@ -132,7 +142,8 @@ def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> tup
     report = build_report(rows, ratings, load_following(options.items), options.recorded, outputs, reason)
     write_json(options.out / "styleset.json", report)
     write_text(options.out / "styleset.md", markdown(report))
-    return report, stopped
+    unscored = 0 if options.verdicts else sum(row.unscored is not None for row in rows)
+    return StyleSetResult(report, stopped, unscored)
 
 
 def _check_recorded(options: StyleSetOptions, rows: Sequence[StyleRow]) -> None:
@@ -235,7 +246,9 @@ def _exchange(item: Item, path: Path) -> Exchange:
 
 
 def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
-    """Counts what is still to be made and the most that judging can cost, without a call; a missing clip counts at its longest.
+    """Counts what is still to be made and the most that replies and judging can cost, without a call.
+
+    A missing clip counts at its longest. `replies` are calls of endpoints; a checkpoint makes its own without any.
 
     Raises:
         ConfigError: options that contradict each other.
@@ -249,6 +262,7 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
         for task, length_s in (("role_play", LONGEST_S), ("following", settings.longest_answer_s))
     }
     systems: dict[str, Any] = {}
+    replies = Replies()
     clips: dict[Task, list[Exchange]] = {task: [] for task in settings.items}
     for name, spec in settings.systems.items():
         key = output_key(settings, name)
@@ -259,6 +273,8 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
                 made = finished_clips(Path(spec), name, items)
             else:
                 made = [load_made(settings, name, one, key) for one in items]
+                new_items = [item for item, one in zip(items, made, strict=True) if one is None]
+                replies += replies_at_most(spec, new_items, settings.turns)
             there = [one for one in made if one is not None]
             new = len(items) - len(there)
             systems[name][task] = {
@@ -279,4 +295,12 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
         bill = judge.client.estimate(judge.requests(exchanges))
         total += bill
         priced.append({"judge": opened.label, "task": verdict_task, **asdict(bill)})
-    return {"systems": systems, "judges": priced, **asdict(total)}
+    usd = None if None in (replies.at_most_usd, total.at_most_usd) else (replies.at_most_usd or 0) + (total.at_most_usd or 0)
+    return {
+        "systems": systems,
+        "replies": asdict(replies),
+        "judges": priced,
+        "judging": asdict(total),
+        "calls": replies.calls + total.calls,
+        "at_most_usd": usd,
+    }

@@ -202,6 +202,11 @@ class VoiceBenchSummary:
     overall: Counted
     undecided: dict[str, int]
 
+    @property
+    def unscored(self) -> int:
+        """The number of answers without a score."""
+        return self.overall.n_asked - self.overall.estimate.n
+
     def figures(self) -> dict[str, dict[str, Any]]:
         """Every subset's figure and the overall one, as plain JSON."""
         return {name: one.to_json() for name, one in {**self.subsets, "overall": self.overall}.items()}

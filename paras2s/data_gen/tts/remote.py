@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
-from paras2s.clients.chat import CHARACTERS_PER_TOKEN
+from paras2s.clients.chat import count_tokens
 from paras2s.clients.endpoint import EndpointClient, Price, Session
 from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.data_gen.tts.base import FailedSpeech, Line, OnClip, SpeechResult
@@ -25,7 +25,7 @@ def speech_usd(price: Price | None, line: Line, duration_s: float) -> float | No
     """Returns the cost of a rendering of this length; None where no price of spoken output is known."""
     if price is None or price.audio_out is None or price.audio_out_tokens_per_s is None:
         return None
-    text_tokens = (len(line.text) + len(line.manner)) / CHARACTERS_PER_TOKEN
+    text_tokens = count_tokens(line.text) + count_tokens(line.manner)
     return (text_tokens * price.text_in + duration_s * price.audio_out_tokens_per_s * price.audio_out) / 1e6
 
 

@@ -122,6 +122,12 @@ def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], cac
     return [Blueprint(found, dict(versions)) for found in fields]
 
 
+def to_measure(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: JsonCache | None) -> list[bool]:
+    """Returns of each clip whether some extractor has not measured it yet."""
+    known = _known(clips, extractors, cache) if cache else {}
+    return [any((one.name, place) not in known for one in extractors) for place in range(len(clips))]
+
+
 def _measure(extractor: Extractor, clips: Sequence[Clip]) -> list[Fields]:
     """Measure all clips; on an error halve the batch, until the clips that cause it stand alone."""
     try:

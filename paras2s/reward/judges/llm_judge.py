@@ -15,7 +15,7 @@ from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.clients.chat import Audio, LLMClient, Reply, Request, Tokens
 from paras2s.configs.schema.judges import AUDIO_RATE_HZ, JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
-from paras2s.reward.blueprint.extract import build_blueprints, make_extractors, require_installed
+from paras2s.reward.blueprint.extract import build_blueprints, make_extractors, require_installed, to_measure
 from paras2s.reward.blueprint.field_docs import describe_fields
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
 from paras2s.reward.fusion import find_rule, swap, symmetric
@@ -96,15 +96,22 @@ class LLMJudge(Judge):
         """Labels every pair in three dimensions, in order. A pair that cannot be judged is Unscored, one beyond the budget a
         BudgetError.
         """
+        fresh = [self._is_to_measure(pair) for pair in pairs]
         started = time.perf_counter()
         requests_by_pair = self.pair_requests(pairs)
-        local_s = (time.perf_counter() - started) / max(len(pairs), 1)
+        each_s = (time.perf_counter() - started) / max(sum(fresh), 1)
         requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
         replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_pair)))
         return [
-            orders if isinstance(orders, Unscored) else self._pair_verdict([next(replies) for _ in orders], local_s)
-            for orders in requests_by_pair
+            orders if isinstance(orders, Unscored) else self._pair_verdict([next(replies) for _ in orders], each_s * now)
+            for orders, now in zip(requests_by_pair, fresh, strict=True)
         ]
+
+    def _is_to_measure(self, pair: Pair) -> bool:
+        """Whether a clip of the pair is not in the cache of measurements."""
+        if self.reads == "audio":
+            return False
+        return any(to_measure((pair.first, pair.second, *self._user_clips(pair.instruction)), self.extractors, self.cache))
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
         """Returns the calls for each item, one for each order of a pair, one for a single answer; items are of one kind."""
