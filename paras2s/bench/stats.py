@@ -17,6 +17,9 @@ from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
 from paras2s.types import CATEGORIES, Category
 
+# Standard errors between a difference and chance, of a normal law at 95 %.
+CERTAIN_FROM = 1.96
+
 
 @dataclass(frozen=True)
 class Estimate:

@@ -68,3 +68,7 @@ def test_every_system_is_judged_twice_and_nothing_again(run: Path, monkeypatch: 
     write_jsonl(bench / "sft.jsonl", [row | {"text_stream": f"{row['text_stream']} other"} for row in rows])
     invoke("bench", "contrasts", run, "--json")
     assert measured == [8]
+    # So are answers that are made anew, whose words may be the same and whose sound is not.
+    (bench / "sft.jsonl").unlink()
+    invoke("bench", "contrasts", run, "--json")
+    assert measured == [8, 8]

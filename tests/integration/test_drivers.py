@@ -58,7 +58,11 @@ def test_a_run_learns_logs_and_looks(expected: GRPOJob) -> None:
     assert ["validation_reward" in row for row in rows] == [True, False, True, True]
     kept = steps_kept(expected.run)
     assert list(kept) == [0, 2, 3]
-    assert all(len(list(read_jsonl(folder / "answers.jsonl"))) == len(expected.validation_prompts) for folder in kept.values())
+    for folder in kept.values():
+        answers = list(read_jsonl(folder / "answers.jsonl"))
+        assert len(answers) == len(expected.validation_prompts)
+        spoken = {f"{row['query_id']}.wav" for row in answers if not row["empty"]}
+        assert spoken == {path.name for path in folder.glob("*.wav")} != set()
     assert (expected.checkpoints / "step_000004" / "trainer.json").is_file()
     before = tiny_job(expected.run.folder.parent).run.load_policy(expected.run.sft_dir).model.state_dict()
     assert any(not np.array_equal(before[name].numpy(), after) for name, after in policy_of(expected).items())

@@ -246,9 +246,13 @@ def test_discriminants_on_numbers_and_their_file(tmp_path: Path) -> None:
         ToneDiscriminant.load(tmp_path / "t.json")
 
 
-def test_it_opens_by_its_name_and_has_no_config() -> None:
+def test_it_opens_by_its_name_and_has_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_judge("independent")
     assert isinstance(opened, IndependentJudge)
-    assert all(part in opened.fingerprint for part in opened.parts.values())
+    # Other models give another name, so that no verdict of theirs is taken for one of these.
+    monkeypatch.setattr(asr, "version", lambda model: f"other {model}")
+    assert IndependentJudge().fingerprint != opened.fingerprint
+    monkeypatch.undo()
+    assert IndependentJudge().fingerprint == opened.fingerprint
     with pytest.raises(ConfigError, match="no config"):
         open_judge("independent", {"llm.model": "x"})

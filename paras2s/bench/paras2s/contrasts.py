@@ -94,6 +94,8 @@ def run_bench(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut, wan
             missing.remove(name)
     with run.stage("bench") if missing else contextlib.nullcontext():
         for name in missing:
+            # Before its clips are replaced: the other judge's rows are of those.
+            _independent_path(runner, name).unlink(missing_ok=True)
             rows[name] = runner.bench(name, open_own(name))
         rows = {name: rows[name] for name in SYSTEMS if name in rows}
         benched = BenchedRun(rows, _independent_rows(run, runner, rows))
@@ -104,15 +106,19 @@ def run_bench(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut, wan
 
 def _independent_rows(run: Run, runner: Runner, rows: dict[str, list[AnswerRow]]) -> dict[str, list[AnswerRow]]:
     """The same answers under the independent judge; those judged already are read, if they are of these answers."""
-    folder, judge = runner.rows / "independent", IndependentAnswerJudge(IndependentJudge())
-    found = {name: load_rows(path) for name in rows if (path := folder / f"{name}.jsonl").is_file()}
+    judge = IndependentAnswerJudge(IndependentJudge())
+    found = {name: load_rows(path) for name in rows if (path := _independent_path(runner, name)).is_file()}
     for name, own in rows.items():
         there = [(row.query_id, row.answer_index, row.text_stream, row.judge) for row in found.get(name, [])]
         if there != [(row.query_id, row.answer_index, row.text_stream, judge.name) for row in own]:
             with run.bar(f"independent judge, {name}", len(own)) as bar:
                 found[name] = judge_again(own, run.folder, judge, bar.at)
-            save_rows(folder / f"{name}.jsonl", found[name])
+            save_rows(_independent_path(runner, name), found[name])
     return found
+
+
+def _independent_path(runner: Runner, name: str) -> Path:
+    return runner.rows / "independent" / f"{name}.jsonl"
 
 
 def describe_bench(run: Run, benched: BenchedRun) -> None:

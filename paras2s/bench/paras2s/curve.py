@@ -6,6 +6,8 @@ and the judges' do not follow, the policy has learned the reward model and not t
 
 from __future__ import annotations
 
+import hashlib
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,21 +16,26 @@ from typing import Any
 
 from markupsafe import Markup
 
-from paras2s.audio.clip import Clip, read_clip, write_clip
+from paras2s.audio.clip import read_clip, write_clip
 from paras2s.bench.charts import draw_curves, standalone_svg
 from paras2s.bench.paras2s.judges import IndependentAnswerJudge, Judgement, RunJudge
 from paras2s.bench.paras2s.metrics import cell
-from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
+from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.bench.systems import Response, question_of_query
 from paras2s.data_gen.dataset import Dataset
+from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.errors import DataError
 from paras2s.reward.judges.independent.judge import IndependentJudge
+from paras2s.reward.judges.registry import WEIGHTS
 from paras2s.reward.reward_model.model import RewardModel
+from paras2s.rollout.reward_inputs import sounds
 from paras2s.run import Run
 from paras2s.types import Query, Reward, Rollout, Unscored
 from paras2s.utils.io import read_json, read_jsonl, write_json, write_jsonl, write_text
 
 FOLDER, STORED = "validation", "curve.json"
+# The answers that a step keeps: 60 MB where each is 10 s at 24 kHz, whatever the number of queries.
+MOST_ANSWERS = 128
 # In the order of the plot.
 LINES = ("reward model", "teacher", "independent judge")
 
@@ -36,16 +43,22 @@ LINES = ("reward model", "teacher", "independent judge")
 def save_answers(folder: Path, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]) -> None:
     """Keeps the first answer to each query: its clip, its text, and what it was paid.
 
+    Of more than 128 queries, every second, third and so on is kept, the same ones in every step.
+
     Raises:
         StorageError: the disk refused.
     """
     rows = []
-    for rollout, (reward, *_) in zip(rollouts, rewards, strict=True):
+    every = -(-len(rollouts) // MOST_ANSWERS) or 1
+    for rollout, (reward, *_) in list(zip(rollouts, rewards, strict=True))[::every]:
         paid = {"reward": reward.value} if isinstance(reward, Reward) else {"unscored": reward.reason}
-        rows.append({"query_id": rollout.query_id, "text": rollout.texts[0], **paid})
+        # Rollouts of the embedded policy come without waves, since its reward model reads codes.
+        sound = sounds(rollout, CODEC)[0]
+        empty = not len(sound.samples)
+        rows.append({"query_id": rollout.query_id, "text": rollout.texts[0], "empty": empty, **paid})
         # A policy that ended its answer before it began has no clip to keep.
-        if len(rollout.waves[0]):
-            write_clip(folder / f"{rollout.query_id}.wav", Clip(rollout.waves[0], rollout.sample_rate_hz))
+        if not empty:
+            write_clip(folder / f"{rollout.query_id}.wav", sound)
     # Last, so that a folder that has it is whole.
     write_jsonl(folder / "answers.jsonl", rows)
 
@@ -90,7 +103,8 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
     """Judges the kept answers of all steps; a curve that is stored is read where it is of these answers and judges.
 
     Raises:
-        DataError: the run kept no answers, or answers to queries that the dataset does not have.
+        DataError: the run kept no answers, answers to queries that the dataset does not have, or none that can be scored.
+        AudioError: a kept clip is missing or broken.
     """
     kept = steps_kept(run)
     if not kept:
@@ -98,7 +112,10 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
     queries = {query.id: query for query in dataset.of_role("validation")}
     answers = {step: list(read_jsonl(folder / "answers.jsonl")) for step, folder in kept.items()}
     judges = (RunJudge(dataset, list(queries.values()), model), IndependentAnswerJudge(IndependentJudge()))
-    state = {"judges": [judge.name for judge in judges], "answers": {str(step): rows for step, rows in answers.items()}}
+    # A reward model that is trained anew, and a tone classifier that is fitted anew, give other scores under the same names.
+    versions = [hashlib.sha256((run.reward_dir / WEIGHTS).read_bytes()).hexdigest(), dataset.agent_tone.version]
+    names = [*(judge.name for judge in judges), *versions]
+    state = {"judges": names, "answers": {str(step): rows for step, rows in answers.items()}}
     stored = run.folder / FOLDER / STORED
     if stored.is_file() and (found := read_json(stored)).get("of") == state:
         return [point_of(values) for values in found["points"]]
@@ -107,13 +124,15 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
         for row in rows:
             if row["query_id"] not in queries:
                 raise DataError(f"{kept[step]}: {row['query_id']} is no validation query of {dataset.folder}")
-            path = kept[step] / f"{row['query_id']}.wav"
-            response = Response(row["text"], read_clip(path)) if path.is_file() else Response(failed="the answer is empty")
+            clip = None if row["empty"] else read_clip(kept[step] / f"{row['query_id']}.wav")
+            response = Response(row["text"], clip, "the answer is empty" if clip is None else None)
             requests.append((question_of_query(queries[row["query_id"]], dataset.folder), response))
     judged = []
     for judge in judges:
         with run.bar(f"curve, {judge.name.split('/')[0]}", len(requests)) as bar:
             judged.append(judge.judge_all(requests, bar.at))
+        if all(one.score is None for one in judged[-1]):
+            raise DataError(f"{run.folder / FOLDER}: {judge.name} scored no answer ({judged[-1][0].unscored})")
     kl_of = {row["step"]: row.get("kl") for row in run.metrics()}
     points, start = [], 0
     for step, rows in answers.items():
@@ -174,7 +193,7 @@ def describe_curve(run: Run, points: Sequence[CurvePoint]) -> None:
     table = Table("after step", "KL", "paid", *LINES, "answers")
     for point in points:
         kl, paid = ("-" if one is None else f"{one:.3f}" for one in (point.kl, point.paid))
-        scores = [cell({**asdict(one), "n_asked": one.n, "n_scored": one.n}) for one in point.scores.values()]
+        scores = [cell({**asdict(one), "n_asked": point.answers, "n_scored": one.n}) for one in point.scores.values()]
         table.add_row(str(point.step), kl, paid, *scores, str(point.answers))
     run.console.print(table)
     if over_optimised(points):
@@ -182,8 +201,15 @@ def describe_curve(run: Run, points: Sequence[CurvePoint]) -> None:
 
 
 def over_optimised(points: Sequence[CurvePoint]) -> bool:
-    """Whether the reward model's score is higher in the last step than in the first, and the independent judge's lower."""
+    """Whether from the first step to the last the reward model's score rose and the independent judge's fell, beyond chance.
+
+    Both errors are taken as independent, though the queries are the same: it warns too late rather than too early.
+    """
     first, last = points[0].scores, points[-1].scores
-    model, other = ((first[name].mean, last[name].mean) for name in (LINES[0], LINES[2]))
-    known = [value for value in (*model, *other) if value is not None]
-    return len(known) == 4 and known[1] > known[0] and known[3] < known[2]
+    return _is_above(last[LINES[0]], first[LINES[0]]) and _is_above(first[LINES[2]], last[LINES[2]])
+
+
+def _is_above(one: Estimate, other: Estimate) -> bool:
+    if one.mean is None or other.mean is None or one.standard_error is None or other.standard_error is None:
+        return False
+    return one.mean - other.mean > CERTAIN_FROM * math.hypot(one.standard_error, other.standard_error)

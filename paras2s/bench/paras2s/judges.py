@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from paras2s.audio.asr import normalise_words, word_error_rate
 from paras2s.audio.clip import Clip
+from paras2s.bench.results import FITTING_SCORE
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
@@ -46,6 +48,23 @@ class Judgement:
     tone: str | None = None
     tone_scores: dict[str, float] = field(default_factory=dict)
     model_score: float | None = None
+
+    def row_fields(self, text_stream: str, judge: str) -> dict[str, Any]:
+        """The fields of an `AnswerRow` that a judge fills, for an answer with this text stream."""
+        comparable = self.transcript is not None and bool(normalise_words(text_stream))
+        return {
+            "transcript": self.transcript,
+            "tone": self.tone,
+            "tone_scores": self.tone_scores,
+            "score": self.score,
+            "unscored": self.unscored,
+            "reason": self.reason,
+            "family": self.family,
+            "fitting": self.score is not None and self.score >= FITTING_SCORE,
+            "word_error_rate": word_error_rate(text_stream, self.transcript or "") if comparable else None,
+            "judge": judge,
+            "model_score": self.model_score,
+        }
 
 
 class AnswerJudge(Protocol):

@@ -10,13 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
-from paras2s.audio.asr import normalise_words, word_error_rate
 from paras2s.audio.clip import write_clip
 from paras2s.bench.human_correlation import HumanAgreement, human_agreement, load_ratings
 from paras2s.bench.human_correlation import markdown_tables as human_tables
 from paras2s.bench.paras2s.judges import AnswerJudge, Judgement
 from paras2s.bench.paras2s.metrics import automatic_scores, markdown, table_2
-from paras2s.bench.results import FITTING_SCORE, AnswerRow, load_rows, save_rows
+from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import Response, System, open_system, question_of_query
 from paras2s.bench.voicebench.metrics import load_voicebench_rows, voicebench_summary
 from paras2s.data_gen.dataset import Manifest, load_manifest
@@ -72,8 +71,6 @@ class Runner:
         return self.samples / name / f"{query.id}-{n}.wav"
 
     def _row(self, name: str, query: Query, n: int, response: Response, judgement: Judgement) -> AnswerRow:
-        transcript, text = judgement.transcript, response.text
-        comparable = transcript is not None and bool(normalise_words(text))
         return AnswerRow(
             system=name,
             query_id=query.id,
@@ -83,20 +80,10 @@ class Runner:
             question_text=query.text or "",
             question_clip=os.path.relpath(self.data / query.clip, self.root),
             answer_index=n,
-            text_stream=text,
-            transcript=transcript,
-            tone=judgement.tone,
-            tone_scores=judgement.tone_scores,
-            score=judgement.score,
-            unscored=judgement.unscored,
-            reason=judgement.reason,
-            family=judgement.family,
-            fitting=judgement.score is not None and judgement.score >= FITTING_SCORE,
+            text_stream=response.text,
             answer_clip=str(self._sample(name, query, n)),
             duration_s=response.clip.duration_s if response.clip else 0.0,
-            word_error_rate=word_error_rate(text, transcript or "") if comparable else None,
-            judge=self.judge.name,
-            model_score=judgement.model_score,
+            **judgement.row_fields(response.text, self.judge.name),
         )
 
 

@@ -13,24 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from paras2s.audio.asr import normalise_words, word_error_rate
 from paras2s.audio.clip import read_clip
-from paras2s.bench.paras2s.judges import AnswerJudge, Judgement
+from paras2s.bench.paras2s.judges import AnswerJudge
 from paras2s.bench.paras2s.metrics import summary
-from paras2s.bench.results import FITTING_SCORE, AnswerRow
-from paras2s.bench.stats import paired_difference
+from paras2s.bench.results import AnswerRow
+from paras2s.bench.stats import CERTAIN_FROM, paired_difference
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
 from paras2s.errors import AudioError
-
-# Standard errors between a gain and chance.
-SEEN_FROM = 1.96
 
 
 def judge_again(rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_progress: Progress) -> list[AnswerRow]:
     """The same rows under another judge, which hears the clips that the rows name below `root`."""
     answers = [(_question(row, root), _response(row, root)) for row in rows]
     judged = judge.judge_all(answers, on_progress)
-    return [_row(row, judge.name, one) for row, one in zip(rows, judged, strict=True)]
+    return [replace(row, **one.row_fields(row.text_stream, judge.name)) for row, one in zip(rows, judged, strict=True)]
 
 
 def _question(row: AnswerRow, root: Path) -> SpokenQuestion:
@@ -43,24 +39,6 @@ def _response(row: AnswerRow, root: Path) -> Response:
     except AudioError as error:
         return Response(row.text_stream, failed=str(error))
     return Response(row.text_stream, clip)
-
-
-def _row(row: AnswerRow, judge: str, found: Judgement) -> AnswerRow:
-    comparable = found.transcript is not None and bool(normalise_words(row.text_stream))
-    return replace(
-        row,
-        transcript=found.transcript,
-        tone=found.tone,
-        tone_scores=found.tone_scores,
-        score=found.score,
-        unscored=found.unscored,
-        reason=found.reason,
-        family=found.family,
-        fitting=found.score is not None and found.score >= FITTING_SCORE,
-        word_error_rate=word_error_rate(row.text_stream, found.transcript or "") if comparable else None,
-        judge=judge,
-        model_score=found.model_score,
-    )
 
 
 def agreement(first: Sequence[AnswerRow], second: Sequence[AnswerRow]) -> dict[str, Any]:
@@ -102,7 +80,7 @@ def compare_judges(first: Mapping[str, Sequence[AnswerRow]], second: Mapping[str
 
 def _is_gain(treated: Sequence[AnswerRow], before: Sequence[AnswerRow]) -> bool:
     gain = paired_difference(treated, before).difference.estimate
-    return gain.mean is not None and gain.standard_error is not None and gain.mean > SEEN_FROM * gain.standard_error
+    return gain.mean is not None and gain.standard_error is not None and gain.mean > CERTAIN_FROM * gain.standard_error
 
 
 def describe_agreement(report: Mapping[str, Any]) -> list[str]:

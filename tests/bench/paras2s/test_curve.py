@@ -6,13 +6,16 @@ Not covered: that the loop keeps them (tests/integration/test_ray_actors.py), an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from paras2s.audio.clip import read_clip
 from paras2s.bench.charts import side_by_side
 from paras2s.bench.paras2s import curve
 from paras2s.bench.paras2s.curve import (
@@ -31,10 +34,12 @@ from paras2s.bench.paras2s.judges import Answer, Judgement
 from paras2s.bench.stats import Estimate
 from paras2s.bench.systems import Progress
 from paras2s.configs.schema.run import RunConfig
-from paras2s.errors import DataError
+from paras2s.errors import AudioError, DataError
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.reward.judges.registry import WEIGHTS
 from paras2s.run import Run
 from paras2s.types import Query, Reward, Rollout, Unscored
-from paras2s.utils.io import append_jsonl, write_jsonl
+from paras2s.utils.io import append_jsonl, read_jsonl, write_bytes, write_jsonl
 
 
 def query(name: str, category: str, contrast: str) -> Query:
@@ -49,6 +54,7 @@ class Validation:
     """Stands for a dataset of three validation queries."""
 
     folder: Path
+    agent_tone: Any = field(default_factory=lambda: SimpleNamespace(version="tone-1"))
 
     def of_role(self, role: str) -> list[Query]:
         return QUERIES if role == "validation" else []
@@ -76,7 +82,9 @@ class LevelJudge:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(RunConfig(name="r", run_dir=tmp_path / "run"), Console(quiet=True), quiet=True)
+    found = Run(RunConfig(name="r", run_dir=tmp_path / "run"), Console(quiet=True), quiet=True)
+    write_bytes(found.reward_dir / WEIGHTS, b"weights")
+    return found
 
 
 def rollouts(*levels: float) -> list[Rollout]:
@@ -116,8 +124,35 @@ def test_points_by_hand_and_judged_once(run: Run, tmp_path: Path) -> None:
     assert LevelJudge.calls == 2
     assert judge_curve(run, Validation(tmp_path), None) == [first, last]  # type: ignore[arg-type]
     assert LevelJudge.calls == 2
+    # A reward model that was trained anew scores anew.
+    write_bytes(run.reward_dir / WEIGHTS, b"others")
+    judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
+    assert LevelJudge.calls == 4
     save_answers(step_folder(run, 10), rollouts(0.5, 0.1, 0.5), paid(4.0, 4.0, 6.0))
     assert judge_curve(run, Validation(tmp_path), None)[1].scores["teacher"].n == 3  # type: ignore[arg-type]
+
+
+def test_answers_that_come_as_codes_are_kept_as_sound(run: Run, tmp_path: Path) -> None:
+    codec = Codec2Pairs()
+    codes = (np.zeros((12, codec.num_codebooks), dtype=np.int64), np.zeros((0, codec.num_codebooks), dtype=np.int64))
+    none = np.zeros(0, dtype=np.float32)
+    coded = [
+        Rollout(query.id, 0, (), (), (0,), ("t",), (one,), (none,), 8000, codec.version)
+        for query, one in zip(QUERIES, codes, strict=False)
+    ]
+    save_answers(step_folder(run, 0), coded, paid(1.0, 1.0))
+    assert [path.name for path in step_folder(run, 0).glob("*.wav")] == ["a.wav"]
+    assert read_clip(step_folder(run, 0) / "a.wav").duration_s == pytest.approx(12 * 0.08)
+    (step_folder(run, 0) / "a.wav").unlink()
+    # A clip that is lost is no empty answer.
+    with pytest.raises(AudioError, match=r"a\.wav"):
+        judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
+
+
+def test_a_curve_of_nothing_is_an_error(run: Run, tmp_path: Path) -> None:
+    save_answers(step_folder(run, 0), rollouts(0, 0, 0), paid(1.0, 1.0, 1.0))
+    with pytest.raises(DataError, match="the answer is empty"):
+        judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
 
 
 def test_steps_that_are_done_again_are_discarded_and_half_a_step_is_none(run: Run, tmp_path: Path) -> None:
@@ -130,8 +165,17 @@ def test_steps_that_are_done_again_are_discarded_and_half_a_step_is_none(run: Ru
         judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("queries", "kept"), [(128, 128), (129, 65), (1000, 125)])
+def test_a_step_keeps_no_more_than_it_may(queries: int, kept: int, tmp_path: Path) -> None:
+    wave = np.zeros(0, dtype=np.float32)
+    many = [Rollout(f"q{n}", 0, (), (), (0,), ("",), (), (wave,), 8000, "") for n in range(queries)]
+    save_answers(tmp_path, many, [[Reward(1.0, {})]] * queries)
+    names = [row["query_id"] for row in read_jsonl(tmp_path / "answers.jsonl")]
+    assert (len(names), names[0], names[1]) == (kept, "q0", f"q{-(-queries // 128)}")
+
+
 def test_answers_to_other_queries_are_refused(run: Run, tmp_path: Path) -> None:
-    write_jsonl(step_folder(run, 0) / "answers.jsonl", [{"query_id": "z", "text": "t", "reward": 1.0}])
+    write_jsonl(step_folder(run, 0) / "answers.jsonl", [{"query_id": "z", "text": "t", "empty": True, "reward": 1.0}])
     with pytest.raises(DataError, match="z is no validation query"):
         judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
 
@@ -148,6 +192,10 @@ def point(step: int, model: float | None, teacher: float, independent: float | N
         ((3.0, 3.0, 3.0), (4.0, 2.0, 3.5), False),
         ((3.0, 3.0, 3.0), (2.0, 2.0, 2.0), False),
         ((None, 3.0, 3.0), (4.0, 3.0, 2.0), False),
+        # Errors of 0.1 each: 1.96 x 0.141 = 0.277.
+        ((3.0, 3.0, 3.0), (3.27, 3.0, 2.0), False),
+        ((3.0, 3.0, 3.0), (3.29, 3.0, 2.71), True),
+        ((3.0, 3.0, 3.0), (4.0, 3.0, 2.73), False),
     ],
 )
 def test_a_reward_that_rises_where_the_judge_falls_is_flagged(first: tuple, last: tuple, flagged: bool) -> None:

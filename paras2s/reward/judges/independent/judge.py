@@ -25,6 +25,7 @@ from paras2s.reward.judges.independent.kinds import load_kinds
 from paras2s.reward.judges.independent.tone import ToneDiscriminant, tone_features
 from paras2s.reward.judges.rubric_rules import Finding, load_rubric
 from paras2s.types import Unscored, Verdict
+from paras2s.utils.cache import key_of
 from paras2s.utils.process_pool import map_chunks
 
 NAME = "independent"
@@ -55,13 +56,15 @@ class IndependentJudge(Judge):
     scores_alone = True
 
     def __init__(self) -> None:
-        self._rubric, self.prompt_hash = load_rubric()
+        self._rubric, rules = load_rubric()
         self._kinds, self._tone = load_kinds(), ToneDiscriminant.load()
+        # Stored with every verdict, so it names all that shapes one.
+        self.prompt_hash = key_of([rules, *self.parts.values()])[:16]
 
     @property
     def fingerprint(self) -> str:
-        """The version, the rules' hash, and the versions of recogniser, tone classifier and kinds."""
-        return "/".join([self.version, self.prompt_hash, *self.parts.values()])
+        """The version, and the hash of rules, recogniser, tone classifier and kinds."""
+        return f"{self.version}/{self.prompt_hash}"
 
     @property
     def parts(self) -> dict[str, str]:
