@@ -1,7 +1,7 @@
 """Shortcuts of a UniSRM data set: what is right without listening to what a task asks for.
 
 Each is fitted on the split `sft` and counted on `bench`: of pairs the share whose better side it names, of T2 the correlation
-with the overall score. Near one half, or near 0, it is no shortcut. One that is not can only be seen by those who look for it.
+with the overall score. Near one half, or near 0, it is no shortcut.
 """
 
 from __future__ import annotations
