@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from paras2s.audio.clip import encode_clip, make_clip, read_clip, write_clip
 from paras2s.cli.bench_systems import bench_systems
+from paras2s.policy.types import Sampling
 from paras2s.types import Rollout
 
 
@@ -79,13 +80,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pat
 
     limit = [3.5]
     seen.append(limit)
-    policy = SimpleNamespace(encode_prompt=lambda turns: turns)
+    policy = SimpleNamespace(encode_prompt=lambda turns: turns, sampling=Sampling())
     monkeypatch.setattr("paras2s.bench.ranking.answers.transcribe", lambda clips: [SimpleNamespace(text="w") for _ in clips])
     monkeypatch.setattr("paras2s.rollout.engine.NativeEngine", Engine)
     monkeypatch.setattr("paras2s.audio.text_embedding.embed_sentences", lambda texts: None)
     monkeypatch.setattr("paras2s.policy.registry.load_policy", lambda path: policy)
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/policy.json").write_text("{}")
+    (tmp_path / "mine/policy.json").write_text('{"architecture": "DualStreamLM"}')
     with ScriptedEndpoint(answer) as server:
         chat = {"base_url": server.base_url, "model": "gpt-audio", "max_attempts": 1}
         (tmp_path / "chat.yaml").write_text(json.dumps(chat))
