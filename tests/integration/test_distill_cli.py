@@ -138,7 +138,8 @@ def test_a_teacher_that_fails_for_a_fifth_leaves_those_without_a_score_and_goes_
 
 
 def test_a_teacher_that_fails_too_often_stops_the_run_and_nothing_is_learned(tiny_run: Path, tmp_path: Path) -> None:
-    with ScriptedEndpoint(lambda *_: Fail(400, "no audio today")) as server:
+    # Each refusal differs: twenty alike would stop the calls, before or after the last one is under way.
+    with ScriptedEndpoint(lambda _, number: Fail(400, f"no audio in request {number}")) as server:
         config = pupil(tiny_run, tmp_path, server, answers_per_query=4)
         with pytest.raises(JudgeError, match=r"scored none of 32 in 32 answers, more than distill\.max_unscored_share"):
             invoke("distill", config)
