@@ -27,7 +27,7 @@ from paras2s.pipeline.reward_agreement import agreement_report
 from paras2s.pipeline.reward_probes import disorder_report, probe, spoken_report
 from paras2s.policy.base import Policy
 from paras2s.reward.reward_model.model import RewardModel
-from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, train_reward_model
+from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, learned_codes, train_reward_model
 from paras2s.run import Run
 from paras2s.types import Unscored
 from paras2s.utils.io import read_json, write_json
@@ -63,10 +63,12 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         # The judge works in other processes while this one trains.
         with ThreadPoolExecutor(1) as beside, _threads(1):
             judging = beside.submit(judge_sampled, run, dataset, teacher, held_out, held_sampled, with_bar=False)
-            model = _train_small(run, dataset, judged, spoken)
+            model, preferences = _train_small(run, dataset, judged, spoken)
             if not judging.done():
                 run.say("  the judge is still at the held-out answers")
             held = judging.result()
+        model.learned_from(learned_codes(preferences, run.config.seed), [*held.codes, *held.coded_again])
+        model.save(run.reward_dir)
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
         report["preference_answers"] = len(judged.scores)
@@ -98,7 +100,10 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers, spoken: Sequence[JudgedSpoken]) -> RewardModel:
+def _train_small(
+    run: Run, dataset: Dataset, judged: JudgedAnswers, spoken: Sequence[JudgedSpoken]
+) -> tuple[RewardModel, PreferenceSet]:
+    """The trained model, and what it learned from."""
     config = run.config.distill
     # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
     demonstrated = dataset.of_role("demonstration")
@@ -127,8 +132,7 @@ def _train_small(run: Run, dataset: Dataset, judged: JudgedAnswers, spoken: Sequ
             run.config.seed,
             lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
         )
-    model.save(run.reward_dir)
-    return model
+    return model, preferences
 
 
 def held_out_report(model: RewardModel, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
@@ -165,7 +169,13 @@ def describe_reward(run: Run) -> None:
     run.say(f"  degenerate answers score at most {worst:.2f} with the reward model")
     for kind, row in report.get("disorder", {}).items():
         judged = "" if row["judge_mean"] is None else f", the judge {row['judge_mean']:.2f}"
-        run.say(f"  {kind}{'' if row['taught'] else ' (not taught)'}: {row['model_mean']:.2f}{judged}")
+        run.say(f"  {kind}{'' if row['taught'] else ' (not taught)'}: {row['model_mean']:.2f}{judged}{_unknown(row)}")
     for name, row in report.get("spoken", {}).items():
         if name != "right_tone_above":
-            run.say(f"  scripted answers, {name}: {row['model_mean']:.2f}, the judge {row['judge_mean']:.2f}")
+            run.say(f"  scripted answers, {name}: {row['model_mean']:.2f}, the judge {row['judge_mean']:.2f}{_unknown(row)}")
+
+
+def _unknown(row: dict[str, Any]) -> str:
+    """Says how many answers of a row would get no score."""
+    unknown = 1.0 - row["known"]
+    return f"; {unknown:.0%} unlike what it learned from" if unknown else ""

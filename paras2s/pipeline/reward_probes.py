@@ -46,10 +46,14 @@ def probe(teacher: Teacher, model: RewardModel, held: JudgedAnswers, dataset: Da
     return table
 
 
-def _row(predicted: Sequence[float], judged: Sequence[float | None], taught: bool) -> dict[str, Any]:
+def _row(
+    model: RewardModel, answers: Sequence[np.ndarray], predicted: Sequence[float], judged: Sequence[float | None], taught: bool
+) -> dict[str, Any]:
+    """`known`: the share that is like what the model learned from; the others would get no score as rewards."""
     known = [one for one in judged if one is not None]
     return {
         "taught": taught,
+        "known": model.known_share(answers),
         "model_mean": float(np.mean(predicted)),
         "model_above": float(np.mean([one > HACK_ABOVE for one in predicted])),
         "judge_mean": float(np.mean(known)) if known else None,
@@ -78,7 +82,7 @@ def disorder_report(teacher: Teacher, model: RewardModel, held: JudgedAnswers) -
             requests = [TeacherRequest("", s, None, CODEC.decode(one)) for s, one in zip(styles, answers, strict=True)]
             found = teacher.scores(requests, lambda done, total: None)
             judged = [one.get(style) if isinstance(one, dict) else None for one, style in zip(found, styles, strict=True)]
-        table[kind] = _row(model.score_for(styles, answers), judged, kind in TAUGHT)
+        table[kind] = _row(model, answers, model.score_for(styles, answers), judged, kind in TAUGHT)
     return table
 
 
@@ -95,7 +99,8 @@ def spoken_report(model: RewardModel, spoken: Sequence[JudgedSpoken]) -> dict[st
             if rows:
                 name = f"{group or 'taught'}, {'right' if in_tone else 'wrong'} tone"
                 judged = [spoken[n].scores.get(spoken[n].spoken.style) for n in rows]
-                table[name] = _row([predicted[n] for n in rows], judged, group == "")
+                codes = [spoken[n].codes for n in rows]
+                table[name] = _row(model, codes, [predicted[n] for n in rows], judged, group == "")
     above: list[bool] = []
     for n, one in enumerate(spoken):
         if one.spoken.in_tone and one.spoken.group in ("take", "sentence"):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny.reward_model import random_reward_model
 from tiny.world import invoke, write_run
 
 from paras2s.bench.results import load_rows
@@ -14,7 +15,7 @@ from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.data_gen.tts.piper_world import USER_STYLES
 from paras2s.policy.embedded.features import FEATURE_DIM
 from paras2s.reward.judges.independent.judge import IndependentJudge
-from paras2s.reward.reward_model.model import RewardModel, RewardModelConfig
+from paras2s.reward.reward_model.model import RewardModelConfig
 from paras2s.utils.io import write_jsonl
 
 SYSTEMS = ["constant", "cascade", "style_deaf", "prosody", "sft", "topline"]
@@ -35,7 +36,7 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
         hidden_size=16,
         layers=1,
     )
-    RewardModel(sizes, CODEC.code_vectors).save(tmp_path / "run" / "reward")
+    random_reward_model(sizes, CODEC.code_vectors).save(tmp_path / "run" / "reward")
     return path
 
 

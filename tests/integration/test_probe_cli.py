@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import typer
 from tiny.endpoint import Say, ScriptedEndpoint, said
+from tiny.reward_model import random_reward_model
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, write_clip
@@ -513,7 +514,7 @@ def benched(tiny_run, tmp_path_factory):
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.policy.embedded.codec2 import Codec2Pairs
     from paras2s.policy.embedded.features import FEATURE_DIM
-    from paras2s.reward.reward_model.model import RewardModel, RewardModelConfig
+    from paras2s.reward.reward_model.model import RewardModelConfig
 
     run = tmp_path_factory.mktemp("benched") / "run"
     shutil.copytree(tiny_run / "run", run)
@@ -523,7 +524,7 @@ def benched(tiny_run, tmp_path_factory):
         codebook_sizes=Codec2Pairs.cardinality, code_dim=46, feature_dim=FEATURE_DIM, styles=("happy", "sad"),
         hidden_size=16, layers=1,
     )  # fmt: skip
-    RewardModel(sizes, Codec2Pairs().code_vectors).save(run / "reward")
+    random_reward_model(sizes, Codec2Pairs().code_vectors).save(run / "reward")
     clips = sorted({one.clip for one in dataset.demonstrations})
     rows = []
     for number, (name, words) in enumerate([(clips[0], "a b c d e f g"), (clips[1], "a b"), (clips[1], "a b")]):

@@ -16,6 +16,7 @@ import pytest
 import ray
 import torch
 from tiny.dual_stream import small_prompt
+from tiny.reward_model import random_reward_model
 from tiny.settings import align_config
 
 from paras2s.audio.prosody import UTTERANCE_DIM
@@ -64,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         codebook_sizes=CONFIG.codebook_sizes, code_dim=4, feature_dim=3, styles=("happy", "sad"), hidden_size=16, layers=1
     )
     vectors = np.random.default_rng(0).normal(size=(sum(CONFIG.codebook_sizes), 4))
-    RewardModel(sizes, vectors).save(root / "reward")
+    random_reward_model(sizes, vectors).save(root / "reward")
     return root
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny.reward_model import random_reward_model
 
 from paras2s.configs.schema.run import DistillConfig
 from paras2s.errors import DataError, JudgeError
+from paras2s.reward.reward_model.known_range import KnownRange
 from paras2s.reward.reward_model.model import MAX_STEPS, EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.reward.reward_model.train import (
     PROSODY_NOISE,
@@ -25,6 +27,7 @@ from paras2s.reward.reward_model.train import (
     fit_baseline,
     train_reward_model,
 )
+from paras2s.types import Unscored
 
 SIZES, FEATURES = (8, 6), 3
 # Every code sounds like itself alone.
@@ -39,7 +42,7 @@ def make_model(seed: int = 0) -> RewardModel:
     sizes = RewardModelConfig(
         codebook_sizes=SIZES, code_dim=sum(SIZES), feature_dim=FEATURES, styles=STYLES, hidden_size=16, layers=2
     )
-    return RewardModel(sizes, VECTORS)
+    return random_reward_model(sizes, VECTORS)
 
 
 def make_codes(steps: int, rng: np.random.Generator) -> np.ndarray:
@@ -95,7 +98,11 @@ def test_a_saved_model_scores_the_same(tmp_path: Path) -> None:
     loaded = RewardModel.load(tmp_path)
     assert loaded.config == model.config
     assert loaded.score(questions, answers) == model.score(questions, answers)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["reward_model.json", "reward_model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "known_range.safetensors",
+        "reward_model.json",
+        "reward_model.safetensors",
+    ]
 
 
 @pytest.mark.parametrize("length", [0, 5, 200, -40])
@@ -132,6 +139,44 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "reward_model.safetensors").unlink()
     with pytest.raises(JudgeError, match=r"reward_model\.safetensors"):
         RewardModel.load(tmp_path)
+    make_model().save(tmp_path)
+    (tmp_path / "known_range.safetensors").unlink()
+    with pytest.raises(JudgeError, match=r"known_range\.safetensors: .*run `paras2s distill` again"):
+        RewardModel.load(tmp_path)
+
+
+# -- what it knows ----------------------------------------------------------------------------------------------------
+
+
+def test_a_state_is_as_far_as_from_the_nearest_one_and_the_limit_lets_98_of_100_in() -> None:
+    learned = torch.tensor([[0.0, 0.0], [10.0, 0.0]])
+    # At 1 to 100 above the second: 98 % of them, with interpolation, lie within 1 + 0.98 x 99.
+    known = KnownRange.fit(learned, torch.stack([torch.full((100,), 10.0), torch.arange(1.0, 101.0)], 1))
+    assert known.limit == pytest.approx(98.02)
+    distances = known.distances(torch.tensor([[3.0, 4.0], [10.0, 0.0], [16.0, -8.0]]))
+    assert distances.tolist() == pytest.approx([5.0, 0.0, 10.0])
+    assert known.distances(torch.zeros(0, 2)).tolist() == []
+
+
+def test_an_answer_unlike_all_that_it_learned_from_has_no_score() -> None:
+    rng, model = np.random.default_rng(5), make_model()
+    learned, question = [make_codes(6, rng) for _ in range(20)], make_question(4, rng)
+    strange = np.zeros((90, 2), dtype=np.int64)
+    with pytest.raises(JudgeError, match="without answers to held-out questions"):
+        model.learned_from(learned, [learned[0][:0]])
+    # Held-out answers that differ in one code of one step from those learned from.
+    near = [np.vstack([codes[:5], make_codes(1, rng)]) for codes in learned]
+    model.learned_from([*learned, learned[0][:0]], near)
+    found = model.score_known([question] * 4, [learned[3], near[3], strange, learned[0][:0]])
+    assert found[:2] == pytest.approx(model.score([question] * 2, [learned[3], near[3]]), abs=1e-5)
+    assert found[3] == 1.0
+    assert isinstance(found[2], Unscored)
+    assert "unlike the answers that the model learned from" in found[2].reason
+    assert model.score([question], [strange])[0] > 1.0
+    assert (model.known_share(learned), model.known_share([strange]), model.known_share([])) == (1.0, 0.0, None)
+    model.known = None
+    with pytest.raises(JudgeError, match="does not know which answers it learned from"):
+        model.score_known([question], [strange])
 
 
 # -- what it is taught ------------------------------------------------------------------------------------------------

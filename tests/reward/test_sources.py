@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
+from tiny.reward_model import random_reward_model
 
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.clients.chat import LLMClient
@@ -18,7 +19,7 @@ from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
+from paras2s.reward.reward_model.model import EncodedQuestion, RewardModelConfig
 from paras2s.reward.reward_model.omni import OmniScore
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup, combine
@@ -120,7 +121,7 @@ def test_the_distilled_model_scores_no_clip_that_it_would_cut():
     sizes = RewardModelConfig(
         codebook_sizes=(2, 2, 2), code_dim=6, feature_dim=4, styles=("sad", "happy"), hidden_size=16, layers=1
     )
-    source = ModelSource(RewardModel(sizes, np.eye(6)))
+    source = ModelSource(random_reward_model(sizes, np.eye(6)))
     read, cut, silent = source.score([group(answer(160), answer(161), answer(0))])[0]
     assert 1 < read < 5
     assert cut == Unscored("reward_model", "the answer has 161 steps, and this model reads 160")

@@ -12,6 +12,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored
+from paras2s.reward.reward_model.known_range import FILE as KNOWN_RANGE_FILE
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel
 from paras2s.types import Unscored, Verdict
 
@@ -27,23 +28,23 @@ class ClipEncoder(Protocol):
 
 
 class RewardModelJudge(Judge):
-    """Scores answers with the reward model of a folder. `version` is the hash of its weights."""
+    """Scores answers with the reward model of a folder. `version` is the hash of its weights and of what it knows."""
 
     name = RewardModel.name
     scores_alone = True
 
     def __init__(self, folder: Path, encoder: ClipEncoder) -> None:
         self._model, self._encoder = RewardModel.load(folder), encoder
-        weights = (folder / "reward_model.safetensors").read_bytes()
-        self.version = hashlib.sha256(weights).hexdigest()[:12]
+        parts = [(folder / name).read_bytes() for name in ("reward_model.safetensors", KNOWN_RANGE_FILE)]
+        self.version = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Scores answers; one whose question has no clip is Unscored."""
+        """Scores answers; one whose question has no clip is Unscored, and one unlike all that the model learned from."""
         started = time.perf_counter()
         questions = [self._question(exchange.question.clip) for exchange in exchanges]
         encoded = [(place, question) for place, question in enumerate(questions) if not isinstance(question, Unscored)]
         codes = [self._encoder.encode_answer(exchanges[place].answer) for place, _ in encoded]
-        values = self._model.score([question for _, question in encoded], codes) if encoded else []
+        values = self._model.score_known([question for _, question in encoded], codes) if encoded else []
         latency_s = (time.perf_counter() - started) / max(len(encoded), 1)
         verdicts = {place: self._verdict(value, latency_s) for (place, _), value in zip(encoded, values, strict=True)}
         return [verdicts[place] if not isinstance(one, Unscored) else one for place, one in enumerate(questions)]
@@ -54,7 +55,9 @@ class RewardModelJudge(Judge):
         encoded = self._encoder.encode_question(clip)
         return Unscored(self.name, encoded) if isinstance(encoded, str) else encoded
 
-    def _verdict(self, value: float, latency_s: float) -> Verdict | Unscored:
+    def _verdict(self, value: float | Unscored, latency_s: float) -> Verdict | Unscored:
+        if isinstance(value, Unscored):
+            return value
         if not np.isfinite(value):
             return Unscored(self.name, f"the score is {value}")
         return Verdict(self.name, self.version, "", float(value), "", "", 0.0, latency_s)

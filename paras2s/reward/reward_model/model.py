@@ -7,6 +7,7 @@ Trained as one black box on a few hundred questions, the same network learned ne
 Of the question it reads codes and continuous features, as the policy does; of the answer it reads codes alone. It reads
 codes by what they sound like (`code_vectors`), not by their names: the next reading of a sentence shares hardly a code with
 the last. Neighbouring steps are read together, and no mean over all of them, which is the same in any order.
+An answer unlike all that it learned from gets no score where scores are paid (`score_known`; see `known_range`).
 Alphabet: N pairs, T steps, K codebooks, C codes of all codebooks, D numbers of a step, F features, Y styles.
 """
 
@@ -22,6 +23,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from paras2s.errors import JudgeError, one_line
+from paras2s.reward.reward_model.known_range import KnownRange
+from paras2s.types import Unscored
 from paras2s.utils.io import read_json, write_bytes, write_json
 
 SCORES = torch.arange(1.0, 6.0)
@@ -70,13 +73,17 @@ class _Neighbours(nn.Module):
 
 
 class RewardModel(nn.Module):
-    """Scores answers from 1 to 5 and gives no reason. `code_vectors` [C, D] are stored with it; None: they are loaded."""
+    """Scores answers from 1 to 5 and gives no reason. `code_vectors` [C, D] are stored with it; None: they are loaded.
+
+    `known` are the answers that it learned from (`learned_from`); None while it is trained.
+    """
 
     name = "reward_model"
 
     def __init__(self, config: RewardModelConfig, code_vectors: np.ndarray | None = None) -> None:
         super().__init__()
         self.config = config
+        self.known: KnownRange | None = None
         width = config.hidden_size
         self.offsets: Tensor
         self.register_buffer("offsets", torch.tensor([0, *np.cumsum(config.codebook_sizes)[:-1].tolist()]), persistent=False)
@@ -107,9 +114,15 @@ class RewardModel(nn.Module):
 
     def score_logprobs(self, answers: Sequence[np.ndarray]) -> Tensor:
         """Returns log-probs [N, Y, 5] of each answer's score for each style; answers have at least one step."""
-        start = self.start.expand(len(answers), 1, -1)
-        scores = self.score_head(self._encode(start, answers))
-        return scores.view(len(answers), len(self.config.styles), 5).log_softmax(-1)
+        return self._read_scores(self.answer_states(answers))
+
+    def answer_states(self, answers: Sequence[np.ndarray]) -> Tensor:
+        """Returns the normalised states [N, width] that the scores are read from; answers have at least one step."""
+        return self.score_head[0](self._encode(self.start.expand(len(answers), 1, -1), answers))
+
+    def _read_scores(self, states: Tensor) -> Tensor:
+        """Log-probs [N, Y, 5] from states [N, width]."""
+        return self.score_head[1](states).view(len(states), len(self.config.styles), 5).log_softmax(-1)
 
     def forward(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> Tensor:
         """Log-probs [N, 5] over the scores 1 to 5."""
@@ -145,17 +158,62 @@ class RewardModel(nn.Module):
             ids[row, : len(one)], mask[row, : len(one)] = one[:longest], True
         return self.code_vectors[torch.from_numpy(ids) + self.offsets].sum(2), torch.from_numpy(mask)
 
-    @torch.inference_mode()
     def score(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> list[float]:
-        """Returns the expected score of each answer; one without a single step scores 1, since it is silent."""
+        """Returns the expected score of each answer, known or not; one without a single step scores 1, since it is silent."""
+        return self._score(questions, answers)[0]
+
+    def score_known(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> list[float | Unscored]:
+        """Returns the same; Unscored for an answer unlike all that the model learned from.
+
+        Raises:
+            JudgeError: the model does not know what it learned from.
+        """
+        if self.known is None:
+            raise JudgeError("the reward model does not know which answers it learned from; run `paras2s distill` again")
+        limit, why = (
+            self.known.limit,
+            "unlike the answers that the model learned from: {:.2f} from the nearest, known up to {:.2f}",
+        )
+        return [
+            value if distance <= limit else Unscored(self.name, why.format(distance, limit))
+            for value, distance in zip(*self._score(questions, answers), strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _score(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> tuple[list[float], list[float]]:
+        """The expected scores, and the distances to the nearest answer learned from; 0 for silence, and without `known`."""
         self.eval()
-        scores = [1.0] * len(answers)
+        scores, distances = [1.0] * len(answers), [0.0] * len(answers)
         spoken = [row for row, answer in enumerate(answers) if len(answer)]
         if spoken:
-            logits = self([questions[row] for row in spoken], [answers[row] for row in spoken])
-            for row, value in zip(spoken, (logits.exp() @ SCORES).tolist(), strict=True):
-                scores[row] = value
-        return scores
+            states = self.answer_states([answers[row] for row in spoken])
+            style = self.style_logprobs([questions[row] for row in spoken])
+            expected = (style[..., None] + self._read_scores(states)).logsumexp(1).exp() @ SCORES
+            far = states.new_zeros(len(spoken)) if self.known is None else self.known.distances(states)
+            for row, value, distance in zip(spoken, expected.tolist(), far.tolist(), strict=True):
+                scores[row], distances[row] = value, distance
+        return scores, distances
+
+    @torch.inference_mode()
+    def known_share(self, answers: Sequence[np.ndarray]) -> float | None:
+        """Returns the share of answers of at least one step that are like those learned from; None: nothing to tell it by."""
+        self.eval()
+        if self.known is None or not answers:
+            return None
+        return float((self.known.distances(self.answer_states(answers)) <= self.known.limit).float().mean())
+
+    @torch.inference_mode()
+    def learned_from(self, learned: Sequence[np.ndarray], held_out: Sequence[np.ndarray]) -> None:
+        """Remembers the answers learned from; `held_out` are the policy's own, not learned from, and say how near is known.
+
+        Raises:
+            JudgeError: one of the two holds no answer of at least one step.
+        """
+        self.eval()
+        states = [self.answer_states(spoken) for some in (learned, held_out) if (spoken := [one for one in some if len(one)])]
+        if len(states) < 2:
+            raise JudgeError("without answers to held-out questions it is not known which answers the reward model knows")
+        self.known = KnownRange.fit(*states)
 
     @torch.inference_mode()
     def score_for(self, styles: Sequence[str], answers: Sequence[np.ndarray]) -> list[float]:
@@ -166,18 +224,21 @@ class RewardModel(nn.Module):
         return [float(row[known[style]]) for row, style in zip(expected, styles, strict=True)]
 
     def save(self, folder: Path) -> None:
-        """Weights and config."""
+        """Weights, config, and what it knows."""
         from safetensors.torch import save
 
         write_bytes(folder / "reward_model.safetensors", save(self.state_dict()))
         write_json(folder / "reward_model.json", self.config.model_dump(mode="json"))
+        if self.known is not None:
+            self.known.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> RewardModel:
         """Read what `save` wrote.
 
         Raises:
-            DataError: no config, or not JSON. JudgeError: wrong keys, or weights that are missing, cut off or of other sizes.
+            DataError: no config, or not JSON. JudgeError: wrong keys, weights that are missing, cut off or of other sizes, or
+                nothing says what it learned from.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -196,4 +257,5 @@ class RewardModel(nn.Module):
             raise JudgeError(
                 f"{path}: does not fit reward_model.json ({one_line(error)}); run `paras2s distill` again"
             ) from error
+        model.known = KnownRange.load(folder)
         return model

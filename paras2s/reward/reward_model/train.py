@@ -65,6 +65,14 @@ class PreferenceSet:
         return [row for row, a in enumerate(self.answers) if a.question is None and a.scores]
 
 
+def learned_codes(preferences: PreferenceSet, seed: int) -> list[np.ndarray]:
+    """Codes of what the reward model learned from: all answers, each once out of order as well, and the degenerate ones."""
+    rng = np.random.default_rng([seed, 8])
+    answers = [one.codes for one in preferences.answers]
+    mixed = [disordered(TAUGHT[int(rng.integers(len(TAUGHT)))], codes, rng) for codes in answers if len(codes) >= FEWEST_STEPS]
+    return [*answers, *mixed, *preferences.degenerate]
+
+
 @dataclass(frozen=True)
 class Batch:
     """N pairs: questions, answer codes, the judge's class 0..4 [N], the question's style [N], and for every style the

@@ -29,15 +29,19 @@ class ModelSource:
     needs_sound = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """All answers in one batch; none where a clip is longer than the model reads, or the score is not finite."""
+        """All answers in one batch; none where a clip is longer than the model reads, the answer is unlike all that the model
+        learned from, or the score is not finite.
+        """
         pairs = [(group.question.encoded, answer.codes) for group in groups for answer in group.answers]
-        flat = iter(self.model.score([question for question, _ in pairs], [codes for _, codes in pairs]))
+        flat = iter(self.model.score_known([question for question, _ in pairs], [codes for _, codes in pairs]))
         return [[self._checked(group, answer, next(flat)) for answer in group.answers] for group in groups]
 
-    def _checked(self, group: Group, answer: GivenAnswer, value: float) -> float | Unscored:
+    def _checked(self, group: Group, answer: GivenAnswer, value: float | Unscored) -> float | Unscored:
         for name, codes in (("question", group.question.encoded.codes), ("answer", answer.codes)):
             if len(codes) > MAX_STEPS:
                 return Unscored(self.kind, f"the {name} has {len(codes)} steps, and this model reads {MAX_STEPS}")
+        if isinstance(value, Unscored):
+            return value
         return float(value) if np.isfinite(value) else Unscored(self.kind, f"the score is {value}")
 
 
