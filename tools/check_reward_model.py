@@ -1,0 +1,61 @@
+"""Fails where a run's reward model pays for what is no answer: disorder, noise, the question itself. CI runs it on a quick run.
+
+python tools/check_reward_model.py RUN      # reads RUN/reward/agreement.json, which `paras2s distill` writes
+
+The limits are loose: a quick run's model learns from a few hundred answers. They catch a model that does not
+hear the order of an answer, that pays for noise, or that takes everything for known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paras2s.utils.io import read_json
+
+# How much less than the answer itself its disorder has to score, of 1 to 5.
+LEAST_DROP = 1.5
+DISORDERS = ("shuffled", "reversed", "twice", "question")
+MOST_FOR_DEGENERATE = 2.5
+MOST_KNOWN_REVERSED = 0.9
+LEAST_KNOWN = 0.8
+
+
+def failures(report: Mapping[str, Any]) -> list[str]:
+    """Says what a reward model's report (`agreement.json`) shows it to be wrong about; empty where it passes."""
+    rows = report["disorder"]
+    if not rows:
+        return ["the report has no answers out of order: no held-out answer was good enough to disorder"]
+    score = rows["original"]["model_mean"]
+    found = [
+        f"{kind}: {rows[kind]['model_mean']:.2f}, less than {LEAST_DROP} below the answer's own {score:.2f}"
+        for kind in DISORDERS
+        if rows[kind]["model_mean"] > score - LEAST_DROP
+    ]
+    worst = {kind: row["model_max"] for kind, row in report["probes"].items() if row["model_max"] > MOST_FOR_DEGENERATE}
+    found += [
+        f"{kind}: up to {value:.2f} for audio that is no answer, above {MOST_FOR_DEGENERATE}" for kind, value in worst.items()
+    ]
+    if rows["original"]["known"] < LEAST_KNOWN:
+        found.append(f"only {rows['original']['known']:.0%} of the policy's good answers are known to it")
+    if rows["reversed"]["known"] > MOST_KNOWN_REVERSED:
+        found.append(f"{rows['reversed']['known']:.0%} of answers played backwards count as known")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    path = parser.parse_args().run / "reward" / "agreement.json"
+    found = failures(read_json(path))
+    for line in found:
+        print(line)
+    print(f"{path}: {'passes' if not found else f'{len(found)} failures'}")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
