@@ -148,11 +148,11 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 # -- what it knows ----------------------------------------------------------------------------------------------------
 
 
-def test_a_state_is_as_far_as_from_the_nearest_one_and_the_limit_lets_98_of_100_in() -> None:
+def test_a_state_is_as_far_as_from_the_nearest_one_and_the_limit_lets_95_of_100_in() -> None:
     learned = torch.tensor([[0.0, 0.0], [10.0, 0.0]])
-    # At 1 to 100 above the second: 98 % of them, with interpolation, lie within 1 + 0.98 x 99.
+    # At 1 to 100 above the second: 95 % of them, with interpolation, lie within 1 + 0.95 x 99.
     known = KnownRange.fit(learned, torch.stack([torch.full((100,), 10.0), torch.arange(1.0, 101.0)], 1))
-    assert known.limit == pytest.approx(98.02)
+    assert known.limit == pytest.approx(95.05)
     distances = known.distances(torch.tensor([[3.0, 4.0], [10.0, 0.0], [16.0, -8.0]]))
     assert distances.tolist() == pytest.approx([5.0, 0.0, 10.0])
     assert known.distances(torch.zeros(0, 2)).tolist() == []

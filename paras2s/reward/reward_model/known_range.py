@@ -19,7 +19,7 @@ from paras2s.utils.io import write_bytes
 
 FILE = "known_range.safetensors"
 # Share of the policy's own answers to held-out questions, before any reinforcement, that count as known.
-KNOWN_SHARE = 0.98
+KNOWN_SHARE = 0.95
 # Distances of so many answers are computed together.
 ROWS_AT_ONCE = 256
 
