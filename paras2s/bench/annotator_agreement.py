@@ -142,9 +142,10 @@ def majority(values: Sequence[str]) -> str | None:
 
 
 def split_half_labels(units: Sequence[Unit], clusters: Sequence[Hashable], seed: int = 0) -> Figure:
-    """The share of units on which the majorities of two random halves of the annotators agree: what a judge can be expected to reach.
+    """The share of units on which the majorities of two random halves of the annotators agree.
 
-    A halving in which a half has no majority does not count. With two annotators it is their agreement.
+    No judge can be expected to agree with people more often. A halving in which a half has no majority does not count. With two
+    annotators it is their agreement.
     """
     many, names = _several(units, clusters)
     if not many:

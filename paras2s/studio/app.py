@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paras2s.errors import ParaS2SError
-from paras2s.studio import runs
+from paras2s.studio import people, runs
 from paras2s.studio.folders import OutsideError, open_folders
 from paras2s.studio.web import STATIC, Studio, content_policy, json_response, make_templates
 
@@ -78,7 +78,7 @@ def make_app(folders: Sequence[Path]) -> Starlette:
 
     return Starlette(
         # A module of pages has `routes(studio)`.
-        routes=[*runs.routes(studio), Mount("/static", StaticFiles(directory=STATIC))],
+        routes=[*runs.routes(studio), *people.routes(studio), Mount("/static", StaticFiles(directory=STATIC))],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False), Middleware(Security)],
         exception_handlers={HTTPException: answer_failure, ParaS2SError: answer_failure},
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from paras2s.studio.annotation.forms import Form
@@ -80,10 +80,10 @@ class Place:
     flipped: bool
 
 
-def order_of(seed: int, items: int) -> tuple[Place, ...]:
-    """An annotator's random order and sides, half of the items flipped. Hashes, so that no library's release changes it."""
+def order_of(seed: int, items: int, two_sided: bool) -> tuple[Place, ...]:
+    """An annotator's random order and, of pairs, the sides, half of them flipped. Hashes: no library's release changes it."""
     flips = sorted(range(items), key=lambda item: (seed_of(seed, "side", item), item))
-    flipped = set(flips[: items // 2])
+    flipped = set(flips[: items // 2]) if two_sided else set()
     return tuple(
         Place(item, item in flipped) for item in sorted(range(items), key=lambda item: (seed_of(seed, "order", item), item))
     )
@@ -92,6 +92,15 @@ def order_of(seed: int, items: int) -> tuple[Place, ...]:
 def other_side(name: str, flipped: bool) -> str:
     """A label or a clip's name seen from the other side, where the answers are exchanged; what names no answer stays."""
     return OTHER_SIDE.get(name, name) if flipped else name
+
+
+def as_shown(state: ItemState, flipped: bool) -> ItemState:
+    """The state of an item as its annotator sees it, with the answers on their sides."""
+    return replace(
+        state,
+        choices={name: other_side(value, flipped) for name, value in state.choices.items()},
+        plays={other_side(name, flipped): count for name, count in state.plays.items()},
+    )
 
 
 def replay(clicks: Sequence[Click]) -> Progress:
@@ -139,9 +148,9 @@ def clock_ms(value: object) -> float | None:
 
 def missing(form: Form, state: ItemState) -> list[str]:
     """Everything that is left to do before an item can be submitted, in words."""
-    clips = [str(number) for number in range(1, form.answers + 1)]
-    unplayed = [f"listen to answer {clip}" if form.answers > 1 else "listen to the recording" for clip in clips]
-    left = [words for clip, words in zip(clips, unplayed, strict=True) if not state.plays.get(clip)]
+    unplayed = any(not state.plays.get(str(number)) for number in range(1, form.answers + 1))
+    # Without a number, since annotators may see the two in the other order.
+    left = ["listen to both answers" if form.answers > 1 else "listen to the recording"] if unplayed else []
     return left + [question.title for question in form.questions if question.name not in state.choices]
 
 

@@ -65,7 +65,7 @@ class AnnotatorSummary:
 
 @dataclass(frozen=True)
 class QuestionAgreement:
-    """The agreement of people on one question. `fleiss` and `cohen` are of labels, `pearson` of scores; the last two by pair."""
+    """The agreement of people on one question. `fleiss` and `cohen` are of labels, `pearson` of scores; those two by pair."""
 
     name: str
     title: str

@@ -61,10 +61,6 @@ class Annotator:
     token: str
     seed: int
 
-    def order(self, items: int) -> tuple[Place, ...]:
-        """The order and the sides in which the items are shown."""
-        return order_of(self.seed, items)
-
 
 def make_study(out: Path, study: Study, source: Path) -> StudyStore:
     """A new study folder: clips are copied from below `source` and named after their content, so that no name tells a system.
@@ -144,6 +140,10 @@ class StudyStore:
     def form(self) -> Form:
         """The form of its kind."""
         return load_forms()[self.study.kind]
+
+    def order(self, annotator: Annotator) -> tuple[Place, ...]:
+        """The order and the sides in which an annotator is shown the items."""
+        return order_of(annotator.seed, len(self.study.items), self.form.answers == 2)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
