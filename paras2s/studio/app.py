@@ -22,12 +22,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paras2s.errors import ParaS2SError
-from paras2s.studio import people, runs
+from paras2s.studio import clips, compare, people, rollouts, run_page, runs
 from paras2s.studio.folders import OutsideError, open_folders
 from paras2s.studio.web import STATIC, Studio, content_policy, json_response, make_templates
 
 HOSTS = ["127.0.0.1", "localhost"]
 SAFE_METHODS = ("GET", "HEAD")
+# Each has `routes(studio)`.
+MODULES = (runs, run_page, compare, rollouts, clips, people)
 
 
 class Security:
@@ -77,8 +79,10 @@ def make_app(folders: Sequence[Path]) -> Starlette:
         return studio.page(request, "failure.html.j2", status, message=text)
 
     return Starlette(
-        # A module of pages has `routes(studio)`.
-        routes=[*runs.routes(studio), *people.routes(studio), Mount("/static", StaticFiles(directory=STATIC))],
+        routes=[
+            *(route for module in MODULES for route in module.routes(studio)),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False), Middleware(Security)],
         exception_handlers={HTTPException: answer_failure, ParaS2SError: answer_failure},
     )

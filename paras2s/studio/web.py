@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,31 @@ def integer_of(request: Request, name: str, default: int | None = None) -> int:
     return int(text)
 
 
+def show_duration(seconds: float | None) -> str:
+    """A length of time in the two units that matter; a dash where it is not known."""
+    if seconds is None:
+        return "-"
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def show_number(value: float | None, digits: int = 2) -> str:
+    """A number with so many digits after the point; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def show_time(seconds: float) -> str:
+    """A moment (seconds since 1970) on the local clock; a dash for none, or one that no calendar has."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else "-"
+    except (OverflowError, ValueError, OSError):
+        return "-"
+
+
 def make_templates() -> Environment:
-    """The studio's templates."""
-    return template_folder(TEMPLATES)
+    """The studio's templates, with filters that show numbers."""
+    environment = template_folder(TEMPLATES)
+    environment.filters |= {"duration": show_duration, "fixed": show_number, "moment": show_time}
+    return environment
