@@ -33,6 +33,7 @@ from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
+from paras2s.rollout.store import RolloutKeeper
 from paras2s.run import Run
 from paras2s.train.checkpoint import latest_checkpoint
 from paras2s.types import Reward
@@ -63,6 +64,7 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
     ):
         # The version of the weights is the number of updates made.
         job.discard_from(workers.version)
+        keeper = job.keeper
         pending: deque[PendingBatch] = deque()
         for step in range(workers.version, config.steps):
             started = time.perf_counter()
@@ -70,10 +72,14 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
                 pending.append(workers.start(job.sample_batch(step + len(pending)), job.sampling))
             batch = pending.popleft()
             rollouts, rewards = workers.collect(batch)
+            collected = time.perf_counter()
             metrics = workers.update(batch.prompts, rollouts, rewards)
+            updated = time.perf_counter()
             workers.sync(step + 1)
+            keeper.keep(step, rollouts, rewards)
+            metrics |= {"seconds_answers": collected - started, "seconds_update": updated - collected}
             if job.should_evaluate(step):
-                metrics |= evaluate(workers, job, step)
+                metrics |= evaluate(workers, job, step) | {"seconds_evaluation": time.perf_counter() - updated}
             job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
         write_answer_settings(job.output, answer_settings_of(run.config))
         workers.export(job.output)
@@ -137,6 +143,13 @@ class GRPOJob:
         return self.run.aligned_dir.resolve()
 
     @property
+    def keeper(self) -> RolloutKeeper:
+        """Keeps the answers of steps in the run folder."""
+        return RolloutKeeper(
+            self.run.folder, self.config.keep_rollouts_every, self.config.objective.scale_rewards, self.run.say
+        )
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of the learners' checkpoints."""
         return (self.run.folder / "checkpoints" / "align").resolve()
@@ -145,6 +158,7 @@ class GRPOJob:
         """Remove the log rows and kept answers, and at step 0 the checkpoints, of steps that are about to be done again."""
         self.run.drop_steps_from(step)
         discard_answers(self.run, step)
+        self.keeper.discard_from(step)
         if step == 0:
             # Else a later --resume would continue from the checkpoints of a run that was started before this one.
             shutil.rmtree(self.checkpoints, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import subprocess
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
+from paras2s import __version__
 from paras2s.configs.schema.base import dump_config, preset_path, read_values, shipped_presets
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError
-from paras2s.utils.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl, write_text
+from paras2s.utils.io import append_jsonl, drop_steps_from, read_json, read_jsonl, write_json, write_text
 from paras2s.utils.progress import Bar, open_console, progress_bar
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 STAGES = ("data", "warmup", "distill", "align", "bench")
 
 
-RESOLVED = "config.resolved.yaml"
+RESOLVED, ORIGIN = "config.resolved.yaml", "origin.json"
 
 
 def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
@@ -117,12 +119,14 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     def open(self) -> None:
-        """Write the resolved config, or refuse a folder that holds another one.
+        """Write the resolved config and which version of this package began the run, or refuse a folder that holds another.
 
         Raises:
             ConfigError: the folder belongs to a run with other settings.
         """
-        claim_folder(self.folder, dump_config(self.config), may_change=("run_dir",))
+        claim_folder(self.folder, dump_config(self.config), may_change=("run_dir", "align.keep_rollouts_every"))
+        if not (self.folder / ORIGIN).is_file():
+            write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit()})
 
     def say(self, text: str) -> None:
         """One line for people."""
@@ -175,10 +179,16 @@ class Run:
         drop_steps_from(self.metrics_path, step)
 
 
-def drop_steps_from(path: Path, step: int) -> None:
-    """Forget the rows of a log from this step on; they are about to be done again."""
-    if path.is_file():
-        write_jsonl(path, [row for row in read_jsonl(path) if row["step"] < step])
+def source_commit() -> str | None:
+    """The commit of the checkout that this package is imported from; None for an installed one."""
+    checkout = Path(__file__).resolve().parent.parent
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None
 
 
 def open_run(

@@ -21,6 +21,7 @@ MAX_FUNCTION_LINES = 80
 LAYERS = (
     # `api` is what the package exports beside its classes; only its `__init__` imports it.
     ("cli", "api"),
+    ("studio",),
     ("pipeline", "grpo"),
     ("bench", "data_gen"),
     # A run opens the policy and the reward of its config; the rooms above take it from there.

@@ -31,6 +31,8 @@ from paras2s.cli.paper import paper
 from paras2s.cli.plan import plan
 from paras2s.cli.probe import probe
 from paras2s.cli.rank import rank
+from paras2s.cli.studio import studio
+from paras2s.cli.study import study_app
 from paras2s.cli.warmup import warmup
 from paras2s.configs.schema.renamed import RENAMED_BENCH_VERBS
 from paras2s.errors import ConfigError, ParaS2SError
@@ -44,10 +46,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for verb in (demo, data, warmup, distill, align, ablate, paper, config, convert, blueprint, plan, rank, probe, doctor):
+for verb in (demo, data, warmup, distill, align, ablate, paper, config, convert, blueprint, plan, rank, probe, studio, doctor):
     app.command()(verb)
 app.command("check-policy")(check_policy)
 app.add_typer(judge_app, name="judge")
+app.add_typer(study_app, name="study")
 bench_app.command("contrasts")(contrasts)
 bench_app.command("curve")(curve)
 bench_app.command("paras2s")(bench_paras2s)

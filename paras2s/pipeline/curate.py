@@ -25,6 +25,7 @@ from paras2s.data_gen.curation.report import (
     measured_rates,
     totals,
 )
+from paras2s.errors import ConfigError
 from paras2s.run import claim_folder
 from paras2s.utils.progress import progress_bar
 
@@ -131,8 +132,12 @@ def funnel_json(funnel: Funnel) -> dict[str, Any]:
 def check_clips(config: CurationConfig, annotator: str, port: int, console: Console) -> tuple[int, int]:
     """Serves the page of the human check until its annotator is done; returns the number of decided items and of all."""
     from paras2s.data_gen.review.decisions import DECISIONS, items_to_check
-    from paras2s.data_gen.review.server import CheckSession, serve
+    from paras2s.data_gen.review.session import CheckSession
 
+    try:
+        from paras2s.data_gen.review.server import serve
+    except ImportError as error:
+        raise ConfigError(f"the page to listen at needs {error.name}: pip install 'paras2s[studio]'") from error
     session = CheckSession(items_to_check(config), Path(config.folder) / DECISIONS, annotator)
     serve(session, port, lambda url: console.print(f"Listen and decide: {url}", highlight=False))
     return session.progress()

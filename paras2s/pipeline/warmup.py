@@ -13,11 +13,11 @@ from paras2s.errors import DataError
 from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import NEW_POLICY, is_checkpoint, load_policy, policy_class
-from paras2s.run import Run, drop_steps_from
+from paras2s.run import Run
 from paras2s.train.checkpoint import latest_checkpoint
 from paras2s.train.sft import Example, Warmup
 from paras2s.types import Category, Query
-from paras2s.utils.io import append_jsonl
+from paras2s.utils.io import append_jsonl, drop_steps_from
 from paras2s.utils.process_pool import cores
 
 CHECKPOINT_EVERY = 100

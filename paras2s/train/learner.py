@@ -15,6 +15,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
+from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.losses import (
     SUMS,
@@ -94,6 +95,7 @@ class Learner:
             "length_steps": float(np.mean([r.blocks[0].sampled.any(2).sum(1).mean() for r in rollouts])),
             "truncated": sum(reason == "length" for rollout in rollouts for reason in rollout.finish_reason),
             "staleness": float(np.mean([self.next_step - rollout.policy_version for rollout in rollouts])),
+            **answer_metrics(rollouts, rewards),
         }
         ends = np.cumsum([rollout.size for rollout in rollouts])
         groups = [advantages.values[end - rollout.size : end] for end, rollout in zip(ends, rollouts, strict=True)]

@@ -7,13 +7,17 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 
-def page_template(path: Path) -> Template:
-    """Loads the template in a file."""
-    environment = Environment(
+def template_folder(folder: Path) -> Environment:
+    """An environment that loads the templates of a folder."""
+    return Environment(
         autoescape=True,
-        loader=FileSystemLoader(path.parent),
+        loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(path.name)
+
+
+def page_template(path: Path) -> Template:
+    """Loads the template in a file."""
+    return template_folder(path.parent).get_template(path.name)

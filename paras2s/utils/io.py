@@ -150,3 +150,9 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Replaces a log in one step."""
     write_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+
+
+def drop_steps_from(path: Path, step: int) -> None:
+    """Forget the rows of a log from this step on; they are about to be done again."""
+    if path.is_file():
+        write_jsonl(path, [row for row in read_jsonl(path) if row["step"] < step])

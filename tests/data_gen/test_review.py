@@ -13,20 +13,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from paras2s.data_gen.review.server import (
-    MAX_BODY_BYTES,
+from paras2s.data_gen.review.server import MAX_BODY_BYTES, serve
+from paras2s.data_gen.review.session import (
     CheckItem,
     CheckSession,
     Decision,
     judge_items,
     load_decisions,
-    serve,
     time_left,
 )
 from paras2s.errors import ConfigError, DataError, StorageError
@@ -312,14 +312,14 @@ class Page:
     def token(self) -> str:
         return parse_qs(urlsplit(self.url).query)["token"][0]
 
-    def get(self, path: str, token: str | None = None, host: str | None = None) -> tuple[int, dict[str, str], bytes]:
+    def get(self, path: str, token: str | None = None, host: str | None = None) -> tuple[int, Message, bytes]:
         token = self.token if token is None else token
         return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}?token={token}"), host)
 
-    def post(self, path: str, host: str | None = None, **values: Any) -> tuple[int, dict[str, str], bytes]:
+    def post(self, path: str, host: str | None = None, **values: Any) -> tuple[int, Message, bytes]:
         return self.post_raw(path, json.dumps({"token": self.token, **values}).encode(), host)
 
-    def post_raw(self, path: str, body: bytes, host: str | None = None) -> tuple[int, dict[str, str], bytes]:
+    def post_raw(self, path: str, body: bytes, host: str | None = None) -> tuple[int, Message, bytes]:
         return self._send(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=body), host)
 
     def raw(self, request: str) -> bytes:
@@ -327,16 +327,16 @@ class Page:
             connection.sendall(request.encode())
             return connection.makefile("rb").read()
 
-    def _send(self, request: urllib.request.Request, host: str | None) -> tuple[int, dict[str, str], bytes]:
+    def _send(self, request: urllib.request.Request, host: str | None) -> tuple[int, Message, bytes]:
         if host is not None:
             request.add_header("Host", host)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=WAIT_S) as reply:
-                return reply.status, dict(reply.headers), reply.read()
+                return reply.status, reply.headers, reply.read()
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, dict(error.headers), error.read()
+                return error.code, error.headers, error.read()
 
 
 @pytest.fixture

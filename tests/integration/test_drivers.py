@@ -144,6 +144,12 @@ def test_a_killed_run_resumes_to_the_same_weights(expected: GRPOJob, tmp_path: P
     train_grpo(found, resume=True)
     assert_same_policy(found, expected)
     assert logged(found) == logged(expected)
+    assert answers_kept(found) == answers_kept(expected)
+
+
+def answers_kept(job: GRPOJob) -> dict[str, bytes]:
+    """The files of rollouts, which are the same bytes for the same answers."""
+    return {path.name: path.read_bytes() for path in job.keeper.folder.iterdir()}
 
 
 def test_a_killed_run_with_staleness_samples_anew_what_was_pending_counts(

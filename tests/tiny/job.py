@@ -95,7 +95,7 @@ def policy_of(job: GRPOJob) -> dict[str, np.ndarray]:
 
 def logged(job: GRPOJob) -> list[dict[str, Any]]:
     """Its steps, without how long they took."""
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in job.run.metrics()]
+    return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in job.run.metrics()]
 
 
 def assert_same_policy(found: GRPOJob, expected: GRPOJob, atol: float = 0.0) -> None:

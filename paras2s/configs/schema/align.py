@@ -127,6 +127,7 @@ class AlignConfig(Section):
     max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")
     evaluate_every: int = Field(10, ge=1, description="steps between evaluations on validation queries, by the run's reward")
     checkpoint_every: int = Field(10, ge=1)
+    keep_rollouts_every: int = Field(1, ge=0, description="steps between those whose answers RUN/rollouts keeps; 0: none")
     sampling: SamplingConfig = SamplingConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

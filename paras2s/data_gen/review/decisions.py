@@ -9,7 +9,7 @@ from pathlib import Path
 from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.synthesis import WAITING, AnswerTakes, take_name
 from paras2s.data_gen.dataset import inside, load_manifest
-from paras2s.data_gen.review.server import CheckItem, Decision, judge_items, load_decisions
+from paras2s.data_gen.review.session import CheckItem, Decision, judge_items, load_decisions
 from paras2s.types import Candidate
 from paras2s.utils.io import read_jsonl
 from paras2s.utils.seeds import seed_of

@@ -1,0 +1,131 @@
+"""The studio's waits over a large run, and what keeping rollouts costs a step.
+
+    python benchmarks/studio.py [--steps 2000] [--queries 32] [--group 8]
+
+Makes a synthetic run folder of so many steps of queries x group answers, 52 steps long, by the run's own writer, and measures
+the requests that the pages make: the list, the steps of the run, one step at a place that no cache holds, one query through
+training and one answer's sound. The eight distinct steps are written once and copied, since only reading is timed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from starlette.testclient import TestClient
+
+from paras2s.configs.schema.base import dump_config
+from paras2s.configs.schema.run import RunConfig
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.rollout.store import FOLDER, INDEX, step_path, write_step
+from paras2s.studio.app import make_app
+from paras2s.types import Block, Reward, Rollout
+from paras2s.utils.io import read_jsonl, write_jsonl, write_text
+
+DISTINCT, ANSWER_STEPS, REPEATS = 8, 52, 7
+
+
+def make_rollouts(step: int, queries: int, group: int) -> list[Rollout]:
+    rng = np.random.default_rng(step)
+    sizes = np.array(Codec2Pairs.cardinality)
+    found = []
+    for number in range(queries):
+        codes = rng.integers(0, sizes, (group, ANSWER_STEPS, 8))
+        tokens = np.concatenate([rng.integers(0, 2000, (group, ANSWER_STEPS, 1)), codes], axis=2)
+        block = Block(
+            ("text", *(f"audio{k}" for k in range(8))), tokens, np.ones(tokens.shape, bool), -rng.exponential(1, tokens.shape)
+        )
+        texts = tuple(f"an answer of a dozen words or so, number {number} {answer}" for answer in range(group))
+        found.append(
+            Rollout(
+                f"rl-{(step * queries + number) % (6 * queries):05d}", step, (block,), ("eos",) * group, tuple(range(group)),
+                texts, tuple(codes), (np.zeros(0, np.float32),) * group, 8000, Codec2Pairs.version,
+            )
+        )  # fmt: skip
+    return found
+
+
+def make_run(folder: Path, steps: int, queries: int, group: int) -> list[float]:
+    """Writes the run; returns the seconds that each distinct step took."""
+    config = RunConfig.model_validate({"name": "synthetic", "run_dir": str(folder), "align": {"steps": steps}})
+    write_text(folder / "config.resolved.yaml", dump_config(config))
+    rng = np.random.default_rng(0)
+    took = []
+    for step in range(min(DISTINCT, steps)):
+        rollouts = make_rollouts(step, queries, group)
+        rewards = [[Reward(value, {"reward_model": value}) for value in row] for row in rng.uniform(1, 5, (queries, group))]
+        started = time.perf_counter()
+        write_step(folder / FOLDER, step, rollouts, rewards, "none")
+        took.append(time.perf_counter() - started)
+    rows = list(read_jsonl(folder / FOLDER / INDEX))
+    for step in range(DISTINCT, steps):
+        shutil.copyfile(step_path(folder / FOLDER, step % DISTINCT), step_path(folder / FOLDER, step))
+        rows.append({**rows[step % DISTINCT], "step": step})
+    write_jsonl(folder / FOLDER / INDEX, rows)
+    keys = (
+        "reward_mean",
+        "reward_std",
+        "kl",
+        "kl_text",
+        "kl_audio",
+        "grad_norm",
+        "length_steps",
+        "entropy_text",
+        "entropy_audio",
+    )
+    write_jsonl(folder / "metrics.jsonl", [{"step": step, **dict.fromkeys(keys, 1.0), "seconds": 3.0} for step in range(steps)])
+    return took
+
+
+def measure(folder: Path, steps: int, queries: int) -> dict[str, float]:
+    """The seconds of each request, the slowest of several at places of their own; the first of all is one of them."""
+    client = TestClient(make_app([folder.parent]), base_url="http://127.0.0.1")
+    run = f"run=0/{folder.name}"
+    wanted = {
+        "list of runs": lambda _: "/",
+        "page of the run": lambda _: f"/run?{run}",
+        "curves": lambda _: f"/api/metrics?{run}",
+        "steps of the run": lambda _: f"/api/rollouts?{run}",
+        "one step": lambda n: f"/api/rollouts/step?{run}&step={n * steps // REPEATS}",
+        "one query through training": lambda n: f"/api/rollouts/query?{run}&query=rl-{n:05d}",
+        "one answer's tokens": lambda n: f"/api/rollouts/answer?{run}&step={n}&group=0&answer=0",
+        "one answer's sound": lambda n: f"/sound?{run}&step={n}&group=0&answer=0",
+    }
+    slowest = {}
+    for name, address in wanted.items():
+        took = []
+        for number in range(REPEATS):
+            started = time.perf_counter()
+            response = client.get(address(number))
+            assert response.status_code == 200, response.text
+            took.append(time.perf_counter() - started)
+        slowest[name] = max(took)
+    return slowest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in (("steps", 2000), ("queries", 32), ("group", 8)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "synthetic"
+        kept = make_run(folder, options.steps, options.queries, options.group)
+        size = step_path(folder / FOLDER, 0).stat().st_size
+        report = {
+            "answers_a_step": options.queries * options.group,
+            "keep_a_step_s": round(median(kept), 4),
+            "bytes_a_step": size,
+            "slowest_s": {name: round(value, 3) for name, value in measure(folder, options.steps, options.queries).items()},
+        }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

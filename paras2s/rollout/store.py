@@ -1,0 +1,306 @@
+"""The answers that a run keeps as it learns, to be looked at and listened to afterwards (`paras2s studio`, `paras2s rollouts`).
+
+A step is one Parquet file, `RUN/rollouts/step_000012.parquet`, a row an answer: its text, seed, reward by source or the reason
+why it has none, its advantage, and its tokens with their log-probs. Sound is not kept: codes are, and give the same samples
+whenever they are decoded. `index.jsonl` beside the files has a row a step, by which a query is found through training.
+
+Left out: the KL of single tokens, which only the learner knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from paras2s.errors import DataError, StorageError, one_line
+from paras2s.train.losses import group_advantages
+from paras2s.types import Block, Reward, Rollout, Unscored
+from paras2s.utils.io import append_jsonl, drop_steps_from, read_jsonl, write_bytes
+
+FOLDER, INDEX = "rollouts", "index.jsonl"
+VERSION = 1
+# Columns that a list of answers needs; the others are read of one answer at a time.
+LISTED = (
+    "group", "answer", "query_id", "text", "seed", "policy_version", "finish_reason", "steps", "reward", "parts", "unscored",
+    "advantage",
+)  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("group", pa.int32()),
+        ("answer", pa.int32()),
+        ("query_id", pa.string()),
+        ("text", pa.string()),
+        ("seed", pa.int64()),
+        ("policy_version", pa.int32()),
+        ("finish_reason", pa.string()),
+        ("steps", pa.int32()),
+        ("reward", pa.float64()),
+        ("parts", pa.map_(pa.string(), pa.float64())),
+        ("unscored", pa.string()),
+        ("advantage", pa.float64()),
+        # Of each block: the number of steps and of slots. Tokens, log-probs and streams follow it, block after block.
+        ("shape", pa.list_(pa.int32())),
+        ("tokens", pa.list_(pa.int32())),
+        # None: a token that was forced, not sampled.
+        ("logprobs", pa.list_(pa.float32())),
+        ("streams", pa.list_(pa.int8())),
+        ("codes", pa.list_(pa.int32())),
+        ("codebooks", pa.int32()),
+    ]
+)
+Rewards = Sequence[Sequence[Reward | Unscored]]
+
+
+@dataclass(frozen=True)
+class KeptAnswer:
+    """An answer of a step as it is listed: group b of B, answer g of G. `unscored` says why there is no reward.
+
+    `steps` T is its length; `advantage` is None where nothing was learned from it.
+    """
+
+    group: int
+    answer: int
+    query_id: str
+    text: str
+    seed: int
+    policy_version: int
+    finish_reason: str
+    steps: int
+    reward: float | None
+    parts: dict[str, float]
+    unscored: str | None
+    advantage: float | None
+
+
+@dataclass(frozen=True)
+class KeptTokens:
+    """The tokens of an answer, a list a block of [T, S] arrays: `tokens`, `logprobs` (NaN: forced), `streams` (TEXT, AUDIO).
+
+    `codes` [T, K] are those of the codec `code_format`.
+    """
+
+    tokens: tuple[np.ndarray, ...]
+    logprobs: tuple[np.ndarray, ...]
+    streams: tuple[np.ndarray, ...]
+    slots: tuple[tuple[str, ...], ...]
+    codes: np.ndarray
+    code_format: str
+
+
+@dataclass(frozen=True)
+class IndexedGroup:
+    """A group of a step in the index: mean and standard deviation of its rewards (None: none scored), answers unscored."""
+
+    query_id: str
+    mean: float | None
+    spread: float | None
+    unscored: int
+
+
+class RolloutKeeper:
+    """Keeps every n-th step of a run. A disk that refuses ends the keeping and nothing else, with one warning."""
+
+    def __init__(self, run_folder: Path, every: int, scale: Any, say: Callable[[str], None]) -> None:
+        self.folder, self.every, self._scale, self._say = run_folder / FOLDER, every, scale, say
+        self._refused = False
+
+    def keep(self, step: int, rollouts: Sequence[Rollout], rewards: Rewards) -> None:
+        """Keep a step's rollouts [B] and rewards [B, G], if it is one of those to be kept."""
+        if self._refused or not self.every or step % self.every:
+            return
+        try:
+            write_step(self.folder, step, rollouts, rewards, self._scale)
+        except StorageError as error:
+            self._refused = True
+            self._say(f"  rollouts are not kept from step {step} on: {error}")
+
+    def discard_from(self, step: int) -> None:
+        """Remove steps that are about to be done again."""
+        for number, path in steps_kept(self.folder).items():
+            if number >= step:
+                path.unlink(missing_ok=True)
+        drop_steps_from(self.folder / INDEX, step)
+
+
+def step_path(folder: Path, step: int) -> Path:
+    """The file of a step in the folder of rollouts."""
+    return folder / f"step_{step:06d}.parquet"
+
+
+def steps_kept(folder: Path) -> dict[int, Path]:
+    """The files of the steps that are kept, in order."""
+    found = {int(number): path for path in folder.glob("step_*.parquet") if (number := path.stem[5:]).isdecimal()}
+    return dict(sorted(found.items()))
+
+
+def write_step(folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Rewards, scale: Any) -> None:
+    """Write a step's file, then its row of the index.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    values = [[one.value if isinstance(one, Reward) else None for one in row] for row in rewards]
+    advantages = iter(group_advantages(values, scale).values)
+    rows = [
+        _row(group, answer, rollout, rewards[group][answer], next(advantages))
+        for group, rollout in enumerate(rollouts)
+        for answer in range(rollout.size)
+    ]
+    first = rollouts[0]
+    meta = {
+        "version": str(VERSION),
+        "code_format": first.code_format,
+        "slots": json.dumps([block.slots for block in first.blocks]),
+    }
+    table = pa.Table.from_arrays([_column(rows, field) for field in SCHEMA], schema=SCHEMA.with_metadata(meta))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=["query_id", "text", "finish_reason", "unscored"])
+    write_bytes(step_path(folder, step), sink.getvalue().to_pybytes())
+    groups = [indexed(rollout.query_id, row) for rollout, row in zip(rollouts, values, strict=True)]
+    append_jsonl(
+        folder / INDEX, {"step": step, "groups": [[one.query_id, one.mean, one.spread, one.unscored] for one in groups]}
+    )
+
+
+def indexed(query_id: str, values: Sequence[float | None]) -> IndexedGroup:
+    """A group's entry in the index."""
+    scored = [value for value in values if value is not None]
+    if not scored:
+        return IndexedGroup(query_id, None, None, len(values))
+    # The mean of equal numbers may be off by a rounding, and the spread then not 0.
+    spread = 0.0 if min(scored) == max(scored) else pstdev(scored)
+    return IndexedGroup(query_id, fmean(scored), spread, len(values) - len(scored))
+
+
+def _row(group: int, answer: int, rollout: Rollout, reward: Reward | Unscored, advantage: float | None) -> dict[str, Any]:
+    blocks = [_trimmed(block, answer) for block in rollout.blocks]
+    codes = rollout.codes[answer]
+    return {
+        "group": group,
+        "answer": answer,
+        "query_id": rollout.query_id,
+        "text": rollout.texts[answer],
+        "seed": rollout.seeds[answer],
+        "policy_version": rollout.policy_version,
+        "finish_reason": rollout.finish_reason[answer],
+        "steps": sum(len(tokens) for tokens, *_ in blocks),
+        "reward": reward.value if isinstance(reward, Reward) else None,
+        "parts": list(reward.parts.items()) if isinstance(reward, Reward) else [],
+        "unscored": f"{reward.judge}: {reward.reason}" if isinstance(reward, Unscored) else None,
+        "advantage": advantage,
+        "shape": [size for tokens, *_ in blocks for size in tokens.shape],
+        "tokens": _joined([tokens for tokens, *_ in blocks], np.int32),
+        # NaN becomes null in the file.
+        "logprobs": _joined([logp for _, logp, _ in blocks], np.float32),
+        "streams": _joined([streams for *_, streams in blocks], np.int8),
+        "codes": codes.reshape(-1).astype(np.int32),
+        "codebooks": codes.shape[1] if codes.ndim == 2 else 0,
+    }
+
+
+def _column(rows: Sequence[dict[str, Any]], field: pa.Field) -> pa.Array:
+    """A column of the rows; lists by their offsets, since a Python number for every token would take longer than the file."""
+    values = [row[field.name] for row in rows]
+    if not pa.types.is_list(field.type):
+        return pa.array(values, field.type)
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    flat = np.concatenate([np.asarray(one) for one in values])
+    return pa.ListArray.from_arrays(offsets, pa.array(flat, field.type.value_type, from_pandas=True))
+
+
+def _joined(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    return np.concatenate([part.reshape(-1) for part in parts]).astype(dtype) if parts else np.zeros(0, dtype)
+
+
+def _trimmed(block: Block, answer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, log-probs (NaN: forced) and streams [T, S] of one answer, without the padding after its end."""
+    sampled = block.sampled[answer]
+    steps = int(np.flatnonzero(sampled.any(1)).max(initial=-1)) + 1
+    logp = np.where(sampled, block.behaviour_logp[answer], np.nan)
+    return block.tokens[answer, :steps], logp[:steps], np.asarray(block.streams)[answer, :steps]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    if not path.is_file():
+        raise DataError(f"{path.name}: the answers of this step are not kept")
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
+    found = (file.schema_arrow.metadata or {}).get(b"version", b"").decode()
+    if found != str(VERSION):
+        raise DataError(
+            f"{path.name}: is of version {found or 'none'} of the records of rollouts, this program reads {VERSION}"
+        )
+    return file
+
+
+def read_answers(path: Path) -> list[KeptAnswer]:
+    """The answers of a step, group after group; tokens are not read.
+
+    Raises:
+        DataError: no such file, broken, or of another version.
+    """
+    file = _open(path)
+    try:
+        rows = file.read(columns=list(LISTED)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
+    return [KeptAnswer(**{**row, "parts": dict(row["parts"])}) for row in rows]
+
+
+def read_tokens(path: Path, group: int, answer: int) -> KeptTokens:
+    """The tokens and codes of one answer.
+
+    Raises:
+        DataError: no such file or answer, broken, or of another version.
+    """
+    file = _open(path)
+    meta = file.schema_arrow.metadata
+    wanted = ["group", "answer", "shape", "tokens", "logprobs", "streams", "codes", "codebooks"]
+    try:
+        # A filter of Parquet would read the same pages; a step is small.
+        table = file.read(columns=wanted)
+        rows = table.filter((pc.field("group") == group) & (pc.field("answer") == answer)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
+    if not rows:
+        raise DataError(f"{path.name}: has no answer {answer} in group {group}")
+    (row,) = rows
+    shapes = list(zip(row["shape"][::2], row["shape"][1::2], strict=True))
+    ends = np.cumsum([0, *(steps * slots for steps, slots in shapes)])
+    columns = [np.array(row["tokens"]), np.array(row["logprobs"], dtype=np.float64), np.array(row["streams"])]
+    parts = [
+        tuple(column[ends[n] : ends[n + 1]].reshape(shape) for n, shape in enumerate(shapes)) for column in columns
+    ]  # fmt: skip
+    slots = tuple(tuple(names) for names in json.loads(meta[b"slots"]))
+    codes = np.array(row["codes"], dtype=np.int64).reshape(-1, max(1, row["codebooks"]))
+    return KeptTokens(parts[0], parts[1], parts[2], slots, codes, meta[b"code_format"].decode())
+
+
+def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
+    """The groups of every step that is kept, by step; {} where nothing is.
+
+    Raises:
+        DataError: the index is broken.
+    """
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    try:
+        rows = {row["step"]: [IndexedGroup(*group) for group in row["groups"]] for row in read_jsonl(path)}
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{INDEX}: holds another kind of rows ({one_line(error)})") from error
+    return dict(sorted(rows.items()))

@@ -1,0 +1,1 @@
+"""The studio: a local web application over run folders (`paras2s studio`)."""

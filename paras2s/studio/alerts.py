@@ -1,0 +1,144 @@
+"""Alerts on a run's curves: pure functions of the rows of metrics.jsonl.
+
+A threshold is a share of the rewards' own standard deviation where a reward's scale is anybody's choice. An alert says where
+to look and is no proof; `paras2s bench curve` has other judges decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+Row = dict[str, Any]
+
+# Steps whose mean stands for "now", and for "at the start".
+WINDOW = 5
+# A validation query is sampled once, so its mean moves by chance: with 60 queries by 0.13 standard deviations.
+VALIDATION_FALL, REWARD_RISE = 0.25, 0.1
+# Of the entropy at the start. A policy that learns becomes surer, but not at once and not by this much.
+ENTROPY_LEFT = 0.2
+# Of a step's answers that are the same text, though the questions differ.
+SAME_TEXT = 0.5
+# Nats a token from the warm-up: beyond it the policy speaks of other things in another way.
+KL_LIMIT = 1.0
+# Sampler against learner: so many times the run's median, and never less than what rounding makes.
+GAP_FACTOR, GAP_FLOOR = 10.0, 1e-3
+UNSCORED_SHARE, FLAT_SHARE = 0.1, 0.5
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A curve that left its band: its kind, the step at which that is seen, and a sentence. `keys` are the curves."""
+
+    kind: str
+    step: int
+    text: str
+    keys: tuple[str, ...]
+
+
+def find_alerts(rows: Sequence[Row], group_size: int | None = None, queries: int | None = None) -> list[Alert]:
+    """All alerts at the end of these rows. `queries` B and `group_size` G of a step give shares of unscored and flat groups."""
+    found = [
+        reward_without_validation(rows),
+        *(entropy_collapse(rows, stream) for stream in ("text", "audio")),
+        one_answer(rows),
+        drift(rows),
+        *(sampler_gap(rows, stream) for stream in ("text", "audio")),
+        too_many(rows, "unscored", UNSCORED_SHARE, queries * group_size if queries and group_size else None),
+        too_many(rows, "zero_spread_groups", FLAT_SHARE, queries),
+    ]
+    return [alert for alert in found if alert is not None]
+
+
+def reward_without_validation(rows: Sequence[Row]) -> Alert | None:
+    """The reward rose since the validation reward's best point, and the validation reward fell."""
+    points = [(place, row["validation_reward"]) for place, row in enumerate(rows) if _is_number(row.get("validation_reward"))]
+    rewards: list[Any] = [row.get("reward_mean") for row in rows]
+    spreads = _values(rows, "reward_std")
+    if len(points) < 3 or not spreads:
+        return None
+    spread = median(spreads)
+    best, best_value = max(points[:-1], key=lambda point: point[1])
+    last, last_value = points[-1]
+    then = [value for value in rewards[max(0, best - WINDOW // 2) : best + WINDOW // 2 + 1] if _is_number(value)]
+    now = [value for value in rewards[max(best + 1, last - WINDOW + 1) : last + 1] if _is_number(value)]
+    if not then or not now or spread == 0:
+        return None
+    rise, fall = fmean(now) - fmean(then), best_value - last_value
+    if fall < VALIDATION_FALL * spread or rise < REWARD_RISE * spread:
+        return None
+    text = (
+        f"the reward rose by {rise:.2f} since step {rows[best]['step']}, and on validation queries it fell by {fall:.2f}: "
+        "the policy may be learning the training prompts or a gap in the reward"
+    )
+    return Alert("reward without validation", rows[last]["step"], text, ("reward_mean", "validation_reward"))
+
+
+def entropy_collapse(rows: Sequence[Row], stream: str) -> Alert | None:
+    """The entropy of a stream is a fraction of the one at the start."""
+    key = f"entropy_{stream}"
+    values = _values(rows, key)
+    if len(values) < 2 * WINDOW:
+        return None
+    start, now = fmean(values[:WINDOW]), fmean(values[-WINDOW:])
+    if start <= 0 or now >= ENTROPY_LEFT * start:
+        return None
+    text = f"the {stream} stream's entropy fell from {start:.2f} to {now:.2f} nats a token: answers are becoming the same"
+    return Alert("entropy collapse", rows[-1]["step"], text, (key,))
+
+
+def one_answer(rows: Sequence[Row]) -> Alert | None:
+    """Most answers of a step are one text."""
+    values = _values(rows, "same_text_share")
+    if len(values) < WINDOW or fmean(values[-WINDOW:]) <= SAME_TEXT:
+        return None
+    share = fmean(values[-WINDOW:])
+    text = f"{100 * share:.0f} % of the answers to all questions are one text: the policy no longer answers the question"
+    return Alert("one answer", rows[-1]["step"], text, ("same_text_share",))
+
+
+def drift(rows: Sequence[Row]) -> Alert | None:
+    """The policy is far from its warm-up."""
+    values = _values(rows, "kl")
+    if len(values) < WINDOW or fmean(values[-WINDOW:]) <= KL_LIMIT:
+        return None
+    text = (
+        f"the KL to the warm-up is {fmean(values[-WINDOW:]):.2f} nats: the policy has drifted; raise align.objective.kl_weight"
+    )
+    return Alert("drift", rows[-1]["step"], text, ("kl",))
+
+
+def sampler_gap(rows: Sequence[Row], stream: str) -> Alert | None:
+    """Sampler and learner no longer give the same log-probs."""
+    key = f"parity_{stream}_mean"
+    values = _values(rows, key)
+    if len(values) < 2 * WINDOW:
+        return None
+    usual, now = median(values[:-WINDOW]), fmean(values[-WINDOW:])
+    if now <= max(GAP_FLOOR, GAP_FACTOR * usual):
+        return None
+    times = now / max(usual, 1e-12)
+    text = f"sampler and learner differ by {now:.4f} nats a token in the {stream} stream, {times:.0f} times the usual"
+    return Alert("sampler-learner gap", rows[-1]["step"], text, (key,))
+
+
+def too_many(rows: Sequence[Row], key: str, share: float, total: int | None) -> Alert | None:
+    """A count of the last steps is more than a share of all there are."""
+    values = _values(rows, key)
+    if not total or len(values) < WINDOW or fmean(values[-WINDOW:]) <= share * total:
+        return None
+    now = fmean(values[-WINDOW:])
+    what = "answers are unscored" if key == "unscored" else "groups have no spread and teach nothing"
+    return Alert(
+        key.replace("_", " "), rows[-1]["step"], f"{now:.1f} of {total} {what}, in the mean of the last {WINDOW} steps", (key,)
+    )
+
+
+def _values(rows: Sequence[Row], key: str) -> list[float]:
+    return [row[key] for row in rows if _is_number(row.get(key))]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

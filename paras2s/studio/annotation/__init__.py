@@ -1,0 +1,1 @@
+"""Blind listening studies with people: forms, studies, clicks, results and their export."""

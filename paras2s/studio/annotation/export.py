@@ -1,0 +1,131 @@
+"""Export of a study to the files that `bench speakbench`, `rank` and `bench paras2s --human` read, and to one table of all."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paras2s.bench.annotator_agreement import majority
+from paras2s.reward.judges.votes import POINTS
+from paras2s.studio.annotation.results import FITNESS, OVERALL, Annotation, list_annotations
+from paras2s.studio.annotation.store import StudyStore
+from paras2s.studio.annotation.study import Item
+from paras2s.types import DIMENSIONS
+from paras2s.utils.io import write_json, write_jsonl, write_text
+
+QUESTIONS = (*DIMENSIONS, OVERALL)
+# A name that no annotator can have.
+EVERYONE = "majority"
+
+
+def export_study(store: StudyStore, out: Path) -> dict[str, Any]:
+    """Writes the export and returns what was written: names of files with their rows, and the items left out with the reason.
+
+    `annotations.jsonl` always. Of pairs `labels.json` (people's majority, for `bench speakbench` and `rank --human`) and
+    `labels-NAME.json` of each annotator, with clips relative to the study's folder; `system_scores.csv` (win rates, for
+    `rank --human`). Of single answers `ratings.csv` (`bench paras2s --human`). Gold items are left out of all but the first.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    found = list_annotations(store)
+    write_jsonl(out / "annotations.jsonl", (_row(store, one) for one in found))
+    written: dict[str, int] = {"annotations.jsonl": len(found)}
+    left_out: dict[str, str] = {}
+    counted = [one for one in found if not store.study.items[one.number].gold and one.skipped is None]
+    if store.study.kind == "pair":
+        names = list(dict.fromkeys(one.annotator for one in counted))
+        by_name = {name: [one for one in counted if one.annotator == name] for name in names}
+        for name, mine in {EVERYONE: counted, **by_name}.items():
+            file = "labels.json" if name == EVERYONE else f"labels-{name}.json"
+            pairs, why = _pairs(store, mine)
+            # `bench speakbench` reads no empty list of pairs.
+            if pairs:
+                write_json(out / file, pairs)
+                written[file] = len(pairs)
+            if name == EVERYONE:
+                left_out |= why
+                scores = _system_scores(pairs)
+                _write_csv(out / "system_scores.csv", ("system", "score"), scores)
+                written["system_scores.csv"] = len(scores)
+    elif store.study.kind == "single":
+        ratings = _ratings(store, counted)
+        _write_csv(out / "ratings.csv", ("id", "system", "category", "rater", "score"), ratings)
+        written["ratings.csv"] = len(ratings)
+    for one in found:
+        if one.skipped is not None:
+            left_out[f"{_key(store.study.items[one.number])}, {one.annotator}"] = f"skipped: {one.skipped}"
+    summary = {"study": store.study.title, "kind": store.study.kind, "files": written, "left_out": left_out}
+    write_json(out / "export.json", summary)
+    return summary
+
+
+def _key(item: Item) -> str:
+    return " ".join(item.key)
+
+
+def _row(store: StudyStore, one: Annotation) -> dict[str, Any]:
+    item = store.study.items[one.number]
+    systems = [answer.system for answer in item.answers]
+    return {"id": item.id, "category": item.category, "systems": systems, "is_gold": bool(item.gold), **asdict(one)}
+
+
+def _pairs(store: StudyStore, found: Sequence[Annotation]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Pairs in the form of TRACE's release, and why others are none."""
+    given: dict[int, list[Mapping[str, str]]] = {}
+    for one in found:
+        given.setdefault(one.number, []).append(one.values)
+    pairs, left_out = [], {}
+    for number, item in enumerate(store.study.items):
+        if item.gold:
+            continue
+        label = {name: majority([values[name] for values in given.get(number, []) if name in values]) for name in QUESTIONS}
+        without = [name for name, value in label.items() if value is None]
+        if without:
+            left_out[_key(item)] = f"no majority on {', '.join(without)}" if number in given else "no annotator has done it"
+            continue
+        first, second = item.answers
+        pairs.append(
+            {
+                "index": number,
+                "instruction_id": item.cluster,
+                "instruction_text": item.question_text or item.id,
+                "instruction_path": item.question or "clips/none",
+                "model_a": first.system,
+                "model_b": second.system,
+                "audio1_path": first.clip,
+                "audio2_path": second.clip,
+                "label": label,
+            }
+        )
+    return pairs, left_out
+
+
+def _system_scores(pairs: Iterable[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """Each system's win rate, a tie of either kind half a win; the best first."""
+    points: dict[str, list[float]] = {}
+    for pair in pairs:
+        gained = POINTS[pair["label"][OVERALL]]
+        points.setdefault(pair["model_a"], []).append(gained)
+        points.setdefault(pair["model_b"], []).append(1 - gained)
+    return sorted(((name, sum(got) / len(got)) for name, got in points.items()), key=lambda one: (-one[1], one[0]))
+
+
+def _ratings(store: StudyStore, found: Iterable[Annotation]) -> list[tuple[str, str, str, str, str]]:
+    rows = []
+    for one in found:
+        item = store.study.items[one.number]
+        rows.append((item.id, item.answers[0].system, item.category, one.annotator, one.values[FITNESS]))
+    return rows
+
+
+def _write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

@@ -1,0 +1,75 @@
+"""The forms of a study: what an annotator is shown and may choose, by kind."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Kind = Literal["pair", "single", "style_following", "role_play"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_min_length=1)
+
+
+class Choice(_Record):
+    """One value that a question may have, and the key that chooses it."""
+
+    value: str
+    title: str
+    key: str = Field(max_length=1)
+    help: str | None = None
+
+
+class Question(_Record):
+    """One question of a form. One that `comes_last` can be answered only after all the others."""
+
+    name: str
+    title: str
+    text: str
+    comes_last: bool = False
+    choices: tuple[Choice, ...] = Field(min_length=2)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values that it may have."""
+        return tuple(choice.value for choice in self.choices)
+
+    @property
+    def is_score(self) -> bool:
+        """Whether its values are numbers."""
+        return all(value.isdigit() for value in self.values)
+
+
+class Form(_Record):
+    """The form of one kind of study, over `answers` clips."""
+
+    title: str
+    answers: Literal[1, 2]
+    instructions: tuple[str, ...]
+    questions: tuple[Question, ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share_choices(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Choices that stand beside the questions are those of each of them."""
+        own = {name: value for name, value in values.items() if name != "choices"}
+        if "choices" in values:
+            own["questions"] = [{**question, "choices": values["choices"]} for question in values["questions"]]
+        return own
+
+    def question(self, name: str) -> Question | None:
+        """The question of that name, if there is one."""
+        return next((one for one in self.questions if one.name == name), None)
+
+
+@functools.cache
+def load_forms() -> dict[Kind, Form]:
+    """The shipped forms by kind, in the order of `KINDS`."""
+    values = yaml.safe_load(resources.files(__package__).joinpath("forms.yaml").read_text(encoding="utf-8"))
+    return {kind: Form.model_validate(values[kind]) for kind in KINDS}

@@ -1,0 +1,34 @@
+"""Sound files of the given folders, and no other kind of file."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from paras2s.errors import DataError
+from paras2s.studio.web import Studio
+
+TYPES = {
+    ".wav": "audio/wav",
+    ".flac": "audio/flac",
+    ".ogg": "audio/ogg",
+    ".opus": "audio/ogg",
+    ".mp3": "audio/mpeg",
+    ".m4a": "audio/mp4",
+}
+
+
+def routes(studio: Studio) -> list[BaseRoute]:
+    """`/clip?run=ADDRESS&name=PATH`, with ranges, so that a player can seek."""
+
+    def clip(request: Request) -> Response:
+        name = request.query_params.get("name", "")
+        path = studio.folders.path(request.query_params.get("run", ""), name)
+        if path.suffix.lower() not in TYPES:
+            raise DataError(f"{name!r}: not a sound file")
+        if not path.is_file():
+            raise DataError(f"{name!r}: the clip is missing")
+        return FileResponse(path, media_type=TYPES[path.suffix.lower()])
+
+    return [Route("/clip", clip)]

@@ -1,0 +1,86 @@
+"""The curves of a run: which metrics stand in which plot, and the rows of metrics.jsonl as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REWARD_PREFIX, PHASE_PREFIX = "reward/", "seconds_"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot: its title, unit, and the metrics in it with their names. `stacked` plots add up to what a step took."""
+
+    title: str
+    unit: str
+    lines: tuple[tuple[str, str], ...]
+    stacked: bool = False
+
+
+PLOTS = (
+    Plot("Reward", "score", (("reward_mean", "training"), ("validation_reward", "validation"))),
+    Plot("Spread of rewards", "score", (("reward_std", "standard deviation"),)),
+    Plot("KL to the warm-up", "nats", (("kl", "in all"), ("kl_text", "text"), ("kl_audio", "audio"))),
+    Plot("Entropy", "nats a token", (("entropy_text", "text"), ("entropy_audio", "audio"))),
+    Plot("Length of answers", "steps", (("length_steps", "mean"),)),
+    Plot("Same text", "share of answers", (("same_text_share", "most frequent text"),)),
+    Plot("Gradient norm", "", (("grad_norm", "before clipping"),)),
+    Plot("Clipped", "share", (("clipped_share", "of the ratios"),)),
+    Plot("Sampler against learner", "nats a token", (("parity_text_mean", "text"), ("parity_audio_mean", "audio"))),
+    Plot("Unscored, cut off and flat", "count",
+         (("unscored", "unscored answers"), ("truncated", "cut off"), ("zero_spread_groups", "groups without spread"))),
+    Plot("Staleness", "updates", (("staleness", "mean"),)),
+    Plot("Time of a step", "s", (("seconds", "in all"),)),
+)  # fmt: skip
+
+
+def plots_for(keys: Iterable[str]) -> list[Plot]:
+    """The plots that have at least one line among these metrics, with one of the reward's sources and one of the phases."""
+    there = list(dict.fromkeys(keys))
+    found = [Plot(one.title, one.unit, tuple(line for line in one.lines if line[0] in there)) for one in PLOTS]
+    sources = tuple((key, key.removeprefix(REWARD_PREFIX)) for key in there if key.startswith(REWARD_PREFIX))
+    phases = tuple((key, key.removeprefix(PHASE_PREFIX).replace("_", " ")) for key in there if key.startswith(PHASE_PREFIX))
+    found.insert(1, Plot("Reward by source", "score", sources))
+    found.append(Plot("Phases of a step", "s", phases, stacked=True))
+    return [one for one in found if one.lines]
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """The rows of a log after a byte, where the next part begins, and whether this part starts the log anew."""
+
+    rows: list[dict[str, Any]]
+    offset: int
+    file: str
+    anew: bool
+
+
+def read_log(path: Path | None, offset: int = 0, file: str = "") -> LogPart:
+    """The complete rows after `offset`, of a log that may be growing.
+
+    A resumed run replaces its log by a shorter one, another `file`: then all rows are given anew. A line that is no JSON object
+    is left out, so that one broken line does not hide the others.
+    """
+    if path is None:
+        return LogPart([], 0, "", anew=offset > 0)
+    with path.open("rb") as log:
+        stat = os.fstat(log.fileno())
+        anew = offset == 0 or file != str(stat.st_ino) or stat.st_size < offset
+        start = 0 if anew else offset
+        log.seek(start)
+        data = log.read()
+    end = data.rfind(b"\n") + 1
+    rows = []
+    for line in data[:end].splitlines():
+        try:
+            row = json.loads(line, parse_constant=lambda _: None)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    return LogPart(rows, start + end, str(stat.st_ino), anew)

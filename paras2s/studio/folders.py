@@ -1,0 +1,115 @@
+"""The folders that the studio was given, and the only way in which it opens a file.
+
+A run is named by its address: the number of the given folder, then the path below it ("0/quick"; "0" where the folder itself
+is the run). A link is followed as long as it ends in one of the given folders: the runs of an ablation link `data` and `sft`
+of the run beside them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from paras2s.errors import ConfigError, DataError
+from paras2s.run import RESOLVED
+
+# An ablation's variants lie two folders below the one that holds all runs.
+MAX_DEPTH = 3
+
+
+class OutsideError(DataError):
+    """A path that is not in the folders that the studio was given."""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run folder: its address, its path, and when its config was last written (seconds since 1970)."""
+
+    address: str
+    path: Path
+    changed_s: float
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The given folders, resolved. Made by `open_folders`."""
+
+    roots: tuple[Path, ...]
+
+    def path(self, address: str, name: str = "") -> Path:
+        """The path of a file or folder `name` below the folder at `address`; it need not exist.
+
+        Raises:
+            OutsideError: the address or the name leads out of the given folders, by itself or through a link.
+        """
+        number, _, below = address.partition("/")
+        if not number.isascii() or not number.isdigit() or int(number) >= len(self.roots):
+            raise OutsideError(f"{address!r}: no such folder here")
+        parts = (*_parts(below), *_parts(name))
+        target = self.roots[int(number)].joinpath(*parts)
+        try:
+            resolved = target.resolve()
+        except (OSError, RuntimeError) as error:
+            raise OutsideError(f"{'/'.join(parts)!r}: a link that leads nowhere") from error
+        if not any(resolved.is_relative_to(root) for root in self.roots):
+            raise OutsideError(
+                f"{'/'.join(parts)!r}: a link that leaves the folders that the studio was given; give that folder as well"
+            )
+        return resolved
+
+    def runs(self) -> list[FoundRun]:
+        """All runs below the given folders, the one that was changed last first. No config is read."""
+        found: dict[Path, FoundRun] = {}
+        for number, root in enumerate(self.roots):
+            for path, changed_s in _find(root, MAX_DEPTH):
+                below = path.relative_to(root).as_posix()
+                # The same run below two given folders has one address, the first.
+                found.setdefault(path, FoundRun(str(number) if below == "." else f"{number}/{below}", path, changed_s))
+        return sorted(found.values(), key=lambda run: (-run.changed_s, run.address))
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """The parts of a relative path.
+
+    Raises:
+        OutsideError: it is absolute, goes up, or holds what no path holds.
+    """
+    if name.startswith("/") or "\\" in name or "\0" in name or ".." in PurePosixPath(name).parts:
+        raise OutsideError(f"{name!r}: not a path inside the folder")
+    return PurePosixPath(name).parts
+
+
+def _find(folder: Path, depth: int) -> Iterator[tuple[Path, float]]:
+    """Run folders in and below a folder, with the time of their configs. Links are not followed, nor runs searched."""
+    try:
+        yield folder, (folder / RESOLVED).stat().st_mtime
+        return
+    except OSError:
+        pass
+    if depth == 0:
+        return
+    try:
+        inner = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for one in inner:
+        yield from _find(one, depth - 1)
+
+
+def open_folders(paths: Sequence[Path]) -> Folders:
+    """The given folders.
+
+    Raises:
+        ConfigError: one of them is not there, or is no folder.
+    """
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigError(f"{path}: no such folder; give the folder of a run, or one that holds runs")
+    return Folders(tuple(dict.fromkeys(path.resolve() for path in paths)))

@@ -1,0 +1,278 @@
+"""The rollouts that a run kept: a step group by group, an answer with its sound and tokens, and a query through training."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from paras2s.audio.clip import encode_clip
+from paras2s.errors import DataError, one_line
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.policy.embedded.policy import special_ids
+from paras2s.rollout.store import (
+    FOLDER,
+    INDEX,
+    IndexedGroup,
+    KeptAnswer,
+    KeptTokens,
+    read_answers,
+    read_index,
+    read_tokens,
+    step_path,
+    steps_kept,
+)
+from paras2s.studio.run_state import RunFiles
+from paras2s.studio.web import Studio, integer_of, json_response
+from paras2s.types import AUDIO, TEXT
+from paras2s.utils.io import read_json
+
+# Of a query through training: so many steps, evenly, with the first and the last.
+STRIP_STEPS = 24
+# Decoded sounds that are held, of up to 70 kB each for the embedded policy.
+SOUNDS_HELD = 512
+
+Groups = dict[int, list[IndexedGroup]]
+
+
+def routes(studio: Studio) -> list[BaseRoute]:
+    """The page, its JSON, and the sound of one answer."""
+
+    def show(request: Request) -> Response:
+        address = request.query_params.get("run", "")
+        files = RunFiles(studio.folders, address)
+        name, there = studio.folders.path(address).name, files.path(FOLDER) is not None
+        return studio.page(request, "rollouts.html.j2", address=address, name=name, there=there, problems=files.problems)
+
+    def steps(request: Request) -> Response:
+        folder = rollouts_folder(studio, request)
+        index, problem = index_of(folder)
+        return json_response(
+            {"steps": [step_summary(step, index.get(step)) for step in steps_kept(folder)], "problem": problem}
+        )
+
+    def step(request: Request) -> Response:
+        folder, number = rollouts_folder(studio, request), integer_of(request, "step")
+        answers = read_answers(step_path(folder, number))
+        firsts = first_means(index_of(folder)[0])
+        questions = questions_of(RunFiles(studio.folders, request.query_params["run"]))
+        groups = [
+            {
+                "group": group,
+                "question": questions(rows[0].query_id),
+                "gain": gain_of(rows, firsts.get(rows[0].query_id)),
+                "answers": [asdict(row) for row in rows],
+            }
+            for group, rows in by_group(answers).items()
+        ]
+        return json_response({"step": number, "groups": groups})
+
+    def answer(request: Request) -> Response:
+        folder = rollouts_folder(studio, request)
+        files = RunFiles(studio.folders, request.query_params["run"])
+        tokens = read_tokens(
+            step_path(folder, integer_of(request, "step")), integer_of(request, "group"), integer_of(request, "answer")
+        )
+        return json_response(token_view(tokens, pieces_of(files)))
+
+    def query(request: Request) -> Response:
+        folder, wanted = rollouts_folder(studio, request), request.query_params.get("query", "")
+        places = places_of(index_of(folder)[0], wanted)
+        question = questions_of(RunFiles(studio.folders, request.query_params["run"]))(wanted)
+        return json_response(
+            {"question": question, "all": len(places), "steps": [strip_step(folder, *one) for one in evenly(places)]}
+        )
+
+    def sound(request: Request) -> Response:
+        path = step_path(rollouts_folder(studio, request), integer_of(request, "step"))
+        changed_ns = path.stat().st_mtime_ns if path.is_file() else 0
+        data = decoded(path, changed_ns, integer_of(request, "group"), integer_of(request, "answer"))
+        return Response(data, media_type="audio/wav", headers={"Cache-Control": "private, max-age=600"})
+
+    return [
+        Route("/rollouts", show),
+        Route("/api/rollouts", steps),
+        Route("/api/rollouts/step", step),
+        Route("/api/rollouts/answer", answer),
+        Route("/api/rollouts/query", query),
+        Route("/sound", sound),
+    ]
+
+
+def rollouts_folder(studio: Studio, request: Request) -> Path:
+    """The folder of a run's rollouts.
+
+    Raises:
+        DataError: the run kept none. OutsideError: it is not in the given folders.
+    """
+    folder = studio.folders.path(request.query_params.get("run", ""), FOLDER)
+    if not folder.is_dir():
+        raise DataError("this run kept no rollouts; align.keep_rollouts_every says which steps are kept")
+    return folder
+
+
+def index_of(folder: Path) -> tuple[Groups, str | None]:
+    """The index, and a message in place of one that is broken; the steps are shown all the same."""
+    path = folder / INDEX
+    try:
+        stat = path.stat()
+    except OSError:
+        return {}, None
+    try:
+        return _read_index(folder, stat.st_mtime_ns, stat.st_size), None
+    except DataError as error:
+        return {}, str(error)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_index(folder: Path, changed_ns: int, size: int) -> Groups:
+    return read_index(folder)
+
+
+def step_summary(number: int, groups: Sequence[IndexedGroup] | None) -> dict[str, Any]:
+    """A step in the list: mean reward, widest spread, groups without spread, unscored answers; None without an index."""
+    means = [one.mean for one in groups or () if one.mean is not None]
+    spreads = [one.spread for one in groups or () if one.spread is not None]
+    return {
+        "step": number,
+        "mean": float(np.mean(means)) if means else None,
+        "widest": max(spreads, default=None),
+        "flat": sum(spread == 0 for spread in spreads),
+        "unscored": sum(one.unscored for one in groups or ()),
+    }
+
+
+def by_group(answers: Sequence[KeptAnswer]) -> dict[int, list[KeptAnswer]]:
+    """Answers by group, in their order."""
+    found: dict[int, list[KeptAnswer]] = {}
+    for one in answers:
+        found.setdefault(one.group, []).append(one)
+    return found
+
+
+def first_means(index: Groups) -> dict[str, tuple[int, float]]:
+    """The first step that has a query, and the mean reward of its answers there: hardly more than the warm-up."""
+    firsts: dict[str, tuple[int, float]] = {}
+    for step, groups in index.items():
+        for one in groups:
+            if one.mean is not None:
+                firsts.setdefault(one.query_id, (step, one.mean))
+    return firsts
+
+
+def gain_of(rows: Sequence[KeptAnswer], first: tuple[int, float] | None) -> float | None:
+    """The mean reward of a group over that of the query's first group; None where one of them is not known."""
+    scored = [row.reward for row in rows if row.reward is not None]
+    return None if first is None or not scored else float(np.mean(scored)) - first[1]
+
+
+def places_of(index: Groups, query_id: str) -> list[tuple[int, int]]:
+    """Every step and group of a query."""
+    return [(step, place) for step, groups in index.items() for place, one in enumerate(groups) if one.query_id == query_id]
+
+
+def evenly(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most `STRIP_STEPS` of them, evenly, with the first and the last."""
+    if len(places) <= STRIP_STEPS:
+        return list(places)
+    return [places[int(at)] for at in np.linspace(0, len(places) - 1, STRIP_STEPS).round()]
+
+
+def strip_step(folder: Path, step: int, group: int) -> dict[str, Any]:
+    """A query's group at one step, or the reason why it cannot be shown."""
+    try:
+        rows = by_group(read_answers(step_path(folder, step))).get(group, [])
+    except DataError as error:
+        return {"step": step, "group": group, "problem": str(error), "answers": []}
+    return {"step": step, "group": group, "problem": None, "answers": [asdict(row) for row in rows]}
+
+
+def questions_of(files: RunFiles) -> Callable[[str], dict[str, Any]]:
+    """A function from a query's id to its words, style and clip; what is not known is None."""
+    path, table = files.path("data/queries.parquet"), {}
+    if path is not None:
+        table = _read_questions(path, path.stat().st_mtime_ns)
+
+    def question(query_id: str) -> dict[str, Any]:
+        row = table.get(query_id, {})
+        clip = f"data/{row['clip']}" if row.get("clip") else None
+        words = row.get("text") or row.get("transcript")
+        return {"id": query_id, "text": words, "style": row.get("style"), "category": row.get("category"), "clip": clip}
+
+    return question
+
+
+@functools.lru_cache(maxsize=8)
+def _read_questions(path: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
+    try:
+        table = pq.read_table(path, columns=["id", "clip", "transcript", "text", "style", "category"])
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise DataError(f"data/queries.parquet: cannot be read ({one_line(error)})") from error
+    return {row["id"]: row for row in table.to_pylist()}
+
+
+def pieces_of(files: RunFiles) -> tuple[str, ...]:
+    """The embedded policy's word pieces and special tokens by id; () for another policy, whose tokens are shown by number."""
+    path = files.path("sft/vocabulary.json")
+    if path is None:
+        return ()
+    try:
+        pieces = read_json(path)
+    except DataError:
+        return ()
+    if not isinstance(pieces, list):
+        return ()
+    return tuple(map(str, pieces)) + tuple(f"<{name.removesuffix('_id')}>" for name in special_ids(len(pieces)))
+
+
+def token_view(tokens: KeptTokens, pieces: Sequence[str]) -> dict[str, Any]:
+    """The tokens of an answer, step by step: each sampled text token with its log-prob, and the audio tokens' mean."""
+    steps: list[dict[str, Any]] = []
+    for ids, logprobs, streams in zip(tokens.tokens, tokens.logprobs, tokens.streams, strict=True):
+        for row, logp, stream in zip(ids, logprobs, streams, strict=True):
+            sampled = ~np.isnan(logp)
+            text, audio = sampled & (stream == TEXT), sampled & (stream == AUDIO)
+            steps.append(
+                {
+                    "text": [{"token": _piece(int(row[n]), pieces), "logprob": float(logp[n])} for n in np.flatnonzero(text)],
+                    "audio": float(logp[audio].mean()) if audio.any() else None,
+                }
+            )
+    known = tokens.code_format == Codec2Pairs.version
+    return {"steps": steps, "step_s": 1 / Codec2Pairs.frame_rate_hz if known else None, "codec": tokens.code_format}
+
+
+def _piece(token: int, pieces: Sequence[str]) -> str:
+    return pieces[token] if token < len(pieces) else f"#{token}"
+
+
+_DECODING = threading.Lock()
+
+
+@functools.lru_cache(maxsize=SOUNDS_HELD)
+def decoded(path: Path, changed_ns: int, group: int, answer: int) -> bytes:
+    """The sound of an answer as a WAV file, from its codes; held in memory and written nowhere.
+
+    Raises:
+        DataError: no such answer, an empty one, or the codes of a codec that is part of a large model.
+    """
+    tokens = read_tokens(path, group, answer)
+    if tokens.code_format != Codec2Pairs.version:
+        raise DataError(
+            f"these are codes of {tokens.code_format}, which only the policy's own decoder makes audible; "
+            "`validation/` has clips of this run"
+        )
+    if not len(tokens.codes):
+        raise DataError("the answer is empty: the policy ended it before it began")
+    with _DECODING:
+        return encode_clip(Codec2Pairs().decode(tokens.codes))

@@ -1,0 +1,253 @@
+"""The state of a run, read from its folder: how far it is, its score, and in plain words what cannot be shown.
+
+Nothing here assumes that a file is there, complete or of this version. A run's process cannot be seen from its folder, so one
+counts as running while its files change.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from paras2s import __version__
+from paras2s.bench.stats import CERTAIN_FROM
+from paras2s.configs.schema.run import RunConfig
+from paras2s.errors import DataError, one_line
+from paras2s.run import ORIGIN, RESOLVED
+from paras2s.studio.folders import Folders
+from paras2s.utils.io import read_json
+
+State = Literal["running", "finished", "stopped", "unreadable"]
+# Files whose changes show that a run is alive; a stage writes at least one of them every few minutes.
+SIGNS = (
+    RESOLVED, "metrics.jsonl", "warmup.jsonl", "timings.json", "data", "data/queries", "data/answers", "sft", "reward",
+    "checkpoints/sft", "checkpoints/align", "rollouts", "validation", "aligned", "bench", "samples",
+)  # fmt: skip
+# The sign that a stage is done, in the order of the stages.
+STAGE_ENDS = (
+    ("data", "data/queries.parquet"),
+    ("warmup", "sft/policy.json"),
+    ("distill", "reward/reward_model.json"),
+    ("align", "aligned/trainer.json"),
+    ("bench", "bench/summary.json"),
+)
+# Longer than the stages are silent on a small machine; a run of slow steps is given four of them.
+SILENT_S = 180.0
+TAIL_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with the ends of its 95 % interval; None where the error is not known."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as the list shows it. `problems` are plain messages about what could not be read; None is what is not known."""
+
+    address: str
+    name: str
+    state: State
+    stage: str | None
+    problems: tuple[str, ...]
+    preset: str | None
+    seed: int | None
+    commit: str | None
+    version: str | None
+    steps_done: int
+    steps: int | None
+    left_s: float | None
+    score: Interval | None
+    minutes: float | None
+    cost_usd: float | None
+    changed_s: float
+
+
+class RunFiles:
+    """The files of one run. What cannot be read is a message in `problems` and None."""
+
+    def __init__(self, folders: Folders, address: str) -> None:
+        self.folders, self.address = folders, address
+        self.problems: list[str] = []
+
+    def path(self, name: str) -> Path | None:
+        """The path of a file or folder that is there and inside."""
+        try:
+            path = self.folders.path(self.address, name)
+        except DataError as error:
+            self._say(str(error))
+            return None
+        return path if path.exists() else None
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """A JSON object; a missing file is no problem."""
+        if (path := self.path(name)) is None:
+            return None
+        try:
+            value = read_json(path)
+        except DataError as error:
+            self._say(f"{name}: {str(error).removeprefix(f'{path}: ')}")
+            return None
+        if not isinstance(value, dict):
+            self._say(f"{name}: holds no object")
+            return None
+        return value
+
+    def config(self) -> dict[str, Any]:
+        """The resolved config as plain values; {} where it cannot be read."""
+        if (path := self.path(RESOLVED)) is None:
+            self._say(f"{RESOLVED}: missing")
+            return {}
+        try:
+            return read_config(path, path.stat().st_mtime_ns)
+        except (OSError, DataError) as error:
+            self._say(f"{RESOLVED}: {error}")
+            return {}
+
+    def _say(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+@functools.lru_cache(maxsize=4096)
+def read_config(path: Path, changed_ns: int) -> dict[str, Any]:
+    """The values of a resolved config; `changed_ns` makes the cache forget a file that was changed.
+
+    Raises:
+        DataError: it cannot be read, or holds no settings.
+    """
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        values = yaml.load(path.read_text(), loader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"cannot be read ({one_line(error)})") from error
+    if not isinstance(values, dict):
+        raise DataError("is empty or cut off; the run was stopped while it was being written")
+    return values
+
+
+def last_row(path: Path) -> dict[str, Any] | None:
+    """The last complete row of a log, without reading the rest of it."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            return row
+    return None
+
+
+def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
+    """A run's state at the time `now_s` (seconds since 1970).
+
+    Raises:
+        OutsideError: the address is not in the given folders.
+    """
+    folder = folders.path(address)
+    files = RunFiles(folders, address)
+    config, origin = files.config(), files.json(ORIGIN) or {}
+    version = _text(origin.get("version"))
+    _check_version(files, config, version)
+    done = [name for name, sign in STAGE_ENDS if files.path(sign) is not None]
+    stage = next((name for name, _ in STAGE_ENDS if name not in done), None)
+    metrics = files.path("metrics.jsonl")
+    row = (last_row(metrics) if metrics else None) or {}
+    step_s = _number(row.get("seconds"))
+    changed_s = max((path.stat().st_mtime for name in SIGNS if (path := files.path(name)) is not None), default=0.0)
+    align = config.get("align")
+    steps = align.get("steps") if isinstance(align, dict) and isinstance(align.get("steps"), int) else None
+    steps_done = int(row["step"]) + 1 if isinstance(row.get("step"), int) else 0
+    # A clock that was set back must not keep a dead run alive for ever.
+    silent_s = abs(now_s - changed_s)
+    state: State = "stopped"
+    if not config:
+        state = "unreadable"
+    elif stage is None:
+        state = "finished"
+    elif silent_s < max(SILENT_S, 4 * (step_s or 0.0)):
+        state = "running"
+    summary, agreement = files.json("bench/summary.json"), files.json("reward/agreement.json") or {}
+    timings = files.json("timings.json") or {}
+    seconds = [value for value in map(_number, timings.values()) if value is not None]
+    return RunSummary(
+        address=address,
+        name=folder.name,
+        state=state,
+        stage=stage,
+        problems=tuple(files.problems),
+        preset=_text(config.get("name")),
+        seed=config.get("seed") if isinstance(config.get("seed"), int) else None,
+        commit=_text(origin.get("commit")),
+        version=version,
+        steps_done=steps_done,
+        steps=steps,
+        left_s=(steps - steps_done) * step_s if state == "running" and stage == "align" and steps and step_s else None,
+        score=score_of(summary or {}, "aligned"),
+        minutes=sum(seconds) / 60 if seconds else None,
+        cost_usd=_number(agreement.get("cost_usd")),
+        changed_s=changed_s,
+    )
+
+
+def score_of(summary: dict[str, Any], system: str) -> Interval | None:
+    """A system's overall score in a bench's summary."""
+    entry = summary.get(system)
+    overall = entry.get("overall") if isinstance(entry, dict) else None
+    return interval_of(overall) if isinstance(overall, dict) else None
+
+
+def interval_of(estimate: dict[str, Any]) -> Interval | None:
+    """A stored mean and standard error as an interval; None without a mean."""
+    mean, error = _number(estimate.get("mean")), _number(estimate.get("standard_error"))
+    if mean is None:
+        return None
+    return Interval(mean, *((None, None) if error is None else (mean - CERTAIN_FROM * error, mean + CERTAIN_FROM * error)))
+
+
+def _check_version(files: RunFiles, config: dict[str, Any], version: str | None) -> None:
+    """Adds a problem where the settings are not of this version."""
+    if not config:
+        return
+    try:
+        RunConfig.model_validate(config)
+    except ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        newer = version is not None and _numbers(version) > _numbers(__version__)
+        by = f"made by version {version}, newer than this one ({__version__})" if newer else "made by another version"
+        files.problems.append(f"{by}: its setting {key} does not fit here; what can be read is shown")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in _digits(version))
+
+
+def _digits(version: str) -> Iterator[str]:
+    return (part for part in version.split("+")[0].split(".") if part.isascii() and part.isdigit())
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

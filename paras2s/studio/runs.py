@@ -1,0 +1,41 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from paras2s.studio.run_state import read_state
+from paras2s.studio.web import Studio, integer_of
+
+# Only the runs of one part are read: of ten thousand, the list takes the names alone.
+PER_PART = 50
+
+
+def routes(studio: Studio) -> list[BaseRoute]:
+    """The list."""
+
+    def list_runs(request: Request) -> Response:
+        wanted = request.query_params.get("find", "").strip()
+        found = [
+            run for run in studio.folders.runs() if wanted.lower() in run.address.lower() or wanted.lower() in run.name.lower()
+        ]
+        parts = max(1, -(-len(found) // PER_PART))
+        part = min(integer_of(request, "part", 0), parts - 1)
+        shown = found[part * PER_PART : (part + 1) * PER_PART]
+        now_s = time.time()
+        return studio.page(
+            request,
+            "runs.html.j2",
+            runs=[read_state(studio.folders, run.address, now_s) for run in shown],
+            total=len(found),
+            part=part,
+            part_count=parts,
+            find=wanted,
+            folders=[str(root) for root in studio.folders.roots],
+        )
+
+    return [Route("/", list_runs)]

@@ -1,0 +1,230 @@
+// Rollouts of a run: groups of a step, an answer in detail, a query through training.
+
+import { element, fetchJson, onKey } from "./studio.js";
+import { setLoop, toggle } from "./player.js";
+import { showSound } from "./sound.js";
+
+const page = document.getElementById("rollouts");
+const get = (id) => document.getElementById(id);
+const run = encodeURIComponent(page.dataset.run);
+const wanted = new URLSearchParams(location.search);
+let steps = [], at = 0, groups = [], cursor = -1, sources = [];
+
+const fixed = (value, digits = 2) => (value === null || value === undefined ? "-" : value.toFixed(digits));
+const known = (answers) => answers.map((answer) => answer.reward).filter((value) => value !== null);
+const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+const place = (step, answer) => `run=${run}&step=${step}&group=${answer.group}&answer=${answer.answer}`;
+
+function spread(answers) {
+  const values = known(answers), middle = mean(values);
+  if (!values.length) return null;
+  if (Math.max(...values) === Math.min(...values)) return 0;
+  return Math.sqrt(mean(values.map((value) => (value - middle) ** 2)));
+}
+
+function say(text, bad = true) {
+  get("message").replaceChildren(...(text ? [element("p", { class: `notice${bad ? " bad" : ""}` }, text)] : []));
+}
+
+/** A bar from the middle: right and green above 0, left and red below. */
+function advantageBar(value, most) {
+  if (value === null) return element("span", { class: "soft small" }, "none");
+  const bar = element("i", { class: value < 0 ? "below" : "above" });
+  bar.style.width = `${(50 * Math.abs(value)) / (most || 1)}%`;
+  return element("span", { class: "advantage", title: `advantage ${fixed(value, 3)}` }, element("span", { class: "track" }, bar), element("span", { class: "number small" }, fixed(value)));
+}
+
+function answerRow(step, answer, most, tag = "tr") {
+  const play = element("button", { type: "button", class: "play", "data-clip": `/sound?${place(step, answer)}`, "aria-label": `Play answer ${answer.answer + 1}` }, "▶");
+  const open = element("button", { type: "button", class: "quiet open", "aria-expanded": "false", "aria-label": `Waveform and tokens of answer ${answer.answer + 1}` }, "⌄");
+  const reward = answer.unscored === null
+    ? element("td", { class: "r" }, element("b", {}, fixed(answer.reward)))
+    : element("td", { class: "r" }, element("span", { class: "chip bad" }, "unscored"));
+  const words = element("td", { class: "words" }, answer.text || element("span", { class: "soft" }, "(no words)"),
+    answer.finish_reason === "length" ? element("span", { class: "chip" }, "cut off") : null,
+    answer.unscored === null ? null : element("div", { class: "small problem" }, answer.unscored));
+  const row = element(tag, { class: "answer", tabindex: "-1" }, element("td", {}, play), words, reward,
+    ...sources.map((source) => element("td", { class: "r soft" }, fixed(answer.parts[source]))),
+    element("td", {}, advantageBar(answer.advantage, most)),
+    element("td", { class: "r soft" }, String(answer.steps)),
+    element("td", { class: "r soft small mono" }, String(answer.seed)), element("td", {}, open));
+  open.addEventListener("click", () => detail(row, step, answer, open));
+  row.dataset.query = answer.query_id;
+  return row;
+}
+
+async function detail(row, step, answer, button) {
+  if (row.nextElementSibling?.classList.contains("detail")) {
+    row.nextElementSibling.remove();
+    button.setAttribute("aria-expanded", "false");
+    return;
+  }
+  button.setAttribute("aria-expanded", "true");
+  const cell = element("td", { colspan: 7 + sources.length });
+  row.after(element("tr", { class: "detail" }, cell));
+  await showSound(cell, `/sound?${place(step, answer)}`, `/api/rollouts/answer?${place(step, answer)}`);
+}
+
+function answerTable(step, answers) {
+  const most = Math.max(0, ...answers.map((answer) => Math.abs(answer.advantage ?? 0)));
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Answers" }, element("table", {},
+    element("thead", {}, element("tr", {}, element("th", {}, element("span", { class: "hidden-text" }, "Play")), element("th", {}, "Answer"), element("th", { class: "r" }, "Reward"),
+      ...sources.map((source) => element("th", { class: "r" }, source)), element("th", {}, "Advantage"), element("th", { class: "r" }, "Steps"), element("th", { class: "r" }, "Seed"),
+      element("th", {}, element("span", { class: "hidden-text" }, "Waveform and tokens")))),
+    element("tbody", {}, ...answers.map((answer) => answerRow(step, answer, most)))));
+}
+
+function questionTitle(question, level = "h2") {
+  const play = question.clip
+    ? element("button", { type: "button", class: "play question", "data-clip": `/clip?run=${run}&name=${encodeURIComponent(question.clip)}`, "aria-label": "Play the question" }, "▶")
+    : null;
+  return element("div", { class: "question" }, play, element(level, {}, question.text || question.id),
+    ...[question.category, question.style].filter(Boolean).map((word) => element("span", { class: "chip" }, word)));
+}
+
+function groupBox(step, group) {
+  const values = known(group.answers), through = element("button", { type: "button", class: "through" }, "Through training");
+  through.addEventListener("click", () => showStrip(group.question.id));
+  const facts = [`mean ${fixed(mean(values))}`, `spread ${fixed(spread(group.answers))}`];
+  if (group.gain !== null) facts.push(`${group.gain >= 0 ? "+" : "−"}${fixed(Math.abs(group.gain))} since its first step`);
+  if (values.length < group.answers.length) facts.push(`${group.answers.length - values.length} unscored`);
+  return element("article", { class: "box group", "data-query": group.question.id },
+    element("header", {}, questionTitle(group.question), element("span", { class: "soft small number" }, facts.join(" · ")), through),
+    answerTable(step, group.answers));
+}
+
+const ORDERS = {
+  order: (group) => group.group,
+  spread: (group) => -(spread(group.answers) ?? -1),
+  gain: (group) => -(group.gain ?? -1e9),
+  loss: (group) => group.gain ?? 1e9,
+  low: (group) => mean(known(group.answers)) ?? 1e9,
+};
+const FILTERS = {
+  all: () => true,
+  flat: (group) => spread(group.answers) === 0,
+  spread: (group) => (spread(group.answers) ?? 0) > 0,
+  unscored: (group) => group.answers.some((answer) => answer.unscored !== null),
+};
+
+function showGroups() {
+  const order = ORDERS[get("sort").value], words = get("find").value.trim().toLowerCase();
+  const shown = groups.filter(FILTERS[get("filter").value])
+    .filter((group) => !words || [group.question.text, group.question.id, ...group.answers.map((answer) => answer.text)].some((text) => (text || "").toLowerCase().includes(words)))
+    .sort((one, other) => order(one) - order(other) || one.group - other.group);
+  cursor = -1;
+  get("groups").replaceChildren(...shown.map((group) => groupBox(steps[at].step, group)));
+  if (!shown.length && groups.length) get("groups").append(element("p", { class: "soft" }, "No group of this step is like that."));
+  page.dataset.shown = shown.length;
+}
+
+async function showStep(number) {
+  at = Math.min(steps.length - 1, Math.max(0, number));
+  const one = steps[at];
+  get("step").value = one.step;
+  get("slider").value = at;
+  get("previous").disabled = at === 0;
+  get("next").disabled = at === steps.length - 1;
+  get("summary").textContent = one.mean === null ? "" : `mean reward ${fixed(one.mean)}, widest spread ${fixed(one.widest)}, ${one.flat} without spread, ${one.unscored} unscored`;
+  history.replaceState(null, "", `?run=${run}&step=${one.step}`);
+  try {
+    const found = await fetchJson(`/api/rollouts/step?run=${run}&step=${one.step}`);
+    if (steps[at] !== one) return;
+    groups = found.groups;
+    sources = [...new Set(groups.flatMap((group) => group.answers.flatMap((answer) => Object.keys(answer.parts))))];
+    say("");
+  } catch (error) {
+    groups = [];
+    say(error.message);
+  }
+  showGroups();
+  page.dataset.step = one.step;
+}
+
+function goTo(step) {
+  const near = steps.findIndex((one) => one.step >= step);
+  showStep(near < 0 ? steps.length - 1 : near);
+}
+
+/** One column a step: its rewards as dots, and the best and the worst answer. */
+function stripColumn(one) {
+  const values = known(one.answers);
+  const jump = element("button", { type: "button", class: "quiet" }, `step ${one.step}`);
+  jump.addEventListener("click", () => { hideStrip(); goTo(one.step); });
+  if (one.problem) return element("li", {}, jump, element("p", { class: "small problem" }, one.problem));
+  const sorted = one.answers.filter((answer) => answer.reward !== null).sort((first, second) => second.reward - first.reward);
+  const chosen = sorted.length > 1 ? [sorted[0], sorted.at(-1)] : one.answers.slice(0, 1);
+  const dots = element("span", { class: "dots", role: "img", "aria-label": `rewards ${values.map((value) => fixed(value, 1)).join(", ")}` },
+    ...values.map((value, number) => { const dot = element("i"); dot.style.left = `calc(${(100 * (number + 0.5)) / values.length}% - 4px)`; dot.style.bottom = `${Math.min(100, Math.max(0, (100 * (value - strip.low)) / (strip.high - strip.low || 1)))}%`; return dot; }));
+  return element("li", {}, jump, element("b", { class: "number" }, fixed(mean(values))), dots, ...chosen.map((answer) => element("div", { class: "small" },
+    element("button", { type: "button", class: "play", "data-clip": `/sound?${place(one.step, answer)}`, "aria-label": `Play an answer of step ${one.step}` }, "▶"),
+    element("span", { class: "soft number" }, ` ${fixed(answer.reward)} `), answer.text || "(no words)")));
+}
+
+const strip = { low: 1, high: 5 };
+
+async function showStrip(query) {
+  try {
+    const found = await fetchJson(`/api/rollouts/query?run=${run}&query=${encodeURIComponent(query)}`);
+    const all = found.steps.flatMap((one) => known(one.answers));
+    strip.low = Math.min(...all, 1e9);
+    strip.high = Math.max(...all, strip.low);
+    const close = element("button", { type: "button" }, "Back to the step");
+    close.addEventListener("click", hideStrip);
+    const note = found.all > found.steps.length ? `${found.steps.length} of the ${found.all} steps that sampled it` : `the ${found.all} steps that sampled it`;
+    get("strip").replaceChildren(element("div", { class: "box pad" },
+      element("div", { class: "bar tight" }, questionTitle(found.question), element("span", { class: "soft small" }, `${note}; the best and the worst answer of each`), close),
+      element("ol", { class: "columns", tabindex: "0", "aria-label": "Steps" }, ...found.steps.map(stripColumn))));
+    get("strip").hidden = false;
+    get("strip").scrollIntoView({ block: "nearest" });
+    close.focus();
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+function hideStrip() { get("strip").hidden = true; }
+
+function rows() { return [...document.querySelectorAll("#groups tr.answer")]; }
+
+function move(by) {
+  const all = rows();
+  if (!all.length) return;
+  all[cursor]?.classList.remove("at");
+  cursor = Math.min(all.length - 1, Math.max(0, cursor + by));
+  all[cursor].classList.add("at");
+  all[cursor].focus({ preventScroll: true });
+  all[cursor].scrollIntoView({ block: "nearest" });
+}
+
+const current = () => rows()[cursor];
+onKey("ArrowLeft", () => showStep(at - 1));
+onKey("ArrowRight", () => showStep(at + 1));
+onKey("j", () => move(1));
+onKey("k", () => move(-1));
+onKey(" ", (event) => { const button = event.target.closest("button"); if (button) button.click(); else if (current()) toggle(current().querySelector(".play")); });
+onKey("Enter", (event) => { const control = event.target.closest("button, a"); if (control) control.click(); else current()?.querySelector(".open").click(); });
+onKey("q", () => { const button = current()?.closest("article").querySelector(".play.question"); if (button) toggle(button); });
+onKey("t", () => { if (current()) showStrip(current().dataset.query); });
+onKey("l", () => get("loop").click());
+onKey("Escape", hideStrip);
+get("loop").addEventListener("change", () => setLoop(get("loop").checked));
+get("previous").addEventListener("click", () => showStep(at - 1));
+get("next").addEventListener("click", () => showStep(at + 1));
+get("slider").addEventListener("input", () => showStep(Number(get("slider").value)));
+get("step").addEventListener("change", () => goTo(Number(get("step").value)));
+for (const id of ["sort", "filter"]) get(id).addEventListener("change", showGroups);
+get("find").addEventListener("input", showGroups);
+
+try {
+  const found = await fetchJson(`/api/rollouts?run=${run}`);
+  steps = found.steps;
+  if (found.problem) say(`The query through training and the gains are not shown: ${found.problem}`);
+  get("slider").max = Math.max(0, steps.length - 1);
+  get("step").max = steps.at(-1)?.step ?? 0;
+  if (steps.length) await (wanted.has("step") ? goTo(Number(wanted.get("step"))) : showStep(steps.length - 1));
+  else say("No step is kept yet; the first one comes with the first step of GRPO.", false);
+  if (found.problem) say(`The query through training and the gains are not shown: ${found.problem}`);
+} catch (error) {
+  say(error.message);
+}

@@ -1,0 +1,97 @@
+"""Everything that the modules of pages share: the studio they serve, templates, and the reading of requests."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from paras2s import __version__
+from paras2s.errors import DataError
+from paras2s.studio.folders import Folders
+from paras2s.utils.html import template_folder
+
+HERE = Path(__file__).parent
+TEMPLATES, STATIC = HERE / "templates", HERE / "static"
+
+
+@dataclass(frozen=True)
+class Studio:
+    """The folders that are shown, and the templates. Made by `make_app`; read by every module of pages."""
+
+    folders: Folders
+    templates: Environment
+
+    def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+        """A page from a template, which has `version`, `path` and `nonce` beside the values."""
+        nonce = secrets.token_urlsafe(16)
+        names = {"version": __version__, "path": request.url.path, "nonce": nonce, **values}
+        response = HTMLResponse(self.templates.get_template(template).render(names), status)
+        # wavesurfer.js writes the style of its shadow root as an element.
+        response.headers["Content-Security-Policy"] = content_policy(nonce)
+        return response
+
+
+def content_policy(nonce: str | None = None) -> str:
+    """The Content-Security-Policy: nothing but the studio's own files, no script or style in a page, no frame around it."""
+    style = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
+    return (
+        f"default-src 'self'; style-src {style}; media-src 'self' blob:; img-src 'self' data: blob:; object-src 'none'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A JSON answer; NaN is refused, because a failure is never a number."""
+    return Response(json.dumps(value, allow_nan=False, separators=(",", ":")), status, media_type="application/json")
+
+
+def integer_of(request: Request, name: str, default: int | None = None) -> int:
+    """A whole number of at least 0 from the query string.
+
+    Raises:
+        DataError: missing without a default, or no such number.
+    """
+    text = request.query_params.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise DataError(f"{name}={text!r}: expected a whole number")
+    return int(text)
+
+
+def show_duration(seconds: float | None) -> str:
+    """A length of time in the two units that matter; a dash where it is not known."""
+    if seconds is None:
+        return "-"
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def show_number(value: float | None, digits: int = 2) -> str:
+    """A number with so many digits after the point; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def show_time(seconds: float) -> str:
+    """A moment (seconds since 1970) on the local clock; a dash for none, or one that no calendar has."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else "-"
+    except (OverflowError, ValueError, OSError):
+        return "-"
+
+
+def make_templates() -> Environment:
+    """The studio's templates, with filters that show numbers."""
+    environment = template_folder(TEMPLATES)
+    environment.filters |= {"duration": show_duration, "fixed": show_number, "moment": show_time}
+    return environment
