@@ -21,7 +21,8 @@ def studio(
 ) -> None:
     """Look at runs and listen to them in the browser, also while they are being made.
 
-    Serves this machine alone (127.0.0.1), reads no file outside the folders, and writes none in them. Ctrl-C ends it.
+    Serves this machine alone (127.0.0.1), reads no file outside the folders, and writes none in them but people's
+    answers to a study. Ctrl-C ends it.
     """
     try:
         from paras2s.studio.serve import serve

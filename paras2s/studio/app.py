@@ -22,14 +22,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paras2s.errors import ParaS2SError
-from paras2s.studio import clips, compare, people, rollouts, run_page, runs
+from paras2s.studio import clips, compare, people, rollouts, run_page, runs, verdicts
 from paras2s.studio.folders import OutsideError, open_folders
 from paras2s.studio.web import STATIC, Studio, content_policy, json_response, make_templates
 
 HOSTS = ["127.0.0.1", "localhost"]
 SAFE_METHODS = ("GET", "HEAD")
 # Each has `routes(studio)`.
-MODULES = (runs, run_page, compare, rollouts, clips, people)
+MODULES = (runs, run_page, compare, rollouts, clips, people, verdicts)
 
 
 class Security:

@@ -23,7 +23,7 @@ from paras2s.errors import ConfigError, DataError, ParaS2SError, StorageError
 from paras2s.run import RESOLVED
 from paras2s.studio.annotation.clicks import Action, Click, Progress, as_shown, clock_ms, missing, other_side
 from paras2s.studio.annotation.report import agreement_rows, judge_cells
-from paras2s.studio.annotation.results import results
+from paras2s.studio.annotation.results import Results, results, summaries
 from paras2s.studio.annotation.store import DATABASE, Annotator, ClickRefusedError, StudyStore
 from paras2s.studio.annotation.study import CLIP_SUFFIXES
 from paras2s.studio.folders import MAX_DEPTH, Folders
@@ -70,6 +70,7 @@ class Studies:
         self._folders = folders
         self._stores: dict[Path, StudyStore] = {}
         self._of_token: dict[str, Path] = {}
+        self._results: dict[Path, tuple[int, Results]] = {}
         self._lock = threading.Lock()
 
     def found(self) -> list[FoundStudy]:
@@ -98,6 +99,16 @@ class Studies:
     def at(self, address: str) -> StudyStore:
         """The study at an address."""
         return self.open(self._folders.path(address))
+
+    def results_at(self, address: str) -> Results:
+        """The results of the study at an address; they are measured anew only where a click has come."""
+        store = self.at(address)
+        clicks = store.count_clicks()
+        known = self._results.get(store.folder)
+        if known is None or known[0] != clicks:
+            known = (clicks, results(store))
+            self._results[store.folder] = known
+        return known[1]
 
     def of_annotator(self, token: str) -> tuple[StudyStore, Annotator]:
         """The study and the annotator of a link.
@@ -248,10 +259,14 @@ def routes(studio: Studio) -> list[BaseRoute]:
             study=store.study,
             form=store.form,
             links={one.name: str(request.url.replace(path=f"/annotate/{one.token}", query="")) for one in store.annotators()},
-            results=results(store),
-            agreement_rows=agreement_rows,
-            judge_cells=judge_cells,
+            people=summaries(store),
+            gold=sum(bool(item.gold) for item in store.study.items),
         )
+
+    def show_results(request: Request) -> Response:
+        found = studies.results_at(request.path_params["address"])
+        template = "study_results.html.j2"
+        return studio.page(request, template, results=found, agreement_rows=agreement_rows, judge_cells=judge_cells)
 
     async def add_annotator(request: Request) -> Response:
         added = await _body(request, _Added)
@@ -282,6 +297,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
     return [
         Route("/studies", list_studies),
         Route("/study/{address:path}", show_study),
+        Route("/study-results/{address:path}", show_results),
         Route("/api/study/{address:path}", add_annotator, methods=["POST"]),
         Route("/annotate/{token}", annotate),
         Route("/annotate/{token}/clip/{place:int}/{name}", send_clip),

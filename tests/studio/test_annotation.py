@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny.studies import answer_pair, click, make, pair_items, single_items, tone
+from tiny.studies import answer_pair, bench_run, click, make, pair_items, single_items, tone
 
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.studio.annotation.clicks import (
@@ -309,33 +309,6 @@ def test_a_clip_that_cannot_be_copied_leaves_no_study(tmp_path: Path, clip: str)
     with pytest.raises(DataError):
         make(folder, "pair", [broken])
     assert not [path for path in folder.iterdir() if path.is_dir()]
-
-
-def bench_row(system: str, query: str, number: int, score: float | None, judge: str = "rubric/1/x") -> dict[str, object]:
-    scored = {"score": score, "unscored": None if score else "no words", "fitting": (score or 0) >= 4}
-    return {
-        "system": system, "query_id": query, "contrast_id": query[:2], "category": "emotion", "style": "sad",
-        "question_text": "words", "question_clip": f"{query}.wav", "answer_index": number, "text_stream": "",
-        "transcript": None, "tone": None, "tone_scores": {}, "reason": "", "family": None,
-        "answer_clip": f"{system}-{query}-{number}.wav",
-        "duration_s": 1.0, "word_error_rate": None, "judge": judge, "model_score": None, **scored,
-    }  # fmt: skip
-
-
-def bench_run(folder: Path) -> Path:
-    rows = {
-        "a.jsonl": [bench_row("a", "q1", 0, 5.0), bench_row("a", "q1", 1, 1.0), bench_row("a", "q2", 0, 4.0)],
-        "b.jsonl": [bench_row("b", "q1", 0, 2.0), bench_row("b", "q2", 0, None)],
-        "independent/a.jsonl": [bench_row("a", "q1", 0, 3.0, "other/1/y")],
-    }
-    for name, written in rows.items():
-        path = folder / "bench" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in written))
-        for row in written:
-            for clip in (row["question_clip"], row["answer_clip"]):
-                tone(folder / str(clip), 250)
-    return folder
 
 
 def test_pairs_of_a_run_are_what_both_systems_answered(tmp_path: Path) -> None:

@@ -203,7 +203,12 @@ def test_the_overview(client: TestClient, store: StudyStore) -> None:
     assert "2 of 12" in listed
     page = client.get("/study/0/study").text
     assert f"{BASE}/annotate/{annotator(store, 'ann').token}" in page
-    assert "100.0 %" in page
+    assert "100.0 %" in client.get("/study-results/0/study").text
+    # Measured anew after another click.
+    answer_pair(store, "ann", 1, "1")
+    answer_pair(store, "bob", 1, "2")
+    assert "50.0 %" in client.get("/study-results/0/study").text
+    assert client.get("/study-results/0/nothing").status_code == 404
     assert "1 of 6" in page
 
 
@@ -222,11 +227,11 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     ann = annotator(bad, "ann")
     body = {"id": "k", "place": 0, "action": "skip", "value": HOSTILE}
     assert answer.post(f"/api/annotate/{ann.token}/click", json=body).status_code == 200
-    for address in ("/studies", "/study/0/study", f"/annotate/{ann.token}"):
+    for address in ("/studies", "/study/0/study", "/study-results/0/study", f"/annotate/{ann.token}"):
         page = answer.get(address)
         assert page.status_code == 200
         assert "<img" not in page.text, address
-    assert "&lt;img" in answer.get("/study/0/study").text
+    assert "&lt;img" in answer.get("/study-results/0/study").text
 
 
 def test_a_damaged_study_stands_beside_the_others(client: TestClient, store: StudyStore) -> None:

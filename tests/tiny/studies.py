@@ -1,8 +1,9 @@
-"""Small studies for tests, with tones for clips."""
+"""Small studies and benched runs for tests, with tones for clips."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -72,3 +73,30 @@ def answer_single(store: StudyStore, annotator: str, item: int, mos: int, fitnes
     store.add_click(annotator, click(item, "choose", "mos", str(mos)))
     store.add_click(annotator, click(item, "choose", "fitness", str(fitness)))
     store.add_click(annotator, click(item, "submit"))
+
+
+def bench_row(system: str, query: str, number: int, score: float | None, judge: str = "rubric/1/x") -> dict[str, object]:
+    scored = {"score": score, "unscored": None if score else "no words", "fitting": (score or 0) >= 4}
+    return {
+        "system": system, "query_id": query, "contrast_id": query[:2], "category": "emotion", "style": "sad",
+        "question_text": "words", "question_clip": f"{query}.wav", "answer_index": number, "text_stream": "",
+        "transcript": None, "tone": None, "tone_scores": {}, "reason": "", "family": None,
+        "answer_clip": f"{system}-{query}-{number}.wav",
+        "duration_s": 1.0, "word_error_rate": None, "judge": judge, "model_score": None, **scored,
+    }  # fmt: skip
+
+
+def bench_run(folder: Path) -> Path:
+    rows = {
+        "a.jsonl": [bench_row("a", "q1", 0, 5.0), bench_row("a", "q1", 1, 1.0), bench_row("a", "q2", 0, 4.0)],
+        "b.jsonl": [bench_row("b", "q1", 0, 2.0), bench_row("b", "q2", 0, None)],
+        "independent/a.jsonl": [bench_row("a", "q1", 0, 3.0, "other/1/y")],
+    }
+    for name, written in rows.items():
+        path = folder / "bench" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in written))
+        for row in written:
+            for clip in (row["question_clip"], row["answer_clip"]):
+                tone(folder / str(clip), 250)
+    return folder

@@ -123,6 +123,12 @@ def _rest(state: ItemState) -> tuple[str | None, dict[str, int], float | None, s
     return state.skipped, dict(state.plays), state.time_s, state.comment
 
 
+def summaries(store: StudyStore) -> tuple[AnnotatorSummary, ...]:
+    """The summary of every annotator."""
+    found = list_annotations(store)
+    return tuple(_summary(one.name, store.study, found) for one in store.annotators())
+
+
 def results(store: StudyStore, verdicts: Mapping[str, Path] | None = None) -> Results:
     """The results so far; `verdicts` names files of `bench speakbench` by judge, over the pairs' numbers in the study.
 
@@ -143,7 +149,7 @@ def results(store: StudyStore, verdicts: Mapping[str, Path] | None = None) -> Re
         study.kind,
         len(study.items),
         sum(bool(item.gold) for item in study.items),
-        tuple(_summary(one.name, study, found) for one in store.annotators()),
+        summaries(store),
         tuple(_agreement(question, study, counted) for question in store.form.questions),
         tuple(_with_judge(judge, name, values, study, counted) for (judge, name), values in judged.items()),
         tuple(skipped),

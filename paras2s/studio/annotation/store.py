@@ -208,6 +208,11 @@ class StudyStore:
         with self._reading() as db:
             return _clicks(db, annotator)
 
+    def count_clicks(self) -> int:
+        """The number of clicks of all annotators: results that were measured at the same number still hold."""
+        with self._reading() as db:
+            return int(db.execute("SELECT count(*) FROM click").fetchone()[0])
+
     def progress(self, annotator: str) -> Progress:
         """The state of an annotator's items."""
         return replay(self.clicks(annotator))

@@ -24,7 +24,8 @@ export async function showSound(box, sound, tokens) {
   }
 }
 
-async function showWave(wave, sound, play, zoom) {
+/** Draw the sound at an address into a box, with a button that plays and a slider that zooms; a reason where it is missing. */
+export async function showWave(wave, sound, play, zoom) {
   const response = await fetch(sound);
   if (!response.ok) {
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
