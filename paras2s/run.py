@@ -19,7 +19,7 @@ from paras2s import __version__
 from paras2s.configs.schema.base import dump_config, preset_path, read_values, shipped_presets
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import RunConfig, load_config
-from paras2s.errors import ConfigError, DataError
+from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.utils.io import append_jsonl, drop_steps_from, read_json, read_jsonl, write_json, write_text
 from paras2s.utils.progress import Bar, open_console, progress_bar
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STAGES = ("data", "warmup", "distill", "align", "bench")
 
 
-RESOLVED, ORIGIN = "config.resolved.yaml", "origin.json"
+RESOLVED, ORIGIN, PROGRESS = "config.resolved.yaml", "origin.json", "progress.json"
 
 
 def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
@@ -135,9 +135,14 @@ class Run:
 
     @contextlib.contextmanager
     def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
-        """A progress bar with the time left."""
-        with progress_bar(self.console, name, total, self.quiet) as bar:
+        """A progress bar with the time left, which the run folder tells as well."""
+        with progress_bar(self.console, name, total, self.quiet, self.save_progress) as bar:
             yield bar
+
+    def save_progress(self, name: str, done: int, total: int, left_s: float | None) -> None:
+        """Say in the run folder what is being done; a disk that refuses is left to what the run must write."""
+        with contextlib.suppress(StorageError):
+            write_json(self.folder / PROGRESS, {"name": name, "done": done, "total": total, "left_s": left_s})
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -145,6 +150,7 @@ class Run:
         started = time.perf_counter()
         self.say(f"[bold]{name}[/bold]")
         yield
+        (self.folder / PROGRESS).unlink(missing_ok=True)
         took_s = time.perf_counter() - started
         timings = self.timings() | {name: round(took_s, 1)}
         write_json(self.folder / "timings.json", timings)

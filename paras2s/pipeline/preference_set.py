@@ -170,7 +170,8 @@ def judge_sampled(
     if cost.calls:
         usd = "an unknown price" if cost.usd is None else f"at most {cost.usd:.2f} USD"
         run.say(f"  {teacher.name} scores {cost.calls} answers, for {usd}; cached scores cost nothing")
-    with progress_bar(run.console, "answers judged", len(clips), run.quiet or not with_bar) as bar:
+    tell = run.save_progress if with_bar else None
+    with progress_bar(run.console, "answers judged", len(clips), run.quiet or not with_bar, tell) as bar:
         scores = teacher.scores(requests, bar.at)
     unscored = [one for one in scores if isinstance(one, Unscored)]
     if unscored:

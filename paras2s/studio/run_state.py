@@ -1,7 +1,7 @@
 """The state of a run, read from its folder: how far it is, its score, and in plain words what cannot be shown.
 
 Nothing here assumes that a file is there, complete or of this version. A run's process cannot be seen from its folder, so one
-counts as running while its files change.
+counts as running while its files change (`progress.json` every few seconds).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from paras2s import __version__
 from paras2s.bench.stats import CERTAIN_FROM
 from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import DataError, one_line
-from paras2s.run import ORIGIN, RESOLVED
+from paras2s.run import ORIGIN, PROGRESS, RESOLVED
 from paras2s.studio.folders import Folders
 from paras2s.utils.io import read_json
 
 State = Literal["running", "finished", "stopped", "unreadable"]
-# Files whose changes show that a run is alive; a stage writes at least one of them every few minutes.
+# Files whose changes show that a run is alive; whoever shows a bar writes one of them every few seconds.
 SIGNS = (
-    RESOLVED, "metrics.jsonl", "warmup.jsonl", "timings.json", "data", "data/queries", "data/answers", "sft", "reward",
-    "checkpoints/sft", "checkpoints/align", "rollouts", "validation", "aligned", "bench", "samples",
+    RESOLVED, PROGRESS, "metrics.jsonl", "warmup.jsonl", "timings.json", "data", "data/queries", "data/answers", "sft",
+    "reward", "checkpoints/sft", "checkpoints/align", "rollouts", "validation", "aligned", "bench", "samples",
 )  # fmt: skip
 # The sign that a stage is done, in the order of the stages.
 STAGE_ENDS = (
@@ -39,7 +39,7 @@ STAGE_ENDS = (
     ("align", "aligned/trainer.json"),
     ("bench", "bench/summary.json"),
 )
-# Longer than the stages are silent on a small machine; a run of slow steps is given four of them.
+# Longer than a stage is silent between two bars on a small machine; a run of slow steps is given four of them.
 SILENT_S = 180.0
 TAIL_BYTES = 65_536
 
@@ -55,7 +55,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as the list shows it. `problems` are plain messages about what could not be read; None is what is not known."""
+    """A run as the list shows it. `problems` are plain messages about what could not be read; None is what is not known.
+
+    `doing` says what a running stage is at ("answers judged 336 of 786"), `left_s` how long that takes yet.
+    """
 
     address: str
     name: str
@@ -68,6 +71,7 @@ class RunSummary:
     version: str | None
     steps_done: int
     steps: int | None
+    doing: str | None
     left_s: float | None
     score: Interval | None
     minutes: float | None
@@ -188,6 +192,9 @@ def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
         state = "running"
     summary, agreement = files.json("bench/summary.json"), files.json("reward/agreement.json") or {}
     timings = files.json("timings.json") or {}
+    doing, left_s = doing_now(files.json(PROGRESS) or {}) if state == "running" else (None, None)
+    if state == "running" and stage == "align" and steps and step_s:
+        left_s = (steps - steps_done) * step_s
     seconds = [value for value in map(_number, timings.values()) if value is not None]
     return RunSummary(
         address=address,
@@ -201,12 +208,21 @@ def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
         version=version,
         steps_done=steps_done,
         steps=steps,
-        left_s=(steps - steps_done) * step_s if state == "running" and stage == "align" and steps and step_s else None,
+        doing=doing,
+        left_s=left_s,
         score=score_of(summary or {}, "aligned"),
         minutes=sum(seconds) / 60 if seconds else None,
         cost_usd=_number(agreement.get("cost_usd")),
         changed_s=changed_s,
     )
+
+
+def doing_now(progress: dict[str, Any]) -> tuple[str | None, float | None]:
+    """What a run says that it is doing, in words, and the seconds left of that; None is what it does not say."""
+    name, done, total = (progress.get(key) for key in ("name", "done", "total"))
+    if not isinstance(name, str) or not isinstance(done, int) or not isinstance(total, int):
+        return None, None
+    return f"{name} {done} of {total}", _number(progress.get("left_s"))
 
 
 def score_of(summary: dict[str, Any], system: str) -> Interval | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 # In a log, a line every so often is enough.
 LINE_EVERY_S = 20.0
+TELL_EVERY_S = 5.0
+# Is given a bar's name, what is done, the total, and the seconds left (None: not known yet).
+Tell = Callable[[str, int, int, float | None], None]
 # A log has no width; tables that fold at 80 columns cannot be read in one.
 LOG_WIDTH = 160
 
@@ -22,33 +25,41 @@ def open_console(to_stderr: bool = False) -> Console:
 
 
 class Bar:
-    """A progress bar."""
+    """A progress bar. `tell` is called now and then, however quiet it is."""
 
-    def __init__(self, console: Console, name: str, quiet: bool, progress: Progress, task: TaskID) -> None:
-        self._console, self._name, self._quiet = console, name, quiet
+    def __init__(
+        self, console: Console, name: str, quiet: bool, progress: Progress, task: TaskID, tell: Tell | None = None
+    ) -> None:
+        self._console, self._name, self._quiet, self._tell = console, name, quiet, tell
         self._progress, self._task = progress, task
         # A bar may be made long before its work begins: time is counted from its first step.
         self._first: tuple[float, int] | None = None
-        self._logged_s = time.monotonic()
+        self._logged_s, self._told_s = time.monotonic(), float("-inf")
 
     def at(self, done: int, total: int, note: str = "") -> None:
         """Shows `done` of `total` and a short note."""
         self._progress.update(self._task, completed=done, total=total, note=note)
         now = time.monotonic()
         self._first = self._first or (now, done)
+        since, already = self._first
+        left_s = (now - since) / (done - already) * (total - done) if done > already else None
+        if self._tell and now - self._told_s >= TELL_EVERY_S:
+            self._told_s = now
+            self._tell(self._name, done, total, left_s)
         if not self._quiet and not self._console.is_terminal and done < total and now - self._logged_s >= LINE_EVERY_S:
             self._logged_s = now
-            since, already = self._first
-            left = f", {(now - since) / (done - already) * (total - done):.0f} s left" if done > already else ""
+            left = f", {left_s:.0f} s left" if left_s is not None else ""
             self._console.print(f"{self._name:>22} {done}/{total}{left} {note}", highlight=False)
 
 
 @contextlib.contextmanager
-def progress_bar(console: Console, name: str, total: int | None, quiet: bool = False) -> Iterator[Bar]:
+def progress_bar(
+    console: Console, name: str, total: int | None, quiet: bool = False, tell: Tell | None = None
+) -> Iterator[Bar]:
     """Shows a progress bar inside a `with` block."""
     columns = (
         TextColumn("{task.description:>22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
     )  # fmt: skip
     with Progress(*columns, console=console, disable=quiet) as progress:
-        yield Bar(console, name, quiet, progress, progress.add_task(name, total=total, note=""))
+        yield Bar(console, name, quiet, progress, progress.add_task(name, total=total, note=""), tell)

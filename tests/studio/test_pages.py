@@ -28,7 +28,7 @@ from paras2s.studio.curves import plots_for, read_log
 from paras2s.studio.folders import open_folders
 from paras2s.studio.rollouts import evenly
 from paras2s.studio.run_state import Interval, read_state
-from paras2s.utils.io import write_jsonl, write_text
+from paras2s.utils.io import write_json, write_jsonl, write_text
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +137,21 @@ def test_a_run_without_an_end_runs_while_its_files_change(tmp_path: Path, age_s:
     assert (found.state, found.stage) == (state, "align")
     # Three seconds a step, seven steps to go.
     assert found.left_s == (21.0 if state == "running" else None)
+
+
+def test_a_running_stage_says_what_it_does(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", steps=3)
+    for name in ("bench/summary.json", "aligned/trainer.json", "reward/reward_model.json"):
+        (run / name).unlink(missing_ok=True)
+    newest = max(path.stat().st_mtime for path in [run, *run.rglob("*")])
+    write_json(run / "progress.json", {"name": "answers judged", "done": 3, "total": 8, "left_s": 12.5})
+    # Nothing else changed for longer than a stage may be silent.
+    os.utime(run / "progress.json", (newest + 1000, newest + 1000))
+    found = read_state(open_folders([tmp_path]), "0/one", newest + 1010)
+    assert (found.state, found.stage, found.doing, found.left_s) == ("running", "distill", "answers judged 3 of 8", 12.5)
+    write_text(run / "progress.json", '{"name": 3}')
+    os.utime(run / "progress.json", (newest + 1000, newest + 1000))
+    assert read_state(open_folders([tmp_path]), "0/one", newest + 1010).doing is None
 
 
 @pytest.mark.parametrize(

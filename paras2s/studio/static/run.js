@@ -41,6 +41,7 @@ async function readState() {
   chip.className = `chip ${{ running: "running", finished: "finished", unreadable: "bad" }[state.state] || ""}`;
   document.getElementById("steps").textContent = state.steps_done;
   document.getElementById("left").textContent = duration(state.left_s);
+  document.getElementById("doing").textContent = state.doing || "-";
   showBar(state.steps_done, state.steps);
 }
 

@@ -1,0 +1,44 @@
+"""A bar tells its run what is done and how long the rest takes, now and then; a run's folder has it until the stage ends.
+
+Not covered: how a bar looks on a terminal.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from paras2s.configs.schema.run import RunConfig
+from paras2s.run import PROGRESS, Run
+from paras2s.utils.io import read_json
+from paras2s.utils.progress import progress_bar
+
+
+def test_it_tells_every_five_seconds_and_knows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = [100.0], []
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr("paras2s.utils.progress.time", clock)
+    with progress_bar(Console(quiet=True), "answers", 10, quiet=True, tell=lambda *given: told.append(given)) as bar:
+        for second, done in ((0, 2), (2, 3), (4, 4), (6, 5)):
+            now[0] = 100.0 + second
+            bar.at(done, 10)
+    # Three answers in six seconds since the first call: five more take ten.
+    assert told == [("answers", 2, 10, None), ("answers", 5, 10, 10.0)]
+
+
+def test_a_run_says_what_it_does_until_the_stage_ends(tmp_path: Path) -> None:
+    run = Run(RunConfig(name="x", run_dir=tmp_path / "run", cache_dir=tmp_path), Console(quiet=True), quiet=True)
+    with run.stage("data"), run.bar("speech", 4) as bar:
+        bar.at(1, 4)
+        said = read_json(run.folder / PROGRESS)
+    assert said == {"name": "speech", "done": 1, "total": 4, "left_s": None}
+    assert not (run.folder / PROGRESS).exists()
+
+
+def test_a_disk_that_refuses_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file where the folder should be")
+    Run(RunConfig(name="x", run_dir=tmp_path / "run"), Console(quiet=True), quiet=True).save_progress("speech", 1, 4, None)
