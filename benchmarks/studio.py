@@ -28,7 +28,7 @@ from paras2s.studio.app import make_app
 from paras2s.types import Block, Reward, Rollout
 from paras2s.utils.io import read_jsonl, write_jsonl, write_text
 
-DISTINCT, ANSWER_STEPS, REPEATS = 8, 52, 7
+DISTINCT, ANSWER_STEPS, REPEATS, MANY = 8, 52, 7, 10_000
 
 
 def make_rollouts(step: int, queries: int, group: int) -> list[Rollout]:
@@ -83,6 +83,22 @@ def make_run(folder: Path, steps: int, queries: int, group: int) -> list[float]:
     return took
 
 
+def measure_many(parent: Path, count: int) -> float:
+    """The slowest list of so many runs in one folder."""
+    text = dump_config(RunConfig.model_validate({"name": "one of many"}))
+    for number in range(count):
+        folder = parent / f"run{number:05d}"
+        folder.mkdir(parents=True)
+        (folder / "config.resolved.yaml").write_text(text)
+    client = TestClient(make_app([parent]), base_url="http://127.0.0.1")
+    took = []
+    for part in range(REPEATS):
+        started = time.perf_counter()
+        assert client.get(f"/?part={part}").status_code == 200
+        took.append(time.perf_counter() - started)
+    return max(took)
+
+
 def measure(folder: Path, steps: int, queries: int) -> dict[str, float]:
     """The seconds of each request, the slowest of several at places of their own; the first of all is one of them."""
     client = TestClient(make_app([folder.parent]), base_url="http://127.0.0.1")
@@ -115,13 +131,14 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "synthetic"
+        folder = Path(scratch) / "one" / "synthetic"
         kept = make_run(folder, options.steps, options.queries, options.group)
         size = step_path(folder / FOLDER, 0).stat().st_size
         report = {
             "answers_a_step": options.queries * options.group,
             "keep_a_step_s": round(median(kept), 4),
             "bytes_a_step": size,
+            f"list_of_{MANY}_runs_s": round(measure_many(Path(scratch) / "many", MANY), 3),
             "slowest_s": {name: round(value, 3) for name, value in measure(folder, options.steps, options.queries).items()},
         }
     print(json.dumps(report, indent=1))

@@ -31,6 +31,7 @@ from paras2s.cli.paper import paper
 from paras2s.cli.plan import plan
 from paras2s.cli.probe import probe
 from paras2s.cli.rank import rank
+from paras2s.cli.rollouts import rollouts
 from paras2s.cli.studio import studio
 from paras2s.cli.study import study_app
 from paras2s.cli.warmup import warmup
@@ -46,7 +47,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for verb in (demo, data, warmup, distill, align, ablate, paper, config, convert, blueprint, plan, rank, probe, studio, doctor):
+for verb in (
+    demo,
+    data,
+    warmup,
+    distill,
+    align,
+    ablate,
+    paper,
+    config,
+    convert,
+    blueprint,
+    plan,
+    rank,
+    probe,
+    studio,
+    rollouts,
+    doctor,
+):
     app.command()(verb)
 app.command("check-policy")(check_policy)
 app.add_typer(judge_app, name="judge")

@@ -37,6 +37,8 @@ OPTIONAL = {
     "openai": "LLM judges and curation (pip install 'paras2s[curate]')",
     "funasr": "TRACE's emotion scores (pip install 'paras2s[trace]')",
     "speechbrain": "TRACE's accent scores (pip install 'paras2s[trace]')",
+    "starlette": "the studio (pip install 'paras2s[studio]')",
+    "uvicorn": "the studio's server (pip install 'paras2s[studio]')",
     "wandb": "curves at Weights & Biases (pip install 'paras2s[wandb]')",
 }
 

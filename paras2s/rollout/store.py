@@ -232,7 +232,12 @@ def _trimmed(block: Block, answer: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _open(path: Path) -> pq.ParquetFile:
+def open_step(path: Path) -> pq.ParquetFile:
+    """The file of a step, whose columns are not read yet.
+
+    Raises:
+        DataError: no such file, broken, or of another version.
+    """
     if not path.is_file():
         raise DataError(f"{path.name}: the answers of this step are not kept")
     try:
@@ -253,7 +258,7 @@ def read_answers(path: Path) -> list[KeptAnswer]:
     Raises:
         DataError: no such file, broken, or of another version.
     """
-    file = _open(path)
+    file = open_step(path)
     try:
         rows = file.read(columns=list(LISTED)).to_pylist()
     except (OSError, pa.ArrowException) as error:
@@ -267,7 +272,7 @@ def read_tokens(path: Path, group: int, answer: int) -> KeptTokens:
     Raises:
         DataError: no such file or answer, broken, or of another version.
     """
-    file = _open(path)
+    file = open_step(path)
     meta = file.schema_arrow.metadata
     wanted = ["group", "answer", "shape", "tokens", "logprobs", "streams", "codes", "codebooks"]
     try:
@@ -304,3 +309,17 @@ def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
     except (KeyError, TypeError) as error:
         raise DataError(f"{INDEX}: holds another kind of rows ({one_line(error)})") from error
     return dict(sorted(rows.items()))
+
+
+def step_summary(step: int, groups: Sequence[IndexedGroup]) -> dict[str, Any]:
+    """A step in a list: mean reward, widest standard deviation, groups without spread, unscored answers; None is not known."""
+    means = [one.mean for one in groups if one.mean is not None]
+    spreads = [one.spread for one in groups if one.spread is not None]
+    return {
+        "step": step,
+        "groups": len(groups),
+        "mean": fmean(means) if means else None,
+        "widest": max(spreads, default=None),
+        "flat": sum(spread == 0 for spread in spreads),
+        "unscored": sum(one.unscored for one in groups),
+    }

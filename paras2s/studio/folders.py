@@ -25,16 +25,11 @@ class OutsideError(DataError):
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run folder: its address, its path, and when its config was last written (seconds since 1970)."""
+    """A run folder: its address, its name, and when its config was last written (seconds since 1970)."""
 
     address: str
-    path: Path
+    name: str
     changed_s: float
-
-    @property
-    def name(self) -> str:
-        """The name of its folder."""
-        return self.path.name
 
 
 @dataclass(frozen=True)
@@ -66,12 +61,11 @@ class Folders:
 
     def runs(self) -> list[FoundRun]:
         """All runs below the given folders, the one that was changed last first. No config is read."""
-        found: dict[Path, FoundRun] = {}
-        for number, root in enumerate(self.roots):
+        found: dict[str, FoundRun] = {}
+        for number, root in enumerate(map(str, self.roots)):
             for path, changed_s in _find(root, MAX_DEPTH):
-                below = path.relative_to(root).as_posix()
                 # The same run below two given folders has one address, the first.
-                found.setdefault(path, FoundRun(str(number) if below == "." else f"{number}/{below}", path, changed_s))
+                found.setdefault(path, FoundRun(f"{number}{path.removeprefix(root)}", os.path.basename(path), changed_s))
         return sorted(found.values(), key=lambda run: (-run.changed_s, run.address))
 
 
@@ -86,17 +80,19 @@ def _parts(name: str) -> tuple[str, ...]:
     return PurePosixPath(name).parts
 
 
-def _find(folder: Path, depth: int) -> Iterator[tuple[Path, float]]:
+def _find(folder: str, depth: int) -> Iterator[tuple[str, float]]:
     """Run folders in and below a folder, with the time of their configs. Links are not followed, nor runs searched."""
+    # Strings: of ten thousand folders, the making of paths would take longest.
     try:
-        yield folder, (folder / RESOLVED).stat().st_mtime
+        yield folder, os.stat(f"{folder}/{RESOLVED}").st_mtime
         return
     except OSError:
         pass
     if depth == 0:
         return
     try:
-        inner = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+        with os.scandir(folder) as entries:
+            inner = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return
     for one in inner:

@@ -30,6 +30,7 @@ from paras2s.rollout.store import (
     read_index,
     read_tokens,
     step_path,
+    step_summary,
     steps_kept,
 )
 from paras2s.studio.run_state import RunFiles
@@ -58,7 +59,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
         folder = rollouts_folder(studio, request)
         index, problem = index_of(folder)
         return json_response(
-            {"steps": [step_summary(step, index.get(step)) for step in steps_kept(folder)], "problem": problem}
+            {"steps": [step_summary(step, index.get(step, ())) for step in steps_kept(folder)], "problem": problem}
         )
 
     def step(request: Request) -> Response:
@@ -137,19 +138,6 @@ def index_of(folder: Path) -> tuple[Groups, str | None]:
 @functools.lru_cache(maxsize=8)
 def _read_index(folder: Path, changed_ns: int, size: int) -> Groups:
     return read_index(folder)
-
-
-def step_summary(number: int, groups: Sequence[IndexedGroup] | None) -> dict[str, Any]:
-    """A step in the list: mean reward, widest spread, groups without spread, unscored answers; None without an index."""
-    means = [one.mean for one in groups or () if one.mean is not None]
-    spreads = [one.spread for one in groups or () if one.spread is not None]
-    return {
-        "step": number,
-        "mean": float(np.mean(means)) if means else None,
-        "widest": max(spreads, default=None),
-        "flat": sum(spread == 0 for spread in spreads),
-        "unscored": sum(one.unscored for one in groups or ()),
-    }
 
 
 def by_group(answers: Sequence[KeptAnswer]) -> dict[int, list[KeptAnswer]]:

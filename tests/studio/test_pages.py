@@ -5,17 +5,22 @@ Not covered: what the pages' scripts do with the data (test_browser.py).
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 from starlette.testclient import TestClient
 from studio.world import HOSTILE, make_run, metrics_row
+from tiny.world import invoke
 
+from paras2s.errors import ConfigError
 from paras2s.rollout.store import INDEX, step_path
 from paras2s.studio.app import make_app
 from paras2s.studio.compare import config_differences
@@ -277,3 +282,33 @@ def test_a_run_without_rollouts_says_so(tmp_path: Path) -> None:
     client = TestClient(make_app([tmp_path]), base_url="http://127.0.0.1")
     assert "kept no rollouts" in get(client, "/rollouts?run=0/one").text
     assert "kept no rollouts" in get(client, "/api/rollouts?run=0/one", status=404)["error"]
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+def test_rollouts_are_exported_for_notebooks(runs: Path, tmp_path: Path) -> None:
+    invoke("rollouts", runs / "one", "--out", tmp_path / "all.parquet")
+    rows = pq.read_table(tmp_path / "all.parquet").to_pylist()
+    assert (len(rows), {row["step"] for row in rows}) == (4 * 9, {0, 1, 2, 3})
+    last = rows[-1]
+    assert (last["question"], last["reward"], last["reward/length"], last["reward/rubric"]) == ("question q2", 5.0, 5.0, None)
+    assert len(last["tokens"]) == len(last["logprobs"]) == 6 * 9
+    invoke("rollouts", runs / "one", "--step", 2, "--out", tmp_path / "two.csv")
+    table = list(csv.DictReader((tmp_path / "two.csv").open()))
+    assert ([row["step"] for row in table], table[7]["reward"], table[7]["unscored"]) == (["2"] * 9, "", f"llm: {HOSTILE}")
+    listed = json.loads(invoke("rollouts", runs / "one", "--json").stdout)
+    assert [(row["step"], row["flat"], row["unscored"]) for row in listed] == [(step, 1, 1) for step in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--step", 9, "--out", "x.csv"], "not kept; the kept steps are 0 to 3"),
+        (["--out", "x.txt"], "ends in"),
+        (["--step", 9], "not kept"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused(runs: Path, words: list, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        invoke("rollouts", runs / "one", *words)

@@ -1,0 +1,42 @@
+"""`paras2s rollouts`: the answers that a run kept, listed or exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paras2s.cli.options import Json, print_json
+from paras2s.errors import ConfigError
+
+
+def rollouts(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    step: Annotated[int | None, typer.Option(min=0, help="Only this step, counted from 0.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the answers: .parquet with tokens and log-probs, or .csv without.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the rollouts that a run kept, or export them as one table for notebooks."""
+    from paras2s.rollout.export import export_rollouts, list_steps
+
+    if out is not None:
+        count = export_rollouts(run, step, out)
+        print_json({"answers": count, "out": str(out)}) if as_json else typer.echo(f"{count} answers in {out}")
+        return
+    rows = [row for row in list_steps(run) if step is None or row["step"] == step]
+    if not rows:
+        raise ConfigError(f"--step {step}: is not kept")
+    if as_json:
+        print_json(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("step", "groups", "mean reward", "widest spread", "without spread", "unscored")
+    for row in rows:
+        mean, widest = ("-" if row[key] is None else f"{row[key]:.2f}" for key in ("mean", "widest"))
+        table.add_row(str(row["step"]), str(row["groups"]), mean, widest, str(row["flat"]), str(row["unscored"]))
+    Console().print(table)
