@@ -22,7 +22,7 @@ from paras2s.bench.speakbench.report import (
     show_judge,
     show_labels,
 )
-from paras2s.bench.speakbench.verdicts import VerdictRow, as_verdict_row, load_verdicts, save_verdicts
+from paras2s.bench.speakbench.verdicts import VerdictRow, as_verdict_row, load_verdicts
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.fusion import find_rule, load_rules
@@ -30,6 +30,7 @@ from paras2s.reward.judges.base import Pair, Progress
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.types import PairVerdict, Unscored
+from paras2s.utils.io import append_jsonl, write_jsonl
 from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -200,8 +201,9 @@ def judge_suite(
 ) -> tuple[float, BudgetError | None]:
     """Judge all pairs and write their verdicts; seconds taken, and the error if the budget ended before the pairs did.
 
-    The file is written after every chunk. Verdicts that it holds already stay there: those on other pairs, and those that this
-    run does not reach or cannot give again. Replies are cached as they come, so a killed or stopped run repeats no call.
+    Verdicts on pairs that had none are appended as they come, and at the end the file is written once, in the order of the
+    indices. Verdicts that it holds already stay there: those on other pairs, and those that this run does not reach or cannot
+    give again. Replies are cached as they come, so a killed or stopped run repeats no call.
 
     Raises:
         StorageError: the file holds verdicts of another judge, or of another prompt.
@@ -223,14 +225,19 @@ def judge_suite(
         )
         verdicts: list[PairVerdict | Unscored | BudgetError] = [next(judged) if isinstance(one, Pair) else one for one in read]
         for pair, one in zip(chunk, verdicts, strict=True):
+            has_verdict = pair.index in there and there[pair.index].labels is not None
             if isinstance(one, BudgetError):
                 stopped = stopped or one
-            elif isinstance(one, PairVerdict) or pair.index not in there or there[pair.index].labels is None:
+            elif isinstance(one, PairVerdict) or not has_verdict:
                 rows[pair.index] = as_verdict_row(pair.index, one)
-        save_verdicts(path, [rows[index] for index in sorted(rows)])
+                # Of a pair that was unscored the file holds two rows until the end; the later one counts.
+                if not has_verdict:
+                    append_jsonl(path, rows[pair.index])
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
         if stopped:
             break
+    if pairs:
+        write_jsonl(path, [rows[index] for index in sorted(rows)])
     return time.perf_counter() - started, stopped
 
 
