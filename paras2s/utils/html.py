@@ -8,10 +8,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 
 def page_template(path: Path) -> Template:
-    """Loads the template in a file."""
+    """Loads the template in a file; it may include `page_style.css.j2`, which lies here."""
     environment = Environment(
         autoescape=True,
-        loader=FileSystemLoader(path.parent),
+        loader=FileSystemLoader([path.parent, Path(__file__).parent]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
