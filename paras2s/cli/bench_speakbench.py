@@ -46,6 +46,14 @@ Plots = Annotated[
     Path | None,
     typer.Option(help="Folder for ties.svg, flips.svg, winners.svg and confusion.svg (TRACE, Figs. 3, 4, 5, 9)."),
 ]
+Cases = Annotated[
+    Path | None,
+    typer.Option(help="Folder for cases.html and cases.json: the pairs on which judges and people differ (TRACE, Fig. 6)."),
+]
+Ablate = Annotated[
+    bool,
+    typer.Option("--ablate-features", help="Also judge without each group of the blueprint in turn (TRACE, Table 12)."),
+]
 
 
 def _suite_command(name: SuiteName) -> Callable[..., None]:
@@ -53,15 +61,17 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
         labels: Labels, audio: Audio = None, judge: Judge = "trace", verdicts: Verdicts = None, oracle: Oracle = False,
         against: Against = None,
         rule: Rule = None, rules: Rules = None, both_orders: Both = False, estimate: Estimate = False, out: Out = None,
-        limit: Limit = None, retry_unscored: RetryUnscored = False, plots: Plots = None, tone: Tone = None, set_: Set = None,
+        limit: Limit = None, retry_unscored: RetryUnscored = False, plots: Plots = None, cases: Cases = None,
+        ablate: Ablate = False, tone: Tone = None, set_: Set = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
         from paras2s.bench.speakbench.run import SuiteOptions
 
         if against is not None:
-            if verdicts or oracle or estimate or plots:
+            if verdicts or oracle or estimate or plots or cases or ablate:
                 raise ConfigError(
-                    "--against compares two sets of labels alone: leave --verdicts, --oracle, --estimate and --plots out"
+                    "--against compares two sets of labels alone: leave --verdicts, --oracle, --estimate, --plots, --cases "
+                    "and --ablate-features out"
                 )
             _agree(labels, against, as_json)
             return
@@ -80,6 +90,8 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
             parse_overrides(set_),
             retry_unscored,
             plots,
+            cases,
+            ablate,
         )
         _bench(options, oracle, estimate, as_json)
 
@@ -106,10 +118,14 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
+    if options.ablate and (oracle or options.verdicts or options.out is not None):
+        raise ConfigError("--ablate-features: judges now, a file a setup; leave --oracle, --verdicts and --out out")
+    if options.cases is not None and (oracle or estimate):
+        raise ConfigError("--cases: needs verdicts of a judge; leave --oracle and --estimate out")
     if oracle:
         report = run.oracle(options)
         print_json(report) if as_json else show_oracle(console, report)
-        _name_plots(options, console)
+        _name_files(options, console)
         return
     if estimate and options.plots is not None:
         raise ConfigError("--plots: an estimate has no verdicts to draw; leave one of the two out")
@@ -123,12 +139,14 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
         return
     result = run.run_suite(options, console, as_json)
     print_json(result.to_json()) if as_json else result.show(console)
-    _name_plots(options, console)
+    _name_files(options, console)
     if result.stopped:
         raise result.stopped
     exit_if_unscored(result.unscored)
 
 
-def _name_plots(options: SuiteOptions, console: Console) -> None:
+def _name_files(options: SuiteOptions, console: Console) -> None:
     if options.plots is not None:
         console.print(f"plots in {options.plots}", highlight=False, markup=False)
+    if options.cases is not None:
+        console.print(f"cases in {options.cases / 'cases.html'}", highlight=False, markup=False)

@@ -79,7 +79,7 @@ def bench_styleset(
         print_json(result.report)
     else:
         console.print(markdown(result.report), highlight=False, markup=False)
-        console.print(f"{out}: outputs, verdicts.jsonl, styleset.md and styleset.json", highlight=False)
+        console.print(f"{out}: outputs, verdicts.jsonl, styleset.html, styleset.md and styleset.json", highlight=False)
     if result.stopped:
         raise result.stopped
     exit_if_unscored(result.unscored)

@@ -8,10 +8,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 
 def template_folder(folder: Path) -> Environment:
-    """An environment that loads the templates of a folder."""
+    """An environment that loads the templates of a folder; they may include `page_style.css.j2`, which lies here."""
     return Environment(
         autoescape=True,
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader([folder, Path(__file__).parent]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -163,6 +163,12 @@ def test_the_true_judge_gets_one_clip_of_a_minute_at_most_and_what_it_must_be_gi
     rows = load_rows([world / "out/verdicts.jsonl"])
     assert {row.votes for row in rows} == {(1.0,) * 5}
     assert {row.spread for row in rows} == {0.0}
+    # The page plays each clip once, role-plays beside their style.
+    page = (world / "out/styleset.html").read_text()
+    assert page.count("<audio") == 4
+    assert page.count("<summary>Reply of") == 6
+    assert "To be heard in" in page
+    assert "2 of 2" in page
 
 
 def test_an_endpoint_receives_sound_reads_its_own_words_and_is_never_paid_twice(world: Path) -> None:
@@ -319,6 +325,7 @@ def test_what_a_judges_budget_does_not_reach_is_in_the_report(world: Path) -> No
         report = full((world / "out/styleset.json").read_text())
         assert "0.04 USD is spent" in report["stopped"]
         assert "**Stopped before its end**: the budget of 0.04 USD" in (world / "out/styleset.md").read_text()
+        assert "Stopped before its end: the budget of 0.04 USD" in (world / "out/styleset.html").read_text()
         cells = [cell["listens:gpt-4o-audio-preview"] for table in report["table_1"].values() for cell in table.values()]
         assert [cell["n_asked"] for cell in cells] == [2] * 6
         assert sum(cell["n_scored"] for cell in cells) == calls

@@ -488,18 +488,33 @@ def load_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
     """Recorded verdicts by the pair's id: our JSONL, or a CSV of the authors' results.
 
     Raises:
-        DataError: no such file, a wrong row, a label of another kind of suite, or a pair judged twice; names file and line.
+        DataError: no such file, no verdict in it, or as `rows_so_far`.
     """
+    rows = _read_rows(path, suite)
+    if not rows:
+        raise DataError(f"{path}: holds no verdicts")
+    return rows
+
+
+def rows_so_far(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
+    """The verdicts of a run that may have been cut off: none where there is no file, or only the start of a line.
+
+    Raises:
+        DataError: a wrong row, a label of another kind of suite, or a pair with two verdicts; names file and line.
+    """
+    return _read_rows(path, suite) if path.is_file() else {}
+
+
+def _read_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
     rows: dict[str, DetectRow] = {}
     for where, row in _authors_rows(path, suite) if path.suffix.lower() == ".csv" else _own_rows(path):
         for name, label in (("truth", row.truth), ("label", row.label)):
             if label not in (*suite.labels, *([None, "tie"] if name == "label" and suite.kind == "winner" else [None])):
                 raise DataError(f"{where}: {name}: {label!r} is not one of {', '.join(suite.labels)}")
-        if row.id in rows:
+        # A run that was cut off may leave an unscored row before a later verdict on the pair.
+        if row.id in rows and rows[row.id].label is not None:
             raise DataError(f"{where}: id: the pair {row.id} is judged twice")
         rows[row.id] = row
-    if not rows:
-        raise DataError(f"{path}: holds no verdicts")
     return rows
 
 

@@ -24,6 +24,7 @@ from paras2s.bench.detection.data import (
     read_pair_audio,
     row_of,
     row_of_scores,
+    rows_so_far,
 )
 from paras2s.bench.detection.report import detection_report
 from paras2s.bench.results import require_new
@@ -34,7 +35,7 @@ from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Pair, Progress, sides_of
 from paras2s.reward.judges.registry import open_audio_judges
 from paras2s.types import Preference, Unscored, Verdict
-from paras2s.utils.io import write_jsonl
+from paras2s.utils.io import append_jsonl, write_jsonl
 from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -176,7 +177,7 @@ def _judge_suite(
     own_name = re.sub(r"[^\w.+-]+", "-", f"{judge.name}-{judge.version}{'-pointwise' if options.pointwise else ''}")
     path = options.out or Path("runs/detect") / suite.name / f"{own_name}.jsonl"
     require_same_pairs(path, suite, judge, pairs)
-    there = load_rows(path, suite) if path.is_file() else {}
+    there = rows_so_far(path, suite)
     if options.retry_unscored:
         pairs = [pair for pair in pairs if pair.id not in there or not there[pair.id].label]
     ask = by_clip(judge) if options.pointwise else by_pair(judge)
@@ -253,8 +254,9 @@ def judge_pairs(
 ) -> tuple[float, BudgetError | None]:  # fmt: skip
     """Judges all pairs and writes their rows; returns seconds taken, and the error if the budget ended first.
 
-    The file is written after every chunk. The verdicts `there` stay in it: those on other pairs, and those that this run does
-    not reach or cannot give again. Replies are cached as they come, so a new start repeats no call.
+    Verdicts on pairs that had none are appended as they come, and at the end the file is written once. The verdicts `there`
+    stay in it: those on other pairs, and those that this run does not reach or cannot give again. Replies are cached as they
+    come, so a new start repeats no call.
 
     Raises:
         BudgetError: the budget ended before the first verdict; a file that is there stays as it is.
@@ -270,20 +272,27 @@ def judge_pairs(
 
         read = [(pair, read_pair_audio(pair, root)) for pair in chunk]
         judged = iter(judge_chunk([(pair, one) for pair, one in read if isinstance(one, Pair)], at))
+        fresh: list[DetectRow] = []
         for pair, one in read:
             # The row of a pair that cannot be read carries the judge's name and the reason.
             row = row_of(pair, replace(one, judge=name)) if isinstance(one, Unscored) else next(judged)
+            has_verdict = pair.id in rows and rows[pair.id].label is not None
             if isinstance(row, BudgetError):
                 stopped = stopped or row
-            elif row.label or not (pair.id in rows and rows[pair.id].label):
+            elif row.label or not has_verdict:
                 rows[pair.id] = row
+                fresh += [] if has_verdict else [row]
                 judged_now = judged_now or row.label is not None
         if stopped and not judged_now:
             raise stopped
-        write_jsonl(path, (row.model_dump() for row in rows.values()))
+        # Of a pair that was unscored the file holds two rows until the end; the later one counts.
+        for row in fresh:
+            append_jsonl(path, row.model_dump())
         on_progress(start + len(chunk), len(pairs))
         if stopped:
             break
+    if pairs:
+        write_jsonl(path, (row.model_dump() for row in rows.values()))
     return time.perf_counter() - started, stopped
 
 
@@ -315,7 +324,7 @@ def require_same_pairs(path: Path, suite: DetectSuite, judge: AudioJudge | Basel
     Raises:
         StorageError: the file is of another judge or prompt, or of other pairs.
     """
-    rows = [row for row in load_rows(path, suite).values() if row.label] if path.is_file() else []
+    rows = [row for row in rows_so_far(path, suite).values() if row.label]
     prompt_hash = judge.prompt.hash if isinstance(judge, AudioJudge) else ""
     there = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows]
     require_new(path, there, [f"{judge.name}/{judge.version}/{prompt_hash}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from paras2s.bench.results import require_new
+from paras2s.bench.speakbench.cases import write_cases
 from paras2s.bench.speakbench.data import SUITES, Suite, SuitePair, load_pairs, read_pair_audio
 from paras2s.bench.speakbench.plots import write_plots
 from paras2s.bench.speakbench.report import (
@@ -22,7 +23,7 @@ from paras2s.bench.speakbench.report import (
     show_judge,
     show_labels,
 )
-from paras2s.bench.speakbench.verdicts import VerdictRow, as_verdict_row, load_verdicts, save_verdicts
+from paras2s.bench.speakbench.verdicts import VerdictRow, as_verdict_row, load_verdicts
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.fusion import find_rule, load_rules
@@ -30,6 +31,7 @@ from paras2s.reward.judges.base import Pair, Progress
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.types import PairVerdict, Unscored
+from paras2s.utils.io import append_jsonl, write_jsonl
 from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -54,6 +56,8 @@ class SuiteOptions:
     overrides: dict[str, Any]
     retry_unscored: bool = False
     plots: Path | None = None
+    cases: Path | None = None
+    ablate: bool = False
 
     @property
     def suite(self) -> Suite:
@@ -79,23 +83,37 @@ class SuiteOptions:
         both = True if self.both_orders else None
         return open_llm_judge(self.judge, self.overrides, both_orders=both, tone=self.tone, calls=calls)
 
+    def setups(self) -> dict[str, SuiteOptions]:
+        """The judge as it is, and with `ablate` without each group of its blueprint in turn (TRACE, Table 12).
+
+        Raises:
+            ConfigError: the judge reads no blueprint, or a group is left out of it already.
+        """
+        if not self.ablate:
+            return {"": self}
+        judge = self.open_judge(calls=False)
+        if judge.reads != "blueprint" or judge.config.judge.left_out:
+            raise ConfigError(f"--ablate-features: {self.judge} reads {judge.reads!r}; give a judge of whole blueprints")
+        without = {f"without {group}": {**self.overrides, "judge.left_out": [group]} for group in judge.groups}
+        return {"all fields": self} | {name: replace(self, overrides=overrides) for name, overrides in without.items()}
+
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Reports by verdict file, comparisons of every two, a line on what judging took, and the error if a budget ended it.
+    """Reports by verdict file or setup, comparisons by their two names, a line on judging, and the error if a budget ended it.
 
     `unscored` counts the pairs that were to be judged now and have no verdict.
     """
 
     judges: dict[str, Any]
-    comparisons: dict[str, Any]
+    comparisons: dict[tuple[str, str], Any]
     note: str
     stopped: BudgetError | None
     unscored: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The reports and comparisons."""
-        return {"judges": self.judges, "comparisons": self.comparisons}
+        return {"judges": self.judges, "comparisons": {" - ".join(names): one for names, one in self.comparisons.items()}}
 
     def show(self, console: Console) -> None:
         """Print the note, the labels, each judge's report, and the comparisons."""
@@ -104,7 +122,7 @@ class SuiteResult:
         show_labels(console, next(iter(self.judges.values())))
         for name, report in self.judges.items():
             show_judge(console, name, report)
-        for (first, second), compared in zip(combinations(self.judges, 2), self.comparisons.values(), strict=True):
+        for (first, second), compared in self.comparisons.items():
             show_comparison(console, first, second, compared)
 
 
@@ -130,19 +148,22 @@ def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResu
     """
     pairs, rule_name = options.load_pairs(), options.rule or options.suite.rule
     rule = find_rule(rule_name, options.rules)
-    paths, note, stopped = list(options.verdicts), "", None
-    if not paths:
-        path, note, stopped = _judge_now(options, pairs, console, quiet)
-        paths = [path]
-    loaded = {str(path): load_verdicts(path) for path in paths}
+    if options.verdicts:
+        named, note, stopped = {str(path): path for path in options.verdicts}, "", None
+    else:
+        named, note, stopped = _judge_setups(options, pairs, console, quiet)
+    loaded = {name: load_verdicts(path) for name, path in named.items()}
+    short = dict(zip(_short(list(named.values())) if not options.ablate else named, loaded.values(), strict=True))
     reports = {name: judge_report(options.suite, pairs, rows, rule_name, rule) for name, rows in loaded.items()}
     if options.plots is not None:
-        write_plots(options.plots, dict(zip(_short(paths), reports.values(), strict=True)), f"verdicts fused by {rule_name}")
-    comparisons = {
-        f"{first} - {second}": comparison_report(pairs, loaded[first], loaded[second], rule)
-        for first, second in combinations(loaded, 2)
-    }
-    unscored = 0 if options.verdicts else len(_without_verdict(paths[0], pairs))
+        write_plots(options.plots, dict(zip(short, reports.values(), strict=True)), f"verdicts fused by {rule_name}")
+    if options.cases is not None:
+        judge = None if options.verdicts else options.open_judge(calls=False)
+        write_cases(options.cases, options.name, pairs, short, (rule_name, rule), options.audio, judge)
+    # Of an ablation, only the whole has something to be compared with.
+    compared = [(next(iter(loaded)), name) for name in list(loaded)[1:]] if options.ablate else combinations(loaded, 2)
+    comparisons = {(first, second): comparison_report(pairs, loaded[first], loaded[second], rule) for first, second in compared}
+    unscored = 0 if options.verdicts else sum(len(_without_verdict(path, pairs)) for path in named.values())
     return SuiteResult(reports, comparisons, note, stopped, unscored)
 
 
@@ -150,6 +171,21 @@ def _short(paths: Sequence[Path]) -> list[str]:
     """The names of the files without their ending, or their paths where two are called alike."""
     names = [path.stem for path in paths]
     return names if len(set(names)) == len(names) else list(map(str, paths))
+
+
+def _judge_setups(
+    options: SuiteOptions, pairs: Sequence[SuitePair], console: Console, quiet: bool
+) -> tuple[dict[str, Path], str, BudgetError | None]:
+    """Files of verdicts by setup, or by path where there is one setup, up to the setup that a budget ended."""
+    named: dict[str, Path] = {}
+    notes: list[str] = []
+    for name, setup in options.setups().items():
+        path, note, stopped = _judge_now(setup, pairs, console, quiet)
+        named[name or str(path)] = path
+        notes.append(f"{name}: {note}" if name else note)
+        if stopped:
+            return named, "\n".join(notes), stopped
+    return named, "\n".join(notes), None
 
 
 def _judge_now(
@@ -177,10 +213,14 @@ class SuiteEstimate:
 
 def estimate(options: SuiteOptions, console: Console, quiet: bool) -> SuiteEstimate:
     """Estimate the cost of judging without a call; clips are measured and cached."""
-    pairs, root, judge = options.load_pairs(), options.audio_root(), options.open_judge(calls=False)
-    with progress_bar(console, "pairs read", len(pairs), quiet=quiet) as bar:
-        bill, unscored = estimate_suite(judge, pairs, root, bar.at)
-    return SuiteEstimate(bill, judge.config.llm.model, unscored, len(pairs))
+    pairs, root = options.load_pairs(), options.audio_root()
+    bill, unscored, model = Bill(), 0, ""
+    for setup in options.setups().values():
+        judge = setup.open_judge(calls=False)
+        with progress_bar(console, "pairs read", len(pairs), quiet=quiet) as bar:
+            cost, unscored = estimate_suite(judge, pairs, root, bar.at)
+        bill, model = bill + cost, judge.config.llm.model
+    return SuiteEstimate(bill, model, unscored, len(pairs))
 
 
 def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
@@ -200,8 +240,9 @@ def judge_suite(
 ) -> tuple[float, BudgetError | None]:
     """Judge all pairs and write their verdicts; seconds taken, and the error if the budget ended before the pairs did.
 
-    The file is written after every chunk. Verdicts that it holds already stay there: those on other pairs, and those that this
-    run does not reach or cannot give again. Replies are cached as they come, so a killed or stopped run repeats no call.
+    Verdicts on pairs that had none are appended as they come, and at the end the file is written once, in the order of the
+    indices. Verdicts that it holds already stay there: those on other pairs, and those that this run does not reach or cannot
+    give again. Replies are cached as they come, so a killed or stopped run repeats no call.
 
     Raises:
         StorageError: the file holds verdicts of another judge, or of another prompt.
@@ -223,14 +264,19 @@ def judge_suite(
         )
         verdicts: list[PairVerdict | Unscored | BudgetError] = [next(judged) if isinstance(one, Pair) else one for one in read]
         for pair, one in zip(chunk, verdicts, strict=True):
+            has_verdict = pair.index in there and there[pair.index].labels is not None
             if isinstance(one, BudgetError):
                 stopped = stopped or one
-            elif isinstance(one, PairVerdict) or pair.index not in there or there[pair.index].labels is None:
+            elif isinstance(one, PairVerdict) or not has_verdict:
                 rows[pair.index] = as_verdict_row(pair.index, one)
-        save_verdicts(path, [rows[index] for index in sorted(rows)])
+                # Of a pair that was unscored the file holds two rows until the end; the later one counts.
+                if not has_verdict:
+                    append_jsonl(path, rows[pair.index])
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
         if stopped:
             break
+    if pairs:
+        write_jsonl(path, [rows[index] for index in sorted(rows)])
     return time.perf_counter() - started, stopped
 
 

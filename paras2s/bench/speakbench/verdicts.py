@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.errors import DataError
 from paras2s.types import DIMENSIONS, Dimension, Label, PairVerdict, Unscored
-from paras2s.utils.io import read_jsonl, write_jsonl
+from paras2s.utils.io import read_jsonl
 
 
 class VerdictRow(BaseModel):
@@ -53,20 +52,11 @@ def as_verdict_row(index: int, verdict: PairVerdict | Unscored) -> dict[str, Any
     return {"index": index, **asdict(verdict)}
 
 
-def save_verdicts(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Replace the file.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    write_jsonl(path, rows)
-
-
 def load_verdicts(path: Path) -> dict[int, VerdictRow]:
-    """Verdicts by the pair's index.
+    """Verdicts by the pair's index. A later row takes the place of an unscored one, as a run that was cut off leaves both.
 
     Raises:
-        DataError: no file, a wrong row, or a pair judged twice; names the line.
+        DataError: no file, a wrong row, or a pair with two verdicts; names the line.
     """
     rows: dict[int, VerdictRow] = {}
     for number, values in enumerate(read_jsonl(path), 1):
@@ -75,7 +65,7 @@ def load_verdicts(path: Path) -> dict[int, VerdictRow]:
         except ValidationError as error:
             wrong = error.errors()[0]
             raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
-        if row.index in rows:
+        if row.index in rows and rows[row.index].labels is not None:
             raise DataError(f"{path}:{number}: pair {row.index} is judged twice")
         rows[row.index] = row
     return rows

@@ -243,22 +243,31 @@ def mean_r(pairs: Sequence[PairR]) -> MeanR:
 
 def table_1(rows: Sequence[StyleRow], ratings: Sequence[HumanRow]) -> dict[str, dict[str, dict[str, Cell]]]:
     """Table 1 by task, system and judge; people together are the last judge."""
+    return {
+        task: {system: {judge: cell_of(scores) for judge, scores in judges.items()} for system, judges in systems.items()}
+        for task, systems in table_1_scores(rows, ratings).items()
+    }
+
+
+def table_1_scores(
+    rows: Sequence[StyleRow], ratings: Sequence[HumanRow]
+) -> dict[str, dict[str, dict[str, list[float | None]]]]:
+    """The items' scores behind each cell of Table 1, None where an item has none."""
     given: dict[tuple[str, str], dict[str, dict[str, float | None]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         given[row.task, row.system][row.label][row.item] = row.score
     for (task, system, item), score in _mean_ratings(ratings).items():
         given[task, system][PEOPLE][item] = score
-    table: dict[str, dict[str, dict[str, Cell]]] = {}
+    table: dict[str, dict[str, dict[str, list[float | None]]]] = {}
     for task in TITLES:
         for (of_task, system), judges in given.items():
             if of_task == task:
                 items = list(dict.fromkeys(item for scores in judges.values() for item in scores))
                 # People count over all items of the system, a judge over those it has a row of.
-                cells = {
-                    name: cell_of([scores.get(item) for item in (items if name == PEOPLE else scores)])
+                table.setdefault(task, {})[system] = {
+                    name: [scores.get(item) for item in (items if name == PEOPLE else scores)]
                     for name, scores in judges.items()
                 }
-                table.setdefault(task, {})[system] = cells
     return table
 
 

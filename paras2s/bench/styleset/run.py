@@ -31,6 +31,7 @@ from paras2s.bench.styleset.outputs import (
     make_outputs,
     output_key,
 )
+from paras2s.bench.styleset.page import write_page
 from paras2s.bench.styleset.report import build_report, markdown
 from paras2s.bench.styleset.systems import LONGEST_ANSWER_S
 from paras2s.bench.systems import fingerprint, is_finished
@@ -129,6 +130,7 @@ def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> Sty
     rows, ratings = [row for row in rows if row.task in tasks], [one for one in ratings if one.task in tasks]
     _check_recorded(options, rows)
     outputs: dict[str, Any] = {}
+    made: dict[str, dict[Task, list[Made]]] = {}
     stopped = None
     if not options.verdicts:
         judges = options.open_judges(list(settings.items))
@@ -142,6 +144,7 @@ def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> Sty
     report = build_report(rows, ratings, load_following(options.items), options.recorded, outputs, reason)
     write_json(options.out / "styleset.json", report)
     write_text(options.out / "styleset.md", markdown(report))
+    write_page(options.out / "styleset.html", rows, ratings, made, reason)
     unscored = 0 if options.verdicts else sum(row.unscored is not None for row in rows)
     return StyleSetResult(report, stopped, unscored)
 

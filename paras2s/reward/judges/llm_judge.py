@@ -49,9 +49,8 @@ class LLMJudge(Judge):
         self.answer_prompt = load_prompt("answer", f"answer_{self.reads}", config.judge.prompts)
         if self.reads != "audio" and not any(RESPONSE in extractor.keys for extractor in self.extractors):
             raise ConfigError(f"a judge that reads a {self.reads} needs an extractor of words; add 'words' to extractors")
-        groups = {key.partition(".")[0] for extractor in self.extractors for key in extractor.keys} - {RESPONSE}
-        if unknown := sorted(set(config.judge.left_out) - groups):
-            raise ConfigError(f"judge.left_out: {unknown[0]!r} is not among the groups measured: {', '.join(sorted(groups))}")
+        if unknown := sorted(set(config.judge.left_out) - set(self.groups)):
+            raise ConfigError(f"judge.left_out: {unknown[0]!r} is not among the groups measured: {', '.join(self.groups)}")
 
     def _version(self) -> str:
         """Returns our version and a hash of all settings, besides the prompt, that may change a verdict."""
@@ -69,6 +68,11 @@ class LLMJudge(Judge):
         endpoint += [llm.top_p] if llm.top_p is not None else []
         endpoint += [llm.reasoning_effort, llm.extra_body] if llm.reasoning_effort or llm.extra_body else []
         return f"{VERSION}-{key_of([inputs, endpoint])[:8]}"
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups of fields that are measured beside the words, each of which `judge.left_out` may name."""
+        return sorted({key.partition(".")[0] for extractor in self.extractors for key in extractor.keys} - {RESPONSE})
 
     @property
     def fingerprint(self) -> str:
