@@ -25,30 +25,50 @@ def check_policy(
     save_to: Annotated[
         Path | None, typer.Option(help="Also save it there and load it again: as large as the checkpoint.")
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="What the makers' code gave, by tools/dump_official.py: compare each part with it.")
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="Recorded answers, a JSON Lines file of question, answer (clips) and text: are the weights trained?"),
+    ] = None,
     steps: Annotated[int, typer.Option(min=3, help="Longest answer sampled.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Check that a policy samples what it scores, batches without mixing, learns where it should, and speaks."""
+    """Check that a policy samples what it scores, batches without mixing, learns where it should, and speaks.
+
+    These hold for any weights. --against and --pairs check that the weights are read as their makers read them.
+    """
     from dataclasses import asdict, replace
+    from itertools import chain
 
     from paras2s.audio.clip import read_clip
     from paras2s.cli.options import print_json
     from paras2s.policy.contract import check_policy as run_checks
     from paras2s.policy.contract import subject_of
+    from paras2s.policy.official import check_against, read_dump
+    from paras2s.policy.trained_checks import check_trained, read_pairs
     from paras2s.policy.types import Turn
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
+    # Read first: a file at fault is said before minutes are spent on weights.
+    dump = None if against is None else read_dump(against)
+    recorded = None if pairs is None else read_pairs(pairs)
     policy = _open(name, weights, device, dtype, decoder)
     dialogues = [[Turn("user", clip=read_clip(path))] for path in clip or ()]
     subject = replace(subject_of(policy, dialogues or None), steps=steps)
     found = []
-    for one in run_checks(subject, save_to):
+    of_weights = () if dump is None else check_against(policy, dump)
+    of_training = () if recorded is None else check_trained(policy, recorded)
+    for one in chain(run_checks(subject, save_to), of_weights, of_training):
         found.append(one)
         mark = {True: "[green]ok[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}[one.ok]
         if not as_json:
             console.print(f"{mark} {one.name}: {one.detail}", highlight=False)
     failed = sum(one.ok is False for one in found)
+    if not as_json and (first := next((one for one in found if one.ok is False), None)) is not None:
+        console.print(f"{failed} of {len(found)} failed; look first at: {first.name}", highlight=False)
     if as_json:
         print_json({"policy": name, "failed": failed, "checks": [asdict(one) for one in found]})
     if failed:

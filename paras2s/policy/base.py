@@ -23,7 +23,7 @@ from paras2s.audio.clip import Clip
 from paras2s.configs.schema.align import AugmentConfig
 from paras2s.configs.schema.run import PolicyConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.types import Answer, ClipStore, Generation, PolicySpec, Prompt, Sampling, Turn
+from paras2s.policy.types import Alteration, Answer, ClipStore, Generation, PolicySpec, Prompt, Sampling, Turn
 from paras2s.types import Block, Query
 
 
@@ -154,6 +154,18 @@ class Policy(ABC):
     def augment_prompt(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
         """A prompt with noise added for training; unchanged by default."""
         return prompt
+
+    def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
+        """Logits [T, n] of each slot of one answer (G = 1), at least float32, to be compared with the makers' (`official.py`).
+
+        Raises:
+            PolicyError: this policy does not offer them.
+        """
+        raise PolicyError(f"{type(self).__name__} offers no logits, only log-probs of given tokens")
+
+    def alterations(self) -> list[Alteration]:
+        """Settings that `check-policy --pairs` tries beside the checkpoint's own; none by default."""
+        return []
 
     # -- the same for all -------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -121,6 +123,24 @@ class Prompt:
     def length(self) -> int:
         """L."""
         return len(self.text_ids)
+
+
+def _unchanged(prompt: Prompt) -> Prompt:
+    return prompt
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """One setting of a policy, read otherwise than its checkpoint says: trained weights fit their own settings best.
+
+    Inside `applied()` the policy has the other setting; `prompt` is what becomes of prompts that were encoded before, and
+    `lays_out_answers` says that demonstrations are to be encoded again.
+    """
+
+    name: str
+    applied: Callable[[], AbstractContextManager[None]] = nullcontext
+    prompt: Callable[[Prompt], Prompt] = _unchanged
+    lays_out_answers: bool = False
 
 
 @dataclass(frozen=True)

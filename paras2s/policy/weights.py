@@ -133,6 +133,8 @@ def write_tensors(folder: Path, state: Mapping[str, Tensor], shard_bytes: int = 
         size += held.nbytes
     if len(shards) == 1:
         write_bytes(folder / SINGLE, save(shards[0], metadata={"format": "pt"}))
+        # An index of earlier shards in the same folder would still be read instead.
+        (folder / INDEX).unlink(missing_ok=True)
         return
     names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
     for name, shard in zip(names, shards, strict=True):

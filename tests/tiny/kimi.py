@@ -64,11 +64,16 @@ def write_weights(folder: Path, seed: int, dtype: torch.dtype, sizes: dict[str, 
 
 
 def write_kimi(
-    folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64, text: int = TEXT, texts: Sequence[str] = ()
+    folder: Path,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    text: int = TEXT,
+    texts: Sequence[str] = (),
+    wider: dict[str, Any] | None = None,
 ) -> Path:
     """Everything `KimiPolicy.load` reads, tiny; `text` ids below the codes, tokens for the words of `texts` among them."""
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = SIZES | {"vocab_size": text + CODES, "pad_token_id": text - 1, "kimia_token_offset": text}
+    sizes = SIZES | {"vocab_size": text + CODES, "pad_token_id": text - 1, "kimia_token_offset": text} | (wider or {})
     (folder / "config.json").write_text(json.dumps(sizes))
     write_tokenizer(folder, {name: one + text - TEXT for name, one in IDS.items()}, texts)
     write_weights(folder, seed, dtype, sizes)

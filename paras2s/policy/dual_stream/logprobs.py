@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as fn
 from torch.utils.checkpoint import checkpoint
 
 from paras2s.errors import PolicyError
@@ -152,6 +153,26 @@ def _score_rows(
     )
     filled = torch.zeros_like(logp[..., 1:]).masked_scatter(here[..., None], found)
     return torch.cat([logp[..., :1], filled], -1)
+
+
+@torch.no_grad()
+def answer_logits(model: DualStreamNetwork, prompt: Prompt, block: Block) -> list[Tensor]:
+    """Logits [T, n] of each slot over its range at every step of one answer (G = 1), read with its prompt in one pass.
+
+    No cache takes part, so that these agree with sampling and scoring only if those cache correctly.
+    """
+    config, device = model.dual_config, model.lm_head.weight.device
+    steps = block.tokens.shape[1]
+    _check_ids(config, "an answer", block.tokens)
+    audio, text, features, continuous, _ = pad_prompts(config, [prompt], device)
+    fed = torch.from_numpy(block.tokens[:, : steps - 1]).to(device)
+    audio, text = torch.cat([audio, fed[..., 1:]], 1), torch.cat([text, fed[..., 0]], 1)
+    behind = (0, steps - 1)
+    features, continuous = fn.pad(features, (0, 0, *behind)), fn.pad(continuous, behind)
+    x = model.embed(audio, text, features, continuous)
+    text_state, audio_state = model.hidden(x, torch.arange(x.shape[1], device=device)[None])
+    found = [model.text_logits(text_state[0, prompt.length - 1 :])]
+    return found if audio_state is None else found + model.audio_logits(audio_state[0, prompt.length - 1 :])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

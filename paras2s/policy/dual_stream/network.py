@@ -155,6 +155,8 @@ class DualStreamNetwork(nn.Module):
         super().__init__()
         self.dual_config = config
         self.gradient_checkpointing = False
+        # What a continuous position is multiplied by, so that it is as large as a sum of two embeddings (Kimi-Audio).
+        self.continuous_scale = math.sqrt(2)
         self.model = _Backbone(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.num_codebooks:
@@ -176,7 +178,7 @@ class DualStreamNetwork(nn.Module):
         """Sum of both streams' embeddings, [B, L, d].
 
         audio_ids [B, L, K], text_ids [B, L]; where `continuous` [B, L] holds, the audio part becomes
-        (E(a) + adaptor(features)) sqrt(2), before the text embedding is added.
+        (E(a) + adaptor(features)) times `continuous_scale`, before the text embedding is added.
         """
         config, weight = self.dual_config, self.model.embed_tokens.weight
         if features is not None and continuous is not None and config.continuous == "ready" and config.continuous_dim:
@@ -185,7 +187,7 @@ class DualStreamNetwork(nn.Module):
         for codebook in range(audio_ids.shape[-1]):
             x = x + self.model.embed_tokens(audio_ids[..., codebook])
         if features is not None and continuous is not None and config.continuous_dim:
-            scaled = (x + self.model.vq_adaptor(features.to(x.dtype))) * math.sqrt(2)
+            scaled = (x + self.model.vq_adaptor(features.to(x.dtype))) * self.continuous_scale
             x = torch.where(continuous[..., None], scaled, x)
         return x + self.model.embed_tokens(text_ids)
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
+from paras2s.policy.dual_stream.alterations import alterations_of
 from paras2s.policy.dual_stream.config import DualStreamConfig
+from paras2s.policy.dual_stream.logprobs import answer_logits
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample
-from paras2s.policy.types import Generation, Prompt, Sampling, SlotSpec, slot_names
+from paras2s.policy.types import Alteration, Generation, Prompt, Sampling, SlotSpec, slot_names
 from paras2s.types import Block
 
 LORA_TARGETS = r".*model\.(layers|mimo_layers)\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -48,6 +51,17 @@ class StreamPolicy(Policy):
         """See `sampler.sample`."""
         self.model.eval()
         return sample(self.model, prompts, group_size, sampling, seeds)
+
+    def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
+        """See `logprobs.answer_logits`."""
+        self.model.eval()
+        (block,) = blocks
+        found = answer_logits(self.model, prompt, block)
+        return [one.to(torch.promote_types(one.dtype, torch.float32)).cpu().numpy() for one in found]
+
+    def alterations(self) -> list[Alteration]:
+        """See `alterations_of`."""
+        return alterations_of(self.model)
 
     def target_block(self, codes: np.ndarray, words: Sequence[int]) -> Block:
         """A demonstration from codes [T, K] and word ids, G = 1 (docs/policies.md, "Kimi-Audio: targets").

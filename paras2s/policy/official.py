@@ -1,0 +1,250 @@
+"""Comparison of a policy with what its makers' own code gave for one clip, written by `tools/dump_official.py` to one file.
+
+Each part is compared on the dump's own input, so that a difference in one is no reason for another: logits are read behind the
+dump's prompt and features, sound is made of the dump's tokens. Parts come in the order of the data, so the first that differs
+is the first to look at.
+Alphabet: L positions of a prompt, T steps, S slots, F continuous features, V ids of a slot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paras2s.audio.clip import Clip
+from paras2s.errors import PolicyError, one_line
+from paras2s.policy.base import Policy
+from paras2s.policy.contract import Finding
+from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.types import Block
+
+VERSION = 1
+METADATA = "dump_official"
+# Root mean square of a difference, in spreads of what the makers' code gave, by the coarser precision of the two sides.
+# Through 34 layers of random weights, half precision alone makes 1 % to 9 % of the logits' spread in bfloat16, a seventh of
+# that in float16, 1e-5 in float32.
+APART = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
+# Share of the codes of a clip that may be others: a state half-way between two codes falls to either.
+CODES_APART = {torch.float64: 0.0, torch.float32: 0.02, torch.float16: 0.05, torch.bfloat16: 0.05}
+# Mean difference of two spectra, in dB. Assumed: nobody has compared released weights with it yet.
+SOUND_APART_DB = {torch.float64: 0.01, torch.float32: 0.5, torch.float16: 2.0, torch.bfloat16: 3.0}
+_WINDOW, _HOP, _FLOOR_DB = 512, 128, 60.0
+_COARSE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Dump:
+    """Results of the makers' code: codes [C] of a clip, prompt with features, logits by slot [T, V], greedy tokens, sound."""
+
+    dtype: torch.dtype
+    question: Clip
+    codes: np.ndarray
+    prompt: Prompt
+    greedy: Block
+    logits: tuple[np.ndarray, ...]
+    sound_tokens: Block
+    sound: Clip
+    sound_seed: int
+    # The first numbers that the makers' torch drew after `sound_seed`.
+    noise: tuple[float, ...]
+
+
+def read_dump(path: Path) -> Dump:
+    """Read what `tools/dump_official.py` wrote.
+
+    Raises:
+        PolicyError: another file, another version, or a part is missing.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as held:
+            parts = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118 - a safetensors file is no mapping
+            said = json.loads((held.metadata() or {})[METADATA])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise PolicyError(f"{path}: no dump of tools/dump_official.py ({one_line(error)})") from error
+    if said.get("version") != VERSION:
+        raise PolicyError(
+            f"{path}: a dump of version {said.get('version')}, this reads {VERSION}; write it again with this tool"
+        )
+    try:
+        return _dump(said, parts)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise PolicyError(f"{path}: incomplete ({one_line(error)}); write it again") from error
+
+
+def _dump(said: dict[str, Any], parts: dict[str, np.ndarray]) -> Dump:
+    slots = tuple(said["slots"])
+
+    def block(name: str) -> Block:
+        tokens, sampled = parts[f"{name}.tokens"][None], parts[f"{name}.sampled"][None].astype(bool)
+        return Block(slots, tokens.astype(np.int64), sampled, np.zeros(tokens.shape))
+
+    continuous = parts["prompt.continuous"].astype(bool)
+    features = np.zeros((len(continuous), parts["features"].shape[1]), dtype=parts["features"].dtype)
+    features[continuous] = parts["features"]
+    prompt = Prompt(parts["prompt.audio"][:, None], parts["prompt.text"], features, continuous)
+    return Dump(
+        getattr(torch, said["dtype"]), Clip(parts["question"], int(said["question_hz"])), parts["codes"], prompt,
+        block("greedy"), tuple(parts[f"logits.{slot}"] for slot in slots), block("sound"),
+        Clip(parts["sound"], int(said["sound_hz"])), int(said["seed"]), tuple(said["noise"]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A policy and a dump, with the precision that bounds their difference."""
+
+    policy: Policy
+    dump: Dump
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, policy: Policy, dump: Dump) -> Comparison:
+        """Bounded by the coarser precision of the two."""
+        own = next(policy.model.parameters()).dtype
+        return cls(policy, dump, max(own, dump.dtype, key=_COARSE.index))
+
+
+def codes_agree(one: Comparison) -> Finding:
+    """D1: codes of the clip."""
+    own = one.policy.decode_codes(one.policy.encode_target(one.dump.question, ""), 0)[:, 0]
+    theirs = one.dump.codes
+    name = "D1 codes of the clip"
+    if len(own) != len(theirs):
+        return Finding(name, False, f"{len(own)} codes, the makers' code gives {len(theirs)}")
+    share = float((own != theirs).mean())
+    return Finding(name, share <= CODES_APART[one.dtype], f"{share:.1%} of {len(own)} codes differ")
+
+
+def prompt_agrees(one: Comparison) -> Finding:
+    """D2: both streams of the prompt and the continuous positions; the codes themselves are D1's."""
+    own, theirs, name = _prompt(one), one.dump.prompt, "D2 prompt"
+    if own.length != theirs.length:
+        return Finding(name, False, f"{own.length} positions, the makers' code gives {theirs.length}")
+    marks = ~theirs.continuous
+    for what, first, second in (
+        ("continuous positions", own.continuous, theirs.continuous),
+        ("text ids", own.text_ids, theirs.text_ids),
+        ("audio ids", own.audio_ids[marks, 0], theirs.audio_ids[marks, 0]),
+    ):
+        if len(wrong := np.flatnonzero(first != second)):
+            at = int(wrong[0])
+            return Finding(name, False, f"{what}: {first[at]} for {second[at]}, first at {at}, {len(wrong)} in all")
+    return Finding(name, True, f"{own.length} positions in both streams")
+
+
+def features_agree(one: Comparison) -> Finding:
+    """D3: continuous features of the clip."""
+    own, theirs = _prompt(one), one.dump.prompt
+    if own.features is None or theirs.features is None or own.features[own.continuous].shape != _features(theirs).shape:
+        shape = None if own.features is None else own.features[own.continuous].shape
+        return Finding("D3 continuous features", False, f"{shape}, the makers' code gives {_features(theirs).shape}")
+    apart = spreads_apart(own.features[own.continuous], _features(theirs))
+    return Finding("D3 continuous features", apart <= APART[one.dtype], f"{apart:.2e} of their spread apart")
+
+
+def logits_agree(one: Comparison) -> Finding:
+    """D4: logits of every slot along the makers' greedy answer, up to a constant of each step, which no softmax sees."""
+    found = one.policy.answer_logits(one.dump.prompt, (one.dump.greedy,))
+    said, ok = [], True
+    for slot, own, theirs in zip(one.dump.greedy.slots, found, one.dump.logits, strict=True):
+        if own.shape != theirs.shape:
+            return Finding("D4 logits", False, f"{slot}: {own.shape}, the makers' code gives {theirs.shape}")
+        centred = (own - own.mean(1, keepdims=True), theirs - theirs.mean(1, keepdims=True))
+        steps = np.array([spreads_apart(*pair) for pair in zip(*centred, strict=True)])
+        ok = ok and bool((steps <= APART[one.dtype]).all())
+        said.append(f"{slot} {steps.max():.2e} of their spread apart at step {int(steps.argmax())}, {len(steps)} steps")
+    return Finding("D4 logits", ok, "; ".join(said))
+
+
+def greedy_agrees(one: Comparison) -> Finding:
+    """D5: the most probable answer, up to the first step at which rounding may choose either of two tokens."""
+    block, name = one.dump.greedy, "D5 greedy tokens"
+    steps = block.tokens.shape[1]
+    sampling = Sampling(max_steps=steps, text_top_k=1, audio_top_k=1)
+    (made,) = one.policy.generate([one.dump.prompt], 1, sampling, [[0]])
+    own = made.blocks[0]
+    for step in range(steps):
+        if step >= own.tokens.shape[1] or not np.array_equal(own.sampled[0, step], block.sampled[0, step]):
+            return Finding(name, False, f"step {step}: other slots are drawn than by the makers' code")
+        for slot, label in enumerate(block.slots):
+            if not block.sampled[0, step, slot] or own.tokens[0, step, slot] == block.tokens[0, step, slot]:
+                continue
+            row = one.dump.logits[slot][step]
+            first, second = np.partition(row, -2)[-2:][::-1]
+            if first - second <= 2 * APART[one.dtype] * row.std():
+                return Finding(name, step > 0 or None, f"equal for {step} steps; then rounding may choose either of two tokens")
+            measured = f"{own.tokens[0, step, slot]} for {block.tokens[0, step, slot]}"
+            return Finding(name, False, f"step {step}, {label}: {measured}, which leads by {first - second:.3f}")
+    return Finding(name, True, f"{steps} steps")
+
+
+def sound_agrees(one: Comparison) -> Finding:
+    """D6: sound for given codes and noise."""
+    name, dump = "D6 sound for given codes", one.dump
+    noise = torch.randn(len(dump.noise), generator=torch.Generator().manual_seed(dump.sound_seed)).tolist()
+    if not np.allclose(noise, dump.noise):
+        return Finding(name, None, f"seed {dump.sound_seed} draws other noise here than in the torch that wrote the dump")
+    own = one.policy.decode_audio((dump.sound_tokens,), 0, dump.sound_seed)
+    if len(own.samples) != len(dump.sound.samples) or own.sample_rate_hz != dump.sound.sample_rate_hz:
+        measured = f"{len(own.samples)} samples at {own.sample_rate_hz} Hz"
+        return Finding(name, False, f"{measured}, the makers' {len(dump.sound.samples)} at {dump.sound.sample_rate_hz}")
+    apart = spectra_apart_db(own.samples, dump.sound.samples)
+    return Finding(name, apart <= SOUND_APART_DB[one.dtype], f"spectra {apart:.3f} dB apart over {own.duration_s:.2f} s")
+
+
+PARTS: tuple[Callable[[Comparison], Finding], ...] = (
+    codes_agree,
+    prompt_agrees,
+    features_agree,
+    logits_agree,
+    greedy_agrees,
+    sound_agrees,
+)
+
+
+def check_against(policy: Policy, dump: Dump) -> Iterator[Finding]:
+    """Every part, one after another; one that cannot be compared at all has failed, with the reason."""
+    one = Comparison.of(policy, dump)
+    for part in PARTS:
+        try:
+            yield part(one)
+        except (PolicyError, RuntimeError, ValueError, IndexError) as error:
+            yield Finding((part.__doc__ or "").replace(":", "").rstrip("."), False, one_line(error))
+
+
+def spreads_apart(own: np.ndarray, theirs: np.ndarray) -> float:
+    """Root mean square of the difference in standard deviations of `theirs`."""
+    spread = float(theirs.astype(np.float64).std()) or 1.0
+    return float(np.sqrt(np.mean((own.astype(np.float64) - theirs.astype(np.float64)) ** 2)) / spread)
+
+
+def spectra_apart_db(own: np.ndarray, theirs: np.ndarray) -> float:
+    """Mean distance of two sounds' short-time magnitudes in dB; what is 60 dB below the loudest counts as silence."""
+    if not len(theirs):
+        return 0.0
+    first, second = (_magnitudes(samples) for samples in (own, theirs))
+    floor = max(float(first.max()), float(second.max()), 1e-12) * 10 ** (-_FLOOR_DB / 20)
+    return float(np.mean(np.abs(20 * np.log10(np.maximum(first, floor) / np.maximum(second, floor)))))
+
+
+def _magnitudes(samples: np.ndarray) -> np.ndarray:
+    padded = np.pad(samples.astype(np.float64), (0, max(_WINDOW - len(samples), 0)))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::_HOP]
+    return np.abs(np.fft.rfft(frames * np.hanning(_WINDOW), axis=1))
+
+
+def _prompt(one: Comparison) -> Prompt:
+    return one.policy.encode_prompt([Turn("user", clip=one.dump.question)])
+
+
+def _features(prompt: Prompt) -> np.ndarray:
+    assert prompt.features is not None
+    return prompt.features[prompt.continuous]
