@@ -30,7 +30,7 @@ from paras2s.configs.schema.curation import load_curation
 from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import OmniConfig, RunConfig, load_config
-from paras2s.configs.schema.unisrm import load_unisrm_config
+from paras2s.configs.schema.unisrm import is_unisrm_config, load_unisrm_config, load_unisrm_judge
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_config
 from paras2s.errors import ConfigError
@@ -137,6 +137,9 @@ def test_every_row_of_a_shipped_ablation_resolves(path: Path) -> None:
 
 @pytest.mark.parametrize("path", JUDGES, ids=lambda path: path.stem)
 def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
+    if is_unisrm_config(path):
+        assert load_unisrm_judge(path).kind == "unisrm"
+        return
     if is_audio_judge_config(path):
         config = load_audio_judge_config(path)
         assert preset_path(path.stem, "judges") == path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance
 from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.judges.registry import judge_kind, judge_path, open_audio_judges, open_judge
+from paras2s.reward.judges.registry import judge_kind, judge_path, open_audio_judges, open_judge, open_unisrm_judge
 from paras2s.reward.judges.rubric import RubricJudge
+from paras2s.reward.judges.unisrm import read_task_inputs
 from paras2s.types import Blueprint, PairVerdict, Preference, Unscored, Verdict, to_json
 
 
@@ -40,6 +41,12 @@ class JudgeOptions:
     both_orders: bool = False
     estimate: bool = False
     dump: Path | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_unisrm(self) -> bool:
+        """Whether the judge is a UniSRM, whose tasks take inputs of their own."""
+        return judge_kind(self.name) == "unisrm"
 
     @property
     def is_audio(self) -> bool:
@@ -91,6 +98,10 @@ def judge_pair(
     """
     clips = [as_clip(path) for path in (first, second)]
     pair = Pair(Utterance() if instruction is None else as_utterance(instruction), clips[0], clips[1])
+    if options.is_unisrm:
+        return _compare_by_unisrm(options, pair, on_progress, _names(first, second))
+    if options.inputs:
+        raise ConfigError(f"--input: only a UniSRM compares clips by inputs of a task, and {options.name} is none")
     if options.is_audio:
         return _judge_by_audio(options, pair, on_progress, _names(first, second))
     if options.task is not None or options.dump is not None:
@@ -123,8 +134,9 @@ def judge_answer(
     clip = as_clip(answer)
     if judge_kind(options.name) in ("rubric", "independent", "reward_model") and (options.estimate or options.overrides):
         raise ConfigError(f"--judge {options.name} makes no call and has no config: leave --estimate and --set out")
-    if options.is_audio:
-        raise ConfigError(f"{options.name}: this is an audio judge; `judge clip` scores a clip by it")
+    if options.is_audio or options.is_unisrm:
+        what = "an audio judge" if options.is_audio else "a UniSRM"
+        raise ConfigError(f"{options.name}: this is {what}; `judge clip` scores a clip by it")
     if judge_kind(options.name) in ("rubric", "independent") and style is None:
         raise ConfigError(f"--style: the {options.name} judge needs to know how the question was spoken")
     judge = options.open()
@@ -136,18 +148,42 @@ def judge_answer(
     return _verdict(judge, {"answer": clip}, _within_budget(judge.score_batch([exchange], on_progress)[0]))
 
 
-def judge_clip(options: JudgeOptions, clip: Path, inputs: Mapping[str, str], on_progress: Progress | None = None) -> Outcome:
-    """Scores one clip by a task of an audio judge.
+def _compare_by_unisrm(options: JudgeOptions, pair: Pair, on_progress: Progress | None, names: ClipNames) -> Outcome:
+    """Compares by T4 with the instruction as its history, or by another task with the inputs that it takes."""
+    _refuse_of_unisrm(options)
+    if pair.instruction.text is not None or (options.inputs and pair.instruction != Utterance()):
+        raise ConfigError("--instruction: of a UniSRM the recording before the answers (T4); give all else by --input")
+    inputs = read_task_inputs(options.task or "T4", options.inputs)
+    judge = open_unisrm_judge(
+        options.name, dict(options.overrides), both_orders=True if options.both_orders else None, inputs=inputs
+    )
+    return _preferences({inputs.task: _within_budget(judge.compare_batch([pair], on_progress)[0])}, names)
+
+
+def _refuse_of_unisrm(options: JudgeOptions) -> None:
+    if options.estimate or options.dump is not None or options.tone is not None:
+        raise ConfigError(f"{options.name}: a UniSRM makes no call: leave --estimate, --dump and --tone out")
+
+
+def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None = None) -> Outcome:
+    """Scores one clip by a task of an audio judge, or by a UniSRM's T2.
 
     Raises:
         ConfigError: inputs that the task does not have, or one that it lacks. BudgetError: the budget ended.
     """
+    inputs = options.inputs
+    if options.is_unisrm:
+        _refuse_of_unisrm(options)
+        if inputs or options.task not in (None, "T2"):
+            raise ConfigError("--task, --input: a UniSRM scores a single clip by T2, which takes nothing else")
+        return _scored(_within_budget(options.open().score_batch([Exchange(Utterance(), as_clip(clip))], on_progress)[0]))
     task = find_task(options.task or "mos")
     if set(inputs) != set(task.inputs):
         raise ConfigError(
             f"--input: {task.name} takes {' and '.join(task.inputs) or 'nothing'}; got {', '.join(inputs) or 'nothing'}"
         )
-    return _judge_by_audio(options, Exchange(Utterance(), as_clip(clip), task_inputs=inputs), on_progress)
+    named = replace(options, task=task.name)
+    return _judge_by_audio(named, Exchange(Utterance(), as_clip(clip), task_inputs=dict(inputs)), on_progress)
 
 
 def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
@@ -171,14 +207,17 @@ def _judge_by_audio(
     if options.dump is not None or options.estimate:
         return _without_calls(options, judges, item)
     if isinstance(item, Exchange):
-        verdict = _within_budget(judges[0].score_batch([item], on_progress)[0])
-        scored = not isinstance(verdict, Unscored)
-        return Outcome({"verdict": to_json(verdict)}, lambda out: show_verdict(out, verdict), scored)
+        return _scored(_within_budget(judges[0].score_batch([item], on_progress)[0]))
     judge = combine_tasks(judges)
     if isinstance(judge, EnsembleJudge):
         verdicts = _within_budget(judge.judge_aspects([item], on_progress)[0])
         return _preferences({**verdicts.aspects, ENSEMBLE: verdicts.overall}, names)
     return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item], on_progress)[0])}, names)
+
+
+def _scored(verdict: Verdict | Unscored) -> Outcome:
+    scored = not isinstance(verdict, Unscored)
+    return Outcome({"verdict": to_json(verdict)}, lambda out: show_verdict(out, verdict), scored)
 
 
 def _without_calls(options: JudgeOptions, judges: Sequence[AudioJudge], item: Pair | Exchange) -> Outcome:

@@ -18,6 +18,7 @@ from paras2s.cli.bench_paras2s import bench_paras2s, bench_voicebench
 from paras2s.cli.bench_speakbench import bench_app
 from paras2s.cli.bench_styleset import bench_styleset
 from paras2s.cli.bench_systems import bench_systems
+from paras2s.cli.bench_unisrm import bench_unisrm
 from paras2s.cli.check_policy import check_policy
 from paras2s.cli.config import config
 from paras2s.cli.convert import convert
@@ -34,6 +35,7 @@ from paras2s.cli.rank import rank
 from paras2s.cli.rollouts import rollouts
 from paras2s.cli.studio import studio
 from paras2s.cli.study import study_app
+from paras2s.cli.unisrm import unisrm_app
 from paras2s.cli.warmup import warmup
 from paras2s.configs.schema.renamed import RENAMED_BENCH_VERBS
 from paras2s.errors import ConfigError, ParaS2SError
@@ -69,6 +71,7 @@ for verb in (
 app.command("check-policy")(check_policy)
 app.add_typer(judge_app, name="judge")
 app.add_typer(study_app, name="study")
+app.add_typer(unisrm_app, name="unisrm")
 bench_app.command("contrasts")(contrasts)
 bench_app.command("curve")(curve)
 bench_app.command("paras2s")(bench_paras2s)
@@ -78,6 +81,7 @@ bench_app.command("detect")(bench_detect)
 bench_app.command("detect-grid")(bench_detect_grid)
 bench_app.command("detect-pairs")(bench_detect_pairs)
 bench_app.command("styleset")(bench_styleset)
+bench_app.command("unisrm")(bench_unisrm)
 app.add_typer(bench_app, name="bench")
 
 

@@ -29,8 +29,12 @@ Judge = Annotated[
     str,
     typer.Option(
         "--judge",
-        help="trace, trace_paper, transcript, audio or a YAML; for answers also rubric, audiojudge, a run's folder.",
+        help="trace, trace_paper, transcript, audio, unisrm or a YAML; for answers also rubric, audiojudge, a run's folder.",
     ),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="KEY=VALUE that the task takes: text=..., prompt_speech=FILE. Repeatable."),
 ]
 Both = Annotated[bool, typer.Option("--both-orders", help="Ask twice, the answers exchanged, and give one symmetric verdict.")]
 
@@ -94,6 +98,7 @@ def judge_pair(
     instruction: Annotated[str | None, typer.Option(help="What was asked: an audio file, or the text.")] = None,
     judge: Judge = "trace",
     task: Task = None,
+    inputs: Inputs = None,
     both_orders: Both = False,
     dump: Dump = None,
     estimate: Estimate = False,
@@ -101,11 +106,12 @@ def judge_pair(
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two clips: answers in content, voice and manner (TRACE), or by the tasks of an audio judge (AudioJudge)."""
+    """Compare two clips: answers in content, voice and manner (TRACE), by an audio judge's tasks, or a UniSRM's T1, T3, T4."""
     from paras2s.bench.judge_clips import JudgeOptions
     from paras2s.bench.judge_clips import judge_pair as run
 
-    options = JudgeOptions(judge, parse_overrides(set_), tone, task, both_orders, estimate, dump)
+    given = parse_pairs(inputs, "--input")
+    options = JudgeOptions(judge, parse_overrides(set_), tone, task, both_orders, estimate, dump, given)
     _print(lambda on_progress: run(options, first, second, instruction, on_progress), as_json)
 
 
@@ -133,29 +139,28 @@ def judge_answer(
 @judge_app.command("clip")
 def judge_clip(
     clip: Annotated[Path, typer.Argument(help="The recording to score.")],
-    task: Task = "mos",
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", help="KEY=VALUE that the task takes: text=..., style=.... Repeatable.")
-    ] = None,
+    task: Task = None,
+    inputs: Inputs = None,
     judge: Annotated[
         str | None,
-        typer.Option("--judge", help="An audio judge's name or YAML; else styleset for styles, audiojudge for mos."),
+        typer.Option(
+            "--judge", help="An audio judge or a UniSRM, by name or YAML; else styleset for styles, audiojudge for mos."
+        ),
     ] = None,
     dump: Dump = None,
     estimate: Estimate = False,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Let an audio model score one recording: its quality (mos), how it follows a style, a role-play."""
+    """Let an audio model score one recording: its quality (mos, UniSRM's T2), how it follows a style, a role-play."""
     from paras2s.bench.judge_clips import JudgeOptions
     from paras2s.bench.judge_clips import judge_clip as run
     from paras2s.reward.judges.audio_judge.tasks import find_task
 
-    chosen = find_task(task or "mos")
-    name = judge or ("styleset" if chosen.inputs else "audiojudge")
-    options = JudgeOptions(name, parse_overrides(set_), None, chosen.name, estimate=estimate, dump=dump)
+    name = judge or ("styleset" if find_task(task or "mos").inputs else "audiojudge")
     given = parse_pairs(inputs, "--input")
-    _print(lambda on_progress: run(options, clip, given, on_progress), as_json)
+    options = JudgeOptions(name, parse_overrides(set_), None, task, estimate=estimate, dump=dump, inputs=given)
+    _print(lambda on_progress: run(options, clip, on_progress), as_json)
 
 
 def _print(judge: Callable[[Any], Any], as_json: bool) -> None:

@@ -14,7 +14,8 @@ Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a c
 Tone = Annotated[Path | None, typer.Option(help="A fitted tone classifier (RUN/data/tone_agent.json).")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Print the most the calls would cost, and make none.")]
 Task = Annotated[
-    str | None, typer.Option(help="Task of an audio judge: pronunciation, speaker_identity, lexical ...; else its own.")
+    str | None,
+    typer.Option(help="Of an audio judge (pronunciation, lexical ...) or of a UniSRM (T1 to T4); else its own."),
 ]
 Dump = Annotated[
     Path | None,

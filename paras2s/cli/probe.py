@@ -20,7 +20,9 @@ def probe(
     ],
     judge: Annotated[
         list[str] | None,
-        typer.Option("--judge", help="rubric, reward_model, trace, audiojudge, or a judge's YAML. Repeatable; else rubric."),
+        typer.Option(
+            "--judge", help="rubric, reward_model, trace, audiojudge, unisrm, or a judge's YAML. Repeatable; else rubric."
+        ),
     ] = None,
     run: Annotated[
         Path | None, typer.Option(help="The run that rubric and reward_model come from; else PAIRS, if it is one.")

@@ -50,6 +50,10 @@ def test_every_shipped_judge_opens_by_name_and_by_path(name, tmp_path, monkeypat
         # Its extractors' weights come from a hub; here its config alone is read.
         assert registry.judge_kind(name) == "llm"
         return
+    if name == "unisrm":
+        # It reads a checkpoint; tests/reward/test_unisrm_judge.py has one.
+        assert registry.judge_kind(name) == "unisrm"
+        return
     # StyleSet's tasks score single clips, and have no ensemble.
     tasks = {"tasks": ["mos"]} if name == "styleset" else {}
     cache = {**LOCAL, **tasks, "cache_dir": str(tmp_path)}

@@ -17,7 +17,11 @@ from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Scored, sides_of
 from paras2s.reward.judges.registry import REWARD_MODEL, judge_kind, open_judges
+from paras2s.reward.judges.unisrm import UniSRMJudge
 from paras2s.types import Unscored, Verdict
+
+# Kinds of judges whose settings --set changes.
+CONFIGURED = ("llm", "audio", "unisrm")
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class ProbeOptions:
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.only) - set(PROBES)):
             raise ConfigError(f"--only {unknown[0]}: no such probe; there are {', '.join(PROBES)}")
-        if self.overrides and not any(judge_kind(name) in ("llm", "audio") for name in self.judges):
+        if self.overrides and not any(judge_kind(name) in CONFIGURED for name in self.judges):
             raise ConfigError("--set: rubric and reward_model have no config; leave --set out")
 
     @property
@@ -76,7 +80,7 @@ def open_probed(name: str, options: ProbeOptions, calls: bool = True) -> list[Pr
             raise ConfigError("--run: the reward model needs a run's folder that holds one")
         source = run
     tone = options.tone or (run / "data" / "tone_agent.json" if run else None)
-    has_config = kind in ("llm", "audio")
+    has_config = kind in CONFIGURED
     judges = open_judges(
         source,
         dict(options.overrides) if has_config else None,
@@ -92,6 +96,8 @@ def open_probed(name: str, options: ProbeOptions, calls: bool = True) -> list[Pr
 def _probed(name: str, judge: Judge) -> Probed:
     if isinstance(judge, AudioJudge):
         return _probed_task(name, judge)
+    if isinstance(judge, UniSRMJudge):
+        return Probed(name, judge, judge.fingerprint)
     if judge.client is None:
         return Probed(name, CachedScores(judge.name, judge.score_batch), judge.fingerprint)
     return Probed(name, judge, judge.fingerprint, "", judge.requests, judge.client)

@@ -237,7 +237,7 @@ class SpeakerBaseline:
         if is_silent(pair.first) or is_silent(pair.second):
             return Unscored(self.name, "a clip is silent: it has no speaker")
         try:
-            first, second = (_embed(self.options.model, clip) for clip in (pair.first, pair.second))
+            first, second = (embed_speaker(self.options.model, clip) for clip in (pair.first, pair.second))
         except AudioError as error:
             return Unscored(self.name, str(error))
         match = same_speaker(first, second, self.options.threshold)
@@ -256,7 +256,12 @@ def same_speaker(first: np.ndarray, second: np.ndarray, threshold: float) -> tup
     return "same" if cosine >= threshold else "different", cosine
 
 
-def _embed(model: str, clip: Clip) -> np.ndarray:
+def embed_speaker(model: str, clip: Clip) -> np.ndarray:
+    """Returns a clip's embedding [D] by a speaker-verification model, a folder's or a hub's.
+
+    Raises:
+        ConfigError: there is no such model here. AudioError: the clip is too short for it.
+    """
     import torch
 
     features, network = _speaker_model(model)

@@ -122,7 +122,7 @@ class BenchConfig(Section):
 class RewardSourceConfig(Section):
     """One source of reward. Every source speaks on the scale 1 to 5, so weights compare."""
 
-    kind: Literal["reward_model", "omni", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
+    kind: Literal["reward_model", "omni", "unisrm", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
     name: str = Field("", description="in the stored parts of a reward; needed where two sources are of one kind")
     weight: float = Field(1.0, gt=0)
     required: bool = Field(True, description="false: an answer it cannot score is rewarded by the others alone")

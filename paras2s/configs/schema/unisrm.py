@@ -7,13 +7,24 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from paras2s.configs.schema.base import Section, load_section, preset_path
+from paras2s.configs.schema.base import Section, load_section, preset_path, read_values
+
+
+class ScratchConfig(Section):
+    """The size of a thinker that begins with random weights, for machines without released ones."""
+
+    vocabulary: int = Field(1024, ge=300, description="of a BPE that is trained on the format's texts")
+    hidden_size: int = Field(128, ge=32, multiple_of=32)
+    layers: int = Field(3, ge=1)
+    audio_size: int = Field(96, ge=16, multiple_of=16)
+    audio_layers: int = Field(2, ge=1)
 
 
 class ThinkerConfig(Section):
     """The Qwen2.5-Omni thinker and what it reads. The paper does not say whether it trains adapters or all weights."""
 
     model: str = Field("Qwen/Qwen2.5-Omni-7B", description="folder or hub name")
+    scratch: ScratchConfig | None = Field(None, description="begin with random weights of this size, in place of `model`")
     trains: Literal["adapters", "language_model", "all"] = Field(
         "language_model", description="LoRA, or all weights of the language model, or its audio tower's as well"
     )
@@ -93,3 +104,32 @@ def load_unisrm_config(name: str | Path, overrides: dict[str, Any] | None = None
     """
     path = Path(name)
     return load_section(path if path.suffix in (".yaml", ".yml") else preset_path(str(name), "unisrm"), overrides, UniSRMConfig)
+
+
+class UniSRMJudgeConfig(Section):
+    """A trained UniSRM as a judge, in this process."""
+
+    kind: Literal["unisrm"]
+    checkpoint: Path = Field(description="folder that training has saved: all weights, or adapters")
+    max_reply_tokens: int = Field(1024, ge=1, description="a longer reply is cut off, and gives no verdict")
+    batch_size: int = Field(8, ge=1, description="replies at once")
+    both_orders: bool = Field(True, description="judge each pair twice, the clips exchanged")
+
+
+def is_unisrm_config(path: Path) -> bool:
+    """Whether a judge's file configures a UniSRM.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    values = read_values(path)
+    return isinstance(values, dict) and values.get("kind") == "unisrm"
+
+
+def load_unisrm_judge(path: Path, overrides: dict[str, Any] | None = None) -> UniSRMJudgeConfig:
+    """Loads the settings of a judge.
+
+    Raises:
+        ConfigError: unknown key, bad value.
+    """
+    return load_section(path, overrides, UniSRMJudgeConfig)

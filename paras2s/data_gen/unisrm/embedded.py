@@ -35,6 +35,7 @@ SPLITS: tuple[Split, ...] = ("sft", "rl", "bench")
 # Items of each task in each split, by size.
 SIZES: dict[str, dict[Split, int]] = {
     "ci": {"sft": 8, "rl": 4, "bench": 4},
+    "small": {"sft": 32, "rl": 8, "bench": 24},
     "full": {"sft": 240, "rl": 80, "bench": 80},
 }
 VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}

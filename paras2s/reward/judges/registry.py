@@ -1,7 +1,7 @@
 """Opens a judge by name or path: the one factory behind every verb and reward source.
 
 A judge is "rubric", "independent", the name of a shipped config (`configs/judges`), a YAML file, or a folder with a distilled
-reward model. The keys of a YAML file tell whether it is an LLM judge, an audio judge or a rubric.
+reward model or a UniSRM. The keys of a YAML file tell whether it is an LLM judge, an audio judge, a UniSRM or a rubric.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig, is_audio_judge_config, load_audio_judge_config
 from paras2s.configs.schema.base import preset_path, read_values, shipped_presets
 from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
+from paras2s.configs.schema.unisrm import UniSRMJudgeConfig, is_unisrm_config, load_unisrm_judge
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.base import Judge
 
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from paras2s.reward.judges.audio_judge.judge import AudioJudge
     from paras2s.reward.judges.llm_judge import LLMJudge
     from paras2s.reward.judges.reward_model_judge import ClipEncoder
+    from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge
     from paras2s.reward.tone_classifier import ToneClassifier
 
-RUBRIC, INDEPENDENT, REWARD_MODEL = "rubric", "independent", "reward_model"
-WEIGHTS = "reward_model.safetensors"
+RUBRIC, INDEPENDENT, REWARD_MODEL, UNISRM = "rubric", "independent", "reward_model", "unisrm"
+WEIGHTS, UNISRM_SETTINGS = "reward_model.safetensors", "unisrm.json"
 # Makes the encoder from the folder of a run.
 MakeEncoder = Callable[[Path], "ClipEncoder"]
-Kind = Literal["rubric", "independent", "reward_model", "llm", "audio"]
+Kind = Literal["rubric", "independent", "reward_model", "llm", "audio", "unisrm"]
 
 
 def judge_path(name: str | Path) -> Path:
@@ -52,8 +54,10 @@ def judge_kind(name: str | Path) -> Kind:
         return "independent"
     # A shipped name is not looked for on disk: a folder may be called "audio".
     if str(name) == REWARD_MODEL or (Path(name).is_dir() and str(name) not in shipped_judges()):
-        return "reward_model"
+        return "unisrm" if (Path(name) / UNISRM_SETTINGS).is_file() else "reward_model"
     path = judge_path(name)
+    if is_unisrm_config(path):
+        return "unisrm"
     if is_audio_judge_config(path):
         return "audio"
     values = read_values(path)
@@ -86,7 +90,7 @@ def load_judge_config(name: str | Path, overrides: dict[str, Any] | None = None)
         return load_audio_judge_config(judge_path(name), overrides)
     if kind == "llm":
         return load_judging_config(judge_path(name), overrides)
-    raise ConfigError(f"{name}: this judge has no config; it makes no call")
+    raise ConfigError(f"{name}: this judge makes no call, and has no config of an endpoint")
 
 
 def load_llm_judge_config(name: str | Path, overrides: dict[str, Any] | None = None) -> JudgingConfig:
@@ -154,6 +158,8 @@ def open_judges(
         return list(open_audio_judges(name, overrides, tasks=tasks, both_orders=both_orders, voice=voice, calls=calls))
     if tasks is not None:
         raise ConfigError(f"tasks: only an audio judge has tasks, and {name} is not one")
+    if kind == "unisrm":
+        return [open_unisrm_judge(name, overrides, both_orders=both_orders)]
     if kind == "llm":
         return [open_llm_judge(name, overrides, both_orders=both_orders, tone=tone, calls=calls)]
     if overrides:
@@ -214,6 +220,37 @@ def open_audio_judges(
     changed |= {} if tasks is None else {"tasks": list(tasks)}
     changed |= {} if both_orders is None else {"both_orders": both_orders}
     return make_judges(load_audio_judge_config(judge_path(name), changed), voice, calls)
+
+
+def load_unisrm_settings(
+    name: str | Path, overrides: dict[str, Any] | None = None, both_orders: bool | None = None
+) -> UniSRMJudgeConfig:
+    """Loads the settings of a UniSRM as a judge; of a checkpoint's folder those of the shipped config.
+
+    Raises:
+        ConfigError: a wrong key or value.
+    """
+    own: dict[str, Any] = {} if both_orders is None else {"both_orders": both_orders}
+    if str(name) not in shipped_judges() and (Path(name) / UNISRM_SETTINGS).is_file():
+        return load_unisrm_judge(judge_path(UNISRM), (overrides or {}) | own | {"checkpoint": str(name)})
+    return load_unisrm_judge(judge_path(name), (overrides or {}) | own)
+
+
+def open_unisrm_judge(
+    name: str | Path,
+    overrides: dict[str, Any] | None = None,
+    *,
+    both_orders: bool | None = None,
+    inputs: TaskInputs | None = None,
+) -> UniSRMJudge:
+    """Opens a UniSRM; `inputs` name the task that pairs are judged by, and what it takes beside them.
+
+    Raises:
+        ConfigError: a wrong setting. JudgeError: there is no such model.
+    """
+    from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge
+
+    return UniSRMJudge(load_unisrm_settings(name, overrides, both_orders), inputs or TaskInputs())
 
 
 def _open_rubric(name: str | Path, tone: ToneClassifier | Path | str | None) -> Judge:

@@ -19,7 +19,8 @@ from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.judges.audio_judge.ensemble import require_preferences
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Judge
-from paras2s.reward.judges.registry import open_judge, open_llm_judge, refuse_to_teach
+from paras2s.reward.judges.registry import UNISRM, open_judge, open_llm_judge, refuse_to_teach
+from paras2s.reward.judges.unisrm import UniSRMJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.omni import OmniRewardModel, read_adapter_config
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
@@ -28,6 +29,7 @@ from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource
+from paras2s.reward.sources.unisrm import UniSRMSource
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Reward, Unscored
 
@@ -122,6 +124,8 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
             return LLMSource(judge, **options)
         if config.kind == "pairwise":
             return PairwiseSource(_pair_judge(str(options.pop("judge", "trace")), setup), **options)
+        if config.kind == "unisrm":
+            return _unisrm(options)
         if config.kind == "omni":
             return OmniSource(_omni(options, setup))
         if config.kind == "reward_model":
@@ -145,6 +149,16 @@ def _pair_judge(name: str, setup: RewardSetup) -> Judge:
     if isinstance(judge, AudioJudge):
         require_preferences([judge])
     return judge
+
+
+def _unisrm(options: dict[str, Any]) -> RewardSource:
+    """A trained UniSRM: `judges` "pairs" compares the answers of a group (T4), "single" scores each one's quality (T2)."""
+    judge, judges = open_judge(str(options.pop("judge", UNISRM))), options.pop("judges", "pairs")
+    if not isinstance(judge, UniSRMJudge):
+        raise ConfigError("reward.sources: unisrm: judge must be a UniSRM, by its folder or YAML")
+    if judges not in ("pairs", "single"):
+        raise ConfigError("reward.sources: unisrm: judges must be pairs or single")
+    return PairwiseSource(judge, **options) if judges == "pairs" else UniSRMSource(judge, **options)
 
 
 def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni:

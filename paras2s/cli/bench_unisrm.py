@@ -1,0 +1,62 @@
+"""The verb `bench unisrm`: judges on the four tasks of UniSRM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paras2s.cli.options import Cache, Json, RetryUnscored, Set, Tone, exit_if_unscored, parse_overrides, print_json
+
+
+def bench_unisrm(
+    data: Annotated[Path, typer.Argument(help="Folder with items.jsonl and its clips, as `unisrm data` makes it.")],
+    judge: Annotated[
+        list[str] | None,
+        typer.Option("--judge", help="A UniSRM's folder, trace, audiojudge, a run's folder, or a YAML. Repeatable."),
+    ] = None,
+    objective: Annotated[
+        bool, typer.Option("--objective/--no-objective", help="Word errors, speaker similarity and DNSMOS as well.")
+    ] = True,
+    groundedness: Annotated[
+        Path | None, typer.Option(help="An endpoint (YAML: model, base_url ...) whose LLM rates each reply's evidence, 0 to 2.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many items of each task.")] = None,
+    out: Annotated[Path, typer.Option(help="Verdicts and tables.")] = Path("runs/bench-unisrm"),
+    tone: Tone = None,
+    retry_unscored: RetryUnscored = False,
+    cache_dir: Cache = Path("runs/cache"),
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Score judges on UniSRM-Bench: preference, quality, scene and dialogue, each figure beside its controls.
+
+    Controls: the majority class, silence for clips, another item's clips, the candidates exchanged.
+    """
+    from paras2s.bench.unisrm.report import markdown
+    from paras2s.bench.unisrm.run import UniSRMBenchOptions, run_bench
+    from paras2s.utils.progress import open_console
+
+    console = open_console(to_stderr=as_json)
+    options = UniSRMBenchOptions(
+        data=data,
+        judges=judge or [],
+        out=out,
+        cache_dir=cache_dir,
+        objective=objective,
+        llm=groundedness,
+        tone=tone,
+        limit=limit,
+        retry_unscored=retry_unscored,
+        overrides=parse_overrides(set_),
+    )
+    result = run_bench(options, console, as_json)
+    if as_json:
+        print_json(result.report)
+    else:
+        console.print(markdown(result.report), highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{out}: verdicts, unisrm.md and unisrm.json", highlight=False)
+    if result.stopped:
+        raise result.stopped
+    exit_if_unscored(result.unscored)

@@ -1,0 +1,76 @@
+"""The verbs `unisrm data` and `unisrm train`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paras2s.cli.options import Json, Set, parse_overrides, print_json
+
+unisrm_app = typer.Typer(
+    help="UniSRM, a reward model that reasons: its data, and its two stages of training.", no_args_is_help=True
+)
+
+
+class Size(StrEnum):
+    """Sizes of the embedded data."""
+
+    ci = "ci"
+    small = "small"
+    full = "full"
+
+
+class Stage(StrEnum):
+    """Stages of training."""
+
+    sft = "sft"
+    grpo = "grpo"
+
+
+@unisrm_app.command("data")
+def unisrm_data(
+    out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips.")] = Path("runs/unisrm-data"),
+    size: Annotated[Size, typer.Option(help="ci: 16 items of each task; small: 64; full: 400.")] = Size.small,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same items.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make the embedded data of all four tasks on this machine, and measure its shortcuts."""
+    from dataclasses import asdict
+
+    from paras2s.data_gen.unisrm.embedded import build_embedded
+    from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
+    from paras2s.reward.unisrm.items import read_items
+    from paras2s.utils.progress import open_console
+
+    report = build_embedded(out, size.value, seed)
+    shortcuts = measure_shortcuts(out, read_items(out))
+    items = {f"{task} {split}": count for (task, split), count in report.items.items()}
+    dropped = {f"{task}: {why}": count for (task, why), count in report.dropped.items()}
+    if as_json:
+        print_json({"items": items, "dropped": dropped, "shortcuts": [asdict(one) for one in shortcuts]})
+        return
+    console = open_console()
+    console.print(f"{out}: {sum(items.values())} items; dropped: {dropped or 'none'}", highlight=False, markup=False)
+    for one in shortcuts:
+        value = "none" if one.value is None else f"{one.value:.3f} +- {one.error or 0:.3f}"
+        console.print(f"{one.task} by {one.name}: {value} (n = {one.n})", highlight=False, markup=False)
+
+
+@unisrm_app.command("train")
+def unisrm_train(
+    stage: Annotated[Stage, typer.Argument(help="sft, or grpo on what sft has saved.")],
+    config: Annotated[str, typer.Argument(help="paper, embedded, without_rcr ..., or a YAML.")],
+    data: Annotated[Path, typer.Option(help="Folder with items.jsonl and its clips.")] = Path("runs/unisrm-data"),
+    out: Annotated[Path, typer.Option(help="Folder of both stages; models go to its sft and grpo.")] = Path("runs/unisrm"),
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of items, of sampling, and of random weights.")] = 0,
+    set_: Set = None,
+) -> None:
+    """Train one stage: SFT on written replies, or GRPO on rewards for format, decision and dimensions."""
+    from paras2s.pipeline.unisrm import train_stage
+    from paras2s.utils.progress import open_console
+
+    folder = train_stage(stage.value, config, parse_overrides(set_), data, out, seed)
+    open_console().print(f"{folder}: the model, and metrics.jsonl", highlight=False)

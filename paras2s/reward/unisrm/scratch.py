@@ -1,0 +1,98 @@
+"""A small thinker of the true class with random weights, and a tokenizer trained on the format's texts.
+
+For machines without released weights: it shows that data, training and bench work together, and says nothing of quality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from paras2s.configs.schema.unisrm import ScratchConfig, ThinkerConfig
+from paras2s.errors import ConfigError
+from paras2s.reward.unisrm.messages import chat_text, system_prompt
+from paras2s.reward.unisrm.reply import write_reply
+from paras2s.reward.unisrm.tasks import TASK_IDS, Item
+from paras2s.reward.unisrm.thinker import UniSRM
+from paras2s.reward.unisrm.train import trainable
+
+SPECIAL = (
+    "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>",
+    "<|im_start|>", "<|im_end|>", "<|endoftext|>",
+)  # fmt: skip
+# Samples of a clip in the texts for the tokenizer: one token of audio.
+SHORT = 640
+HEAD_SIZE = 32
+
+
+def thinker_from_scratch(config: ThinkerConfig, items: Sequence[Item], seed: int = 0) -> UniSRM:
+    """Makes a model with random weights whose tokenizer knows the texts of `items`.
+
+    Raises:
+        ConfigError: `scratch` is not set, or adapters are to be trained, which leave random weights as they are.
+    """
+    if config.scratch is None or config.trains != "all":
+        raise ConfigError("thinker.scratch: random weights want all of them trained; set thinker.trains to all")
+    from transformers import Qwen2_5OmniThinkerForConditionalGeneration
+
+    tokenizer = train_tokenizer(list(format_texts(config, items)), config.scratch.vocabulary)
+    torch.manual_seed(seed)
+    thinker: Any = Qwen2_5OmniThinkerForConditionalGeneration(_network(config.scratch, tokenizer))
+    return UniSRM(thinker.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
+
+
+def format_texts(config: ThinkerConfig, items: Sequence[Item]) -> Iterator[str]:
+    """Yields the prompt and the reply of each item that a target can be written of."""
+    systems = {task: system_prompt(task, config.reasoning, config.prompts) for task in TASK_IDS}
+    for item in trainable(items, config.reasoning):
+        yield chat_text(item.task, systems[item.task], item.texts, dict.fromkeys(item.clips, SHORT))
+        yield write_reply(item.task, item.record, config.reasoning)
+
+
+def train_tokenizer(texts: Sequence[str], size: int) -> Any:
+    """Trains a BPE on texts; tokens of media and of turns are special, each digit stands alone."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(texts, trainer)
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_object=made, pad_token="<|endoftext|>", eos_token="<|im_end|>", clean_up_tokenization_spaces=False)
+
+
+def _network(size: ScratchConfig, tokenizer: Any) -> Any:
+    from transformers import Qwen2_5OmniThinkerConfig
+
+    ids = {token: int(tokenizer.convert_tokens_to_ids(token)) for token in SPECIAL}
+    heads = size.hidden_size // HEAD_SIZE
+    config: Any = Qwen2_5OmniThinkerConfig
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
+    return config(
+        text_config={
+            "vocab_size": len(tokenizer), "hidden_size": size.hidden_size, "intermediate_size": 3 * size.hidden_size,
+            "num_hidden_layers": size.layers, "num_attention_heads": heads, "num_key_value_heads": heads,
+            "tie_word_embeddings": False, "rope_parameters": rope, "eos_token_id": ids["<|im_end|>"],
+            "pad_token_id": ids["<|endoftext|>"],
+        },
+        audio_config={
+            "num_mel_bins": 128, "encoder_layers": size.audio_layers, "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 2 * size.audio_size, "d_model": size.audio_size, "output_dim": size.hidden_size,
+            "n_window": 50, "max_source_positions": 64,
+        },
+        # Never read, and as small as the class allows.
+        vision_config={
+            "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": size.hidden_size,
+            "fullatt_block_indexes": [0],
+        },
+        audio_token_index=ids["<|AUDIO|>"], image_token_index=ids["<|IMAGE|>"], video_token_index=ids["<|VIDEO|>"],
+        audio_start_token_id=ids["<|audio_bos|>"], audio_end_token_id=ids["<|audio_eos|>"],
+        vision_start_token_id=ids["<|vision_bos|>"], vision_end_token_id=ids["<|vision_eos|>"],
+        eos_token_id=ids["<|im_end|>"], pad_token_id=ids["<|endoftext|>"],
+    )  # fmt: skip
