@@ -109,15 +109,15 @@ def test_each_row_is_written_when_it_comes_and_once_at_the_end(bench, tmp_path, 
 
 @pytest.mark.parametrize("torn", ["", '{"index": 9, "lab'])
 def test_a_killed_run_goes_on_to_the_file_of_an_uninterrupted_one(bench, tmp_path, torn):
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    RUNS[bench](Judge(), 8, whole)
+    full, cut = tmp_path / "full.jsonl", tmp_path / "cut.jsonl"
+    RUNS[bench](Judge(), 8, full)
     with pytest.raises(Killed):
         RUNS[bench](Judge(dies_at=4), 8, cut)
     with cut.open("a") as file:
         file.write(torn)
     assert len(LOADS[bench](cut)) == 6
     RUNS[bench](Judge(), 8, cut)
-    assert cut.read_text() == whole.read_text()
+    assert cut.read_text() == full.read_text()
 
 
 def test_a_run_killed_within_its_first_row_starts_anew(bench, tmp_path):
