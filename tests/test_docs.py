@@ -44,6 +44,8 @@ YAML_KINDS = {
     "curation": "CurationConfig",
     "endpoint": "AudioChatConfig",
     "ablation": "AblationConfig",
+    "unisrm": "UniSRMConfig",
+    "unisrm judge": "UniSRMJudgeConfig",
 }
 
 
