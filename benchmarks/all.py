@@ -80,6 +80,7 @@ BENCHMARKS = {
     "curation": Benchmark("Curation", "curation.py"),
     "demonstrations": Benchmark("Demonstrations against reinforcement", "demonstrations.py", ("{RUN}",)),
     "growth": Benchmark("Cost growth", "growth.py"),
+    "studio": Benchmark("The studio", "studio.py"),
 }  # fmt: skip
 TITLES = {name: one.title for name, one in BENCHMARKS.items()}
 

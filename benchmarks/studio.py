@@ -10,7 +10,6 @@ training and one answer's sound. The eight distinct steps are written once and c
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from figures import Figure, add_json_option, write_figures
 from starlette.testclient import TestClient
 
 from paras2s.configs.schema.base import dump_config
@@ -30,6 +30,7 @@ from paras2s.types import Block, Reward, Rollout
 from paras2s.utils.io import read_jsonl, write_jsonl, write_text
 
 DISTINCT, ANSWER_STEPS, REPEATS, MANY = 8, 52, 7, 10_000
+AIMS_S = {"list of runs": 1.0, "steps of the run": 1.0, "one step": 0.5}
 
 
 def make_rollouts(step: int, queries: int, group: int) -> list[Rollout]:
@@ -84,19 +85,19 @@ def make_run(folder: Path, steps: int, queries: int, group: int) -> list[float]:
     return took
 
 
-def measure_many(parent: Path, count: int) -> dict[str, float]:
-    """The slowest list of so many runs in one folder."""
+def measure_many(parent: Path, count: int) -> Figure:
+    """The list of so many runs in one folder."""
     text = dump_config(RunConfig.model_validate({"name": "one of many"}))
     for number in range(count):
         folder = parent / f"run{number:05d}"
         folder.mkdir(parents=True)
         (folder / "config.resolved.yaml").write_text(text)
     client = TestClient(make_app([parent]), base_url="http://127.0.0.1")
-    return slowest_of(client, lambda part: f"/?part={part}")
+    return request_figure(f"list of {count:,} runs", client, lambda part: f"/?part={part}")
 
 
-def slowest_of(client: TestClient, address: Callable[[int], str]) -> dict[str, float]:
-    """The slowest of several requests: seconds on the clock, and of a core, which others on the machine do not change."""
+def request_figure(name: str, client: TestClient, address: Callable[[int], str], at_most: float | None = None) -> Figure:
+    """Several requests: seconds of a core, which others on the machine hardly change; those by the clock are printed."""
     took, cores = [], []
     for number in range(REPEATS):
         started, core = time.perf_counter(), time.process_time()
@@ -104,10 +105,11 @@ def slowest_of(client: TestClient, address: Callable[[int], str]) -> dict[str, f
         assert response.status_code == 200, response.text
         took.append(time.perf_counter() - started)
         cores.append(time.process_time() - core)
-    return {"clock_s": round(max(took), 3), "core_s": round(max(cores), 3)}
+    print(f"{name}: at most {max(cores):.3f} s of a core, {max(took):.3f} s by the clock, n = {REPEATS}")
+    return Figure(name, "s of a core", cores, at_most=at_most)
 
 
-def measure(folder: Path, steps: int) -> dict[str, dict[str, float]]:
+def measure(folder: Path, steps: int) -> list[Figure]:
     """The seconds of each kind of request, each time at a place of its own; the first of all is among them."""
     client = TestClient(make_app([folder.parent]), base_url="http://127.0.0.1")
     run = f"run=0/{folder.name}"
@@ -121,26 +123,23 @@ def measure(folder: Path, steps: int) -> dict[str, dict[str, float]]:
         "one answer's tokens": lambda n: f"/api/rollouts/answer?{run}&step={n}&group=0&answer=0",
         "one answer's sound": lambda n: f"/sound?{run}&step={n}&group=0&answer=0",
     }
-    return {name: slowest_of(client, address) for name, address in wanted.items()}
+    return [request_figure(name, client, address, AIMS_S.get(name)) for name, address in wanted.items()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("steps", 2000), ("queries", 32), ("group", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "one" / "synthetic"
         kept = make_run(folder, options.steps, options.queries, options.group)
         size = step_path(folder / FOLDER, 0).stat().st_size
-        report = {
-            "answers_a_step": options.queries * options.group,
-            "keep_a_step_core_s": round(median(kept), 4),
-            "bytes_a_step": size,
-            f"list_of_{MANY}_runs": measure_many(Path(scratch) / "many", MANY),
-            "slowest": measure(folder, options.steps),
-        }
-    print(json.dumps(report, indent=1))
+        print(f"keeping {options.queries * options.group} answers: {median(kept):.3f} s of a core, {size / 1e6:.2f} MB")
+        figures = [Figure("keeping the answers of a step", "s of a core", kept)]
+        figures += [*measure(folder, options.steps), measure_many(Path(scratch) / "many", MANY)]
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":
