@@ -38,12 +38,12 @@ def test_it_prints_its_address_serves_and_ends_with_ctrl_c(tmp_path: Path) -> No
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port}: .*--port"):
+        with pytest.raises(ConfigError, match=f"port: {port} on 127.0.0.1 cannot be used"):
             invoke("studio", tmp_path, "--port", port, "--no-open")
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("paras2s.studio.serve", "uvicorn"):
+    for name in ("paras2s.studio.serve", "paras2s.utils.loopback", "uvicorn"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ConfigError, match=r"the studio needs uvicorn: pip install 'paras2s\[studio\]'"):
