@@ -218,7 +218,7 @@ def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
 
 
 def doing_now(progress: dict[str, Any]) -> tuple[str | None, float | None]:
-    """What a run says that it is doing, in words, and the seconds left of that; None is what it does not say."""
+    """The work that a run says it does, in words, and the seconds left of it; None where it does not say."""
     name, done, total = (progress.get(key) for key in ("name", "done", "total"))
     if not isinstance(name, str) or not isinstance(done, int) or not isinstance(total, int):
         return None, None

@@ -34,7 +34,7 @@ class Bar:
         self._progress, self._task = progress, task
         # A bar may be made long before its work begins: time is counted from its first step.
         self._first: tuple[float, int] | None = None
-        self._logged_s, self._told_s = time.monotonic(), float("-inf")
+        self._logged_s, self._noted_s = time.monotonic(), float("-inf")
 
     def at(self, done: int, total: int, note: str = "") -> None:
         """Shows `done` of `total` and a short note."""
@@ -43,8 +43,8 @@ class Bar:
         self._first = self._first or (now, done)
         since, already = self._first
         left_s = (now - since) / (done - already) * (total - done) if done > already else None
-        if self._tell and now - self._told_s >= TELL_EVERY_S:
-            self._told_s = now
+        if self._tell and now - self._noted_s >= TELL_EVERY_S:
+            self._noted_s = now
             self._tell(self._name, done, total, left_s)
         if not self._quiet and not self._console.is_terminal and done < total and now - self._logged_s >= LINE_EVERY_S:
             self._logged_s = now

@@ -19,15 +19,15 @@ from paras2s.utils.progress import progress_bar
 
 
 def test_it_tells_every_five_seconds_and_knows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, told = [100.0], []
+    now, given = [100.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
     monkeypatch.setattr("paras2s.utils.progress.time", clock)
-    with progress_bar(Console(quiet=True), "answers", 10, quiet=True, tell=lambda *given: told.append(given)) as bar:
+    with progress_bar(Console(quiet=True), "answers", 10, quiet=True, tell=lambda *one: given.append(one)) as bar:
         for second, done in ((0, 2), (2, 3), (4, 4), (6, 5)):
             now[0] = 100.0 + second
             bar.at(done, 10)
     # Three answers in six seconds since the first call: five more take ten.
-    assert told == [("answers", 2, 10, None), ("answers", 5, 10, 10.0)]
+    assert given == [("answers", 2, 10, None), ("answers", 5, 10, 10.0)]
 
 
 def test_a_run_says_what_it_does_until_the_stage_ends(tmp_path: Path) -> None:
