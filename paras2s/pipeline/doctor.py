@@ -37,6 +37,7 @@ OPTIONAL = {
     "openai": "LLM judges and curation (pip install 'paras2s[curate]')",
     "funasr": "TRACE's emotion scores (pip install 'paras2s[trace]')",
     "speechbrain": "TRACE's accent scores (pip install 'paras2s[trace]')",
+    "torchaudio": "TRACE's emotion and accent scores (the build of your torch; PyPI's for Linux is CUDA's)",
     "starlette": "the studio (pip install 'paras2s[studio]')",
     "uvicorn": "the studio's server (pip install 'paras2s[studio]')",
     "wandb": "curves at Weights & Biases (pip install 'paras2s[wandb]')",
