@@ -200,7 +200,7 @@ class RewardModel(nn.Module):
         self.eval()
         if self.known is None or not answers:
             return None
-        return float((self.known.distances(self.answer_states(answers)) <= self.known.limit).float().mean())
+        return float((self.known.distances(self.answer_states(answers)) <= self.known.limit).double().mean())
 
     @torch.inference_mode()
     def learned_from(self, learned: Sequence[np.ndarray], held_out: Sequence[np.ndarray]) -> None:
