@@ -113,7 +113,8 @@ def dump(model_path: str, clip: Path, out: Path, steps: int, seed: int, sound_co
     weights = next(model.alm.parameters())
     message = {"role": "user", "message_type": "audio", "content": str(clip)}
     content = model.prompt_manager.get_prompt([message], output_type="both")
-    prompt = tuple(part.to(weights.device) for part in content.to_tensor())
+    # Some releases of the package give more than audio, text and the mask of continuous features.
+    prompt = tuple(part.to(weights.device) for part in content.to_tensor()[:3])
     features = [part.to(weights.device) for part in content.continuous_feature]
     audio, text, continuous = (part[0].cpu().numpy() for part in prompt)
     codes = audio[continuous] - model.kimia_token_offset

@@ -52,7 +52,10 @@ Cases = Annotated[
 ]
 Ablate = Annotated[
     bool,
-    typer.Option("--ablate-features", help="Also judge without each group of the blueprint in turn (TRACE, Table 12)."),
+    typer.Option(
+        "--ablate-features",
+        help="Also judge without each group of the blueprint in turn (TRACE, Table 12); budget_usd is for each.",
+    ),
 ]
 
 

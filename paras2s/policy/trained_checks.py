@@ -164,11 +164,12 @@ def sound_says_the_text(policy: Policy, prompts: Sequence[Prompt], recognise: Re
         if one.finish_reason[0] != "length":
             said.append(text)
             clips.append(clip)
-    if not clips:
-        return Finding(name, False, f"none of {len(prompts)} answers ends within {policy.sampling.max_steps} steps")
+    if len(clips) < len(prompts) / 2:
+        few = f"{len(clips)} of {len(prompts)} answers end within {policy.sampling.max_steps} steps, less than half"
+        return Finding(name, False, few)
     errors = pooled_word_errors(said, recognise(clips))
     if errors is None:
-        return Finding(name, False, f"{len(said)} answers hold no words of a-z")
+        return Finding(name, None, f"{len(said)} answers hold no words of a-z")
     detail = f"{errors:.1%} word errors over {len(said)} of {len(prompts)} answers, the others cut at the step limit"
     return Finding(name, errors <= MAX_WORD_ERRORS, detail)
 

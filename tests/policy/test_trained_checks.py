@@ -298,7 +298,8 @@ class MakersPlayed:
         assert prompt.features is not None
         parts = tuple(torch.from_numpy(part)[None] for part in (prompt.audio_ids[:, 0], prompt.text_ids, prompt.continuous))
         features = [torch.from_numpy(prompt.features[prompt.continuous])[None]]
-        return types.SimpleNamespace(to_tensor=lambda: parts, continuous_feature=features)
+        # Newer releases of the package give five parts, of which the last two have no sound or text.
+        return types.SimpleNamespace(to_tensor=lambda: (*parts, None, None), continuous_feature=features)
 
     def forward(self, *, input_ids: Any, text_input_ids: Any, whisper_input_feature: Any, is_continuous_mask: Any,
                 position_ids: Any, past_key_values: Any, return_dict: bool) -> tuple[Any, Any, Any]:  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +48,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class BenchData:
-    """The bench split of a data set. `digest` changes with any item, but not with the sound of a clip."""
+    """The bench split of a data set. `digest` changes with any item and with the sound of any clip."""
 
     folder: Path
     items: tuple[Item, ...]
@@ -76,7 +77,13 @@ def load_bench(folder: Path) -> BenchData:
         raise DataError(f"{folder / ITEMS}: no item is of the split 'bench'; `paras2s unisrm data` makes some")
     if len({item.id for item in items}) < len(items):
         raise DataError(f"{folder / ITEMS}: an id stands twice")
-    return BenchData(folder, items, key_of([read_text(folder / ITEMS)])[:8])
+    return BenchData(folder, items, _digest(folder, items))
+
+
+def _digest(folder: Path, items: Sequence[Item]) -> str:
+    names = sorted({path for item in items for path in item.clips.values()})
+    sounds = [hashlib.sha256(path.read_bytes()).hexdigest() if (path := folder / name).is_file() else "" for name in names]
+    return key_of([read_text(folder / ITEMS), *sounds])[:8]
 
 
 def column_of(item: Item) -> Column:
@@ -108,16 +115,26 @@ def _shuffled(items: Sequence[Item], folder: Path) -> list[Sample]:
     """Each item with the clips of another one, whose label says as little as possible about its own.
 
     All are put in a random order and each gets the clips of the item so many places further. Of few items an arbitrary
-    distance may pair like with like, and then a judge that listens would not fall to chance.
+    distance may pair like with like, and then a judge that listens would not fall to chance. Items may share a clip: one that
+    would get a clip of its own is left out.
     """
     if len(items) < 2:
         return []
     order = np.random.default_rng(SHUFFLE_SEED).permutation(len(items))
     labels = np.array([_label(items[place]) for place in order])
-    covariances = [abs(float(np.mean(labels * np.roll(labels, -far)) - labels.mean() ** 2)) for far in range(1, len(items))]
-    donors = np.roll(order, -(1 + int(np.argmin(covariances))))
+    clips = [set(item.clips.values()) for item in items]
+
+    def left_out_and_covariance(far: int) -> tuple[int, float]:
+        shared = sum(bool(clips[one] & clips[other]) for one, other in zip(order, np.roll(order, -far), strict=True))
+        return shared, abs(float(np.mean(labels * np.roll(labels, -far)) - labels.mean() ** 2))
+
+    donors = np.roll(order, -min(range(1, len(items)), key=left_out_and_covariance))
     donor = dict(zip(order.tolist(), donors.tolist(), strict=True))
-    return [Sample(item, "shuffled", _files(items[donor[place]], folder)) for place, item in enumerate(items)]
+    return [
+        Sample(item, "shuffled", _files(items[donor[place]], folder))
+        for place, item in enumerate(items)
+        if not clips[place] & clips[donor[place]]
+    ]
 
 
 def _label(item: Item) -> float:

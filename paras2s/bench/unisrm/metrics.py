@@ -72,8 +72,9 @@ def correlation(scores: Values, labels: Sequence[float], clusters: Sequence[str]
     found = weighted_pearson(np.ones((1, len(known))), first, second)[0]
     if not np.isfinite(found):
         return Absent("all scores are alike" if np.ptp(first) == 0 else "all labels are alike")
-    drawn = weighted_pearson(_resamples([one[2] for one in known]), first, second)
-    return Share(float(found), *_percentiles(drawn), len(known), len(scores))
+    names = [one[2] for one in known]
+    ends = _percentiles(weighted_pearson(_resamples(names), first, second)) if len(set(names)) > 1 else (None, None)
+    return Share(float(found), *ends, len(known), len(scores))
 
 
 def _resamples(clusters: Sequence[str]) -> np.ndarray:
@@ -165,10 +166,9 @@ def order_consistency(items: Sequence[Item], own: Mapping[str, BenchRow], swappe
 
 def parsed_share(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> Figure:
     """The share of replies that give a record, of those that were given."""
-    known = [row for item in items if (row := rows.get(item.id)) is not None]
-    given = [float(not row.malformed) for row in known if row.malformed or not row.unscored]
-    clusters = [row.item for row in known if row.malformed or not row.unscored]
-    return mean_share(given, clusters)
+    known = [(item, row) for item in items if (row := rows.get(item.id)) is not None]
+    given = [(item, row) for item, row in known if row.reply or row.malformed or not row.unscored]
+    return mean_share([float(not row.unscored) for _, row in given], [item.text_id for item, _ in given])
 
 
 @dataclass(frozen=True)
@@ -191,6 +191,9 @@ def sound_test(items: Sequence[Item], own: Mapping[str, BenchRow], shuffled: Map
     if len(both) < MIN_CORRELATED:
         return SoundTest(Absent(f"{len(both)} items are judged in both ways"), measure, "not tested")
     clusters = [item.text_id for item in both]
+    # Resamples of few texts differ too little for an interval to say anything.
+    if len(set(clusters)) < MIN_CORRELATED:
+        return SoundTest(Absent(f"the items judged in both ways have {len(set(clusters))} texts"), measure, "not tested")
     if pairwise:
         gains = [(points(item, own[item.id]) or 0.0) - (points(item, shuffled[item.id]) or 0.0) for item in both]
         weights, values = _resamples(clusters), np.array(gains)

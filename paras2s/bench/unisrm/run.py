@@ -25,6 +25,7 @@ from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.data_gen.clip_encoder import RunClipEncoder
 from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.reward.unisrm.tasks import TASKS
+from paras2s.types import Absent
 from paras2s.utils.cache import JsonCache
 from paras2s.utils.io import write_json, write_text
 from paras2s.utils.progress import progress_bar
@@ -88,9 +89,10 @@ def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> Uni
         ]  # fmt: skip
         with progress_bar(console, judge.name, len(samples), quiet=quiet) as bar:
             rows, ended = judge_samples(judge, samples, data, options, bar.at)
-        stopped = stopped or ended
+        grounded, unpaid = _grounded(rows, client)
+        stopped = stopped or ended or unpaid
         unscored += sum(row.unscored is not None for row in rows if row.condition == "own")
-        results.append(JudgeResult(judge.name, judge.inputs, judge.unfit, rows, _grounded(rows, client)))
+        results.append(JudgeResult(judge.name, judge.inputs, judge.unfit, rows, grounded))
         if stopped:
             break
     report = bench_report(data, results, options.limit)
@@ -103,13 +105,19 @@ def _client(path: Path, cache_dir: Path) -> LLMClient:
     return LLMClient(load_section(path, None, LLMConfig), JsonCache(cache_dir / "judging.sqlite"))
 
 
-def _grounded(rows: Sequence[BenchRow], client: LLMClient | None) -> Mapping[str, Figure]:
-    """Groundedness by task, of the replies that reason."""
+def _grounded(rows: Sequence[BenchRow], client: LLMClient | None) -> tuple[Mapping[str, Figure], BudgetError | None]:
+    """Groundedness by task, of the replies that reason, and the budget's end."""
+    figures: dict[str, Figure] = {}
     if client is None:
-        return {}
+        return figures, None
     own = [row for row in rows if row.condition == "own" and row.unscored is None and "<think>" in row.reply]
-    by_task = {task: [row for row in own if row.task == task] for task in TASKS}
-    return {task: groundedness(found, client) for task, found in by_task.items() if found}
+    for task in TASKS:
+        if found := [row for row in own if row.task == task]:
+            try:
+                figures[task] = groundedness(found, client)
+            except BudgetError as error:
+                return figures | {task: Absent(str(error))}, error
+    return figures, None
 
 
 def judge_samples(

@@ -163,7 +163,7 @@ class RewardModel(nn.Module):
         return self._score(questions, answers)[0]
 
     def score_known(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> list[float | Unscored]:
-        """Returns the same; Unscored for an answer unlike all that the model learned from.
+        """Returns the same; Unscored where a clip is longer than the model reads, and for an answer unlike all it learned from.
 
         Raises:
             JudgeError: the model does not know what it learned from.
@@ -174,10 +174,15 @@ class RewardModel(nn.Module):
             self.known.limit,
             "unlike the answers that the model learned from: {:.2f} from the nearest, known up to {:.2f}",
         )
-        return [
-            value if distance <= limit else Unscored(self.name, why.format(distance, limit))
-            for value, distance in zip(*self._score(questions, answers), strict=True)
-        ]
+        scored = zip(questions, answers, *self._score(questions, answers), strict=True)
+        found: list[float | Unscored] = []
+        for question, answer, value, distance in scored:
+            reason = "" if distance <= limit else why.format(distance, limit)
+            for name, codes in (("answer", answer), ("question", question.codes)):
+                if len(codes) > MAX_STEPS:
+                    reason = f"the {name} has {len(codes)} steps, and this model reads {MAX_STEPS}"
+            found.append(Unscored(self.name, reason) if reason else value)
+        return found
 
     @torch.inference_mode()
     def _score(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> tuple[list[float], list[float]]:

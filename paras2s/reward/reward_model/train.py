@@ -66,7 +66,7 @@ class PreferenceSet:
 
 
 def learned_codes(preferences: PreferenceSet, seed: int) -> list[np.ndarray]:
-    """Codes of what the reward model learned from: all answers, each once out of order as well, and the degenerate ones."""
+    """Codes of what the reward model learned from: all answers, each once out of order in a taught way, the degenerate ones."""
     rng = np.random.default_rng([seed, 8])
     answers = [one.codes for one in preferences.answers]
     mixed = [disordered(TAUGHT[int(rng.integers(len(TAUGHT)))], codes, rng) for codes in answers if len(codes) >= FEWEST_STEPS]

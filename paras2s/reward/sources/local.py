@@ -14,7 +14,7 @@ from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.blueprint.schema import RESPONSE
 from paras2s.reward.judges.rubric import Question, RubricJudge
-from paras2s.reward.reward_model.model import MAX_STEPS, RewardModel
+from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.sources.base import GivenAnswer, Group, Scores, on_scale
 from paras2s.types import Unscored, Verdict
 
@@ -34,12 +34,9 @@ class ModelSource:
         """
         pairs = [(group.question.encoded, answer.codes) for group in groups for answer in group.answers]
         flat = iter(self.model.score_known([question for question, _ in pairs], [codes for _, codes in pairs]))
-        return [[self._checked(group, answer, next(flat)) for answer in group.answers] for group in groups]
+        return [[self._checked(next(flat)) for _ in group.answers] for group in groups]
 
-    def _checked(self, group: Group, answer: GivenAnswer, value: float | Unscored) -> float | Unscored:
-        for name, codes in (("question", group.question.encoded.codes), ("answer", answer.codes)):
-            if len(codes) > MAX_STEPS:
-                return Unscored(self.kind, f"the {name} has {len(codes)} steps, and this model reads {MAX_STEPS}")
+    def _checked(self, value: float | Unscored) -> float | Unscored:
         if isinstance(value, Unscored):
             return value
         return float(value) if np.isfinite(value) else Unscored(self.kind, f"the score is {value}")

@@ -146,6 +146,9 @@ def test_controls_by_hand():
     assert order_consistency(items, own, swapped).value == 0.5
     broken = own | by_item(row(items[0], unscored="x", malformed="wrong_total"), row(items[1], unscored="unreadable"))
     assert (parsed_share(items, broken).value, parsed_share(items, broken).n) == (pytest.approx(2 / 3), 3)
+    # A reply that no judge could read counts, whoever gave it; no reply does not.
+    unread = broken | by_item(replace(row(items[1], unscored="unreadable"), reply="I cannot say"))
+    assert (parsed_share(items, unread).value, parsed_share(items, unread).n) == (0.5, 4)
 
 
 @pytest.mark.parametrize(("shuffled", "verdict"), [("opposite", "uses the sound"), ("same", "deaf"), ("missing", "not tested")])
@@ -155,6 +158,8 @@ def test_a_judge_that_does_not_beat_other_clips_is_deaf(shuffled, verdict):
     others = {"opposite": {"A": "B", "B": "A"}, "same": {"A": "A", "B": "B"}}.get(shuffled)
     rows = {} if others is None else by_item(*(row(item, "shuffled", better=others[item.record.better]) for item in items))
     assert sound_test(items, own, rows).verdict == verdict
+    one_text = [replace(item, text_id="one") for item in items]
+    assert sound_test(one_text, own, rows).verdict == "not tested"
 
 
 def test_a_constant_score_of_quality_is_deaf():
@@ -166,6 +171,27 @@ def test_a_constant_score_of_quality_is_deaf():
 
 
 # Items and rows.
+
+
+def test_no_item_gets_a_clip_of_its_own(tmp_path):
+    # Four texts, of each the real recording against four others: a plain shift may give an item its own recording.
+    items = []
+    for n in range(16):
+        one = t3(n, "AB"[n % 2], tmp_path)
+        items.append(replace(one, text_id=f"text{n // 4}", clips={**one.clips, "speech_a": f"{n // 4 * 4}A.wav"}))
+    write_items(tmp_path, items)
+    bench = load_bench(tmp_path)
+    own = {one.item.id: one for one in bench.samples("own")}
+    shuffled = bench.samples("shuffled")
+    assert len(shuffled) >= 12
+    for one in shuffled:
+        assert set(one.clips.values()).isdisjoint(own[one.item.id].clips.values())
+
+
+def test_other_sound_under_the_same_name_is_other_data(data):
+    before = load_bench(data).digest
+    write_clip(data / "0A.wav", tone_clip(500.0, 0.3))
+    assert load_bench(data).digest != before
 
 
 @pytest.fixture
