@@ -252,7 +252,7 @@ def test_a_role_that_does_not_fit_is_named_and_nothing_stays_reserved(tmp_path: 
     with pytest.raises(ConfigError, match=named):
         train_grpo(found, resume=False)
     while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
-        assert time.monotonic() - started < 60
+        assert time.monotonic() - started < 240
         time.sleep(0.05)
 
 
