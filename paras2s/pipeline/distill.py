@@ -69,6 +69,8 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
             held = judging.result()
         model.learned_from(learned_codes(preferences, run.config.seed), [*held.codes, *held.coded_again])
         model.save(run.reward_dir)
+        if not any(map(len, held.codes)):
+            run.say("  there are no answers to held-out questions, so that the reward model takes every answer for known")
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
         report["preference_answers"] = len(judged.scores)

@@ -8,6 +8,7 @@ Alphabet: M answers learned from, N answers, W numbers of a state.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +36,11 @@ class KnownRange:
     def fit(cls, learned: Tensor, held_out: Tensor) -> KnownRange:
         """The range of a model that learned from answers of these states, and did not learn from the `held_out` ones [N, W].
 
-        The limit lets `KNOWN_SHARE` of the held-out answers in.
+        The limit lets `KNOWN_SHARE` of the held-out answers in; without held-out answers everything counts as known.
         """
-        known = cls(learned, 0.0)
+        known = cls(learned, math.inf)
+        if not len(held_out):
+            return known
         return cls(learned, float(torch.quantile(known.distances(held_out), KNOWN_SHARE)))
 
     def distances(self, states: Tensor) -> Tensor:

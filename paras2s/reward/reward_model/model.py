@@ -211,14 +211,12 @@ class RewardModel(nn.Module):
     def learned_from(self, learned: Sequence[np.ndarray], held_out: Sequence[np.ndarray]) -> None:
         """Remembers the answers learned from; `held_out` are the policy's own, not learned from, and say how near is known.
 
-        Raises:
-            JudgeError: one of the two holds no answer of at least one step.
+        Without any of at least one step every answer counts as known.
         """
         self.eval()
-        states = [self.answer_states(spoken) for some in (learned, held_out) if (spoken := [one for one in some if len(one)])]
-        if len(states) < 2:
-            raise JudgeError("without answers to held-out questions it is not known which answers the reward model knows")
-        self.known = KnownRange.fit(*states)
+        spoken = [[one for one in some if len(one)] for some in (learned, held_out)]
+        empty = torch.zeros(0, self.config.hidden_size)
+        self.known = KnownRange.fit(*(self.answer_states(some) if some else empty for some in spoken))
 
     @torch.inference_mode()
     def score_for(self, styles: Sequence[str], answers: Sequence[np.ndarray]) -> list[float]:
