@@ -15,9 +15,9 @@ quick: .venv/.offline
 paper: .venv/.offline
 	$(BIN)/paras2s paper
 
-# A process a core, each with whole files: what a file's tests share is made once.
+# In one process: two at once may meet in one Ray cluster, and find each other's cores taken.
 test: .venv/.dev lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest
 
 # vLLM's CPU build in an environment of its own: it wants other versions. 3 minutes, 2.7 GB.
 vllm-env: .venv-vllm/.ready
