@@ -119,16 +119,21 @@ class RolloutKeeper:
             return
         try:
             write_step(self.folder, step, rollouts, rewards, self._scale)
-        except StorageError as error:
+        # Whatever a judge's reason or a disk holds: training goes on.
+        except (StorageError, pa.ArrowException, ValueError) as error:
             self._refused = True
-            self._say(f"  rollouts are not kept from step {step} on: {error}")
+            self._say(f"  rollouts are not kept from step {step} on: {one_line(error)}")
 
     def discard_from(self, step: int) -> None:
-        """Remove steps that are about to be done again."""
-        for number, path in steps_kept(self.folder).items():
-            if number >= step:
-                path.unlink(missing_ok=True)
-        drop_steps_from(self.folder / INDEX, step)
+        """Remove steps that are about to be done again; where that fails nothing more is kept."""
+        try:
+            for number, path in steps_kept(self.folder).items():
+                if number >= step:
+                    path.unlink(missing_ok=True)
+            drop_steps_from(self.folder / INDEX, step)
+        except (DataError, StorageError, OSError) as error:
+            self._refused = True
+            self._say(f"  rollouts are not kept from step {step} on: {one_line(error)}")
 
 
 def step_path(folder: Path, step: int) -> Path:

@@ -114,19 +114,22 @@ class Studies:
         """The study and the annotator of a link.
 
         Raises:
-            HTTPException: 404, no such link.
+            HTTPException: 404, no such link; 503, a study that may hold it cannot be read now.
         """
-        known = self._of_token.get(token)
+        known, unreadable = self._of_token.get(token), ""
         for path in [known] if known else [study.path for study in self.found()]:
             try:
                 store = self.open(path)
                 annotator = store.find(token)
-            except DataError:
-                # A damaged study shows its reason on its own page, and keeps nobody from another.
+            except DataError as error:
+                # A damaged study keeps nobody from another; but it may be the link's own, and be back in a moment.
+                unreadable = str(error)
                 continue
             if annotator is not None:
                 self._of_token[token] = path
                 return store, annotator
+        if unreadable:
+            raise HTTPException(503, "The study of this link cannot be read at the moment.")
         raise HTTPException(404, "There is no such link; ask for yours again.")
 
 

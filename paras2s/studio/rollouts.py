@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -33,6 +34,7 @@ from paras2s.rollout.store import (
     step_summary,
     steps_kept,
 )
+from paras2s.studio.folders import OutsideError
 from paras2s.studio.run_state import RunFiles
 from paras2s.studio.web import Studio, integer_of, json_response
 from paras2s.types import AUDIO, TEXT
@@ -119,6 +121,9 @@ def rollouts_folder(studio: Studio, request: Request) -> Path:
     folder = studio.folders.path(request.query_params.get("run", ""), FOLDER)
     if not folder.is_dir():
         raise DataError("this run kept no rollouts; align.keep_rollouts_every says which steps are kept")
+    with os.scandir(folder) as entries:
+        if link := next((entry.name for entry in entries if entry.is_symlink()), None):
+            raise OutsideError(f"{FOLDER}/{link}: a link; rollouts are read from files alone")
     return folder
 
 

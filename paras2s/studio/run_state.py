@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -177,7 +178,7 @@ def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
     metrics = files.path("metrics.jsonl")
     row = (last_row(metrics) if metrics else None) or {}
     step_s = _number(row.get("seconds"))
-    changed_s = max((path.stat().st_mtime for name in SIGNS if (path := files.path(name)) is not None), default=0.0)
+    changed_s = max((_changed_s(path) for name in SIGNS if (path := files.path(name)) is not None), default=0.0)
     align = config.get("align")
     steps = align.get("steps") if isinstance(align, dict) and isinstance(align.get("steps"), int) else None
     steps_done = int(row["step"]) + 1 if isinstance(row.get("step"), int) else 0
@@ -225,6 +226,14 @@ def doing_now(progress: dict[str, Any]) -> tuple[str | None, float | None]:
     return f"{name} {done} of {total}", _number(progress.get("left_s"))
 
 
+def _changed_s(path: Path) -> float:
+    """When a file was changed; 0 where it has gone meanwhile, as the end of a stage removes one."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def score_of(summary: dict[str, Any], system: str) -> Interval | None:
     """A system's overall score in a bench's summary."""
     entry = summary.get(system)
@@ -266,4 +275,9 @@ def _text(value: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

@@ -41,6 +41,10 @@ def read_bench(run: Path) -> Benched:
     problems = []
     bench = run / "bench"
     for path in [*sorted(bench.glob("*.jsonl")), *sorted(bench.glob("*/*.jsonl"))]:
+        # A link could lead to any file of this machine.
+        if not path.resolve().is_relative_to(run.resolve()):
+            problems.append(f"{path.relative_to(run)}: a link that leaves the run")
+            continue
         try:
             for row in load_rows(path):
                 rows.setdefault((row.query_id, row.answer_index), {}).setdefault(row.system, []).append(row)

@@ -121,6 +121,18 @@ def test_a_disk_that_refuses_ends_the_keeping_with_one_warning(tmp_path: Path) -
     assert "not kept from step 0 on" in said[0]
 
 
+def test_neither_a_broken_index_nor_a_broken_word_stops_a_run(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "rollouts" / INDEX).write_text("no json\n{}\n")
+    RolloutKeeper(tmp_path, 1, "none", said.append).discard_from(0)
+    assert "not kept from step 0 on" in said[0]
+    # A judge's JSON may hold half of a character.
+    half = [[REWARDS[0][0], Unscored("llm", "\ud83d")]]
+    RolloutKeeper(tmp_path / "other", 1, "none", said.append).keep(0, [rollout()], half)
+    assert "not kept from step 0 on" in said[1]
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing", b"x" * 5000])
 def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = step_path(tmp_path, 3)

@@ -18,6 +18,10 @@ from studio.world import make_run, metrics_row
 
 from paras2s.utils.io import append_jsonl, write_jsonl
 
+# A clip plays for half a second, which a busy machine may not see: what has played is noted on the page.
+NOTE_PLAYING = """() => new MutationObserver(() => {
+  if (document.querySelector(".play[aria-pressed=true]")) document.body.dataset.played = "yes";
+}).observe(document.body, { subtree: true, attributes: true, attributeFilter: ["aria-pressed"] })"""
 PAGES = ("/", "/run?run=0/one", "/compare?run=0/one&run=0/two", "/rollouts?run=0/one&step=2")
 
 
@@ -93,9 +97,9 @@ def test_runs_are_found_chosen_and_compared_by_keyboard(page: Any) -> None:
     assert page.locator("#plots .panel").count() > 10
     # Two lines over each other in every plot.
     assert page.locator("#plots .panel").first.locator(".legend li").count() == 2
-    play = page.locator(".questions .play").first
-    play.click()
-    page.wait_for_selector(".questions .play[aria-pressed=true]")
+    page.evaluate(NOTE_PLAYING)
+    page.locator(".questions .play").first.click()
+    page.wait_for_selector("body[data-played]")
     page.go_back()
     page.keyboard.press("/")
     page.keyboard.type("tw")
@@ -140,8 +144,9 @@ def test_rollouts_are_sorted_filtered_played_and_opened(page: Any) -> None:
     assert titles.all_text_contents() == ["question q1"]
     page.locator("h1").click()
     page.keyboard.press("j")
+    page.evaluate(NOTE_PLAYING)
     page.keyboard.press("Space")
-    page.wait_for_selector("tr.answer.at .play[aria-pressed=true]")
+    page.wait_for_selector("body[data-played]")
     page.keyboard.press("l")
     assert page.is_checked("#loop")
     page.keyboard.press("Enter")

@@ -67,6 +67,16 @@ def finish(post: Post, who: Annotator, place: int, label: str) -> dict[str, Any]
     return done.json()["state"]
 
 
+def test_a_study_that_cannot_be_read_now_is_no_missing_link(tmp_path: Path) -> None:
+    """The page of an annotator keeps its clicks and sends them again, unless a reply is about the click itself."""
+    (tmp_path / "away").mkdir()
+    (tmp_path / "away/study.sqlite").write_bytes(b"no database, for a moment " * 40)
+    client = TestClient(make_app([tmp_path]), base_url=BASE, headers={"Origin": BASE})
+    assert client.get("/api/annotate/token").status_code == 503
+    (tmp_path / "away/study.sqlite").unlink()
+    assert client.get("/api/annotate/token").status_code == 404
+
+
 def test_sides_are_what_is_heard(client: TestClient, store: StudyStore, post: Post, tmp_path: Path) -> None:
     """Whoever chooses by the sound of "ours", on whatever side it plays, makes it win every pair."""
     ann = annotator(store, "ann")

@@ -39,6 +39,22 @@ def test_rows_stand_by_question_system_and_judge(run: Path) -> None:
     assert found.systems == ["a", "b"]
 
 
+def test_a_link_out_of_the_run_is_not_followed(run: Path, client: TestClient, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    bench_run(outside)
+    for path in (run / "bench").glob("*.jsonl"):
+        path.unlink()
+        path.symlink_to(outside / "bench" / path.name)
+    found = read_bench(run)
+    assert all("a link that leaves the run" in problem for problem in found.problems)
+    assert found.problems
+    rollouts = run / "rollouts"
+    rollouts.mkdir()
+    (rollouts / "step_000000.parquet").symlink_to(outside / "x.parquet")
+    answer = client.get("/api/rollouts/step?run=0&step=0")
+    assert (answer.status_code, "a link" in answer.text) == (403, True)
+
+
 def test_the_table_and_a_question(client: TestClient) -> None:
     table = client.get("/answers?run=0").text
     assert "5.00 · 3.00" in table

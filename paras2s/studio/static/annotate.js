@@ -60,7 +60,8 @@ async function send() {
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       continue;
     }
-    if (response.status >= 500) {
+    // Only a reply about this very click ends it: a study that is away for a moment has not taken it.
+    if (!response.ok && ![400, 409, 413].includes(response.status)) {
       say("banner", `${answer.error} Your click is kept here and sent again.`);
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       continue;
