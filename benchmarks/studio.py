@@ -63,7 +63,7 @@ def make_run(folder: Path, steps: int, queries: int, group: int) -> list[float]:
         rollouts = make_rollouts(step, queries, group)
         rewards = [[Reward(value, {"reward_model": value}) for value in row] for row in rng.uniform(1, 5, (queries, group))]
         started = time.process_time()
-        write_step(folder / FOLDER, step, rollouts, rewards, "none")
+        write_step(folder / FOLDER, step, rollouts, rewards, "none", 1000)
         took.append(time.process_time() - started)
     rows = list(read_jsonl(folder / FOLDER / INDEX))
     for step in range(DISTINCT, steps):

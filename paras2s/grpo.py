@@ -145,8 +145,9 @@ class GRPOJob:
     @property
     def keeper(self) -> RolloutKeeper:
         """Keeps the answers of steps in the run folder."""
+        config, objective = self.config, self.config.objective
         return RolloutKeeper(
-            self.run.folder, self.config.keep_rollouts_every, self.config.objective.scale_rewards, self.run.say
+            self.run.folder, config.keep_rollouts_every, objective.scale_rewards, objective.groups_per_update, self.run.say
         )
 
     @property

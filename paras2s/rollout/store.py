@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from paras2s.errors import DataError, StorageError, one_line
+from paras2s.train.batching import top_groups_by_reward_std
 from paras2s.train.losses import group_advantages
 from paras2s.types import Block, Reward, Rollout, Unscored
 from paras2s.utils.io import append_jsonl, drop_steps_from, read_jsonl, write_bytes
@@ -109,8 +110,9 @@ class IndexedGroup:
 class RolloutKeeper:
     """Keeps every n-th step of a run. A disk that refuses ends the keeping and nothing else, with one warning."""
 
-    def __init__(self, run_folder: Path, every: int, scale: Any, say: Callable[[str], None]) -> None:
-        self.folder, self.every, self._scale, self._say = run_folder / FOLDER, every, scale, say
+    def __init__(self, run_folder: Path, every: int, scale: Any, groups_per_update: int, say: Callable[[str], None]) -> None:
+        self.folder, self.every, self._say = run_folder / FOLDER, every, say
+        self._scale, self._groups = scale, groups_per_update
         self._refused = False
 
     def keep(self, step: int, rollouts: Sequence[Rollout], rewards: Rewards) -> None:
@@ -118,7 +120,7 @@ class RolloutKeeper:
         if self._refused or not self.every or step % self.every:
             return
         try:
-            write_step(self.folder, step, rollouts, rewards, self._scale)
+            write_step(self.folder, step, rollouts, rewards, self._scale, self._groups)
         # Whatever a judge's reason or a disk holds: training goes on.
         except (StorageError, pa.ArrowException, ValueError) as error:
             self._refused = True
@@ -147,16 +149,20 @@ def steps_kept(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def write_step(folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Rewards, scale: Any) -> None:
-    """Write a step's file, then its row of the index.
+def write_step(
+    folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Rewards, scale: Any, groups_per_update: int
+) -> None:
+    """Write a step's file, then its row of the index. Of groups that the learner leaves out no answer has an advantage.
 
     Raises:
         StorageError: the disk refused.
     """
     values = [[one.value if isinstance(one, Reward) else None for one in row] for row in rewards]
-    advantages = iter(group_advantages(values, scale).values)
+    flat = iter(group_advantages(values, scale).values)
+    advantages = [[next(flat) for _ in row] for row in values]
+    learned = set(top_groups_by_reward_std(advantages, groups_per_update))
     rows = [
-        _row(group, answer, rollout, rewards[group][answer], next(advantages))
+        _row(group, answer, rollout, rewards[group][answer], advantages[group][answer] if group in learned else None)
         for group, rollout in enumerate(rollouts)
         for answer in range(rollout.size)
     ]

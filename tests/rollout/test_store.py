@@ -44,7 +44,7 @@ REWARDS = [[Reward(4.0, {"rubric": 5.0, "length": 3.0}), Reward(2.0, {"rubric": 
 
 
 def keep(folder: Path, *steps: int) -> RolloutKeeper:
-    keeper = RolloutKeeper(folder, 1, "none", print)
+    keeper = RolloutKeeper(folder, 1, "none", 16, print)
     for step in steps:
         keeper.keep(step, [rollout()], REWARDS)
     return keeper
@@ -72,7 +72,7 @@ def test_tokens_come_back_without_padding(tmp_path: Path) -> None:
 
 
 def test_an_unscored_answer_has_its_reason_and_neither_reward_nor_advantage(tmp_path: Path) -> None:
-    RolloutKeeper(tmp_path, 1, "group", print).keep(0, [rollout()], [[Unscored("llm", "refused"), REWARDS[0][1]]])
+    RolloutKeeper(tmp_path, 1, "group", 16, print).keep(0, [rollout()], [[Unscored("llm", "refused"), REWARDS[0][1]]])
     first, second = read_answers(step_path(tmp_path / "rollouts", 0))
     assert (first.reward, first.unscored, first.advantage, second.advantage) == (None, "llm: refused", None, None)
     assert read_index(tmp_path / "rollouts") == {0: [IndexedGroup("q0", 2.0, 0.0, 1)]}
@@ -93,7 +93,7 @@ def test_index(values: list[float | None], expected: tuple) -> None:
 
 def test_only_every_nth_step_is_kept(tmp_path: Path) -> None:
     for every, expected in ((2, [0, 2]), (0, [])):
-        keeper = RolloutKeeper(tmp_path / str(every), every, "none", print)
+        keeper = RolloutKeeper(tmp_path / str(every), every, "none", 16, print)
         for step in range(4):
             keeper.keep(step, [rollout()], REWARDS)
         assert list(steps_kept(keeper.folder)) == expected
@@ -114,7 +114,7 @@ def test_steps_that_are_done_again_are_discarded(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_ends_the_keeping_with_one_warning(tmp_path: Path) -> None:
     (tmp_path / "rollouts").write_text("a file stands in the folder's place")
     said: list[str] = []
-    keeper = RolloutKeeper(tmp_path, 1, "none", said.append)
+    keeper = RolloutKeeper(tmp_path, 1, "none", 16, said.append)
     for step in range(3):
         keeper.keep(step, [rollout()], REWARDS)
     assert len(said) == 1
@@ -125,12 +125,22 @@ def test_neither_a_broken_index_nor_a_broken_word_stops_a_run(tmp_path: Path) ->
     said: list[str] = []
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "rollouts" / INDEX).write_text("no json\n{}\n")
-    RolloutKeeper(tmp_path, 1, "none", said.append).discard_from(0)
+    RolloutKeeper(tmp_path, 1, "none", 16, said.append).discard_from(0)
     assert "not kept from step 0 on" in said[0]
     # A judge's JSON may hold half of a character.
     half = [[REWARDS[0][0], Unscored("llm", "\ud83d")]]
-    RolloutKeeper(tmp_path / "other", 1, "none", said.append).keep(0, [rollout()], half)
+    RolloutKeeper(tmp_path / "other", 1, "none", 16, said.append).keep(0, [rollout()], half)
     assert "not kept from step 0 on" in said[1]
+
+
+def test_groups_that_the_learner_leaves_out_have_no_advantage(tmp_path: Path) -> None:
+    """Of two groups the one whose rewards differ most is learned from."""
+    near = [Reward(3.0, {"length": 3.0}), Reward(3.2, {"length": 3.2})]
+    far = [Reward(1.0, {"length": 1.0}), Reward(5.0, {"length": 5.0})]
+    RolloutKeeper(tmp_path, 1, "none", 1, print).keep(0, [rollout(), rollout("q1")], [near, far])
+    found = read_answers(step_path(tmp_path / "rollouts", 0))
+    assert [one.advantage for one in found] == [None, None, -2.0, 2.0]
+    assert [one.reward for one in found] == [3.0, 3.2, 1.0, 5.0]
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing", b"x" * 5000])

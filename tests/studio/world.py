@@ -63,7 +63,7 @@ def make_run(folder: Path, steps: int = 4, score: float = 4.0, **settings: Any) 
     write_jsonl(folder / "metrics.jsonl", [metrics_row(step) for step in range(steps)])
     write_json(folder / "timings.json", {"data": 60.0, "align": 120.0})
     for step in range(steps):
-        write_step(folder / FOLDER, step, [rollout(query, step) for query in QUERIES], rewards_of(step), "none")
+        write_step(folder / FOLDER, step, [rollout(query, step) for query in QUERIES], rewards_of(step), "none", 16)
     write_json(folder / "sft/vocabulary.json", ["a", "b", "##c", HOSTILE])
     write_data(folder / "data")
     write_bench(folder, score)
