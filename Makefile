@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick paper test test-vllm vllm-env lint docs clean
+.PHONY: demo quick results paper test test-vllm vllm-env lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -11,13 +11,19 @@ demo: .venv/.offline
 quick: .venv/.offline
 	$(BIN)/paras2s demo --preset quick
 
+# Hours: five seeds of the longer preset to docs/results.md and README.md, then the sources of reward and over-optimisation to
+# docs/paper.md. Stopped, it goes on where it was.
+results: .venv/.offline
+	$(BIN)/paras2s results
+	$(BIN)/paras2s paper --only reward_sources --only overoptimisation
+
 # Hours: every figure of the paper in miniature, to docs/paper.md. Stopped, it goes on where it was.
 paper: .venv/.offline
 	$(BIN)/paras2s paper
 
-# In one process: two at once may meet in one Ray cluster, and find each other's cores taken.
+# A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 # vLLM's CPU build in an environment of its own: it wants other versions. 3 minutes, 2.7 GB.
 vllm-env: .venv-vllm/.ready

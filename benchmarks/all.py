@@ -81,6 +81,7 @@ BENCHMARKS = {
     "demonstrations": Benchmark("Demonstrations against reinforcement", "demonstrations.py", ("{RUN}",)),
     "growth": Benchmark("Cost growth", "growth.py"),
     "studio": Benchmark("The studio", "studio.py"),
+    "precision": Benchmark("Half precision in the logits", "precision.py"),
 }  # fmt: skip
 TITLES = {name: one.title for name, one in BENCHMARKS.items()}
 

@@ -44,6 +44,8 @@ from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout import workers
+from paras2s.rollout.prompts import PromptFiles, write_prompt
+from paras2s.rollout.reward_inputs import Waves
 from paras2s.run import Run
 from paras2s.types import Reward, Rollout, Unscored
 
@@ -63,7 +65,7 @@ def slow_worker(judge_s: float) -> Any:
             self.rewards = CompositeReward(setup)
 
         def score(
-            self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[RewardQuestion]
+            self, rollouts: Sequence[Rollout], waves: Waves, part: slice, questions: Sequence[RewardQuestion]
         ) -> list[list[Reward | Unscored]]:
             time.sleep(judge_s)
             return self.rewards.score(
@@ -146,10 +148,12 @@ def make_job(folder: Path, sft: Path, seed: int, steps: int, threads: int | None
     folder.mkdir(parents=True)
     run.sft_dir.symlink_to(sft)
     rng = np.random.default_rng(seed)
-    prompts = [random_prompt(rng) for _ in range(PROMPTS)]
+    prompts = PromptFiles(folder / "prompts", names=[f"{number}.npz" for number in range(PROMPTS)])
+    for name in prompts.names:
+        write_prompt(prompts.folder / name, random_prompt(rng), half=False)
     nothing = EncodedQuestion(np.zeros((0, 2), dtype=np.int64), np.zeros((0, FEATURE_DIM)), SENTENCE_DIM)
     questions = [RewardQuestion(f"q{number}", nothing, "") for number in range(PROMPTS)]
-    return GRPOJob(run, prompts, questions, [], [], lambda prompt, _: prompt)
+    return GRPOJob(run, prompts, questions, PromptFiles(prompts.folder), [], lambda prompt, _: prompt)
 
 
 def mean_error(values: Sequence[float]) -> tuple[float, float | None]:

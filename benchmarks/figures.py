@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paras2s.utils.machine import describe_machine
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "torch", "transformers", "trl", "onnxruntime", "ctranslate2", "openai", "ray")
 BURNER = "import os, sys\nos.nice(19)\nparent = int(sys.argv[1])\nwhile os.getppid() == parent:\n  for _ in range(10**6): pass"
@@ -59,7 +61,7 @@ def write_figures(path: Path | None, figures: Sequence[Figure], **more: Any) -> 
 
 def taken() -> dict[str, Any]:
     """The commit, the machine and the versions that figures belong to."""
-    return {"commit": commit(), "package": package_id(), "machine": machine(), "versions": versions()}
+    return {"commit": commit(), "package": package_id(), "machine": describe_machine(), "versions": versions()}
 
 
 def commit() -> str:
@@ -73,15 +75,6 @@ def package_id() -> str:
     changes = _git("diff", "HEAD", "--", "paras2s")
     edited = f"+{hashlib.sha256(changes.encode()).hexdigest()[:7]}" if changes else ""
     return _git("rev-parse", "HEAD:paras2s")[:12] + edited
-
-
-def machine() -> str:
-    """Processor, cores that this process may use, and memory."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    kilobytes = next(line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
-    name = names[0] if names else platform.machine()
-    return f"{len(os.sched_getaffinity(0))} cores of {name}, {int(kilobytes) / 2**20:.0f} GiB"
 
 
 def versions() -> dict[str, str]:

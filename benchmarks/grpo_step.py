@@ -69,8 +69,9 @@ def run_ours(wire: Connection, turns: int) -> None:
     from paras2s.policy.dual_stream.logprobs import teacher_forced
     from paras2s.policy.dual_stream.sampler import sample
     from paras2s.policy.types import Sampling
+    from paras2s.train.advantages import group_advantages
     from paras2s.train.batching import token_batch
-    from paras2s.train.losses import group_advantages, grpo_loss
+    from paras2s.train.losses import grpo_loss
 
     torch.set_num_threads(THREADS)
     model = our_model(seed=0)

@@ -46,8 +46,9 @@ from paras2s.policy.dual_stream.sampler import pick, sample
 from paras2s.policy.embedded.policy import SPECIAL_IDS, special_ids
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
+from paras2s.train.advantages import group_advantages
 from paras2s.train.batching import token_batch
-from paras2s.train.losses import group_advantages, grpo_loss
+from paras2s.train.losses import grpo_loss
 from paras2s.types import Block
 
 THREADS = 2

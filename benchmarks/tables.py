@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from figures import REPOSITORY
 
+from paras2s.utils.generated import put_between
+
 # A generated part of a document stands between two comments with its name.
 BEGIN, END = "<!-- {name}: begin; written by benchmarks/all.py -->", "<!-- {name}: end -->"
 SPEED, GROWTH = REPOSITORY / "benchmarks" / "README.md", REPOSITORY / "docs" / "benchmarks.md"
@@ -31,22 +33,8 @@ def rendered(runs: Runs, titles: Mapping[str, str]) -> dict[Path, str]:
     }
     texts = {path: path.read_text() for path, _ in parts}
     for (path, name), body in parts.items():
-        texts[path] = put_between(texts[path], name, body)
+        texts[path] = put_between(texts[path], BEGIN.format(name=name), END.format(name=name), body)
     return texts
-
-
-def put_between(text: str, name: str, body: str) -> str:
-    """Returns the text with `body` between the two comments of that name.
-
-    Raises:
-        ValueError: the comments are not there.
-    """
-    begin, end = BEGIN.format(name=name), END.format(name=name)
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"the comments of {name!r} are not there")
-    return f"{before}{begin}\n\n{body.strip()}\n\n{end}{after}"
 
 
 def number(value: float) -> str:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from paras2s.reward.judges.registry import open_judge
     from paras2s.reward.sources.composite import combine
     from paras2s.run import Run, open_run
-    from paras2s.train.losses import group_advantages
+    from paras2s.train.advantages import group_advantages
     from paras2s.types import Blueprint, Preference, Reward, Unscored, Verdict
 
-__version__ = "0.10.0"
+__version__ = "0.11.0"
 
 _MODULES = {
     "Answer": "policy.types",
@@ -45,7 +45,7 @@ _MODULES = {
     "Verdict": "types",
     "blueprint": "api",
     "combine": "reward.sources.composite",
-    "group_advantages": "train.losses",
+    "group_advantages": "train.advantages",
     "open_judge": "reward.judges.registry",
     "open_policy": "api",
     "open_run": "run",

@@ -8,6 +8,8 @@ sampled and scored while the learner updates, so slow judges are not waited for;
 corrects for the older weights token by token. At most `max_staleness + 1` batches are pending. Where sampler and learner
 share cores, they only slow each other down. A resumed run samples its pending batches again, with its checkpoint's weights.
 
+With `align.sampling.resample` queries whose groups are flat are replaced before the update (`rollout/dynamic_sampling.py`).
+
 One machine: `paras2s align CONFIG`. A cluster: set `align.workers.ray_address`. Not implemented: several updates on one
 batch (`num_iterations` in TRL).
 Notation: B queries a step, G answers to each.
@@ -18,29 +20,43 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from paras2s.bench.paras2s.curve import discard_from as discard_answers
 from paras2s.bench.paras2s.curve import save_answers, step_folder
 from paras2s.configs.schema.align import AlignConfig
-from paras2s.errors import StorageError
+from paras2s.errors import ConfigError, StorageError
 from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
+from paras2s.rollout.dynamic_sampling import ROUND_STRIDE, StepAnswers, replace_flat_groups, replacement_rows
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
+from paras2s.rollout.prompts import PromptFiles
 from paras2s.rollout.store import RolloutKeeper
 from paras2s.run import Run
-from paras2s.train.checkpoint import latest_checkpoint
-from paras2s.types import Reward
+from paras2s.train.advantages import is_flat, rule_of, scored_only
+from paras2s.train.checkpoint import (
+    best_by_validation,
+    checkpoints_in,
+    describe_size,
+    latest_checkpoint,
+    remove_all,
+    remove_superseded,
+    size_text,
+    step_name,
+)
+from paras2s.types import Reward, Unscored
 
 if TYPE_CHECKING:
     from paras2s.utils.progress import Bar
 
+Item = TypeVar("Item", covariant=True)
 Augment = Callable[[Prompt, np.random.Generator], Prompt]
 # Random streams of a run's seed, so that no two purposes draw the same numbers.
 ORDER_STREAM, AUGMENT_STREAM = 3, 5
@@ -59,30 +75,49 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
     checkpoint = latest_checkpoint(job.checkpoints) if resume else None
     with (
         run.stage("align"),
+        open_workers(job, checkpoint) as workers,
         run.bar("GRPO steps", config.steps) as bar,
-        open_orchestrator(run.config, run.sft_dir.resolve(), run.reward_setup(), checkpoint) as workers,
     ):
+        job.announce_checkpoints(workers.checkpoint_bytes())
         # The version of the weights is the number of updates made.
         job.discard_from(workers.version)
-        keeper = job.keeper
+        keeper = job.rollout_keeper()
+        keeper.discard_from(workers.version)
         pending: deque[PendingBatch] = deque()
         for step in range(workers.version, config.steps):
             started = time.perf_counter()
             while len(pending) <= config.max_staleness and step + len(pending) < config.steps:
                 pending.append(workers.start(job.sample_batch(step + len(pending)), job.sampling))
             batch = pending.popleft()
-            rollouts, rewards = workers.collect(batch)
+            answers, resampled = job.resample(workers, step, StepAnswers(batch.prompts, *workers.collect(batch)))
             collected = time.perf_counter()
-            metrics = workers.update(batch.prompts, rollouts, rewards)
+            metrics = workers.update(answers.prompts, answers.rollouts, answers.rewards) | resampled
             updated = time.perf_counter()
             workers.sync(step + 1)
-            keeper.keep(step, rollouts, rewards)
-            metrics |= {"seconds_answers": collected - started, "seconds_update": updated - collected}
+            keeper.keep(step, answers.rollouts, answers.rewards)
+            synced = time.perf_counter()
+            metrics |= {
+                "seconds_answers": collected - started,
+                "seconds_update": updated - collected,
+                "seconds_sync": synced - updated,
+            }
             if job.should_evaluate(step):
-                metrics |= evaluate(workers, job, step) | {"seconds_evaluation": time.perf_counter() - updated}
+                metrics |= evaluate(workers, job, step) | {"seconds_evaluation": time.perf_counter() - synced}
             job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
         write_answer_settings(job.output, answer_settings_of(run.config))
         workers.export(job.output)
+
+
+@contextmanager
+def open_workers(job: GRPOJob, checkpoint: Path | None) -> Iterator[Orchestrator]:
+    """The run's workers, once all prompts are encoded."""
+    run = job.run
+    with open_orchestrator(run.config, run.sft_dir.resolve(), run.reward_setup(), checkpoint) as workers:
+        for name, prompts in (("prompts encoded", job.prompts), ("validation encoded", job.validation_prompts)):
+            if prompts.clips is not None:
+                with run.bar(name, len(prompts)) as bar:
+                    prompts.names = workers.encode(prompts.folder, prompts.clips, prompts.queries, bar.at)
+        yield workers
 
 
 def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
@@ -91,11 +126,13 @@ def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
     For the curve alone: one answer each, at the training temperature. A pairwise source cannot score a single answer. The
     answers are kept, so that other judges may score them afterwards (`paras2s bench curve`).
     """
-    seed, count = job.run.config.seed, len(job.validation_prompts)
-    batch = make_prompt_batch(EVALUATION_STEP, range(count), job.validation_prompts, job.validation_questions, seed, 1)
-    rollouts, rewards = workers.collect(workers.start(batch, job.sampling))
+    seed, rows = job.run.config.seed, range(len(job.validation_prompts))
+    prompts, questions = [job.validation_prompts[row] for row in rows], [job.validation_questions[row] for row in rows]
+    batch = make_prompt_batch(EVALUATION_STEP, rows, prompts, questions, seed, 1)
+    pending = workers.start(batch, job.sampling)
+    rollouts, rewards = workers.collect(pending)
     try:
-        save_answers(step_folder(job.run, step), rollouts, rewards)
+        save_answers(step_folder(job.run, step), workers.with_sound(pending, rollouts), rewards)
     except StorageError as error:
         # They are for looking at: the run goes on without them.
         job.run.say(f"  the answers to validation queries of step {step} are not kept: {error}")
@@ -112,19 +149,27 @@ def choose_prompts(step: int, per_step: int, available: int, seed: int) -> list[
     return [int(row) for row in order[start : start + per_step]]
 
 
+class Rows(Protocol[Item]):
+    """Items that may be made or read only when they are wanted."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> Item: ...
+
+
 @dataclass(frozen=True)
 class GRPOJob:
-    """The inputs of one GRPO run, and its decisions by step.
+    """The inputs of one GRPO run, and its decisions by step. It holds no policy, and of prompts only those of a step.
 
     `prompts` are the RL queries as the policy reads them, `questions` the same as rewards read them. `augment` changes a
     prompt before the policy reads it; the reward is computed on the original question.
     """
 
     run: Run
-    prompts: Sequence[Prompt]
-    questions: Sequence[RewardQuestion]
-    validation_prompts: Sequence[Prompt]
-    validation_questions: Sequence[RewardQuestion]
+    prompts: PromptFiles
+    questions: Rows[RewardQuestion]
+    validation_prompts: PromptFiles
+    validation_questions: Rows[RewardQuestion]
     augment: Augment
 
     @property
@@ -142,13 +187,11 @@ class GRPOJob:
         """Folder of the aligned policy; absolute, since Ray workers have other working directories."""
         return self.run.aligned_dir.resolve()
 
-    @property
-    def keeper(self) -> RolloutKeeper:
+    def rollout_keeper(self) -> RolloutKeeper:
         """Keeps the answers of steps in the run folder."""
-        config, objective = self.config, self.config.objective
-        return RolloutKeeper(
-            self.run.folder, config.keep_rollouts_every, objective.scale_rewards, objective.groups_per_update, self.run.say
-        )
+        every, objective, weights = self.config.keep_rollouts_every, self.config.objective, self.run.config.reward.weights
+        rule = rule_of(objective)
+        return RolloutKeeper(self.run.folder, every, rule, objective.groups_per_update, self.run.say, weights)
 
     @property
     def checkpoints(self) -> Path:
@@ -156,29 +199,73 @@ class GRPOJob:
         return (self.run.folder / "checkpoints" / "align").resolve()
 
     def discard_from(self, step: int) -> None:
-        """Remove the log rows and kept answers, and at step 0 the checkpoints, of steps that are about to be done again."""
+        """Remove log rows and validation answers, and at step 0 the checkpoints, of steps that are about to be done again."""
         self.run.drop_steps_from(step)
         discard_answers(self.run, step)
-        self.keeper.discard_from(step)
         if step == 0:
             # Else a later --resume would continue from the checkpoints of a run that was started before this one.
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            remove_all(self.checkpoints)
+
+    def announce_checkpoints(self, each_bytes: int) -> None:
+        """Say how much disk the checkpoints will take.
+
+        Raises:
+            ConfigError: there is less.
+        """
+        most = self.config.most_checkpoints
+        self.run.say(f"  {describe_size(each_bytes, most, self.config.lora is not None)}")
+        missing = each_bytes * (most - len(checkpoints_in(self.checkpoints)))
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        if missing > (free := shutil.disk_usage(self.checkpoints).free):
+            raise ConfigError(
+                f"align.keep_checkpoints: {most} checkpoints of {size_text(each_bytes)} do not fit: {self.checkpoints} has "
+                f"{size_text(free)} left; keep fewer, write fewer (checkpoint_every), train adapters (align.lora), or free some"
+            )
 
     def sample_batch(self, step: int) -> PromptBatch:
         """The B prompts of a step, each augmented anew, with a seed for every answer."""
-        config, seed = self.config.sampling, self.run.config.seed
-        rows = choose_prompts(step, config.queries_per_step, len(self.prompts), seed)
-        rng = np.random.default_rng([seed, AUGMENT_STREAM, step])
-        prompts = [self.augment(self.prompts[row], rng) for row in rows]
-        return make_prompt_batch(step, rows, prompts, [self.questions[row] for row in rows], seed, config.group_size)
+        rows = choose_prompts(step, self.config.sampling.queries_per_step, len(self.prompts), self.run.config.seed)
+        return self._batch(step, rows)
+
+    def _batch(self, step: int, rows: Sequence[int], number: int = 0) -> PromptBatch:
+        """These prompts as round `number` of a step samples them, 0 being the step's own."""
+        seed = self.run.config.seed
+        rng = np.random.default_rng([seed, AUGMENT_STREAM, step, *([number] if number else [])])
+        prompts, questions = [self.augment(self.prompts[row], rng) for row in rows], [self.questions[row] for row in rows]
+        key = step + number * ROUND_STRIDE
+        return replace(make_prompt_batch(key, rows, prompts, questions, seed, self.config.sampling.group_size), step=step)
+
+    def resample(self, workers: Orchestrator, step: int, first: StepAnswers) -> tuple[StepAnswers, dict[str, int]]:
+        """Replace queries whose groups are flat, where that is wanted; returns what the log says of it."""
+        settings, sampling, seed = self.config.sampling.resample, self.config.sampling, self.run.config.seed
+        if settings is None:
+            return first, {}
+        used = choose_prompts(step, sampling.queries_per_step, len(self.prompts), seed)
+        apart = rule_of(self.config.objective) == "sources"
+
+        def flat(row: Sequence[Reward | Unscored]) -> bool:
+            return is_flat(scored_only([row])[0], apart, settings.max_std)
+
+        def sample(number: int, count: int) -> StepAnswers:
+            rows = replacement_rows(used, count, len(self.prompts), seed, step, number)
+            used.extend(rows)
+            batch = self._batch(step, rows, number)
+            return StepAnswers(batch, *workers.collect(workers.start(batch, self.sampling)))
+
+        answers, replaced = replace_flat_groups(first, flat, settings.rounds, sample)
+        return answers, {"resampled_groups": replaced}
 
     def should_evaluate(self, step: int) -> bool:
         """Whether validation queries are sampled after this step."""
-        return step % self.config.evaluate_every == 0 or step + 1 == self.config.steps
+        return self.config.evaluates_after(step)
 
     def log_and_checkpoint(self, workers: Orchestrator, step: int, metrics: dict[str, Any], bar: Bar) -> None:
-        """Log a step, move the bar, and write a checkpoint where one is due."""
+        """Log a step, move the bar, and write a checkpoint where one is due, or the step is the best by validation so far."""
         self.run.log_step(metrics)
         bar.at(step + 1, self.config.steps, f"reward {metrics['reward_mean']:.2f} KL {metrics.get('kl', 0):.3f}")
-        if (step + 1) % self.config.checkpoint_every == 0:
-            workers.save(self.checkpoints / f"step_{step + 1:06d}")
+        due = (step + 1) % self.config.checkpoint_every == 0
+        if due or metrics.get("validation_reward") is not None:
+            best = best_by_validation(self.run.metrics())
+            if due or best == step + 1:
+                workers.save(self.checkpoints / step_name(step + 1))
+                remove_superseded(self.checkpoints, self.config.keep_checkpoints, best)

@@ -21,6 +21,7 @@ from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.utils.io import append_jsonl, drop_steps_from, read_json, read_jsonl, write_json, write_text
+from paras2s.utils.machine import describe_machine
 from paras2s.utils.progress import Bar, open_console, progress_bar
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ STAGES = ("data", "warmup", "distill", "align", "bench")
 
 
 RESOLVED, ORIGIN, PROGRESS = "config.resolved.yaml", "origin.json", "progress.json"
+# Settings of a run that another start of it may change: they do not shape what comes out.
+MAY_CHANGE = ("run_dir", "align.keep_rollouts_every", "align.keep_checkpoints")
 
 
 def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
@@ -119,14 +122,14 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     def open(self) -> None:
-        """Write the resolved config and which version of this package began the run, or refuse a folder that holds another.
+        """Write the resolved config, and the version and the machine that began the run, or refuse a folder that holds another.
 
         Raises:
             ConfigError: the folder belongs to a run with other settings.
         """
-        claim_folder(self.folder, dump_config(self.config), may_change=("run_dir", "align.keep_rollouts_every"))
+        claim_folder(self.folder, dump_config(self.config), may_change=MAY_CHANGE)
         if not (self.folder / ORIGIN).is_file():
-            write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit()})
+            write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
 
     def say(self, text: str) -> None:
         """One line for people."""

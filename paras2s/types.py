@@ -145,7 +145,8 @@ class Rollout:
     """G answers to one query. Made by a rollout worker; read by reward workers (wave, text) and the learner (blocks).
 
     `codes[g]` [T_g, K] are codes without offsets of the codec that `code_format` names; `waves[g]` is float32 at
-    `sample_rate_hz` and may be empty; `finish_reason[g]` is "eos" or "length".
+    `sample_rate_hz` and may be empty; `waves` is () on the way to the learner, which reads none; `finish_reason[g]` is "eos"
+    or "length".
     """
 
     query_id: str

@@ -13,7 +13,21 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 HERE = Path(__file__).parent
+# Files whose tests start Ray: clusters of two processes at once may meet, and find each other's cores taken.
+ON_RAY = frozenset(
+    {
+        *("test_cli", "test_cluster", "test_curation_cli", "test_distill_cli", "test_drivers", "test_judging_cli"),
+        *("test_ray_actors", "test_released_policy", "test_vllm_engine", "test_vllm_worker"),
+    }
+)
 sys.path[:0] = [str(HERE), *(str(HERE / folder) for folder in ("policy", "train", "reward"))]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives a file's tests to one process where there are several, and all that start Ray to the same one."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ray" if item.path.stem in ON_RAY else str(item.path)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

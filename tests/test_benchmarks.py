@@ -166,14 +166,6 @@ def test_busy_processes_end_with_their_block(every: ModuleType) -> None:
     assert all(burner.poll() is not None for burner in burners)
 
 
-def test_a_part_of_a_document_is_replaced_and_no_other_line(every: ModuleType) -> None:
-    begin, end = (mark.format(name="x") for mark in (every.tables.BEGIN, every.tables.END))
-    text = f"before\n{begin}\nold\n{end}\nafter\n"
-    assert every.tables.put_between(text, "x", "new\n") == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
-    with pytest.raises(ValueError, match="'y'"):
-        every.tables.put_between(text, "y", "new")
-
-
 def test_exponents_and_bends(every: ModuleType) -> None:
     growth = importlib.import_module("growth")
     row = growth.Row("a stage", "queries", (2, 4, 8), "2")

@@ -21,8 +21,10 @@ from paras2s.bench.ranking.metrics import AspectRanking, rank_systems
 from paras2s.bench.ranking.run import RankOptions, run_rank
 from paras2s.bench.speakbench.data import load_pairs
 from paras2s.bench.speakbench.metrics import Share, accuracy, cohen_kappa, mcnemar
+from paras2s.pipeline.results import rendered
 from paras2s.reward.fusion import load_rules
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, find_ensemble
+from paras2s.utils.io import read_json
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -48,6 +50,11 @@ def test_the_plot_of_a_ranking_is_what_its_command_draws(tmp_path: Path) -> None
     shown, drawn = (re.split(r"(-?\d+\.\d+)", path.read_text()) for path in (DOCS / "rank.svg", tmp_path / "ranking.svg"))
     assert shown[::2] == drawn[::2]
     assert [float(one) for one in shown[1::2]] == pytest.approx([float(one) for one in drawn[1::2]], abs=0.15)
+
+
+def test_the_tables_of_seeds_are_those_of_the_file_beside_them() -> None:
+    for path, text in rendered(read_json(DOCS / "results.json"), DOCS).items():
+        assert path.read_text() == text, "renew it: paras2s results --no-run"
 
 
 def agreement(one: AspectRanking) -> tuple[str, str]:

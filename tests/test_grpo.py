@@ -5,6 +5,7 @@ Not covered: the loop itself, which needs Ray (tests/integration/test_ray_actors
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,7 +81,8 @@ def test_evaluation_is_the_mean_over_scored_answers(
     rewards = [[Unscored("rubric", "silent") if value is None else Reward(value, {})] for value in values]
     wave = np.full(800, 0.1, dtype=np.float32)
     rollouts = [Rollout(f"q{n}", 0, (), (), (0,), ("hi",), (), (wave,), 8000, "") for n in range(len(values))]
-    workers = SimpleNamespace(start=lambda *_: None, collect=lambda _: (rollouts, rewards))
+    bare = [replace(rollout, waves=()) for rollout in rollouts]
+    workers = SimpleNamespace(start=lambda *_: None, collect=lambda _: (bare, rewards), with_sound=lambda *_: rollouts)
     folder, said = tmp_path / "run", []
     if not writable:
         folder.write_text("a file stands where the run's folder should be")

@@ -2,7 +2,8 @@
 
     python tools/studio_screenshots.py RUN OTHER [--out docs/studio]
 
-RUN has rollouts; OTHER is what it is compared with. Needs `chromium` and the extra `dev` (playwright).
+RUN has rollouts and a bench of `aligned` and `sft`; OTHER is what it is compared with. The study is made for the pictures, of
+RUN's answers, and nobody has judged in it. Needs `chromium` and the extra `dev` (playwright).
 """
 
 from __future__ import annotations
@@ -10,26 +11,32 @@ from __future__ import annotations
 import argparse
 import shutil
 import socket
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from paras2s.studio.annotation.forms import load_forms
+from paras2s.studio.annotation.store import make_study
+from paras2s.studio.annotation.study import as_study, items_of_run
 from paras2s.studio.app import make_app
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 SIZE = {"width": 1120, "height": 700}
 
 
-def draw(page: Any, address: str, folders: list[Path], out: Path) -> None:
-    """Opens each page as a reader would, and takes its picture."""
-    run, other = (quote(f"{number}") for number in range(len(folders)))
+# Where the runs lie on the machine that takes the picture is nobody's business.
+HIDE_PLACES = "() => document.querySelectorAll('main > p > code, dd.mono').forEach((one) => one.parentElement.remove())"
+
+
+def draw(page: Any, address: str, out: Path) -> None:
+    """Opens each page of runs as a reader would, and takes its picture."""
+    run, other = "0", "1"
     page.goto(address)
-    # Where the runs lie on the machine that takes the picture is nobody's business.
-    page.evaluate("() => document.querySelectorAll('main > p').forEach((one) => one.remove())")
+    page.evaluate(HIDE_PLACES)
     page.screenshot(path=out / "runs.png", clip={"x": 0, "y": 0, "width": SIZE["width"], "height": 340})
     page.goto(f"{address}run?run={run}")
     page.wait_for_selector("#run[data-read]")
@@ -51,6 +58,38 @@ def draw(page: Any, address: str, folders: list[Path], out: Path) -> None:
     page.keyboard.press("t")
     page.wait_for_selector("#strip .columns li")
     page.locator("#strip").screenshot(path=out / "strip.png")
+    page.goto(f"{address}answers?run={run}")
+    page.screenshot(path=out / "answers.png", clip={"x": 0, "y": 0, "width": SIZE["width"], "height": 460})
+    page.locator("main tbody a").first.click()
+    page.wait_for_selector("select[name=system]")
+    for place, system in enumerate(("aligned", "sft")):
+        page.locator("select[name=system]").nth(place).select_option(system)
+    page.locator("main form button").last.click()
+    page.locator(".wave canvas").nth(5).wait_for(state="attached")
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=out / "verdict.jpg", type="jpeg", quality=80, full_page=True)
+
+
+def draw_study(page: Any, address: str, out: Path) -> None:
+    """The pages of the study that the third folder is."""
+    page.goto(f"{address}studies")
+    page.screenshot(path=out / "studies.png", clip={"x": 0, "y": 0, "width": SIZE["width"], "height": 240})
+    page.goto(f"{address}study/2")
+    page.locator("#results h2", has_text="Agreement of people").wait_for()
+    link = page.locator("table.links a").first.get_attribute("href")
+    page.evaluate(HIDE_PLACES)
+    page.screenshot(path=out / "study.png")
+    page.goto(link)
+    page.wait_for_selector("#item:not([hidden])")
+    page.screenshot(path=out / "annotate.png", full_page=True)
+
+
+def make_shown_study(run: Path, folder: Path) -> None:
+    """A study of twelve pairs of the policy and its warm-up, for two people."""
+    items = items_of_run(run, "pair", ("aligned", "sft"), limit=12, seed=0)
+    store = make_study(folder, as_study("pair", load_forms()["pair"].title, 0, items), run)
+    for name in ("ann", "bob"):
+        store.add_annotator(name)
 
 
 def main() -> None:
@@ -60,14 +99,19 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(make_app(options.runs), log_level="warning", lifespan="off"))
-    threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
-        page = browser.new_page(viewport=SIZE)
-        draw(page, f"http://127.0.0.1:{listener.getsockname()[1]}/", options.runs, options.out)
-        browser.close()
-    server.should_exit = True
+    with tempfile.TemporaryDirectory() as scratch:
+        study = Path(scratch) / "study"
+        make_shown_study(options.runs[0], study)
+        server = uvicorn.Server(uvicorn.Config(make_app([*options.runs, study]), log_level="warning", lifespan="off"))
+        threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
+        with sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
+            page = browser.new_page(viewport=SIZE)
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            draw(page, address, options.out)
+            draw_study(page, address, options.out)
+            browser.close()
+        server.should_exit = True
 
 
 if __name__ == "__main__":

@@ -222,14 +222,18 @@ BLOCK_SAMPLES = 65_536
 
 
 def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
-    """Encodes a clip as 16-bit WAV or FLAC, MP3, or OGG (Vorbis). Peaks over 1 are scaled down, never wrapped."""
+    """Encodes a clip as 16-bit WAV or FLAC, MP3, OGG (Vorbis) or OPUS (in Ogg). Peaks over 1 are scaled down, never wrapped.
+
+    Opus takes the rates 8, 12, 16, 24 and 48 kHz and no others.
+    """
     import soundfile
 
     peak = float(np.abs(clip.samples).max(initial=0.0))
     samples = clip.samples / peak if peak > 1.0 else clip.samples
     buffer = io.BytesIO()
-    subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(format, "PCM_16")
-    with soundfile.SoundFile(buffer, "w", clip.sample_rate_hz, 1, subtype, format=format) as file:
+    subtype = {"OGG": "VORBIS", "OPUS": "OPUS", "MP3": "MPEG_LAYER_III"}.get(format, "PCM_16")
+    container = "OGG" if format == "OPUS" else format
+    with soundfile.SoundFile(buffer, "w", clip.sample_rate_hz, 1, subtype, format=container) as file:
         # In blocks: libsndfile's Vorbis encoder crashes the process where it gets more than about a minute at once.
         for start in range(0, len(samples), BLOCK_SAMPLES):
             file.write(samples[start : start + BLOCK_SAMPLES])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Literal
@@ -19,6 +19,7 @@ import numpy as np
 
 from paras2s.bench.human_correlation import weighted_pearson
 from paras2s.bench.speakbench.metrics import resample
+from paras2s.bench.stats import ends_of_share
 
 Unit = Mapping[str, str]
 Distance = Literal["nominal", "interval"]
@@ -59,6 +60,15 @@ def _figure(tables: np.ndarray, clusters: Sequence[Hashable], statistic: Statist
     return Figure(value, low, high, len(tables))
 
 
+def _share(tables: np.ndarray, clusters: Sequence[Hashable], why: str) -> Figure:
+    """Sum over sum of tables [U, 2]; at 0 and 1, where every resample is alike, its interval is Wilson's."""
+    found = _figure(tables, clusters, lambda one: _divide(one[:, 0], one[:, 1]), why)
+    if found.value is None or found.low is None or found.high is None:
+        return found
+    low, high = ends_of_share(found.value, found.low, found.high, len(set(clusters)))
+    return replace(found, low=low, high=high)
+
+
 def _divide(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
     return np.asarray(np.divide(top, bottom, out=np.full(np.shape(bottom), np.nan), where=np.abs(bottom) > 1e-12))
 
@@ -75,7 +85,7 @@ def observed_agreement(units: Sequence[Unit], clusters: Sequence[Hashable]) -> F
     if not many:
         return _none(0, "no item has two annotators")
     tables = np.array([_same_pairs(values) for values in many], dtype=float)
-    return _figure(tables, names, lambda one: _divide(one[:, 0], one[:, 1]), "no pairs")
+    return _share(tables, names, "no pairs")
 
 
 def _same_pairs(values: Sequence[str]) -> tuple[int, int]:
@@ -157,7 +167,7 @@ def split_half_labels(units: Sequence[Unit], clusters: Sequence[Hashable], seed:
             first, second = (majority(half) for half in _halves(one, rng))
             if first is not None and second is not None:
                 table += (first == second), 1
-    return _figure(tables, names, lambda one: _divide(one[:, 0], one[:, 1]), "no half has a majority")
+    return _share(tables, names, "no half has a majority")
 
 
 def split_half_scores(units: Sequence[Unit], clusters: Sequence[Hashable], seed: int = 0) -> Figure:

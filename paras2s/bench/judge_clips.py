@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
 from paras2s.audio.clip import Clip
 from paras2s.bench.display import ClipNames, show_blueprints, show_estimate, show_preference, show_verdict
+from paras2s.bench.made_from import Fusion, MadeFrom, ensemble_of, fusion_of, keep_verdict, sent
 from paras2s.clients.chat import Bill, Request
 from paras2s.configs.schema.audio_judge import load_audio_judge_config
 from paras2s.data_gen.clip_encoder import RunClipEncoder
@@ -22,12 +24,12 @@ from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge, combine_ta
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.tasks import find_task
-from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance, names_file
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import judge_kind, judge_path, open_audio_judges, open_judge, open_unisrm_judge
 from paras2s.reward.judges.rubric import RubricJudge
-from paras2s.reward.judges.unisrm import read_task_inputs
-from paras2s.types import Blueprint, PairVerdict, Preference, Unscored, Verdict, to_json
+from paras2s.reward.judges.unisrm import UniSRMJudge, read_task_inputs
+from paras2s.types import Blueprint, Label, PairLabel, PairVerdict, Preference, Unscored, Verdict, to_json
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,29 @@ class JudgeOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one command: its JSON, a function that shows it, and whether everything was scored."""
+    """The result of one command: its JSON, a function that shows it, whether everything was scored, and what it is made from.
+
+    `made_from` is None where nothing was judged, and else called only for a verdict that is to be kept.
+    """
 
     as_json: dict[str, Any]
     show: Callable[[Console], None]
     scored: bool = True
+    made_from: Callable[[], MadeFrom] | None = None
+
+
+def keep_outcome(folder: Path, kind: str, outcome: Outcome, clips: Mapping[str, Path | str | None]) -> Path | None:
+    """Adds what was judged to the folder's file of verdicts, with copies of the clips; None where nothing was judged.
+
+    Of `clips`, a text that names no file is the question in writing.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    if outcome.made_from is None:
+        return None
+    files = {name: Path(clip) for name, clip in clips.items() if clip is not None and names_file(clip)}
+    return keep_verdict(folder, kind, outcome.as_json, outcome.made_from(), files)
 
 
 def judge_pair(
@@ -113,9 +133,9 @@ def judge_pair(
         return bill
     if not isinstance(judge, LLMJudge):
         preference = judge.compare_batch([pair], on_progress)[0]
-        return _preferences({options.name: _within_budget(preference)}, _names(first, second))
+        return _preferences({options.name: _within_budget(preference)}, _names(first, second), partial(_made_from, judge, pair))
     verdict = _within_budget(judge.label_pairs([pair], on_progress)[0])
-    return _verdict(judge, {"answer 1": clips[0], "answer 2": clips[1]}, verdict, _names(first, second))
+    return _verdict(judge, pair, {"answer 1": clips[0], "answer 2": clips[1]}, verdict, _names(first, second))
 
 
 def _names(first: Path, second: Path) -> ClipNames:
@@ -145,7 +165,7 @@ def judge_answer(
     exchange = Exchange(as_utterance(question, style), clip)
     if options.estimate and (bill := _estimate(judge, exchange)) is not None:
         return bill
-    return _verdict(judge, {"answer": clip}, _within_budget(judge.score_batch([exchange], on_progress)[0]))
+    return _verdict(judge, exchange, {"answer": clip}, _within_budget(judge.score_batch([exchange], on_progress)[0]))
 
 
 def _compare_by_unisrm(options: JudgeOptions, pair: Pair, on_progress: Progress | None, names: ClipNames) -> Outcome:
@@ -157,7 +177,8 @@ def _compare_by_unisrm(options: JudgeOptions, pair: Pair, on_progress: Progress 
     judge = open_unisrm_judge(
         options.name, dict(options.overrides), both_orders=True if options.both_orders else None, inputs=inputs
     )
-    return _preferences({inputs.task: _within_budget(judge.compare_batch([pair], on_progress)[0])}, names)
+    verdict = _within_budget(judge.compare_batch([pair], on_progress)[0])
+    return _preferences({inputs.task: verdict}, names, partial(_made_from, judge, pair))
 
 
 def _refuse_of_unisrm(options: JudgeOptions) -> None:
@@ -176,7 +197,8 @@ def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None =
         _refuse_of_unisrm(options)
         if inputs or options.task not in (None, "T2"):
             raise ConfigError("--task, --input: a UniSRM scores a single clip by T2, which takes nothing else")
-        return _scored(_within_budget(options.open().score_batch([Exchange(Utterance(), as_clip(clip))], on_progress)[0]))
+        exchange, judge = Exchange(Utterance(), as_clip(clip)), options.open()
+        return _scored(judge, exchange, _within_budget(judge.score_batch([exchange], on_progress)[0]))
     task = find_task(options.task or "mos")
     if set(inputs) != set(task.inputs):
         raise ConfigError(
@@ -191,7 +213,8 @@ def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
     verdict = judge.judge_measured(exchange, blueprint)
     found = {"verdict": to_json(verdict)}
     scored = not isinstance(verdict, Unscored)
-    return _with_blueprints(found, {"answer": blueprint}, lambda out: show_verdict(out, verdict), scored)
+    made_from = partial(_made_from, judge, exchange)
+    return _with_blueprints(found, {"answer": blueprint}, lambda out: show_verdict(out, verdict), scored, made_from)
 
 
 def _judge_by_audio(
@@ -207,17 +230,45 @@ def _judge_by_audio(
     if options.dump is not None or options.estimate:
         return _without_calls(options, judges, item)
     if isinstance(item, Exchange):
-        return _scored(_within_budget(judges[0].score_batch([item], on_progress)[0]))
+        return _scored(judges[0], item, _within_budget(judges[0].score_batch([item], on_progress)[0]))
     judge = combine_tasks(judges)
     if isinstance(judge, EnsembleJudge):
         verdicts = _within_budget(judge.judge_aspects([item], on_progress)[0])
-        return _preferences({**verdicts.aspects, ENSEMBLE: verdicts.overall}, names)
-    return _preferences({judges[0].task.name: _within_budget(judge.compare_batch([item], on_progress)[0])}, names)
+        made_from = partial(_made_from, judge, item, _ensemble(judge, verdicts.aspects))
+        return _preferences({**verdicts.aspects, ENSEMBLE: verdicts.overall}, names, made_from)
+    verdict = _within_budget(judge.compare_batch([item], on_progress)[0])
+    return _preferences({judges[0].task.name: verdict}, names, partial(_made_from, judge, item))
 
 
-def _scored(verdict: Verdict | Unscored) -> Outcome:
+def _ensemble(judge: EnsembleJudge, aspects: Mapping[str, Preference | Unscored]) -> tuple[Fusion, ...]:
+    """The fusion of the aspects' labels in each order of the pair; of the second one the labels are as replied."""
+    votes = {name: aspects[name] for name in judge.rule.aspects}
+    known = {name: one.order_labels for name, one in votes.items() if isinstance(one, Preference)}
+    orders = max(map(len, known.values()), default=0)
+    name = judge.judges[0].config.ensemble
+    return tuple(
+        ensemble_of(
+            f"{name}, order {place + 1}" if orders > 1 else name,
+            judge.rule,
+            {aspect: cast(PairLabel, labels[place]) for aspect, labels in known.items()},
+        )
+        for place in range(orders)
+    )
+
+
+def _made_from(judge: Judge, item: Pair | Exchange, fusion: tuple[Fusion, ...] = ()) -> MadeFrom:
+    """The item and its prompts, which are made again from cached measurements; no call is made."""
+    question = item.instruction if isinstance(item, Pair) else item.question
+    # A UniSRM is prompted in this process, without a request.
+    prompts = None if isinstance(judge, UniSRMJudge) else sent(judge.requests([item])[0])
+    return MadeFrom(words=question.text or "", style=question.style or "", prompts=prompts, fusion=fusion)
+
+
+def _scored(judge: Judge, item: Exchange | Pair, verdict: Verdict | Unscored) -> Outcome:
     scored = not isinstance(verdict, Unscored)
-    return Outcome({"verdict": to_json(verdict)}, lambda out: show_verdict(out, verdict), scored)
+    return Outcome(
+        {"verdict": to_json(verdict)}, lambda out: show_verdict(out, verdict), scored, partial(_made_from, judge, item)
+    )
 
 
 def _without_calls(options: JudgeOptions, judges: Sequence[AudioJudge], item: Pair | Exchange) -> Outcome:
@@ -253,38 +304,53 @@ def _estimate(judge: Judge, item: Pair | Exchange) -> Outcome | None:
 
 
 def _verdict(
-    judge: Judge, clips: Mapping[str, Clip], verdict: PairVerdict | Verdict | Unscored, names: ClipNames | None = None
+    judge: Judge,
+    item: Pair | Exchange,
+    clips: Mapping[str, Clip],
+    verdict: PairVerdict | Verdict | Unscored,
+    names: ClipNames | None = None,
 ) -> Outcome:
     blueprints: dict[str, Blueprint] = {}
-    overall = None
+    overall: Label | None = None
+    fusion: tuple[Fusion, ...] = ()
     if isinstance(judge, LLMJudge):
         if judge.extractors:
             measured = build_blueprints(list(clips.values()), judge.extractors, judge.cache)
             blueprints = dict(zip(clips, measured, strict=True))
-        overall = judge.rule.fuse(verdict.labels) if isinstance(verdict, PairVerdict) else None
+        if isinstance(verdict, PairVerdict):
+            overall = judge.rule.fuse(verdict.labels)
+            fusion = (fusion_of(judge.config.judge.fusion, judge.rule, verdict.labels),)
     found = {"verdict": to_json(verdict), **({"overall": overall} if overall else {})}
     scored = not isinstance(verdict, Unscored)
-    return _with_blueprints(found, blueprints, lambda out: show_verdict(out, verdict, overall, names), scored)
+    show = partial(show_verdict, verdict=verdict, overall=overall, names=names)
+    return _with_blueprints(found, blueprints, show, scored, partial(_made_from, judge, item, fusion))
 
 
 def _with_blueprints(
-    found: dict[str, Any], blueprints: dict[str, Blueprint], show: Callable[[Console], None], scored: bool
+    found: dict[str, Any],
+    blueprints: dict[str, Blueprint],
+    show: Callable[[Console], None],
+    scored: bool,
+    made_from: Callable[[], MadeFrom],
 ) -> Outcome:
     def show_all(console: Console) -> None:
         if blueprints:
             show_blueprints(console, blueprints)
         show(console)
 
-    return Outcome({**found, "blueprints": {name: to_json(one) for name, one in blueprints.items()}}, show_all, scored)
+    described = {name: to_json(one) for name, one in blueprints.items()}
+    return Outcome({**found, "blueprints": described}, show_all, scored, made_from)
 
 
-def _preferences(preferences: Mapping[str, Preference | Unscored], names: ClipNames) -> Outcome:
+def _preferences(
+    preferences: Mapping[str, Preference | Unscored], names: ClipNames, made_from: Callable[[], MadeFrom]
+) -> Outcome:
     def show(console: Console) -> None:
         for task, preference in preferences.items():
             show_preference(console, task, preference, names)
 
     scored = not any(isinstance(preference, Unscored) for preference in preferences.values())
-    return Outcome({"verdicts": {task: to_json(one) for task, one in preferences.items()}}, show, scored)
+    return Outcome({"verdicts": {task: to_json(one) for task, one in preferences.items()}}, show, scored, made_from)
 
 
 def _within_budget(verdict: Any) -> Any:

@@ -28,6 +28,7 @@ class AnswerRow:
     `tone_scores` the share of each tone considered. `score` is the judge's, 1 to 5, with its `reason` in words;
     a row without a score says why in `unscored`. `fitting` means a score of at least 4. `family` is the kind of answer
     the judge recognised, None where it recognised or names none. `model_score` is the reward model's (None: it gave none).
+    `prompts` are the messages that the judge was sent (None: not kept; (): no call was made), `reply` is what it said to them.
 
     Raises:
         DataError: neither or both of `score` and `unscored`, a number out of range, or a `fitting` against the score.
@@ -57,6 +58,9 @@ class AnswerRow:
     word_error_rate: float | None
     judge: str
     model_score: float | None
+    reply: str = ""
+    cost_usd: float | None = None
+    prompts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.unscored is None):

@@ -24,4 +24,4 @@ def align(
 
     run = open_run(config, parse_overrides(set_), seed, run_dir)
     run.open()
-    run_align(run, load_dataset(run.data_dir), run.load_policy(run.sft_dir), resume)
+    run_align(run, load_dataset(run.data_dir), resume)

@@ -26,12 +26,14 @@ from paras2s.cli.data import data
 from paras2s.cli.demo import demo
 from paras2s.cli.distill import distill
 from paras2s.cli.doctor import doctor
+from paras2s.cli.export import export
 from paras2s.cli.judge import blueprint, judge_app
 from paras2s.cli.options import EXIT_CODES
 from paras2s.cli.paper import paper
 from paras2s.cli.plan import plan
 from paras2s.cli.probe import probe
 from paras2s.cli.rank import rank
+from paras2s.cli.results import results
 from paras2s.cli.rollouts import rollouts
 from paras2s.cli.studio import studio
 from paras2s.cli.study import study_app
@@ -57,8 +59,10 @@ for verb in (
     align,
     ablate,
     paper,
+    results,
     config,
     convert,
+    export,
     blueprint,
     plan,
     rank,

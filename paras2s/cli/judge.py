@@ -36,6 +36,9 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", help="KEY=VALUE that the task takes: text=..., prompt_speech=FILE. Repeatable."),
 ]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder: adds the verdict to its verdicts.jsonl, with copies of the clips, for the studio.")
+]
 Both = Annotated[bool, typer.Option("--both-orders", help="Ask twice, the answers exchanged, and give one symmetric verdict.")]
 
 
@@ -103,6 +106,7 @@ def judge_pair(
     dump: Dump = None,
     estimate: Estimate = False,
     tone: Tone = None,
+    out: Out = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +116,8 @@ def judge_pair(
 
     given = parse_pairs(inputs, "--input")
     options = JudgeOptions(judge, parse_overrides(set_), tone, task, both_orders, estimate, dump, given)
-    _print(lambda on_progress: run(options, first, second, instruction, on_progress), as_json)
+    clips = {"question": instruction, "answer 1": first, "answer 2": second}
+    _print(lambda on_progress: run(options, first, second, instruction, on_progress), as_json, out, "pair", clips)
 
 
 @judge_app.command("answer")
@@ -124,6 +129,7 @@ def judge_answer(
     estimate: Estimate = False,
     tone: Tone = None,
     rubric: Annotated[Path | None, typer.Option(help="Another rubric (YAML), for --judge rubric.")] = None,
+    out: Out = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -133,7 +139,8 @@ def judge_answer(
 
     name = str(rubric) if rubric is not None and judge == "rubric" else judge
     options = JudgeOptions(name, parse_overrides(set_), tone, estimate=estimate)
-    _print(lambda on_progress: run(options, question, answer, style, on_progress), as_json)
+    clips = {"question": question, "answer": answer}
+    _print(lambda on_progress: run(options, question, answer, style, on_progress), as_json, out, "answer", clips)
 
 
 @judge_app.command("clip")
@@ -149,6 +156,7 @@ def judge_clip(
     ] = None,
     dump: Dump = None,
     estimate: Estimate = False,
+    out: Out = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -160,10 +168,11 @@ def judge_clip(
     name = judge or ("styleset" if find_task(task or "mos").inputs else "audiojudge")
     given = parse_pairs(inputs, "--input")
     options = JudgeOptions(name, parse_overrides(set_), None, task, estimate=estimate, dump=dump, inputs=given)
-    _print(lambda on_progress: run(options, clip, on_progress), as_json)
+    _print(lambda on_progress: run(options, clip, on_progress), as_json, out, "clip", {"answer": clip})
 
 
-def _print(judge: Callable[[Any], Any], as_json: bool) -> None:
+def _print(judge: Callable[[Any], Any], as_json: bool, out: Path | None, kind: str, clips: dict[str, Any]) -> None:
+    from paras2s.bench.judge_clips import keep_outcome
     from paras2s.utils.progress import open_console, progress_bar
 
     errors = open_console(to_stderr=True)
@@ -174,4 +183,6 @@ def _print(judge: Callable[[Any], Any], as_json: bool) -> None:
         print_json(outcome.as_json)
     else:
         outcome.show(open_console())
+    if out is not None and (path := keep_outcome(out, kind, outcome, clips)) is not None:
+        errors.print(f"{path}: shown by paras2s studio {out}", highlight=False, markup=False)
     exit_if_unscored(not outcome.scored)

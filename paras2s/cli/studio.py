@@ -18,14 +18,40 @@ def studio(
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the address; 0: any free one.")] = DEFAULT_PORT,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Serve nothing; write the pages of runs to this folder, to open from disk."),
+    ] = None,
+    run: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Export: this run alone. Repeatable.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Export: so many of a run's kept steps, evenly, with the first and the last; else 5."),
+    ] = None,
+    step: Annotated[
+        list[int] | None, typer.Option(min=0, help="Export: this kept step, instead of --steps. Repeatable.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Export: say what would be written, and how large it is.")] = False,
 ) -> None:
     """Look at runs and listen to them in the browser, also while they are being made.
 
     Serves this machine alone (127.0.0.1), reads no file outside the folders, and writes none in them but people's
-    answers to a study. Ctrl-C ends it.
+    answers to a study. Ctrl-C ends it. With --export it writes a copy of the pages as files, for others to open.
     """
+    given = {"--run": run, "--steps": steps, "--step": step, "--dry-run": dry_run}
+    if export is None and (alone := [name for name, value in given.items() if value]):
+        raise ConfigError(f"{alone[0]}: belongs to --export OUT")
+    if steps and step:
+        raise ConfigError("--steps and --step: give one of them")
     try:
         from paras2s.studio.serve import serve
     except ImportError as error:
-        raise ConfigError(f"the studio needs {error.name}: pip install 'paras2s[studio]'") from error
-    serve(folders or [Path("runs")], port, not no_open, typer.echo)
+        raise ConfigError(
+            f"the studio needs {(error.name or 'starlette').partition('.')[0]}: pip install 'paras2s[studio]'"
+        ) from error
+    if export is None:
+        serve(folders or [Path("runs")], port, not no_open, typer.echo)
+        return
+    from paras2s.studio.export.site import STEPS, Choice, export_site
+
+    choice = Choice(tuple(run or ()), tuple(step or ()), steps or STEPS)
+    export_site(folders or [Path("runs")], export, choice, dry_run, typer.echo)

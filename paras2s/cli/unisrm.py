@@ -1,4 +1,4 @@
-"""The verbs `unisrm data` and `unisrm train`."""
+"""The verbs `unisrm data`, `unisrm import` and `unisrm train`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ class Size(StrEnum):
     ci = "ci"
     small = "small"
     full = "full"
+
+
+class PublishedSet(StrEnum):
+    """Published data sets whose layouts are read."""
+
+    qualispeech = "qualispeech"
+    speechjudge = "speechjudge"
+    bvcc = "bvcc"
+    somos_clean = "somos-clean"
+    somos_full = "somos-full"
 
 
 class Stage(StrEnum):
@@ -57,6 +67,30 @@ def unisrm_data(
     for one in shortcuts:
         value = "none" if one.value is None else f"{one.value:.3f} +- {one.error or 0:.3f}"
         console.print(f"{one.task} by {one.name}: {value} (n = {one.n})", highlight=False, markup=False)
+
+
+@unisrm_app.command("import")
+def unisrm_import(
+    layout: Annotated[PublishedSet, typer.Argument(help="The data set, in the layout of its release.")],
+    source: Annotated[Path, typer.Argument(help="Folder of the release, unpacked.")],
+    out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips; other data sets' items there stay.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and count everything, and write nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring a data set with labels by people into a data folder: T1 of SpeechJudge, T2 of QualiSpeech, BVCC and SOMOS."""
+    from paras2s.data_gen.unisrm.import_layout import import_layout
+    from paras2s.utils.progress import open_console, progress_bar
+
+    console = open_console(to_stderr=as_json)
+    with progress_bar(console, layout.value, None, quiet=as_json) as bar:
+        report = import_layout(layout.value, source, out, dry_run=dry_run, progress=bar.at)
+    dropped = {f"{split}: {why}": count for (split, why), count in report.dropped.items()}
+    if as_json:
+        print_json({"items": dict(report.items), "dropped": dropped})
+        return
+    where = "dry run, nothing is written" if dry_run else str(out)
+    items = ", ".join(f"{split} {count}" for split, count in report.items.items())
+    console.print(f"{where}: items: {items}; dropped: {dropped or 'none'}", highlight=False, markup=False)
 
 
 @unisrm_app.command("train")

@@ -21,9 +21,8 @@ from paras2s.utils.cache import JsonCache, key_of
 
 # What a tokenizer's own rule splits a text into before it looks into its vocabulary: letters, up to three digits, underscores,
 # each sign, breaks of a line, and indents; one space goes with what follows it.
-PIECE = re.compile(r"[^\W\d_]+|\d{1,3}|_+|[^\w\s]|\n+| {2,}")
-# Most words of so many letters are one token.
-LETTERS_PER_TOKEN = 8
+# Most words of eight letters are one token.
+PIECE = re.compile(r"[^\W\d_]{1,8}|\d{1,3}|_+|[^\w\s]|\n+| {2,}")
 CACHE_VERSION = 1
 
 
@@ -97,6 +96,16 @@ class Request:
     sample: int = 0
 
 
+def prompts_of(requests: Sequence[Request]) -> list[str]:
+    """Returns the messages of requests as text, in which a clip stands by its length; equal prompts (samples) once."""
+    return list(dict.fromkeys("\n\n".join(map(_message_text, request.messages)) for request in requests))
+
+
+def _message_text(message: Message) -> str:
+    parts = (part if isinstance(part, str) else f"[a clip of {part.duration_s:.1f} s]" for part in message.parts)
+    return f"{message.role}:\n{''.join(parts)}"
+
+
 @dataclass(frozen=True)
 class Reply:
     """A model's reply. `tokens` and `cost_usd` are of all its attempts that said what they took; `cost_usd` is None where no
@@ -144,7 +153,7 @@ def count_tokens(text: str) -> int:
     Whisper's tokenizer splits a prompt of TRACE's blueprints into about an eighth more, since it has few numbers; a count by
     characters was 40 % below it.
     """
-    return sum(-(-len(piece) // LETTERS_PER_TOKEN) if piece[0].isalpha() else 1 for piece in PIECE.findall(text))
+    return len(PIECE.findall(text))
 
 
 def estimate_tokens(request: Request, price: Price | None, max_output_tokens: int) -> Tokens:

@@ -9,7 +9,6 @@ import asyncio
 import email.utils
 import functools
 import importlib.util
-import itertools
 import math
 import os
 import random
@@ -30,14 +29,11 @@ from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, 
 if TYPE_CHECKING:
     import ssl
 
-    from openai import AsyncOpenAI
 
 LONGEST_WAIT_S = 60.0
 # A server that asks for more than this is out of service, and a command that slept so long would seem hung.
 LONGEST_RETRY_AFTER_S = 600.0
 BUDGET_POLL_S = 0.02
-# Calls that share a connection pool.
-POOL_CALLS = 8
 # No key, no credit, no right, no such model: every other call will fail as well.
 ENDPOINT_STATUS = frozenset({401, 402, 403, 404, 405})
 UNREACHABLE = "no connection"
@@ -47,6 +43,7 @@ RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 # Words in an error message of an endpoint without structured output.
 STRUCTURED_WORDS = ("response_format", "json_schema", "tructured")
 NO_KEY = "none"
+PACKAGES = ("openai", "httpx2", "aiohttp", "tenacity", "aiolimiter")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Value = TypeVar("Value")
 
@@ -231,24 +228,21 @@ class Session:
     """The `openai` client with its own retries off, a limit of concurrent calls, and a rate limit."""
 
     def __init__(self, config: EndpointConfig, key: str, failures: Failures) -> None:
+        import httpx2
         from aiolimiter import AsyncLimiter
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+        from openai import AsyncOpenAI, DefaultAioHttpClient
 
         self.config = config
         self._key = key
         self._failures = failures
-        # A connection pool looks through all its connections at every call: with 64 in one, that takes longer than the rest.
-        self._clients = [
-            AsyncOpenAI(
-                api_key=key or NO_KEY,
-                base_url=config.base_url,
-                max_retries=0,
-                timeout=config.timeout_s,
-                http_client=DefaultAsyncHttpxClient(verify=_tls()),
-            )
-            for _ in range(-(-config.concurrency // POOL_CALLS))
-        ]
-        self._turns = itertools.cycle(self._clients)
+        self.client = AsyncOpenAI(
+            api_key=key or NO_KEY,
+            base_url=config.base_url,
+            max_retries=0,
+            timeout=config.timeout_s,
+            # httpx2's own transport does more of a call's work in Python.
+            http_client=DefaultAioHttpClient(verify=_tls(), limits=httpx2.Limits(max_connections=config.concurrency)),
+        )
         self._slots = asyncio.Semaphore(config.concurrency)
         rate = config.requests_per_minute
         # One call every 60 / rate seconds, not all calls of a minute at once.
@@ -258,13 +252,7 @@ class Session:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for client in self._clients:
-            await client.close()
-
-    @property
-    def client(self) -> AsyncOpenAI:
-        """The client for one call; they take turns."""
-        return next(self._turns)
+        await self.client.close()
 
     async def attempt(self, call: Callable[[], Awaitable[Value]]) -> Value:
         """Makes one attempt, within the limits of concurrency and rate.
@@ -312,9 +300,11 @@ class Session:
 
 
 def _never_connected(error: Exception) -> bool:
-    import httpx2
+    import aiohttp
 
-    return isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout)
+    # One transport's error within the other's, which calls a connection that breaks later a timeout of connecting as well.
+    reason = error.__cause__ and error.__cause__.__cause__
+    return isinstance(reason, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
 
 
 class EndpointClient:
@@ -326,7 +316,9 @@ class EndpointClient:
         Raises:
             ConfigError: a package, the key or a price is missing.
         """
-        missing = [name for name in ("openai", "httpx2", "tenacity", "aiolimiter") if importlib.util.find_spec(name) is None]
+        missing = [
+            name for name in ("openai", "httpx2", "aiohttp", "tenacity", "aiolimiter") if importlib.util.find_spec(name) is None
+        ]
         if missing:
             raise ConfigError(f"{section}: an endpoint needs {', '.join(missing)}; run: pip install 'paras2s[judge]'")
         self.config, self.section = config, section

@@ -25,17 +25,10 @@ ROWS_PER_GROUP = 4096
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """Queries, demonstrations and the ledger of candidates. Clips are read on demand."""
+class ClipFolder:
+    """The clips of a dataset by name, and nothing else of it, so that it travels to workers."""
 
     folder: Path
-    queries: tuple[Query, ...]
-    demonstrations: tuple[Demonstration, ...]
-    candidates: tuple[Candidate, ...]
-
-    def of_role(self, role: Role) -> list[Query]:
-        """Queries of one role, in the order of the manifest."""
-        return [query for query in self.queries if query.role == role]
 
     def clip(self, relative: str) -> Clip:
         """A clip named in the manifest.
@@ -45,6 +38,24 @@ class Manifest:
         """
         return read_clip(inside(self.folder, relative))
 
+    def cached_features(self, relative: str) -> bytes | None:
+        """The features that are stored beside a clip, None where there are none."""
+        beside = inside(self.folder, relative).with_suffix(".npz")
+        return beside.read_bytes() if beside.is_file() else None
+
+
+@dataclass(frozen=True)
+class Manifest(ClipFolder):
+    """Queries, demonstrations and the ledger of candidates. Clips are read on demand."""
+
+    queries: tuple[Query, ...]
+    demonstrations: tuple[Demonstration, ...]
+    candidates: tuple[Candidate, ...]
+
+    def of_role(self, role: Role) -> list[Query]:
+        """Queries of one role, in the order of the manifest."""
+        return [query for query in self.queries if query.role == role]
+
 
 @dataclass(frozen=True)
 class Dataset(Manifest):
@@ -53,11 +64,6 @@ class Dataset(Manifest):
     user_tone: ToneClassifier
     agent_tone: ToneClassifier
     audibility: dict[str, Any]
-
-    def cached_features(self, relative: str) -> bytes | None:
-        """The features that are stored beside a clip, None where there are none."""
-        beside = inside(self.folder, relative).with_suffix(".npz")
-        return beside.read_bytes() if beside.is_file() else None
 
     def clip_features(self, relative: str, codec: Codec) -> ClipFeatures:
         """Codes and prosody of a clip: from the file beside it, else computed from the waveform."""

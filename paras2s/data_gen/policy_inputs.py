@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from paras2s.data_gen.dataset import Dataset
 from paras2s.policy.base import Policy
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FeatureNormalizer
-from paras2s.policy.embedded.frontend import ClipFeatures
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.types import Query
@@ -33,15 +32,22 @@ def fit_normalizer(dataset: Dataset) -> FeatureNormalizer:
     return FeatureNormalizer.of_clips(dataset, [query.clip for query in dataset.of_role("demonstration")], CODEC)
 
 
-def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[EncodedQuestion]:
-    """Inputs of the embedded reward model: codes and features of each question, and no label."""
+def question_encoder(dataset: Dataset, queries: Sequence[Query]) -> Callable[[Query], EncodedQuestion]:
+    """Makes inputs of the embedded reward model, codes and features of one of these questions and no label, when called."""
+    # One batch fills the sentence cache that the features read, 1.5 KB a sentence.
     embed_sentences([query.transcript for query in queries])
     normalizer = fit_normalizer(dataset)
 
-    def encode(features: ClipFeatures, transcript: str) -> EncodedQuestion:
-        return EncodedQuestion(features.codes, normalizer.features(features, transcript), SENTENCE_DIM)
+    def encode(query: Query) -> EncodedQuestion:
+        features = dataset.clip_features(query.clip, CODEC)
+        return EncodedQuestion(features.codes, normalizer.features(features, query.transcript), SENTENCE_DIM)
 
-    return [encode(dataset.clip_features(query.clip, CODEC), query.transcript) for query in queries]
+    return encode
+
+
+def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[EncodedQuestion]:
+    """Inputs of the embedded reward model: codes and features of each question, and no label."""
+    return [*map(question_encoder(dataset, queries), queries)]
 
 
 def code_clips(clips: Sequence[Clip]) -> list[np.ndarray]:

@@ -102,8 +102,10 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False) -> di
     dataset = run_data(run)
     policy = run_warmup(run, dataset)
     model = run_distill(run, dataset, policy)
+    # The loop's workers have its weights; this process needs them no more.
+    del policy
     if row.system == "aligned":
-        run_align(run, dataset, policy, resume=True)
+        run_align(run, dataset, resume=True)
     benched = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))
     found, independent = (summary(rows)[row.system] for rows in (benched.rows, benched.independent))
     agreed = read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"]

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.policy_inputs import CODEC, encode_questions, prepare_prompts
+from paras2s.data_gen.dataset import ClipFolder, Dataset
+from paras2s.data_gen.policy_inputs import CODEC, question_encoder
 from paras2s.data_gen.scripted.build import prompt_categories
 from paras2s.errors import ConfigError
 from paras2s.grpo import GRPOJob, train_grpo
-from paras2s.policy.base import Policy
+from paras2s.policy.registry import kind_of, policy_class
 from paras2s.policy.types import Prompt
+from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.sources.base import RewardQuestion
+from paras2s.rollout.prompts import FOLDER, PromptFiles
 from paras2s.run import Run
 from paras2s.types import Query
 from paras2s.utils.process_pool import end_workers
@@ -22,16 +24,28 @@ from paras2s.utils.process_pool import end_workers
 STYLE_SOURCES = ("rubric", "llm", "pairwise")
 
 
-def reward_questions(run: Run, dataset: Dataset, queries: Sequence[Query]) -> list[RewardQuestion]:
-    """The queries as rewards may know them: sound, transcript, predicted style, and no label."""
-    styles: list[str] | list[None] = [None] * len(queries)
-    if any(run.reward_setup().needs(kind) for kind in STYLE_SOURCES):
-        rows = np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries])
-        styles = dataset.user_tone.predict(rows)
-    return [
-        RewardQuestion(query.id, encoded, query.transcript, style, (run.data_dir / query.clip).resolve())
-        for query, encoded, style in zip(queries, encode_questions(dataset, queries), styles, strict=True)
-    ]
+class RewardQuestions:
+    """The queries as rewards may know them: sound, transcript, predicted style, and no label; each is made when it is wanted.
+
+    Only the embedded reward model reads codes and features.
+    """
+
+    def __init__(self, run: Run, dataset: Dataset, queries: Sequence[Query]) -> None:
+        setup = run.reward_setup()
+        self._queries, self._folder = queries, run.data_dir.resolve()
+        self._styles: list[str] | list[None] = [None] * len(queries)
+        if queries and any(setup.needs(kind) for kind in STYLE_SOURCES):
+            rows = np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries])
+            self._styles = dataset.user_tone.predict(rows)
+        self._encode = question_encoder(dataset, queries) if setup.needs(RewardModel.name) else None
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def __getitem__(self, row: int) -> RewardQuestion:
+        query = self._queries[row]
+        encoded = None if self._encode is None else self._encode(query)
+        return RewardQuestion(query.id, encoded, query.transcript, self._styles[row], (self._folder / query.clip).resolve())
 
 
 def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
@@ -51,19 +65,21 @@ def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
     return [query for query in queries if category[query.id] in only]
 
 
-def run_align(run: Run, dataset: Dataset, policy: Policy, resume: bool) -> None:
-    """Train the SFT policy by GRPO, or leave it where that is done already."""
+def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
+    """Train the SFT policy by GRPO, or leave it where that is done already. The workers load its weights, not this process."""
     if (run.aligned_dir / "trainer.json").is_file():
         run.say("  the aligned policy is there already")
         return
     config = run.config.align
+    kind = policy_class(run.config.policy.kind or kind_of(run.sft_dir))
 
     def augment(prompt: Prompt, rng: np.random.Generator) -> Prompt:
-        return policy.augment_prompt(prompt, config.augment, rng)
+        return kind.augment_prompt(prompt, config.augment, rng)
 
     queries, validation = rl_prompts(dataset, config.only_categories), dataset.of_role("validation")
-    prompts, validation_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, validation))
-    questions, validation_questions = (reward_questions(run, dataset, part) for part in (queries, validation))
+    folder, clips = (run.folder / FOLDER).resolve(), ClipFolder(dataset.folder.resolve())
+    prompts, validation_prompts = (PromptFiles(folder, clips, part) for part in (queries, validation))
+    questions, validation_questions = (RewardQuestions(run, dataset, part) for part in (queries, validation))
     job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment)
     # Their recognisers would sit in memory, one for every core, for as long as the loop runs.
     end_workers()

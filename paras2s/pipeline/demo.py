@@ -57,7 +57,9 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
         dataset = run_data(run)
         policy = run_warmup(run, dataset)
         model = run_distill(run, dataset, policy)
-        run_align(run, dataset, policy, resume)
+        # The loop's workers have its weights; this process needs them no more.
+        del policy
+        run_align(run, dataset, resume)
         benched = run_bench(run, dataset, model, "test")
     describe_bench(run, benched)
     wall_s = time.perf_counter() - started

@@ -14,13 +14,13 @@ from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import NEW_POLICY, is_checkpoint, load_policy, policy_class
 from paras2s.run import Run
-from paras2s.train.checkpoint import latest_checkpoint
+from paras2s.train.checkpoint import latest_checkpoint, remove_superseded, step_name
 from paras2s.train.sft import Example, Warmup
 from paras2s.types import Category, Query
 from paras2s.utils.io import append_jsonl, drop_steps_from
 from paras2s.utils.process_pool import cores
 
-CHECKPOINT_EVERY = 100
+CHECKPOINT_EVERY, KEEP_CHECKPOINTS = 100, 2
 
 
 def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
@@ -87,7 +87,8 @@ def run_warmup(run: Run, dataset: Dataset) -> Policy:
             append_jsonl(log, {"step": step, **losses})
             bar.at(step + 1, config.steps, f"text {losses['loss_text']:.2f} audio {losses['loss_audio']:.2f}")
             if (step + 1) % CHECKPOINT_EVERY == 0 and step + 1 < config.steps:
-                warmup.save(checkpoints / f"step_{step + 1:06d}", step + 1)
+                warmup.save(checkpoints / step_name(step + 1), step + 1)
+                remove_superseded(checkpoints, KEEP_CHECKPOINTS, None)
         policy.merge_lora()
         policy.narrow_trained()
         _save(run, policy)

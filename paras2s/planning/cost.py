@@ -339,6 +339,12 @@ def learner_memory(
     return parts
 
 
+def checkpoint_bytes(sizes: PolicySizes, plan: LearnerPlan) -> int:
+    """Bytes of a training checkpoint: what is trained, and AdamW's two moments of it, in float32."""
+    trained = lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else sum(parameters(sizes).values())
+    return round(12 * trained)
+
+
 def rollout_memory(
     sizes: PolicySizes, engine: Engine, facts: PolicyFacts, rows: int, prompts: int, most_steps: int, prompt_steps: int
 ) -> dict[str, float]:

@@ -36,6 +36,7 @@ def plan_json(plan: Plan, used: dict[str, Figure]) -> dict[str, Any]:
         "bottleneck": plan.rhythm.bottleneck,
         "memory_gib": {role: {name: size / GIB for name, size in parts.items()} for role, parts in plan.memory.items()},
         "room_gib": plan.room_bytes / GIB,
+        "hosts_gib": {place: {name: size / GIB for name, size in parts.items()} for place, parts in plan.hosts.items()},
         "fits": not plan.problems,
         "problems": plan.problems,
         "steps": plan.steps,
@@ -43,6 +44,8 @@ def plan_json(plan: Plan, used: dict[str, Figure]) -> dict[str, Any]:
         "device_hours": plan.device_hours,
         "devices_usd": plan.devices_usd,
         "judge_usd": plan.judge_usd,
+        "checkpoint_gib": plan.checkpoint_bytes / GIB,
+        "checkpoints_at_once": plan.most_checkpoints,
         "cluster": plan.cluster.model_dump(mode="json"),
         "figures": {name: figure.model_dump() for name, figure in used.items()},
     }
@@ -51,6 +54,8 @@ def plan_json(plan: Plan, used: dict[str, Figure]) -> dict[str, Any]:
 def show_plan(console: Console, plan: Plan) -> None:
     """Phases, memory and totals as tables."""
     from rich.table import Table
+
+    from paras2s.planning.cost import GIB
 
     load, cluster, rhythm = plan.load, plan.cluster, plan.rhythm
     billions = sum(plan.parameters.values()) / 1e9
@@ -66,6 +71,9 @@ def show_plan(console: Console, plan: Plan) -> None:
     table.add_row("", f"a step ({cluster.driver.kind})", f"{rhythm.step_s:.3g}", f"most: {rhythm.bottleneck}", style="bold")
     console.print(table)
     _show_memory(console, plan)
+    each, most = plan.checkpoint_bytes / GIB, plan.most_checkpoints
+    what = "adapters" if cluster.learner.trainable == "lora" else "all weights"
+    console.print(f"checkpoints ({what}): {each:.3g} GiB each, at most {most} at once: {each * most:.4g} GiB", highlight=False)
     usd = "unknown: no price of its model" if plan.judge_usd is None else f"{plan.judge_usd:,.0f} USD"
     console.print(
         f"{plan.steps} steps: {plan.hours:.3g} hours, {plan.device_hours:,.4g} device hours, {plan.devices_usd:,.0f} USD for "
@@ -99,7 +107,7 @@ def _show_memory(console: Console, plan: Plan) -> None:
 
     from paras2s.planning.cost import GIB
 
-    table = Table("role", "part", "GiB a device", "", title="memory", title_justify="left")
+    table = Table("role", "part", "GiB a device, or in all", "", title="memory", title_justify="left")
     for role, parts in plan.memory.items():
         for name, size in parts.items():
             if size:
@@ -107,6 +115,11 @@ def _show_memory(console: Console, plan: Plan) -> None:
         needed = sum(parts.values())
         fits = "[green]fits[/green]" if needed <= plan.room_bytes else "[red]does not fit[/red]"
         table.add_row(role, "all", f"{needed / GIB:.2f} of {plan.room_bytes / GIB:.0f}", fits, style="bold")
+    for place, parts in plan.hosts.items():
+        for name, size in parts.items():
+            if size:
+                table.add_row(place, name, f"{size / GIB:.2f}", "")
+        table.add_row(place, "all", f"{sum(parts.values()) / GIB:.2f}", "", style="bold")
     console.print(table)
     for problem in plan.problems:
         console.print(f"[red]does not fit[/red]: {problem}", highlight=False)

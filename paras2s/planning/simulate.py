@@ -31,6 +31,7 @@ from paras2s.planning.cluster import (
     override_by_run,
 )
 from paras2s.planning.cost import PolicySizes, RewardLoad, Work
+from paras2s.planning.host import answer_bytes, host_memory, prompt_bytes
 
 ROLES = ("rollout", "reward", "learner")
 # The driver's first steps fill its pipeline and its last ones empty it; the rate is taken between.
@@ -212,11 +213,15 @@ def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int
     return spent_s
 
 
+def sent_bytes(sizes: PolicySizes, plan: LearnerPlan) -> float:
+    """Bytes of the trained weights as samplers get them: all, or the adapters alone."""
+    total = sum(cost.parameters(sizes).values())
+    return plan.weight_bytes * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
+
+
 def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
     """Seconds to send the trained weights to every rollout device, over a transport of its own or by the links."""
-    plan = cluster.learner
-    total = sum(cost.parameters(sizes).values())
-    moved = plan.weight_bytes * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
+    plan, moved = cluster.learner, sent_bytes(sizes, cluster.learner)
     if cluster.transport_gb_s is not None:
         return moved / (cluster.transport_gb_s.value * 1e9)
     return moved / bandwidth(cluster, plan.shard_over if cluster.roles.layout == "colocated" else cluster.devices)
@@ -431,7 +436,10 @@ def judge_seconds(reward: RewardLoad, cluster: Cluster, ends_s: Sequence[float],
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer. Memory in bytes by role and part; `problems` says what does not fit and what to change."""
+    """The answer. Memory in bytes by role and part; `problems` says what does not fit and what to change.
+
+    `hosts` are bytes by part of the driver, of Ray's object store, and on disk.
+    """
 
     policy: str
     cluster: Cluster
@@ -444,6 +452,9 @@ class Plan:
     problems: list[str]
     steps: int
     judge_usd_per_step: float | None
+    checkpoint_bytes: int
+    most_checkpoints: int
+    hosts: dict[str, dict[str, float]]
 
     @property
     def hours(self) -> float:
@@ -509,7 +520,21 @@ def make_plan(
         problems=[text for role, parts in memory.items() if (text := cost.complaint(role, parts, room))],
         steps=steps,
         judge_usd_per_step=reward.usd,
+        checkpoint_bytes=cost.checkpoint_bytes(sizes, cluster.learner),
+        most_checkpoints=config.align.model_copy(update={"steps": steps}).most_checkpoints,
+        hosts=hosts_of(sizes, facts, cluster, load, steps * load.queries if prompts is None else prompts),
     )
+
+
+def hosts_of(sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, prompts: int) -> dict[str, dict[str, float]]:
+    """Bytes of the driver, of the object store and on disk, for answers of the mean length and so many prompts."""
+    batches = cluster.driver.max_staleness + 1
+    speech = load.prompt_steps - facts.prompt_extra_steps
+    prompt = prompt_bytes(sizes, load.prompt_steps, speech, cluster.engine.dtype_bytes)
+    # A policy without a vocoder has its codes judged.
+    sound_s = load.audio.mean / facts.steps_per_s.value if facts.speaking else 0.0
+    answer, weights = answer_bytes(sizes, load.audio.mean), sent_bytes(sizes, cluster.learner)
+    return host_memory(prompts, batches, load.queries, load.group, prompt, answer, sound_s, weights)
 
 
 def device_memory(

@@ -151,8 +151,9 @@ class Policy(ABC):
             "set warmup.steps to 0, or warm it up on its own best answers"
         )
 
-    def augment_prompt(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
-        """A prompt with noise added for training; unchanged by default."""
+    @classmethod
+    def augment_prompt(cls, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
+        """A prompt with noise added for training; unchanged by default. It needs no weights: the driver has none."""
         return prompt
 
     def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,9 +19,8 @@ def find_component(folder: Path, name: str) -> Path:
     Raises:
         PolicyError: nowhere.
     """
-    file = folder / POINTERS
-    pointers = dict(read_json(file)) if file.is_file() else {}
-    for place in (folder / name, folder.parent / name, *([Path(str(pointers[name]))] if name in pointers else [])):
+    pointers = pointed_at(folder)
+    for place in (folder / name, folder.parent / name, *([pointers[name]] if name in pointers else [])):
         if place.is_dir():
             return place
     raise PolicyError(f"{folder}: there is no {name} in it or beside it; put the released folder there")
@@ -37,3 +37,22 @@ def write_pointers(folder: Path, trained_from: Path, names: Iterable[str]) -> No
     (folder / POINTERS).unlink(missing_ok=True)
     if places:
         write_json(folder / POINTERS, places)
+
+
+def pointed_at(folder: Path) -> dict[str, Path]:
+    """The components that a checkpoint has elsewhere, by name."""
+    file = folder / POINTERS
+    return {name: Path(str(place)) for name, place in dict(read_json(file)).items()} if file.is_file() else {}
+
+
+def copy_components(folder: Path) -> None:
+    """Copy into a checkpoint the components that it points at, so that it stands by itself.
+
+    Raises:
+        PolicyError: one is not where the checkpoint says.
+    """
+    for name, place in pointed_at(folder).items():
+        if not place.is_dir():
+            raise PolicyError(f"{folder / POINTERS}: {name} is not at {place} any more; put it back, or leave components out")
+        shutil.copytree(place, folder / name)
+    (folder / POINTERS).unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paras2s.configs.schema.families import ARCHITECTURES
 from paras2s.errors import PolicyError
+from paras2s.policy.adapters import has_adapters, read_adapters
 from paras2s.policy.answers import read_answer_settings
 from paras2s.utils.io import read_json
 
@@ -56,6 +57,8 @@ def kind_of(folder: Path) -> str:
     Raises:
         PolicyError: no checkpoint, or of an architecture that nothing here reads.
     """
+    if has_adapters(folder):
+        folder = read_adapters(folder).base
     for name, key in (("policy.json", "architecture"), ("config.json", "architectures")):
         if (folder / name).is_file():
             described = read_json(folder / name)
@@ -71,7 +74,7 @@ def kind_of(folder: Path) -> str:
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a complete policy is there: its description is written last."""
-    return any((folder / name).is_file() for name in ("policy.json", "config.json"))
+    return has_adapters(folder) or any((folder / name).is_file() for name in ("policy.json", "config.json"))
 
 
 def load_policy(
@@ -83,20 +86,25 @@ def load_policy(
 ) -> Policy:
     """A policy from its checkpoint; `kind` None: what the checkpoint calls itself; `device` "auto": a GPU if there is one.
 
+    A folder of adapters alone gives the policy that they were trained on, with the adapters folded in.
     It answers as the checkpoint says (see `answers.py`), and with its decoder where none is given.
     """
     if device == "auto":
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind = kind or kind_of(folder)
-    policy = policy_class(kind).load(folder, device, dtype)
+    adapters = read_adapters(folder) if has_adapters(folder) else None
+    weights = folder if adapters is None else adapters.base
+    kind = kind or kind_of(weights)
+    policy = policy_class(kind).load(weights, device, dtype)
+    if adapters is not None:
+        adapters.merge_into(policy)
     if (settings := read_answer_settings(folder, kind)) is not None:
         policy.sampling, decoder = settings.sampling, decoder or settings.decoder
     if decoder is not None:
         if not hasattr(policy, "decoder"):
             raise PolicyError(f"policy.decoder: {type(policy).__name__} has a decoder of its own; leave it out")
-        policy.decoder = named(decoder, "policy.decoder")(folder)
+        policy.decoder = named(decoder, "policy.decoder")(weights)
     return policy
 
 

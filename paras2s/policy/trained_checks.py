@@ -24,6 +24,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.contract import Finding
 from paras2s.policy.types import Prompt, Sampling, Turn
 from paras2s.types import Block
+from paras2s.utils.io import read_text
 
 # A uniform guess over a slot's ids has 1 here. Trained models are far below, random weights are at or above it.
 MAX_SHARE_OF_UNIFORM = 0.75
@@ -57,10 +58,11 @@ def read_pairs(path: Path) -> list[Pair]:
     """Pairs of a JSON Lines file: `question` and `answer` are clips, named from its folder, `text` is what the answer says.
 
     Raises:
-        PolicyError: a line is no pair, or there are fewer than eight. AudioError: a clip cannot be read.
+        DataError: the file cannot be read. PolicyError: a line is no pair, or there are fewer than eight. AudioError: a clip
+            cannot be read.
     """
     found: list[Pair] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         try:

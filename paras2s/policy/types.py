@@ -108,8 +108,9 @@ class Sampling:
 class Prompt:
     """A question as a policy reads it. Opaque to everyone else; arrays only, so it travels between processes.
 
-    audio_ids [L, K], text_ids [L], features [L, F] or None, continuous [L] bool; `words_dim` is how many of the last
-    features describe the words (so that warm-up can hide them); `code_offsets` [K] turn audio ids into codec codes.
+    audio_ids [L, K], text_ids [L], features [L, F] or None, which count where continuous [L] is true and are 0 elsewhere;
+    `words_dim` is how many of the last features describe the words (so that warm-up can hide them); `code_offsets` [K] turn
+    audio ids into codec codes; `hidden_ids` stand for a word and a code that are hidden, () where a policy hides none.
     """
 
     audio_ids: np.ndarray
@@ -118,6 +119,7 @@ class Prompt:
     continuous: np.ndarray
     words_dim: int = 0
     code_offsets: tuple[int, ...] = ()
+    hidden_ids: tuple[int, ...] = ()
 
     @property
     def length(self) -> int:

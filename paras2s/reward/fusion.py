@@ -6,7 +6,6 @@ A label says of a pair of answers which one is better, or that both are good, or
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from importlib import resources
 from pathlib import Path
@@ -89,18 +88,30 @@ class FusionRule(BaseModel):
 
     def fuse(self, labels: dict[Dimension, Label]) -> Label:
         """The overall label."""
+        return self.steps(labels)[-1][1]
+
+    def steps(self, labels: dict[Dimension, Label]) -> list[tuple[str, Label]]:
+        """Each step of the rule in words, with the label that stands after it; the last one is the overall label."""
         for case in self.when:
             if all(labels[dimension] == wanted for dimension, wanted in case.if_.items()):
-                return case.then
-        found = self._decide(labels)
-        return functools.reduce(rating_min, (labels[dimension] for dimension in self.cap), found)
+                met = " and ".join(f"{dimension} is {wanted}" for dimension, wanted in case.if_.items())
+                return [(f"{met}, which ends the rule", case.then)]
+        steps = [self._decide(labels)]
+        for dimension in self.cap:
+            why = f"no better than {dimension} allows, which is {labels[dimension]}"
+            steps.append((why, rating_min(steps[-1][1], labels[dimension])))
+        return steps
 
-    def _decide(self, labels: dict[Dimension, Label]) -> Label:
+    def _decide(self, labels: dict[Dimension, Label]) -> tuple[str, Label]:
         if self.decide == "first_winner":
-            winners = (labels[dimension] for dimension in self.order if labels[dimension] in WINNERS)
-            return next(winners, labels[self.otherwise])
+            for dimension in self.order:
+                if labels[dimension] in WINNERS:
+                    return f"{dimension} is the first of {', '.join(self.order)} that names a winner", labels[dimension]
+            return f"none of {', '.join(self.order)} names a winner, so {self.otherwise} decides", labels[self.otherwise]
         label, votes = Counter(labels[dimension] for dimension in self.order).most_common(1)[0]
-        return label if 2 * votes > len(self.order) else labels[self.otherwise]
+        if 2 * votes > len(self.order):
+            return f"{votes} of {len(self.order)} dimensions say {label}", label
+        return f"no label has a majority, so {self.otherwise} decides", labels[self.otherwise]
 
 
 def load_rules(path: Path | None = None) -> dict[str, FusionRule]:

@@ -58,8 +58,9 @@ def decoded(policy: Policy, query_id: str, version: int, generation: Generation,
 
 
 class Engine(Protocol):
-    """Samples rollouts with the weights it was given last."""
+    """Samples rollouts with the weights it was given last; its policy encodes prompts and decodes answers."""
 
+    policy: Policy
     version: int
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:

@@ -10,7 +10,7 @@ Alphabet: B queries, G answers a query.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,12 @@ from ray.util.placement_group import remove_placement_group
 from paras2s.configs.schema.align import RoleConfig, WorkersConfig
 from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import ClipStore, Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout import workers
 from paras2s.rollout.engine import answer_seeds
+from paras2s.rollout.prompts import ENCODED_AT_ONCE
+from paras2s.rollout.reward_inputs import with_waves
 from paras2s.rollout.worker_group import (
     LOST,
     RESUME,
@@ -39,7 +41,7 @@ from paras2s.rollout.worker_group import (
     results,
     wait_placed,
 )
-from paras2s.types import Reward, Rollout, Unscored
+from paras2s.types import Query, Reward, Rollout, Unscored
 
 if TYPE_CHECKING:
     from paras2s.reward.sources.composite import RewardSetup
@@ -133,7 +135,7 @@ class Orchestrator:
         threads = role.threads or workers.threads_for(role.count)
         ranks = [
             workers.LearnerActor.options(**actor_options(role, self._learner_places, rank)).remote(  # type: ignore[attr-defined]
-                self._sft, self.run.policy, self.run.align, threads
+                self._sft, self.run.policy, self.run.align, threads, self.run.reward.weights
             )
             for rank in range(role.count)
         ]
@@ -146,6 +148,22 @@ class Orchestrator:
         self.version = version
         # Every rank must be called to gather the weights; rank 0 returns them.
         self._weights, *_ = [learner.weights.remote() for learner in self.learners]
+
+    def encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query], done: Callable[[int, int], None]) -> list[str]:
+        """The files of all queries' prompts; rollout workers encode those that are missing. `done` is told how many are."""
+        names: list[str] = []
+        # So many under way that no worker waits, and few enough to say how far it is.
+        at_once = 2 * ENCODED_AT_ONCE * self.roles.rollout.count
+        for start in range(0, len(queries), at_once):
+            stop = min(start + at_once, len(queries))
+            parts = [queries[first : min(first + ENCODED_AT_ONCE, stop)] for first in range(start, stop, ENCODED_AT_ONCE)]
+            for part in results([self._encode(folder, clips, queries) for queries in parts]):
+                names += part
+            done(len(names), len(queries))
+        return names
+
+    def _encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query]) -> Call:
+        return Call(self.rollout, lambda actor: actor.encode.remote(folder, clips, queries))
 
     def start(self, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
         """Start sampling on all workers there are; each part goes on to its reward worker without coming back here."""
@@ -163,21 +181,30 @@ class Orchestrator:
         arguments = (ids, batch.prompts[share], batch.group_size, sampling, batch.seeds[share])
         # A call that is made again later must be with the weights of now.
         weights, version = self._weights, self.version
-        return Call(self.rollout, lambda actor: actor.generate.remote(weights, version, *arguments))
+        # Two results: the sound stays where it was made until a judge wants it.
+        return Call(self.rollout, lambda actor: actor.generate.options(num_returns=2).remote(weights, version, *arguments))
 
     def _score(self, batch: PromptBatch, share: slice, part: slice, sampled: Call) -> Call:
         questions = batch.questions[share][part]
-        return Call(self.reward, lambda actor: actor.score.remote(sampled.ref, part, questions), reads=sampled)
+        return Call(self.reward, lambda actor: actor.score.remote(*sampled.refs, part, questions), reads=sampled)
 
     def collect(self, pending: PendingBatch) -> tuple[list[Rollout], Rewards]:
-        """Rollouts [B] and rewards [B, G] of a batch, once all are there."""
+        """Rollouts [B], without their sound, and rewards [B, G] of a batch, once all are there."""
         rollouts, rewards = results(pending.sampled), results(pending.scored)
         return [rollout for part in rollouts for rollout in part], [row for part in rewards for row in part]
+
+    def with_sound(self, pending: PendingBatch, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """The collected rollouts [B] of a batch with their sound, for whoever keeps it."""
+        return with_waves(rollouts, [waves for part in results(pending.sampled, 1) for waves in part])
 
     def update(self, batch: PromptBatch, rollouts: Sequence[Rollout], rewards: Rewards) -> dict[str, Any]:
         """One update of the policy, on all ranks at once; returns the step's metrics."""
         inputs = ray.put((batch.prompts, list(rollouts), rewards))
         return ray.get([learner.step.remote(inputs) for learner in self.learners])[0]  # type: ignore[no-any-return]
+
+    def checkpoint_bytes(self) -> int:
+        """Size of a checkpoint."""
+        return int(ray.get(self.learners[0].checkpoint_bytes.remote()))
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint."""

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.types import Rollout
+
+# The sound of B rollouts, G answers each.
+Waves = Sequence[tuple[np.ndarray, ...]]
+
+
+def with_waves(rollouts: Sequence[Rollout], waves: Waves) -> list[Rollout]:
+    """Rollouts with their sound, which travels apart from them."""
+    return [replace(rollout, waves=own) for rollout, own in zip(rollouts, waves, strict=True)]
 
 
 def embedded_codes(rollout: Rollout, codec: Codec2Pairs) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ Left out: the KL of single tokens, which only the learner knows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from paras2s.errors import DataError, StorageError, one_line
+from paras2s.train.advantages import advantages_of
 from paras2s.train.batching import top_groups_by_reward_std
-from paras2s.train.losses import group_advantages
 from paras2s.types import Block, Reward, Rollout, Unscored
 from paras2s.utils.io import append_jsonl, drop_steps_from, read_jsonl, write_bytes
 
@@ -107,12 +108,27 @@ class IndexedGroup:
     unscored: int
 
 
+class _IndexRow(BaseModel):
+    """A line of the index: a step, and of each group the fields of an `IndexedGroup` in their order."""
+
+    step: int
+    groups: list[tuple[str, FiniteFloat | None, FiniteFloat | None, int]]
+
+
 class RolloutKeeper:
     """Keeps every n-th step of a run. A disk that refuses ends the keeping and nothing else, with one warning."""
 
-    def __init__(self, run_folder: Path, every: int, scale: Any, groups_per_update: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        every: int,
+        rule: str,
+        groups_per_update: int,
+        say: Callable[[str], None],
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
         self.folder, self.every, self._say = run_folder / FOLDER, every, say
-        self._scale, self._groups = scale, groups_per_update
+        self._rule, self._groups, self._weights = rule, groups_per_update, weights
         self._refused = False
 
     def keep(self, step: int, rollouts: Sequence[Rollout], rewards: Rewards) -> None:
@@ -120,7 +136,7 @@ class RolloutKeeper:
         if self._refused or not self.every or step % self.every:
             return
         try:
-            write_step(self.folder, step, rollouts, rewards, self._scale, self._groups)
+            write_step(self.folder, step, rollouts, rewards, self._rule, self._groups, self._weights)
         # Whatever a judge's reason or a disk holds: training goes on.
         except (StorageError, pa.ArrowException, ValueError) as error:
             self._refused = True
@@ -150,17 +166,24 @@ def steps_kept(folder: Path) -> dict[int, Path]:
 
 
 def write_step(
-    folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Rewards, scale: Any, groups_per_update: int
+    folder: Path,
+    step: int,
+    rollouts: Sequence[Rollout],
+    rewards: Rewards,
+    rule: str,
+    groups_per_update: int,
+    weights: Mapping[str, float] | None = None,
 ) -> None:
     """Write a step's file, then its row of the index. Of groups that the learner leaves out no answer has an advantage.
+
+    `rule` is a key of `train.advantages.ADVANTAGES`, `weights` are those of the reward's sources.
 
     Raises:
         StorageError: the disk refused.
     """
     values = [[one.value if isinstance(one, Reward) else None for one in row] for row in rewards]
-    flat = iter(group_advantages(values, scale).values)
-    advantages = [[next(flat) for _ in row] for row in values]
-    learned = set(top_groups_by_reward_std(advantages, groups_per_update))
+    found = advantages_of(rewards, rule, weights)
+    advantages, learned = found.groups, set(top_groups_by_reward_std(found.compared, groups_per_update))
     rows = [
         _row(group, answer, rollout, rewards[group][answer], advantages[group][answer] if group in learned else None)
         for group, rollout in enumerate(rollouts)
@@ -260,6 +283,8 @@ def open_step(path: Path) -> pq.ParquetFile:
         raise DataError(
             f"{path.name}: is of version {found or 'none'} of the records of rollouts, this program reads {VERSION}"
         )
+    if missing := [field.name for field in SCHEMA if field not in file.schema_arrow]:
+        raise DataError(f"{path.name}: has no column {missing[0]}, or one of another type; delete it to have it left out")
     return file
 
 
@@ -316,10 +341,10 @@ def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
     if not path.is_file():
         return {}
     try:
-        rows = {row["step"]: [IndexedGroup(*group) for group in row["groups"]] for row in read_jsonl(path)}
-    except (KeyError, TypeError) as error:
+        found = [_IndexRow.model_validate(row) for row in read_jsonl(path)]
+    except ValidationError as error:
         raise DataError(f"{INDEX}: holds another kind of rows ({one_line(error)})") from error
-    return dict(sorted(rows.items()))
+    return dict(sorted((row.step, [IndexedGroup(*group) for group in row.groups]) for row in found))
 
 
 def step_summary(step: int, groups: Sequence[IndexedGroup]) -> dict[str, Any]:

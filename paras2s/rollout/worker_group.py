@@ -180,19 +180,25 @@ class WorkerGroup:
 
 
 class Call:
-    """A call to one worker of a group, which can be made again on another, together with the calls that read its result."""
+    """A call to one worker of a group, which can be made again on another, together with the calls that read its results.
+
+    `refs` are its results'; `reads` is the call whose results it reads.
+    """
+
+    refs: list[Any]
 
     def __init__(self, group: WorkerGroup, make: Callable[[Any], Any], reads: Call | None = None) -> None:
-        self._group, self._make, self._tries = group, make, 0
+        self._group, self._make, self._tries, self.reads = group, make, 0, reads
         self._readers: list[Call] = []
         if reads is not None:
             reads._readers.append(self)
         self.send()
 
     def send(self) -> None:
-        """Make the call on the worker whose turn it is, and then the calls that read its result."""
+        """Make the call on the worker whose turn it is, and then the calls that read its results."""
         self._worker = self._group.next()
-        self.ref = self._make(self._worker.actor)
+        made = self._make(self._worker.actor)
+        self.refs = made if isinstance(made, list) else [made]
         self._tries += 1
         for reader in self._readers:
             reader.send()
@@ -210,16 +216,18 @@ class Call:
         self.send()
 
 
-def results(calls: Sequence[Call]) -> list[Any]:
-    """The results of all calls; those that were lost are made again."""
+def results(calls: Sequence[Call], number: int = 0) -> list[Any]:
+    """The results of all calls, of each its `number`-th; those that were lost are made again."""
     done: dict[Call, Any] = {}
     while missing := [call for call in calls if call not in done]:
         for call in missing:
             try:
-                done[call] = ray.get(call.ref)
-            except RayTaskError:
+                done[call] = ray.get(call.refs[number])
+            except RayTaskError as error:
                 # Also raised for the classes below where the input of the task is lost: its worker is well.
-                raise
+                if call.reads is None or not isinstance(error.cause, ObjectLostError):
+                    raise
+                call.reads.retry(error.cause)
             except LOST as error:
                 call.retry(error)
     return [done[call] for call in calls]

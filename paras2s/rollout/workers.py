@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,17 @@ from paras2s.errors import ConfigError
 from paras2s.policy.base import Policy
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.registry import load_policy
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import ClipStore, Prompt, Sampling
+from paras2s.policy.weights import fingerprint
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout.engine import Engine, NativeEngine
-from paras2s.rollout.reward_inputs import embedded_codes, sounds
+from paras2s.rollout.prompts import encode_into, encoder_version
+from paras2s.rollout.reward_inputs import Waves, embedded_codes, sounds, with_waves
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
 from paras2s.train.single_device import Devices
-from paras2s.types import Reward, Rollout, Unscored
+from paras2s.types import Query, Reward, Rollout, Unscored
 from paras2s.utils.process_pool import cores
 
 # The namespace of a Ray that this program started.
@@ -133,10 +136,16 @@ class RolloutWorker:
         if config.lora is not None:
             # The learner sends its adapters alone, so they must be here to be filled.
             policy.add_lora(config.lora.rank, config.lora.alpha)
+        self._encoder = encoder_version(policy, checkpoint)
         engine = make_engine(policy, config, policy_config, threads)
         # The embedded reward model reads the embedded codec's codes; other policies' answers must be decoded to sound.
         self.with_waves = policy.spec.code_format != Codec2Pairs.version
         return engine
+
+    def encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query]) -> list[str]:
+        """Encode the prompts of these queries that are not in the folder yet; returns their files' names."""
+        policy = self.engine.policy
+        return encode_into(folder, policy, self._encoder, clips, queries)
 
     def generate(
         self,
@@ -147,12 +156,13 @@ class RolloutWorker:
         group_size: int,
         sampling: Sampling,
         seeds: Sequence[Sequence[int]],
-    ) -> list[Rollout]:
-        """Rollouts of these queries under weights `version`."""
+    ) -> tuple[list[Rollout], Waves]:
+        """Rollouts of these queries under weights `version`, and apart from them their sound, which goes to judges alone."""
         engine = self.engine
         if version != engine.version:
             engine.set_weights(weights, version)
-        return engine.generate(query_ids, prompts, group_size, sampling, seeds, self.with_waves)
+        found = engine.generate(query_ids, prompts, group_size, sampling, seeds, self.with_waves)
+        return [replace(one, waves=()) for one in found], [one.waves for one in found]
 
 
 @ray.remote
@@ -173,10 +183,10 @@ class RewardWorker:
         return self._rewards
 
     def score(
-        self, rollouts: Sequence[Rollout], part: slice, questions: Sequence[RewardQuestion]
+        self, rollouts: Sequence[Rollout], waves: Waves, part: slice, questions: Sequence[RewardQuestion]
     ) -> list[list[Reward | Unscored]]:
-        """Rewards [B, G] of a part of these rollouts; `questions` are those of that part."""
-        pairs = zip(questions, rollouts[part], strict=True)
+        """Rewards [B, G] of a part of these rollouts, with their sound in `waves`; `questions` are those of that part."""
+        pairs = zip(questions, with_waves(rollouts[part], waves[part]), strict=True)
         return self.rewards.score([Group(question, self._answers(rollout)) for question, rollout in pairs])
 
     def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
@@ -193,9 +203,16 @@ class RewardWorker:
 class LearnerActor:
     """The learner, or one rank of it. Never restarted: its state is in its checkpoints."""
 
-    def __init__(self, checkpoint: Path, policy: PolicyConfig, config: AlignConfig, threads: int) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        policy: PolicyConfig,
+        config: AlignConfig,
+        threads: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
         torch.set_num_threads(threads)
-        self._checkpoint, self._policy, self._config = checkpoint, policy, config
+        self._checkpoint, self._policy, self._config, self._source_weights = checkpoint, policy, config, weights
 
     def rendezvous(self) -> tuple[str, int]:
         """Address at which the ranks can meet this one: its machine and a free port."""
@@ -218,13 +235,19 @@ class LearnerActor:
         # Adapters are drawn at random, and every rank must draw the same.
         torch.manual_seed(0)
         policy = open_policy(self._checkpoint, self._policy)
-        self.learner = Learner(policy, config, self._policy.max_answer_steps, devices, reopen)
+        base = fingerprint(self._checkpoint)
+        most, weights = self._policy.max_answer_steps, self._source_weights
+        self.learner = Learner(policy, config, most, devices, reopen, base, weights)
         if resume_from is not None:
             self.learner.restore(resume_from)
 
     def next_step(self) -> int:
         """Number of updates made."""
         return self.learner.next_step
+
+    def checkpoint_bytes(self) -> int:
+        """Size of a checkpoint."""
+        return self.learner.checkpoint_bytes
 
     def step(self, inputs: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]]]) -> dict[str, Any]:
         """One update; returns its metrics."""

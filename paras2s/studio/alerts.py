@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from paras2s.studio.curves import REWARD_PREFIX as SOURCE
+
 Row = dict[str, Any]
 
 # Steps whose mean stands for "now", and for "at the start".
@@ -26,6 +28,10 @@ KL_LIMIT = 1.0
 # Sampler against learner: so many times the run's median, and never less than what rounding makes.
 GAP_FACTOR, GAP_FLOOR = 10.0, 1e-3
 UNSCORED_SHARE, FLAT_SHARE = 0.1, 0.5
+# Of the length at the start. A reward is easily raised by saying more, or less.
+LENGTH_CHANGE = 0.25
+# One source rises and another falls, each by this much on the scale from 1 to 5 that all sources share.
+SOURCES_APART = 0.3
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ def find_alerts(rows: Sequence[Row], group_size: int | None = None, queries: int
     """All alerts at the end of these rows. `queries` B and `group_size` G of a step give shares of unscored and flat groups."""
     found = [
         reward_without_validation(rows),
+        sources_apart(rows),
+        length_change(rows),
         *(entropy_collapse(rows, stream) for stream in ("text", "audio")),
         one_answer(rows),
         drift(rows),
@@ -74,6 +82,36 @@ def reward_without_validation(rows: Sequence[Row]) -> Alert | None:
         "the policy may be learning the training prompts or a gap in the reward"
     )
     return Alert("reward without validation", rows[last]["step"], text, ("reward_mean", "validation_reward"))
+
+
+def sources_apart(rows: Sequence[Row]) -> Alert | None:
+    """One source of the reward rose, and another fell: the policy pays for the one with the other."""
+    changes = {key: _change(rows, key) for key in dict.fromkeys(key for row in rows for key in row) if key.startswith(SOURCE)}
+    known = {key: now - start for key, found in changes.items() if found is not None for start, now in (found,)}
+    if len(known) < 2:
+        return None
+    up, down = max(known, key=lambda key: known[key]), min(known, key=lambda key: known[key])
+    if known[up] < SOURCES_APART or known[down] > -SOURCES_APART:
+        return None
+    text = (
+        f"{up.removeprefix(SOURCE)} rose by {known[up]:.2f} and {down.removeprefix(SOURCE)} fell by {-known[down]:.2f}: "
+        "listen to answers that the one scores high and the other low"
+    )
+    return Alert("sources apart", rows[-1]["step"], text, (up, down))
+
+
+def length_change(rows: Sequence[Row]) -> Alert | None:
+    """Answers are much longer or shorter than at the start."""
+    key = "length_steps"
+    found = _change(rows, key)
+    if found is None or not found[0] or abs(found[1] / found[0] - 1) < LENGTH_CHANGE:
+        return None
+    start, now = found
+    text = (
+        f"answers went from {start:.0f} to {now:.0f} steps: the reward may pay {'length' if now > start else 'shortness'}; "
+        "see which source rose with it"
+    )
+    return Alert("length", rows[-1]["step"], text, (key,))
 
 
 def entropy_collapse(rows: Sequence[Row], stream: str) -> Alert | None:
@@ -134,6 +172,12 @@ def too_many(rows: Sequence[Row], key: str, share: float, total: int | None) -> 
     return Alert(
         key.replace("_", " "), rows[-1]["step"], f"{now:.1f} of {total} {what}, in the mean of the last {WINDOW} steps", (key,)
     )
+
+
+def _change(rows: Sequence[Row], key: str) -> tuple[float, float] | None:
+    """The means of the first steps and of the last ones; None where they are too few to be apart."""
+    values = _values(rows, key)
+    return None if len(values) < 2 * WINDOW else (fmean(values[:WINDOW]), fmean(values[-WINDOW:]))
 
 
 def _values(rows: Sequence[Row], key: str) -> list[float]:

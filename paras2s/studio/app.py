@@ -22,14 +22,15 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paras2s.errors import ParaS2SError
-from paras2s.studio import clips, compare, people, rollouts, run_page, runs, verdicts
+from paras2s.studio import clips, compare, people, report_page, rollouts, run_page, runs, verdicts
 from paras2s.studio.folders import OutsideError, open_folders
 from paras2s.studio.web import STATIC, Studio, content_policy, json_response, make_templates
 
 HOSTS = ["127.0.0.1", "localhost"]
 SAFE_METHODS = ("GET", "HEAD")
-# Each has `routes(studio)`.
-MODULES = (runs, run_page, compare, rollouts, clips, people, verdicts)
+# Each has `routes(studio)`. One whose pages request data or sounds of a run by script has `needed(studio, address)` as well, so
+# that an export has them: what stands in a page as a link or as `data-clip`, and `/api/...?run=ADDRESS`, is found without it.
+MODULES = (runs, run_page, compare, rollouts, clips, people, verdicts, report_page)
 
 
 class Security:
@@ -68,7 +69,11 @@ def make_app(folders: Sequence[Path]) -> Starlette:
     Raises:
         ConfigError: one of the folders is not there.
     """
-    studio = Studio(open_folders(folders), make_templates())
+    return app_of(Studio(open_folders(folders), make_templates()))
+
+
+def app_of(studio: Studio) -> Starlette:
+    """The application that shows this studio."""
 
     def answer_failure(request: Request, error: Exception) -> Response:
         """A message in place of a page or of its data."""

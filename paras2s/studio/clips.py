@@ -7,16 +7,11 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from paras2s.errors import DataError
+from paras2s.studio.annotation.study import CLIP_SUFFIXES
 from paras2s.studio.web import Studio
 
-TYPES = {
-    ".wav": "audio/wav",
-    ".flac": "audio/flac",
-    ".ogg": "audio/ogg",
-    ".opus": "audio/ogg",
-    ".mp3": "audio/mpeg",
-    ".m4a": "audio/mp4",
-}
+# A study measures its clips, and nothing here reads this one.
+TYPES = CLIP_SUFFIXES | {".m4a": "audio/mp4"}
 
 
 def routes(studio: Studio) -> list[BaseRoute]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,6 +61,14 @@ class LogPart:
     anew: bool
 
 
+def _finite(text: str) -> float | int | None:
+    """A number of a log; None for one that no curve can show (1e999 is JSON, and infinite)."""
+    number = float(text)
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() and text.lstrip("-").isdigit() else number
+
+
 def read_log(path: Path | None, offset: int = 0, file: str = "") -> LogPart:
     """The complete rows after `offset`, of a log that may be growing.
 
@@ -78,7 +87,7 @@ def read_log(path: Path | None, offset: int = 0, file: str = "") -> LogPart:
     rows = []
     for line in data[:end].splitlines():
         try:
-            row = json.loads(line, parse_constant=lambda _: None)
+            row = json.loads(line, parse_constant=lambda _: None, parse_float=_finite, parse_int=_finite)
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):

@@ -17,6 +17,8 @@ from paras2s.run import RESOLVED
 
 # An ablation's variants lie two folders below the one that holds all runs.
 MAX_DEPTH = 3
+# Longer names are on no disk, and asking for one is an error of the system.
+MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_DIGITS = 255, 2048, 6
 
 
 class OutsideError(DataError):
@@ -34,9 +36,10 @@ class FoundRun:
 
 @dataclass(frozen=True)
 class Folders:
-    """The given folders, resolved. Made by `open_folders`."""
+    """The given folders, resolved, and which of their runs are listed (addresses; None: all). Made by `open_folders`."""
 
     roots: tuple[Path, ...]
+    listed: frozenset[str] | None = None
 
     def path(self, address: str, name: str = "") -> Path:
         """The path of a file or folder `name` below the folder at `address`; it need not exist.
@@ -45,7 +48,7 @@ class Folders:
             OutsideError: the address or the name leads out of the given folders, by itself or through a link.
         """
         number, _, below = address.partition("/")
-        if not number.isascii() or not number.isdigit() or int(number) >= len(self.roots):
+        if not number.isascii() or not number.isdigit() or len(number) > MAX_DIGITS or int(number) >= len(self.roots):
             raise OutsideError(f"{address!r}: no such folder here")
         parts = (*_parts(below), *_parts(name))
         target = self.roots[int(number)].joinpath(*parts)
@@ -59,6 +62,21 @@ class Folders:
             )
         return resolved
 
+    def locate(self, path: Path) -> tuple[str, str]:
+        """The address of the given folder that holds a file, and the file's path in it; the file need not exist.
+
+        Raises:
+            OutsideError: it lies in none of them, by itself or through a link.
+        """
+        try:
+            resolved = path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise OutsideError(f"{path.name!r}: not a path") from error
+        for number, root in enumerate(self.roots):
+            if resolved.is_relative_to(root):
+                return str(number), resolved.relative_to(root).as_posix()
+        raise OutsideError(f"{path.name!r} lies outside the folders that the studio was given; give its folder as well")
+
     def runs(self) -> list[FoundRun]:
         """All runs below the given folders, the one that was changed last first. No config is read."""
         found: dict[str, FoundRun] = {}
@@ -66,7 +84,8 @@ class Folders:
             for path, changed_s in _find(root, MAX_DEPTH):
                 # The same run below two given folders has one address, the first.
                 found.setdefault(path, FoundRun(f"{number}{path.removeprefix(root)}", os.path.basename(path), changed_s))
-        return sorted(found.values(), key=lambda run: (-run.changed_s, run.address))
+        runs = [run for run in found.values() if self.listed is None or run.address in self.listed]
+        return sorted(runs, key=lambda run: (-run.changed_s, run.address))
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -77,7 +96,20 @@ def _parts(name: str) -> tuple[str, ...]:
     """
     if name.startswith("/") or "\\" in name or "\0" in name or ".." in PurePosixPath(name).parts:
         raise OutsideError(f"{name!r}: not a path inside the folder")
-    return PurePosixPath(name).parts
+    parts = PurePosixPath(name).parts
+    sizes = [len(os.fsencode(part)) if is_text(part) else MAX_PATH_BYTES + 1 for part in parts]
+    if sum(sizes) > MAX_PATH_BYTES or max(sizes, default=0) > MAX_NAME_BYTES:
+        raise OutsideError(f"{name[:80]!r}: no name of a file")
+    return parts
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written in an address: that of a file may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _find(folder: str, depth: int) -> Iterator[tuple[str, float]]:

@@ -5,6 +5,7 @@ An annotator's pages know the link's secret alone: neither the study's folder no
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -64,13 +65,14 @@ class FoundStudy:
 
 
 class Studies:
-    """The studies below the given folders. A study that was opened once stays open, since its description never changes."""
+    """The studies below the given folders. One that was opened stays open as long as its file is the same."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
-        self._stores: dict[Path, StudyStore] = {}
+        # By folder, with the number of the file: a study may be deleted and made anew in its place.
+        self._stores: dict[Path, tuple[int, StudyStore]] = {}
         self._of_token: dict[str, Path] = {}
-        self._results: dict[Path, tuple[int, Results]] = {}
+        self._results: dict[Path, tuple[StudyStore, int, Results]] = {}
         self._lock = threading.Lock()
 
     def found(self) -> list[FoundStudy]:
@@ -88,12 +90,14 @@ class Studies:
         Raises:
             DataError: no study, or one that cannot be read.
         """
+        number = _file_number(path / DATABASE)
         with self._lock:
-            store = self._stores.get(path)
-        if store is None:
-            store = StudyStore(path)
-            with self._lock:
-                self._stores[path] = store
+            known = self._stores.get(path)
+        if known is not None and known[0] == number:
+            return known[1]
+        store = StudyStore(path)
+        with self._lock:
+            self._stores[path] = (number, store)
         return store
 
     def at(self, address: str) -> StudyStore:
@@ -105,10 +109,10 @@ class Studies:
         store = self.at(address)
         clicks = store.count_clicks()
         known = self._results.get(store.folder)
-        if known is None or known[0] != clicks:
-            known = (clicks, results(store))
+        if known is None or known[0] is not store or known[1] != clicks:
+            known = (store, clicks, results(store))
             self._results[store.folder] = known
-        return known[1]
+        return known[2]
 
     def of_annotator(self, token: str) -> tuple[StudyStore, Annotator]:
         """The study and the annotator of a link.
@@ -117,7 +121,7 @@ class Studies:
             HTTPException: 404, no such link; 503, a study that may hold it cannot be read now.
         """
         known, unreadable = self._of_token.get(token), ""
-        for path in [known] if known else [study.path for study in self.found()]:
+        for path in itertools.chain([known] if known else [], (study.path for study in self.found())):
             try:
                 store = self.open(path)
                 annotator = store.find(token)
@@ -131,6 +135,13 @@ class Studies:
         if unreadable:
             raise HTTPException(503, "The study of this link cannot be read at the moment.")
         raise HTTPException(404, "There is no such link; ask for yours again.")
+
+
+def _file_number(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 def _find(folder: Path, depth: int) -> Iterator[Path]:

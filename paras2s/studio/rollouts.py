@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +38,7 @@ from paras2s.rollout.store import (
 )
 from paras2s.studio.folders import OutsideError
 from paras2s.studio.run_state import RunFiles
-from paras2s.studio.web import Studio, integer_of, json_response
+from paras2s.studio.web import Needed, Studio, integer_of, json_response
 from paras2s.types import AUDIO, TEXT
 from paras2s.utils.io import read_json
 
@@ -45,6 +47,7 @@ STRIP_STEPS = 24
 # Decoded sounds that are held, of up to 70 kB each for the embedded policy.
 SOUNDS_HELD = 512
 
+T = TypeVar("T")
 Groups = dict[int, list[IndexedGroup]]
 
 
@@ -61,7 +64,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
         folder = rollouts_folder(studio, request)
         index, problem = index_of(folder)
         return json_response(
-            {"steps": [step_summary(step, index.get(step, ())) for step in steps_kept(folder)], "problem": problem}
+            {"steps": [step_summary(step, index.get(step, ())) for step in steps_shown(studio, folder)], "problem": problem}
         )
 
     def step(request: Request) -> Response:
@@ -99,8 +102,12 @@ def routes(studio: Studio) -> list[BaseRoute]:
     def sound(request: Request) -> Response:
         path = step_path(rollouts_folder(studio, request), integer_of(request, "step"))
         changed_ns = path.stat().st_mtime_ns if path.is_file() else 0
-        data = decoded(path, changed_ns, integer_of(request, "group"), integer_of(request, "answer"))
-        return Response(data, media_type="audio/wav", headers={"Cache-Control": "private, max-age=600"})
+        group, answer = integer_of(request, "group"), integer_of(request, "answer")
+        # A run that was started again has other answers at the same place.
+        headers = {"Cache-Control": "private, no-cache", "ETag": f'"{changed_ns}-{group}-{answer}"'}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(decoded(path, changed_ns, group, answer), media_type="audio/wav", headers=headers)
 
     return [
         Route("/rollouts", show),
@@ -118,13 +125,75 @@ def rollouts_folder(studio: Studio, request: Request) -> Path:
     Raises:
         DataError: the run kept none. OutsideError: it is not in the given folders.
     """
-    folder = studio.folders.path(request.query_params.get("run", ""), FOLDER)
+    return folder_at(studio, request.query_params.get("run", ""))
+
+
+def folder_at(studio: Studio, address: str) -> Path:
+    """The folder of the rollouts of the run at an address.
+
+    Raises:
+        DataError: the run kept none. OutsideError: it is not in the given folders.
+    """
+    folder = studio.folders.path(address, FOLDER)
     if not folder.is_dir():
         raise DataError("this run kept no rollouts; align.keep_rollouts_every says which steps are kept")
     with os.scandir(folder) as entries:
         if link := next((entry.name for entry in entries if entry.is_symlink()), None):
             raise OutsideError(f"{FOLDER}/{link}: a link; rollouts are read from files alone")
     return folder
+
+
+def steps_shown(studio: Studio, folder: Path) -> list[int]:
+    """The kept steps, of which an export has a few."""
+    steps = list(steps_kept(folder))
+    return studio.export.choose_steps(steps) if studio.export else steps
+
+
+def needed(studio: Studio, address: str) -> Iterator[Needed]:
+    """Yields the requests of a run's page of rollouts: of the shown steps all of it, and each query through training."""
+    try:
+        folder = folder_at(studio, address)
+    except DataError:
+        return
+    index = index_of(folder)[0]
+    groups = functools.cache(lambda step: _groups_at(folder, step))
+    queries: dict[str, None] = {}
+    for step in steps_shown(studio, folder):
+        yield Needed(_address("/api/rollouts/step", address, step=step))
+        for rows in groups(step).values():
+            queries[rows[0].query_id] = None
+            for row in rows:
+                place = {"step": step, "group": row.group, "answer": row.answer}
+                yield Needed(_address("/api/rollouts/answer", address, **place))
+                yield Needed(_address("/sound", address, **place), drawn=True)
+    for query_id in queries:
+        yield Needed(_address("/api/rollouts/query", address, query=query_id))
+        for step, group in evenly(places_of(index, query_id)):
+            for row in best_and_worst(groups(step).get(group, [])):
+                yield Needed(_address("/sound", address, step=step, group=group, answer=row.answer))
+    with contextlib.suppress(DataError):
+        question = questions_of(RunFiles(studio.folders, address))
+        for clip in (question(query_id)["clip"] for query_id in queries):
+            if clip:
+                yield Needed(_address("/clip", address, name=clip))
+
+
+def _address(path: str, run: str, **more: str | int) -> str:
+    return f"{path}?{urlencode({'run': run, **more})}"
+
+
+def _groups_at(folder: Path, step: int) -> dict[int, list[KeptAnswer]]:
+    """A step's answers by group; none where it cannot be read, which its page says."""
+    try:
+        return by_group(read_answers(step_path(folder, step)))
+    except DataError:
+        return {}
+
+
+def best_and_worst(rows: Sequence[KeptAnswer]) -> list[KeptAnswer]:
+    """The answers of a group that a query through training plays; the first where fewer than two have a reward."""
+    ranked = sorted((row for row in rows if row.reward is not None), key=lambda row: -(row.reward or 0.0))
+    return [ranked[0], ranked[-1]] if len(ranked) > 1 else list(rows[:1])
 
 
 def index_of(folder: Path) -> tuple[Groups, str | None]:
@@ -174,11 +243,11 @@ def places_of(index: Groups, query_id: str) -> list[tuple[int, int]]:
     return [(step, place) for step, groups in index.items() for place, one in enumerate(groups) if one.query_id == query_id]
 
 
-def evenly(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """At most `STRIP_STEPS` of them, evenly, with the first and the last."""
-    if len(places) <= STRIP_STEPS:
+def evenly(places: Sequence[T], most: int = STRIP_STEPS) -> list[T]:
+    """At most so many of them, evenly, with the first and the last; of one alone the last."""
+    if len(places) <= most:
         return list(places)
-    return [places[int(at)] for at in np.linspace(0, len(places) - 1, STRIP_STEPS).round()]
+    return [places[int(at)] for at in np.linspace(len(places) - 1, 0, most).round()][::-1]
 
 
 def strip_step(folder: Path, step: int, group: int) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from paras2s.bench.paras2s.metrics import cell
+from paras2s.run import STAGES
 from paras2s.studio.alerts import find_alerts
 from paras2s.studio.curves import plots_for, read_log
+from paras2s.studio.report_page import REPORT
 from paras2s.studio.run_state import RunFiles, interval_of, read_state
 from paras2s.studio.web import Studio, integer_of, json_response
-
-STAGES = ("data", "warmup", "distill", "align", "bench")
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
@@ -33,7 +33,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
             stages=STAGES,
             systems=bench_table(files.json("bench/summary.json") or {}),
             has_rollouts=files.path("rollouts") is not None,
-            has_report=files.path("report.html"),
+            has_report=files.path(REPORT) is not None,
         )
 
     def state(request: Request) -> Response:
@@ -51,13 +51,29 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
 def described(config: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The plots that these rows fill, and the alerts they raise."""
-    sampling = config.get("align", {}).get("sampling", {}) if isinstance(config.get("align"), dict) else {}
-    size = {name: sampling.get(key) for name, key in (("group_size", "group_size"), ("queries", "queries_per_step"))}
+    sampling = _object(_object(config.get("align")).get("sampling"))
+    size = {name: _count(sampling.get(key)) for name, key in (("group_size", "group_size"), ("queries", "queries_per_step"))}
     keys = dict.fromkeys(key for row in rows for key in row)
     return {
         "plots": [asdict(plot) for plot in plots_for(keys)],
         "alerts": [asdict(alert) for alert in find_alerts(rows, **size)],
     }
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _cell(value: Any, factor: float = 1.0, digits: int = 2) -> str:
+    """A figure of a summary, or the word that it cannot be read, beside those that can."""
+    try:
+        return cell(value, factor, digits)
+    except (TypeError, KeyError, ValueError):
+        return "unreadable"
 
 
 def bench_table(summary: dict[str, Any]) -> list[dict[str, Any]]:
@@ -67,7 +83,7 @@ def bench_table(summary: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(entry, dict) or not isinstance(entry.get("overall"), dict):
             continue
         score = interval_of(entry["overall"])
-        categories = {key: cell(value) for key, value in entry.get("categories", {}).items()}
-        contrast = cell(entry["contrast"], 100, 0) if entry.get("contrast") else "-"
+        categories = {key: _cell(value) for key, value in _object(entry.get("categories")).items()}
+        contrast = _cell(entry["contrast"], 100, 0) if entry.get("contrast") else "-"
         rows.append({"name": name, "score": score, "categories": categories, "contrast": contrast, "judge": entry.get("judge")})
     return sorted(rows, key=lambda row: -row["score"].mean if row["score"] else 0.0)

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from paras2s.studio.folders import is_text
 from paras2s.studio.run_state import read_state
 from paras2s.studio.web import Studio, integer_of
 
@@ -20,9 +21,9 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
     def list_runs(request: Request) -> Response:
         wanted = request.query_params.get("find", "").strip()
-        found = [
-            run for run in studio.folders.runs() if wanted.lower() in run.address.lower() or wanted.lower() in run.name.lower()
-        ]
+        everywhere = studio.folders.runs()
+        there = [run for run in everywhere if is_text(run.address)]
+        found = [run for run in there if wanted.lower() in run.address.lower() or wanted.lower() in run.name.lower()]
         parts = max(1, -(-len(found) // PER_PART))
         part = min(integer_of(request, "part", 0), parts - 1)
         shown = found[part * PER_PART : (part + 1) * PER_PART]
@@ -32,6 +33,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
             "runs.html.j2",
             runs=[read_state(studio.folders, run.address, now_s) for run in shown],
             total=len(found),
+            unnamed=len(everywhere) - len(there),
             part=part,
             part_count=parts,
             find=wanted,

@@ -1,8 +1,9 @@
-"""The verdicts of a run's bench: every answer to a question with each judge's score and reason, two answers side by side."""
+"""Verdicts: the files that hold them, the answers of a bench, and one verdict with all that it was made from."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,23 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.errors import AudioError, DataError
+from paras2s.errors import AssetError, AudioError, DataError
 from paras2s.studio.clips import TYPES
-from paras2s.studio.web import Studio, integer_of, json_response
+from paras2s.studio.folders import OutsideError
+from paras2s.studio.verdict_files import find_files, read_rows
+from paras2s.studio.verdict_view import Row, group_of, judgements_of, shown_answers, shown_row, title_of
+from paras2s.studio.web import Needed, Studio, integer_of, json_response
 
-# What can be measured while one waits; words and quality take models that are heavier.
+# What can be measured while one waits; words take a model, and are asked for apart.
 EXTRACTORS = ("pitch", "loudness")
 MEASURED_CLIPS = 256
+# Whisper takes about a tenth of a clip's length on one core.
+LONGEST_RECOGNISED_S = 120.0
+PER_PART = 100
+# Rows of one item that may stand beside a single answer.
+MOST_PEERS = 50
+# Two systems that an export shows beside each other, whatever else it has.
+TRAINED = ("aligned", "sft")
 
 
 @dataclass(frozen=True)
@@ -36,11 +47,12 @@ class Benched:
 
 
 def read_bench(run: Path) -> Benched:
-    """All verdicts below RUN/bench: those of the bench's own judge first, then of each other judge."""
+    """All verdicts below RUN/bench, or in a folder of `bench paras2s`: those of the bench's own judge first."""
     rows: dict[tuple[str, int], dict[str, list[AnswerRow]]] = {}
     problems = []
-    bench = run / "bench"
-    for path in [*sorted(bench.glob("*.jsonl")), *sorted(bench.glob("*/*.jsonl"))]:
+    bench = run / "bench" if (run / "bench").is_dir() else run
+    paths = [*sorted(bench.glob("*.jsonl")), *(sorted(bench.glob("*/*.jsonl")) if bench != run else ())]
+    for path in paths:
         # A link could lead to any file of this machine.
         if not path.resolve().is_relative_to(run.resolve()):
             problems.append(f"{path.relative_to(run)}: a link that leaves the run")
@@ -79,59 +91,205 @@ def _measure(path: Path, changed_ns: int) -> dict[str, Any]:
     return {"duration_s": clip.duration_s, "fields": fields}
 
 
+def recognise(path: Path) -> dict[str, Any]:
+    """The recognised words of a clip in their places, in seconds, with the recogniser's probability of each.
+
+    Raises:
+        AudioError: the clip cannot be read, or is longer than two minutes. AssetError: the recogniser is not installed.
+    """
+    return dict(_recognise(path, path.stat().st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=MEASURED_CLIPS)
+def _recognise(path: Path, changed_ns: int) -> dict[str, Any]:
+    from paras2s.audio.asr import transcribe
+    from paras2s.audio.clip import read_clip
+
+    clip = read_clip(path, max_duration_s=LONGEST_RECOGNISED_S)
+    (found,) = transcribe([clip], timed=True)
+    words = [
+        {"text": word.text.strip(), "start_s": word.start_s, "end_s": min(word.end_s, clip.duration_s), "p": word.probability}
+        for word in found.words
+    ]
+    return {"duration_s": clip.duration_s, "words": words}
+
+
 def verdict_address(run: str, key: tuple[str, int], systems: list[str]) -> str:
-    """The address of a question's page."""
+    """The address of a benched question's page."""
     return "/verdict?" + urlencode({"run": run, "query": key[0], "n": key[1], "system": systems}, doseq=True)
 
 
-def routes(studio: Studio) -> list[BaseRoute]:
-    """The table of answers, one question's page, and the measurements of a clip."""
+def row_address(run: str, file: str, row: int) -> str:
+    """The address of the page of a row of a file."""
+    return "/verdict?" + urlencode({"run": run, "file": file, "row": row})
 
-    def show_answers(request: Request) -> Response:
-        address = request.query_params.get("run", "")
-        run = studio.folders.path(address)
-        benched = read_bench(run)
-        links = {key: verdict_address(address, key, list(by_system)[:2]) for key, by_system in benched.rows.items()}
-        return studio.page(request, "answers.html.j2", address=address, name=run.name, benched=benched, links=links)
 
-    def show_verdict(request: Request) -> Response:
-        address = request.query_params.get("run", "")
-        run = studio.folders.path(address)
-        benched = read_bench(run)
-        key = (request.query_params.get("query", ""), integer_of(request, "n", 0))
-        by_system = benched.rows.get(key)
-        if by_system is None:
-            raise DataError(f"{key[0]!r}, answer {key[1]}: the bench of {run.name} has no such question")
-        wanted = [name for name in request.query_params.getlist("system") if name in by_system]
-        shown = list(dict.fromkeys(wanted))[:2] or list(by_system)[:2]
-        keys = list(benched.rows)
-        at = keys.index(key)
-        near = {"previous": keys[at - 1] if at else None, "next": keys[at + 1] if at + 1 < len(keys) else None}
-        return studio.page(
-            request,
-            "verdict.html.j2",
-            address=address,
-            name=run.name,
-            query=key[0],
-            number=key[1],
-            by_system=by_system,
-            shown=shown,
-            question=by_system[shown[0]][0],
-            near={way: verdict_address(address, one, shown) for way, one in near.items() if one is not None},
-        )
-
-    def measurements(request: Request) -> Response:
-        name = request.query_params.get("name", "")
-        path = studio.folders.path(request.query_params.get("run", ""), name)
-        if path.suffix.lower() not in TYPES or not path.is_file():
-            raise DataError(f"{name!r}: no such clip")
+def needed(studio: Studio, address: str) -> Iterator[Needed]:
+    """Yields the requests of a run's verdicts: each clip and what is measured on it; and the policy beside its warm-up."""
+    clips: dict[str, None] = {}
+    for key, by_system in read_bench(studio.folders.path(address)).rows.items():
+        if all(system in by_system for system in TRAINED):
+            yield Needed(verdict_address(address, key, list(TRAINED)), page=True)
+        for rows in by_system.values():
+            clips[rows[0].question_clip] = None
+            if rows[0].duration_s:
+                clips[rows[0].answer_clip] = None
+    folder = studio.folders.path(address)
+    for name in filter(None, clips):
         try:
-            return json_response(measure(path))
-        except AudioError as error:
-            return json_response({"error": f"{name!r}: {error}"}, 422)
+            # As the page of a verdict names its clips, which may lie anywhere in the given folders.
+            root, below = studio.folders.locate(folder / name)
+        except OutsideError:
+            continue
+        query = urlencode({"run": root, "name": below})
+        yield Needed(f"/clip?{query}", drawn=True)
+        yield Needed(f"/api/measured?{query}")
 
+
+def routes(studio: Studio) -> list[BaseRoute]:
+    """The files of verdicts, a file's rows, a bench's answers, one verdict's page, and what is measured on a clip."""
     return [
-        Route("/answers", show_answers),
-        Route("/verdict", show_verdict),
-        Route("/api/measured", measurements),
+        Route("/verdicts", functools.partial(show_files, studio)),
+        Route("/answers", functools.partial(show_answers, studio)),
+        Route("/verdict", functools.partial(show_verdict, studio)),
+        Route("/api/measured", functools.partial(measurements, studio)),
+        Route("/api/words", functools.partial(words_in_place, studio)),
     ]
+
+
+def show_files(studio: Studio, request: Request) -> Response:
+    """The list of files, or the rows of one of them."""
+    if not request.query_params.get("file"):
+        files, complete = find_files(studio.folders)
+        return studio.page(request, "verdict_files.html.j2", files=files, complete=complete)
+    address, file, rows = _file(studio, request)
+    wanted = request.query_params.get("find", "").strip()
+    places = [place for place, row in enumerate(rows) if wanted.lower() in _line(row).lower()]
+    parts = max(1, -(-len(places) // PER_PART))
+    part = min(integer_of(request, "part", 0), parts - 1)
+    shown = places[part * PER_PART : (part + 1) * PER_PART]
+    return studio.page(
+        request,
+        "verdict_rows.html.j2",
+        address=address,
+        file=file,
+        rows=[(row_address(address, file, place), title_of(rows[place]), judgements_of(rows[place])[-1]) for place in shown],
+        total=len(places),
+        part=part,
+        part_count=parts,
+        find=wanted,
+    )
+
+
+def _line(row: Row) -> str:
+    """The words of a row that a search looks through."""
+    last = judgements_of(row)[-1]
+    return " ".join((title_of(row), last.judge, last.outcome, last.text))
+
+
+def _file(studio: Studio, request: Request) -> tuple[str, str, tuple[dict[str, Any], ...]]:
+    address, file = request.query_params.get("run", ""), request.query_params.get("file", "")
+    path = studio.folders.path(address, file)
+    if path.suffix != ".jsonl":
+        raise DataError(f"{file!r}: not a file of verdicts")
+    return address, file, read_rows(path)
+
+
+def show_answers(studio: Studio, request: Request) -> Response:
+    """The table of a bench's answers."""
+    address = request.query_params.get("run", "")
+    run = studio.folders.path(address)
+    benched = read_bench(run)
+    links = {key: verdict_address(address, key, list(by_system)[:2]) for key, by_system in benched.rows.items()}
+    return studio.page(request, "answers.html.j2", address=address, name=run.name, benched=benched, links=links)
+
+
+def show_verdict(studio: Studio, request: Request) -> Response:
+    """One row of a file of verdicts, or a benched question with two systems' answers."""
+    return _show_row(studio, request) if request.query_params.get("file") else _show_benched(studio, request)
+
+
+def _show_row(studio: Studio, request: Request) -> Response:
+    address, file, rows = _file(studio, request)
+    at, other = integer_of(request, "row"), request.query_params.get("with")
+    folder = studio.folders.path(address, file).parent
+    beside = integer_of(request, "with") if other else None
+    if at >= len(rows) or (beside is not None and beside >= len(rows)):
+        raise DataError(f"{file!r} has {len(rows)} verdicts; there is no number {max(at, beside or 0) + 1}")
+    shown = shown_row(studio.folders, folder, rows[at])
+    sides = list(shown.sides)
+    if beside is not None and len(sides) == 1:
+        sides += shown_row(studio.folders, folder, rows[beside]).sides[:1]
+    group = group_of(rows[at]) if len(shown.sides) == 1 else None
+    peers = [place for place, row in enumerate(rows) if group is not None and place != at and group_of(row) == group]
+    near = {"previous": at - 1 if at else None, "next": at + 1 if at + 1 < len(rows) else None}
+    return studio.page(
+        request,
+        "verdict.html.j2",
+        page=shown,
+        sides=sides,
+        back=("/verdicts?" + urlencode({"run": address, "file": file}), file),
+        fields={"run": address, "file": file, "row": at},
+        choices=[("With", "with", [("", "nothing"), *((str(n), _peer(rows[n], n)) for n in peers[:MOST_PEERS])], other or "")]
+        if peers
+        else [],
+        near={way: row_address(address, file, one) for way, one in near.items() if one is not None},
+    )
+
+
+def _peer(row: Row, place: int) -> str:
+    found, system = judgements_of(row)[-1], row.get("system")
+    return f"{place + 1}: {system if isinstance(system, str) else found.judge}, {found.outcome}"
+
+
+def _show_benched(studio: Studio, request: Request) -> Response:
+    address = request.query_params.get("run", "")
+    run = studio.folders.path(address)
+    benched = read_bench(run)
+    key = (request.query_params.get("query", ""), integer_of(request, "n", 0))
+    by_system = benched.rows.get(key)
+    if by_system is None:
+        raise DataError(f"{key[0]!r}, answer {key[1]}: the bench of {run.name} has no such question")
+    wanted = [name for name in request.query_params.getlist("system") if name in by_system]
+    shown = list(dict.fromkeys(wanted))[:2] or list(by_system)[:2]
+    keys = list(benched.rows)
+    at = keys.index(key)
+    near = {"previous": keys[at - 1] if at else None, "next": keys[at + 1] if at + 1 < len(keys) else None}
+    page = shown_answers(studio.folders, run, {name: by_system[name] for name in shown})
+    names = [(name, name) for name in by_system]
+    return studio.page(
+        request,
+        "verdict.html.j2",
+        page=page,
+        sides=page.sides,
+        back=("/answers?" + urlencode({"run": address}), "Answers"),
+        fields={"run": address, "query": key[0], "n": key[1]},
+        choices=[("With" if place else "Show", "system", names, (shown[place:] or [""])[0]) for place in (0, 1)],
+        near={way: verdict_address(address, one, shown) for way, one in near.items() if one is not None},
+    )
+
+
+def _clip(studio: Studio, request: Request) -> Path:
+    name = request.query_params.get("name", "")
+    path = studio.folders.path(request.query_params.get("run", ""), name)
+    if path.suffix.lower() not in TYPES or not path.is_file():
+        raise DataError(f"{name!r}: no such clip")
+    return path
+
+
+def measurements(studio: Studio, request: Request) -> Response:
+    """Pitch and loudness of a clip."""
+    path = _clip(studio, request)
+    try:
+        return json_response(measure(path))
+    except AudioError as error:
+        return json_response({"error": f"{path.name!r}: {error}"}, 422)
+
+
+def words_in_place(studio: Studio, request: Request) -> Response:
+    """The recognised words of a clip, in their places."""
+    path = _clip(studio, request)
+    try:
+        return json_response(recognise(path))
+    except (AudioError, AssetError) as error:
+        return json_response({"error": f"{path.name!r}: {error}"}, 422)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,40 @@ TEMPLATES, STATIC = HERE / "templates", HERE / "static"
 
 
 @dataclass(frozen=True)
+class Export:
+    """A static copy of the studio: when it is made, in words, and which of the kept steps of a run it shows."""
+
+    made: str
+    choose_steps: Callable[[Sequence[int]], list[int]]
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The address of data (`/api/...`), a sound or a page that an export has beside what its pages name as links.
+
+    `drawn` sounds are those whose samples a page draws.
+    """
+
+    address: str
+    drawn: bool = False
+    page: bool = False
+
+
+@dataclass(frozen=True)
 class Studio:
-    """The folders that are shown, and the templates. Made by `make_app`; read by every module of pages."""
+    """The folders that are shown, and the templates. Made by `make_app`; read by every module of pages.
+
+    `export` is None where a server shows them.
+    """
 
     folders: Folders
     templates: Environment
+    export: Export | None = None
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """A page from a template, which has `version`, `path` and `nonce` beside the values."""
+        """A page from a template, which has `version`, `path`, `nonce` and `export` beside the values."""
         nonce = secrets.token_urlsafe(16)
-        names = {"version": __version__, "path": request.url.path, "nonce": nonce, **values}
+        names = {"version": __version__, "path": request.url.path, "nonce": nonce, "export": self.export, **values}
         response = HTMLResponse(self.templates.get_template(template).render(names), status)
         # wavesurfer.js writes the style of its shadow root as an element.
         response.headers["Content-Security-Policy"] = content_policy(nonce)

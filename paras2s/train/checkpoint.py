@@ -1,19 +1,77 @@
-"""Training checkpoints (weights, optimiser, RNG, data position): a killed run continues to the same weights."""
+"""Training checkpoints (weights, optimiser, RNG, data position): a killed run continues to the same weights.
+
+A folder is complete once it has `trainer.json`, which is written last and removed first. So whenever a run is killed, the
+newest complete folder is one to go on from.
+"""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from paras2s.errors import PolicyError
+from paras2s.errors import DataError, PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.weights import check_state, shapes_of
 from paras2s.utils.io import read_json, write_bytes, write_json
 
+# The layout of these folders; those from before it had a number are of the first.
+VERSION = 1
+COMPLETE, TRAINED, OPTIMISER = "trainer.json", "trained.safetensors", "optimiser.safetensors"
+# In place of the two files: what several ranks write together (fsdp.py).
+PARTS = "parts"
 
-def save_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
+
+@dataclass(frozen=True)
+class Position:
+    """The number of updates a checkpoint has seen, and the fingerprint of the weights that its training began with."""
+
+    next_step: int
+    base: str | None = None
+
+
+def write_position(folder: Path, position: Position) -> None:
+    """Write `trainer.json`, which makes the checkpoint complete."""
+    write_json(folder / COMPLETE, {"version": VERSION, "next_step": position.next_step, "base": position.base})
+
+
+def read_position(folder: Path) -> Position:
+    """Read `trainer.json`.
+
+    Raises:
+        DataError: it is missing, or broken: not a complete checkpoint. PolicyError: it is of a newer version.
+    """
+    path = folder / COMPLETE
+    held = read_json(path)
+    try:
+        version, position = int(held.get("version", 1)), Position(int(held["next_step"]), held.get("base"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: does not say which step it is of ({one_line(error)}); take another checkpoint") from error
+    if version > VERSION:
+        raise PolicyError(f"{path}: is of version {version} of checkpoints, this program reads {VERSION}; install a newer one")
+    return position
+
+
+def check_base(folder: Path, base: str | None) -> None:
+    """Compare what a checkpoint began with and the weights that it is to be laid on; where either is unknown nothing is.
+
+    Raises:
+        PolicyError: they are others.
+    """
+    began = read_position(folder).base
+    if began is not None and base is not None and began != base:
+        raise PolicyError(
+            f"{folder / COMPLETE}: was trained from other weights than those of this run's sft folder ({began}, here {base}); "
+            "put those back, or start anew without --resume"
+        )
+
+
+def save_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, position: Position) -> None:
     """Write a checkpoint; `trainer.json` comes last, as the sign that it is complete. With LoRA it holds the adapters alone.
 
     What no gradient has reached yet has no state in the optimiser: all of it, before the first update.
@@ -21,12 +79,45 @@ def save_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer
     from safetensors.torch import save
 
     trained = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
-    write_bytes(folder / "trained.safetensors", save(trained))
+    write_bytes(folder / TRAINED, save(trained))
     state = optimiser.state_dict()["state"]
     tensors = {f"{index}.{key}": value for index, held in state.items() for key, value in held.items()}
     tensors["torch_rng"] = torch.get_rng_state()
-    write_bytes(folder / "optimiser.safetensors", save(tensors))
-    write_json(folder / "trainer.json", {"next_step": next_step})
+    write_bytes(folder / OPTIMISER, save(tensors))
+    write_position(folder, position)
+
+
+def fill_trained(folder: Path, policy: Policy) -> None:
+    """Fill what the policy trains from a checkpoint, whether one process wrote it or several ranks did.
+
+    Raises:
+        PolicyError: a file is missing or broken, or does not fit this policy.
+    """
+    wanted = policy.trainable()
+    if (folder / PARTS).is_dir():
+        _fill_from_parts(folder / PARTS, wanted)
+        return
+    trained = _read(folder / TRAINED)
+    check_state(shapes_of(wanted), shapes_of(trained), str(folder / TRAINED))
+    for name, value in trained.items():
+        wanted[name].data.copy_(value)
+
+
+def _fill_from_parts(parts: Path, wanted: Mapping[str, Tensor]) -> None:
+    """Put together what several ranks wrote."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    held: dict[str, Any] = {"model": {name: value.detach() for name, value in wanted.items()}}
+    try:
+        described = FileSystemReader(parts).read_metadata().state_dict_metadata
+        sizes = {name: tuple(getattr(described.get(f"model.{name}"), "size", ())) for name in wanted}
+        check_state(shapes_of(wanted), {name: size for name, size in sizes.items() if f"model.{name}" in described}, str(parts))
+        load(held, checkpoint_id=parts, no_dist=True)
+    # Torch derives the first from BaseException.
+    except (CheckpointException, RuntimeError, ValueError, EOFError, OSError) as error:
+        raise PolicyError(f"{parts}: cannot be read ({type(error).__name__}); take another checkpoint") from error
 
 
 def restore_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> int:
@@ -35,12 +126,11 @@ def restore_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimi
     Raises:
         PolicyError: the files do not fit this policy. DataError: `trainer.json` is missing: not a complete checkpoint.
     """
-    position = read_json(folder / "trainer.json")
-    trained, wanted = _read(folder / "trained.safetensors"), policy.trainable()
-    check_state(shapes_of(wanted), shapes_of(trained), str(folder / "trained.safetensors"))
-    for name, value in trained.items():
-        wanted[name].data.copy_(value)
-    path = folder / "optimiser.safetensors"
+    position = read_position(folder)
+    if (folder / PARTS).is_dir():
+        raise PolicyError(f"{folder}: a checkpoint of several learners; set align.workers.learner.count to continue it")
+    fill_trained(folder, policy)
+    path = folder / OPTIMISER
     tensors = _read(path)
     rng = tensors.pop("torch_rng")
     states: dict[int, dict[str, Tensor]] = {}
@@ -54,7 +144,7 @@ def restore_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimi
             raise PolicyError(f"{path}: is of another policy: its tensor {number} fits none of the {len(learning)}; start anew")
     optimiser.load_state_dict({"state": states, "param_groups": groups})
     torch.set_rng_state(rng)
-    return int(position["next_step"])
+    return position.next_step
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -68,7 +158,71 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise PolicyError(f"{path}: cannot be read ({error}); {where}") from error
 
 
+# -- which of them stay -------------------------------------------------------------------------------------------------
+
+
+def step_name(updates: int) -> str:
+    """The name of a checkpoint's folder."""
+    return f"step_{updates:06d}"
+
+
+def checkpoints_in(folder: Path) -> dict[int, Path]:
+    """The complete checkpoints among `step_NNNNNN` folders by the number of their updates, in order."""
+    named = {path.parent.name[5:]: path.parent for path in folder.glob(f"step_*/{COMPLETE}")}
+    return dict(sorted((int(number), path) for number, path in named.items() if number.isdecimal()))
+
+
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint among `step_NNNNNN` folders, None if there is none."""
-    complete = [path.parent for path in folder.glob("step_*/trainer.json")]
-    return max(complete, key=lambda path: path.name) if complete else None
+    """The newest complete checkpoint, None if there is none."""
+    return next(reversed(checkpoints_in(folder).values()), None)
+
+
+def best_by_validation(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Updates after which the run's log has its highest validation reward, the first of equals; None where none was scored."""
+    scored = [(row["validation_reward"], row["step"] + 1) for row in rows if row.get("validation_reward") is not None]
+    return max(scored, key=lambda one: (one[0], -one[1]))[1] if scored else None
+
+
+def superseded(updates: Sequence[int], keep: int | None, best: int | None) -> list[int]:
+    """Checkpoints that may go: all but the `keep` newest (None: all stay) and the best."""
+    return [] if keep is None else [one for one in sorted(updates)[:-keep] if one != best]
+
+
+def remove_superseded(folder: Path, keep: int | None, best: int | None) -> None:
+    """Remove checkpoints that newer ones supersede, and what a kill left half written or half removed.
+
+    Called after a new one is complete. Each loses its sign of completeness first: a kill in the middle leaves a folder that
+    nothing resumes from, and the next call removes it.
+    """
+    complete = checkpoints_in(folder)
+    for updates in superseded(list(complete), keep, best):
+        _remove(complete[updates])
+    for path in folder.glob("step_*"):
+        if path.is_dir() and not (path / COMPLETE).is_file():
+            _remove(path)
+
+
+def remove_all(folder: Path) -> None:
+    """Remove every checkpoint, so that nothing resumes from a run that is begun again."""
+    for path in folder.glob("step_*"):
+        _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    (folder / COMPLETE).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def describe_size(each_bytes: int, most: int, adapters: bool) -> str:
+    """One line on how much disk a run's checkpoints take."""
+    what = "adapters" if adapters else "all weights"
+    each, total = size_text(each_bytes), size_text(each_bytes * most)
+    return f"checkpoints: {each} each ({what} and optimiser), at most {most} at once: {total}"
+
+
+def size_text(size: float) -> str:
+    """Bytes in the unit that suits them."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size / 1e3:.3g} kB"

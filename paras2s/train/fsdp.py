@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
+from paras2s.train.checkpoint import PARTS, Position, read_position, write_position
 from paras2s.train.single_device import Devices
-from paras2s.utils.io import read_json, write_json
 
 # How long a rank waits for the others before it gives up.
 TIMEOUT = datetime.timedelta(minutes=10)
@@ -126,16 +126,16 @@ class Sharded(Devices):
         full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         return full
 
-    def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
+    def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, position: Position) -> None:
         """Write every rank's part of the trained weights; `trainer.json` comes last, as the sign of completeness."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
         from torch.distributed.checkpoint.state_dict_saver import save
 
         model, states = get_state_dict(policy.model, optimiser, options=_trained())
-        save({"model": model, "optimiser": states}, checkpoint_id=folder / "parts")
+        save({"model": model, "optimiser": states}, checkpoint_id=folder / PARTS)
         dist.barrier()
         if self.rank == 0:
-            write_json(folder / "trainer.json", {"next_step": next_step})
+            write_position(folder, position)
         dist.barrier()
 
     def restore(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> int:
@@ -143,12 +143,12 @@ class Sharded(Devices):
         from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        position = read_json(folder / "trainer.json")
-        if not (folder / "parts").is_dir():
+        position = read_position(folder)
+        if not (folder / PARTS).is_dir():
             raise PolicyError(f"{folder}: a checkpoint of one learner; set align.workers.learner.count to 1 to continue it")
         model, states = get_state_dict(policy.model, optimiser, options=_trained())
         held: dict[str, Any] = {"model": model, "optimiser": states}
-        load(held, checkpoint_id=folder / "parts")
+        load(held, checkpoint_id=folder / PARTS)
         set_state_dict(
             policy.model,
             optimiser,
@@ -156,7 +156,7 @@ class Sharded(Devices):
             optim_state_dict=held["optimiser"],
             options=_trained(),
         )
-        return int(position["next_step"])
+        return position.next_step
 
     def export(self, folder: Path, policy: Policy, reopen: Callable[[], Policy]) -> None:
         """Rank 0 fills a policy of its own with the full weights, merges adapters, and writes it."""

@@ -1,9 +1,9 @@
-"""The learner: one GRPO step from rollouts and rewards, and checkpoints that continue to the same weights."""
+"""The learner: one update from rollouts and rewards, and checkpoints that continue to the same weights."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +15,13 @@ from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
+from paras2s.train.advantages import advantages_of, rule_of
 from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
-from paras2s.train.losses import (
-    SUMS,
-    LossNormalizer,
-    ObjectiveResult,
-    group_advantages,
-    grpo_loss,
-    truncated_importance,
-)
+from paras2s.train.checkpoint import Position, check_base, write_position
+from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResult, truncated_importance
 from paras2s.train.single_device import Devices
 from paras2s.types import Reward, Rollout, Unscored
-from paras2s.utils.io import write_json
 
 STREAMS = ("text", "audio")
 Metrics = dict[str, float | int | None]
@@ -48,8 +42,14 @@ class Learner:
         max_steps: int,
         devices: Devices | None = None,
         reopen: Callable[[], Policy] | None = None,
+        base: str | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self.policy, self.config, self.devices, self._reopen = policy, config, devices or Devices(), reopen
+        # The fingerprint of the weights that training began with.
+        self.base = base
+        # Of the sources of reward, by name.
+        self.source_weights = weights
         if config.optimizer.gradient_checkpointing:
             policy.enable_gradient_checkpointing()
         if config.lora is not None:
@@ -79,13 +79,12 @@ class Learner:
             PolicyError: too many answers are unscored, sampler and learner have drifted apart, or loss or gradient is not
                 finite; nothing was changed.
         """
-        values = [[r.value if isinstance(r, Reward) else None for r in group] for group in rewards]
-        advantages = group_advantages(values, self.config.objective.scale_rewards)
-        count = sum(map(len, values))
+        advantages = advantages_of(rewards, rule_of(self.config.objective), self.source_weights)
+        count = sum(map(len, rewards))
         if advantages.unscored > self.config.max_unscored_share * count or advantages.unscored == count:
             reason = next((r.reason for group in rewards for r in group if isinstance(r, Unscored)), "a lone answer")
             raise PolicyError(f"step {self.next_step}: {advantages.unscored} of {count} answers are unscored ({reason})")
-        scored = [value for group in values for value in group if value is not None]
+        scored = [reward.value for group in rewards for reward in group if isinstance(reward, Reward)]
         metrics: Metrics = {
             "step": self.next_step,
             "reward_mean": float(np.mean(scored)),
@@ -97,11 +96,9 @@ class Learner:
             "staleness": float(np.mean([self.next_step - rollout.policy_version for rollout in rollouts])),
             **answer_metrics(rollouts, rewards),
         }
-        ends = np.cumsum([rollout.size for rollout in rollouts])
-        groups = [advantages.values[end - rollout.size : end] for end, rollout in zip(ends, rollouts, strict=True)]
-        if chosen := top_groups_by_reward_std(groups, self.config.objective.groups_per_update):
+        if chosen := top_groups_by_reward_std(advantages.compared, self.config.objective.groups_per_update):
             size = self.config.optimizer.micro_batch_size
-            batches = micro_batches(prompts, rollouts, groups, self.devices.share(chosen), size)
+            batches = micro_batches(prompts, rollouts, advantages.groups, self.devices.share(chosen), size)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
             metrics |= self._update(batches, on_policy)
         self.next_step += 1
@@ -153,7 +150,8 @@ class Learner:
             importance = truncated_importance(logp, known.behaviour_logp, known.mask, objective.tis_cap)
         advantages = torch.tensor(batch.advantages, dtype=logp.dtype, device=logp.device)
         logps = known.batch(logp, ref_logp, old_logp)
-        loss = grpo_loss(logps, advantages, objective, self.sampling.max_steps, importance, normalizer)
+        loss_of = OBJECTIVES[objective.loss_type]
+        loss = loss_of(logps, advantages, objective, self.sampling.max_steps, importance, normalizer)
         return _Forward(loss, logp.detach())
 
     def _normalizer(self, tokens: Sequence[TokenBatch]) -> LossNormalizer:
@@ -212,19 +210,29 @@ class Learner:
             policy.add_lora(self.config.lora.rank, self.config.lora.alpha)
         return policy
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of a checkpoint: the trained weights, and two numbers of the optimiser for each."""
+        return 3 * sum(value.numel() * value.element_size() for value in self.policy.trainable().values())
+
     def save(self, folder: Path) -> None:
         """Write a checkpoint (see `checkpoint.save_training`)."""
-        self.devices.save(folder, self.policy, self.optimiser, self.next_step)
+        self.devices.save(folder, self.policy, self.optimiser, Position(self.next_step, self.base))
 
     def restore(self, folder: Path) -> None:
-        """Continue from a checkpoint; the reference stays the policy this learner was made with."""
+        """Continue from a checkpoint; the reference stays the policy this learner was made with.
+
+        Raises:
+            PolicyError: the checkpoint does not fit, or was trained from other weights.
+        """
+        check_base(folder, self.base)
         self.next_step = self.devices.restore(folder, self.policy, self.optimiser)
 
     def export(self, folder: Path) -> None:
         """Write the policy, adapters merged, under the released names. The last thing a learner does."""
         self.devices.export(folder, self.policy, self._initial_policy)
         if self.devices.rank == 0:
-            write_json(folder / "trainer.json", {"next_step": self.next_step})
+            write_position(folder, Position(self.next_step, self.base))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The GRPO loss as a pure function of flat log-probs; no model is named here (ParaS2S, equation 3).
+"""The losses as pure functions of flat log-probs; no model is named here (GRPO: ParaS2S, equation 3).
 
 Its options are `ObjectiveConfig`. `ratio_level`: "token" has one ratio a token, "step" one for all tokens of a step (ParaS2S's
 joint ratio), "sequence" one for the masked mean of a sequence (GSPO). `average`: "joint" averages over units of both streams
@@ -9,7 +9,7 @@ Alphabet: N sequences, M flat tokens a sequence (every slot of every step), U un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,6 +114,10 @@ def _sapo(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveC
     return -(4 / softness) * torch.sigmoid(softness * (ratio - 1)) * advantages
 
 
+def _likelihood(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveConfig) -> Tensor:
+    return -advantages * logp
+
+
 Term = Callable[[Tensor, Tensor, Tensor, ObjectiveConfig], Tensor]
 # By `loss_type`: the term of a unit, and over what the terms are averaged.
 LOSSES: dict[str, tuple[Term, Literal["sequence", "batch", "length"]]] = {
@@ -122,6 +126,8 @@ LOSSES: dict[str, tuple[Term, Literal["sequence", "batch", "length"]]] = {
     "dr_grpo": (_clipped, "length"),
     "cispo": (_cispo, "batch"),
     "sapo": (_sapo, "sequence"),
+    # Rejection-sampling fine-tuning: the likelihood of each group's best answer, which alone has an advantage.
+    "rft": (_likelihood, "batch"),
 }
 
 
@@ -211,36 +217,33 @@ def _stream_kl(batch: LogProbBatch, stream: int) -> tuple[float, float]:
     return float((k3(batch.ref_logp, batch.logp.detach()) * mask).sum()), float(mask.sum())
 
 
-@dataclass(frozen=True)
-class Advantages:
-    """`values[i]` is None for an answer without a reward, or alone in its group; `zero_spread` counts flat groups."""
+def dpo_loss(
+    batch: LogProbBatch,
+    advantages: Tensor,
+    objective: ObjectiveConfig,
+    max_steps: int,
+    importance: Tensor | None = None,
+    normalizer: LossNormalizer | None = None,
+) -> ObjectiveResult:
+    """DPO over pairs: -log sigmoid(beta * (log-ratio of the preferred answer - that of the other)), averaged over pairs.
 
-    values: tuple[float | None, ...]
-    zero_spread: int
-    unscored: int
-
-
-def group_advantages(rewards: Sequence[Sequence[float | None]], scale: Literal["group", "none"] = "group") -> Advantages:
-    """(r - mean) / (std + 1e-4) within each group, unbiased std, over the answers that have a reward; or r - mean alone.
-
-    A reward model never gives eight equal scores, so "group" blows its noise up to full size where all answers are good.
-
-    A flat group gets advantage 0 and is counted; an unscored answer gets none at all, which is not the same.
+    Sequences 2n and 2n + 1 are a pair, with advantage 1 of the preferred and -1 of the other. An answer's log-ratio to the
+    reference is summed over its tokens and both streams, by the streams' weights where `average` is per_stream. Beta is
+    `kl_weight`, since this is the optimum of the reward under that KL penalty. Nothing is clipped or corrected.
     """
-    values: list[float | None] = []
-    flat = missing = 0
-    for group in rewards:
-        scored = torch.tensor([reward for reward in group if reward is not None], dtype=torch.float64)
-        missing += len(group) - len(scored)
-        if len(scored) < 2:
-            values += [None] * len(group)
-            continue
-        if scored.min() == scored.max():
-            # Their mean may be off by a rounding, so the spread would not be exactly 0.
-            values += [None if reward is None else 0.0 for reward in group]
-            flat += 1
-            continue
-        mean = scored.mean().item()
-        spread = scored.std().item() + 1e-4 if scale == "group" else 1.0
-        values += [None if reward is None else (reward - mean) / spread for reward in group]
-    return Advantages(tuple(values), flat, missing)
+    normalizer = normalizer or loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
+    summed = torch.zeros_like(advantages)
+    for mask, weight in _stream_masks(batch.mask, batch.stream_id, objective):
+        summed = summed + weight * ((batch.logp - batch.ref_logp) * mask).sum(1)
+    margins = (advantages * summed).view(-1, 2).sum(1)
+    loss = -torch.nn.functional.logsigmoid(objective.kl_weight * margins).sum() / (normalizer.sequences / 2)
+    text, audio = _stream_kl(batch, TEXT), _stream_kl(batch, AUDIO)
+    return ObjectiveResult(loss, (text[0] + audio[0], 0.0, text[1] + audio[1], *text, *audio))
+
+
+Objective = Callable[
+    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None],
+    ObjectiveResult,
+]
+# By `loss_type`: all have the same inputs.
+OBJECTIVES: dict[str, Objective] = {**dict.fromkeys(LOSSES, grpo_loss), "dpo": dpo_loss}

@@ -14,7 +14,7 @@ from paras2s.configs.schema.run import WarmupConfig
 from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.train.batching import token_batch
-from paras2s.train.checkpoint import restore_training, save_training
+from paras2s.train.checkpoint import Position, restore_training, save_training
 from paras2s.types import AUDIO, TEXT, Block
 
 
@@ -101,7 +101,7 @@ class Warmup:
 
     def save(self, folder: Path, next_step: int) -> None:
         """Write a checkpoint."""
-        save_training(folder, self.policy, self.optimiser, next_step)
+        save_training(folder, self.policy, self.optimiser, Position(next_step))
 
     def restore(self, folder: Path) -> int:
         """Continue from a checkpoint; returns the step to do next."""

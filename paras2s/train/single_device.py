@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paras2s.policy.base import Policy
-from paras2s.train.checkpoint import restore_training, save_training
+from paras2s.train.checkpoint import Position, restore_training, save_training
 
 
 class Devices:
@@ -52,9 +52,9 @@ class Devices:
         """The full tensor of one that may be sharded."""
         return tensor
 
-    def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, next_step: int) -> None:
+    def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, position: Position) -> None:
         """Write a checkpoint."""
-        save_training(folder, policy, optimiser, next_step)
+        save_training(folder, policy, optimiser, position)
 
     def restore(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> int:
         """Fill policy and optimiser from a checkpoint; returns the step to do next."""

@@ -102,7 +102,7 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: no such file; run the stage that writes it") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid JSON ({error}); if a stage wrote it, delete it and run that stage again") from error
 
 

@@ -184,3 +184,18 @@ def test_the_digest_tells_samples_and_sample_rates_apart():
     short = Clip(np.array([0.0, 0.5, -0.25], dtype=np.float32), 16_000)
     assert short.digest.startswith("e9629b58a549c4c9")
     assert short.samples_digest.startswith("aefc94c0059375ff")
+
+
+def test_a_small_flac_of_many_samples_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "silence.flac"
+    with soundfile.SoundFile(path, "w", 192_000, 8, "PCM_16") as file:
+        for _ in range(38):
+            file.write(np.zeros((192_000, 8), dtype=np.int16))
+    assert path.stat().st_size < 4_000_000
+
+    def decodes(*_: object, **__: object) -> None:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", decodes)
+    with pytest.raises(AudioError, match="8 channels of 38 s at 192000 Hz are too much to decode"):
+        read_clip(path)

@@ -85,6 +85,16 @@ def test_a_half_without_a_majority_does_not_count() -> None:
     assert split_half_labels([{"x": "a", "y": "a"}], "p").low is None
 
 
+def test_a_share_of_all_or_none_has_wilsons_interval() -> None:
+    # By hand, z = 1.96: four of four reach down to 4 / (4 + z^2) = 0.510, none of four up to z^2 / (4 + z^2) = 0.490.
+    for labels, ends in (("aaaa", (0.5101, 1.0)), ("abab", (0.0, 0.4899))):
+        units = [{"x": labels[0], "y": labels[1]}] * 4
+        for one in (observed_agreement, split_half_labels):
+            found = one(units, "pqrs")
+            assert (found.low, found.high) == pytest.approx(ends, abs=1e-4)
+    assert observed_agreement([{"x": "a", "y": "a"}] * 4, "pppp").low is None
+
+
 def test_split_half_reliability_of_scores() -> None:
     same = [{"x": str(n), "y": str(n)} for n in (1, 2, 3, 4, 5)]
     assert split_half_scores(same, "abcde").value == pytest.approx(1.0)

@@ -17,6 +17,7 @@ from paras2s.bench.speakbench import run as speakbench
 from paras2s.bench.speakbench.data import SuitePair
 from paras2s.bench.speakbench.verdicts import load_verdicts
 from paras2s.errors import DataError
+from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.types import PairVerdict, Preference, Unscored
 from paras2s.utils import io
@@ -44,6 +45,9 @@ class Judge:
         self.judged += len(pairs)
         return [Unscored("scripted", "no reply") if self.odd and self.chunks % 2 else verdict for _ in pairs]
 
+    def pair_requests(self, pairs):
+        return [[] for _ in pairs]
+
     def label_pairs(self, pairs, on_progress):
         return self._answers(pairs, a_verdict())
 
@@ -62,7 +66,7 @@ def of_speakbench(judge, n, path):
     label = {**LABELS, "overall": "1"}
     names = {key: "x" for key in ("instruction_path", "instruction_text", "model_a", "model_b", "audio1_path", "audio2_path")}
     pairs = [SuitePair(index=number, label=label, instruction_id=0, **names) for number in range(n)]
-    speakbench.judge_suite(judge, pairs, Path(), path, lambda *_: None)
+    speakbench.judge_suite(judge, pairs, Path(), path, ("speakbench", find_rule("speakbench")), lambda *_: None)
 
 
 def of_detection(judge, n, path):

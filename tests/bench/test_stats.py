@@ -6,44 +6,17 @@ Not covered: whether a clustered error is well calibrated on few contrasts, whic
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny.answers import answer
 
-from paras2s.bench.results import AnswerRow, load_rows, save_rows
+from paras2s.bench.results import load_rows, save_rows
 from paras2s.bench.speakbench.metrics import accuracy
 from paras2s.bench.stats import clustered_mean, contrast_metric, ends_of_share, paired_difference, summarise
 from paras2s.errors import DataError
-
-
-def answer(score: float | None, contrast: str = "c1", style: str = "happy", **changes: Any) -> AnswerRow:
-    row = AnswerRow(
-        system="sft",
-        query_id=f"{contrast}-{style}",
-        contrast_id=contrast,
-        category="emotion",
-        style=style,
-        question_text="I got the letter.",
-        question_clip="samples/q.wav",
-        answer_index=0,
-        text_stream="How lovely.",
-        transcript="how lovely",
-        tone="cheerful",
-        tone_scores={"cheerful": 0.9},
-        score=score,
-        unscored="no speech" if score is None else None,
-        reason="",
-        family=style,
-        fitting=score is not None and score >= 4,
-        answer_clip="samples/a.wav",
-        duration_s=2.0,
-        word_error_rate=None,
-        judge="rubric/1",
-        model_score=None,
-    )
-    return replace(row, **changes)
 
 
 def test_clustered_mean_by_hand() -> None:

@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from tiny.endpoint import Cut, Fail, Raw, Say, ScriptedEndpoint
+from tiny.endpoint import Cut, Drop, Fail, Raw, Say, ScriptedEndpoint
 
 from paras2s.clients.chat import Audio, LLMClient, Message, Reply, Request, Tokens
 from paras2s.configs.schema.endpoints import LLMConfig
@@ -92,9 +92,10 @@ def test_billed_replies_that_cannot_be_used_are_booked_and_stop_at_the_budget():
         assert client.spent_usd == pytest.approx(0.75)
 
 
-def test_a_retry_needs_room_in_the_budget_for_itself():
+@pytest.mark.parametrize("broken", [Cut(), Drop()])
+def test_a_retry_needs_room_in_the_budget_for_itself(broken):
     """A connection that broke off may have been paid for: with room for one call and a half there is no second attempt."""
-    with ScriptedEndpoint(lambda request, n: Cut()) as server:
+    with ScriptedEndpoint(lambda request, n: broken) as server:
         client = client_for(server, budget_usd=0.0015, max_output_tokens=100)
         found = client.complete_all([ask("x")])[0]
         assert isinstance(found, BudgetError)

@@ -147,16 +147,29 @@ def test_a_killed_run_resumes_to_the_same_weights(expected: GRPOJob, tmp_path: P
     assert answers_kept(found) == answers_kept(expected)
 
 
+def test_a_run_that_replaces_flat_groups_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    """Every group counts as flat, so that each step samples all of its queries twice."""
+    settings: dict[str, Any] = {"steps": 3, "resample": {"rounds": 1, "max_std": 10.0}}
+    straight, found = (tiny_job(tmp_path / name, **settings) for name in ("straight", "killed"))
+    train_grpo(straight, resume=False)
+    run_killed_in(2, found)
+    train_grpo(found, resume=True)
+    assert_same_policy(found, straight)
+    assert logged(found) == logged(straight)
+    assert [row["resampled_groups"] for row in logged(found)] == [4, 4, 4]
+
+
 def answers_kept(job: GRPOJob) -> dict[str, bytes]:
     """The files of rollouts, which are the same bytes for the same answers."""
-    return {path.name: path.read_bytes() for path in job.keeper.folder.iterdir()}
+    return {path.name: path.read_bytes() for path in job.rollout_keeper().folder.iterdir()}
 
 
 def test_a_killed_run_with_staleness_samples_anew_what_was_pending_counts(
     stale: tuple[GRPOJob, Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to its checkpoint it is the uninterrupted run, and behind it the answers are younger."""
-    found = tiny_job(tmp_path, max_staleness=1, tis_cap=2.0)
+    # No evaluation between, after which the best would have a checkpoint of its own.
+    found = tiny_job(tmp_path, max_staleness=1, tis_cap=2.0, evaluate_every=4)
     run_killed_in(3, found)
     recorder = Recorder(monkeypatch)
     train_grpo(found, resume=True)

@@ -75,6 +75,14 @@ def test_a_judge_that_says_what_people_say_is_right_on_all_it_could_hear(suite):
         assert len(server.requests) == 5
         again = json.loads(bench(folder, server, "--json", status=1).stdout)["judges"]
         assert len(server.requests) == 5
+    kept = [json.loads(line) for line in (folder / next(iter(found))).read_text().splitlines()]
+    assert list(kept[0]["made_from"]["clips"].values()) == [f"../../audio/0/{name}.wav" for name in "ab"]
+    # The fifth has no audio, so nothing was sent.
+    assert [len(row["made_from"]["prompts"]) for row in kept] == [1, 1, 1, 1, 0, 1]
+    assert "[a clip of 0.5 s]" in kept[0]["made_from"]["prompts"][0]
+    assert [row["made_from"]["fusion"][0]["steps"][-1][1] for row in kept if row.get("labels")] == [
+        row["label"]["overall"] for row in rows if row["index"] != 4
+    ]
     for reports in (found, again):
         assert all(report["cost"].pop("local_hours") < 0.01 for report in reports.values())
     assert found == again
@@ -206,9 +214,10 @@ def test_a_verdict_for_people_and_as_json(tmp_path):
         endpoint = ("-s", f"llm.base_url={server.base_url}")
         words = ("judge", "pair", first, second, "--instruction", "Read to me.", *endpoint)
         people = paras2s(*words, cwd=tmp_path).stdout
-        machine = json.loads(paras2s(*words, "--json", cwd=tmp_path).stdout)
+        machine = json.loads(paras2s(*words, "--json", "--out", "kept", cwd=tmp_path).stdout)
         assert len(server.requests) == 1
-        scored = json.loads(paras2s("judge", "answer", first, second, *endpoint, "--json", cwd=tmp_path).stdout)
+        answer_words = ("judge", "answer", first, second, *endpoint, "--out", "kept")
+        scored = json.loads(paras2s(*answer_words, "--json", cwd=tmp_path).stdout)
         warm = paras2s("judge", "answer", first, second, *endpoint, cwd=tmp_path).stdout
         spoken = json.loads(re.search(r"<data question>\n(.*)\n</data>", said(server.requests[1])).group(1))
     assert "overall 1\nas told\nblueprint:" in people
@@ -220,6 +229,17 @@ def test_a_verdict_for_people_and_as_json(tmp_path):
     assert machine["blueprints"]["answer 1"]["fields"]["agent_audio_quality.p808_overall"]["unit"] == "MOS 1-5"
     assert scored["verdict"]["score"] == 4.0
     assert "nearly as large" in spoken["words"].lower()
+    pair, answer = map(json.loads, (tmp_path / "kept/verdicts.jsonl").read_text().splitlines())
+    assert pair["verdict"] == machine["verdict"]
+    assert pair["made_from"]["words"] == "Read to me."
+    # What was kept is what the endpoint was sent, word for word.
+    messages = server.requests[0]["messages"]
+    assert pair["made_from"]["prompts"] == ["\n\n".join(f"{one['role']}:\n{said({'messages': [one]})}" for one in messages)]
+    (fusion,) = pair["made_from"]["fusion"]
+    assert [label for _, label in fusion["steps"]][-1] == "1"
+    assert answer["kind"] == "answer"
+    for clip in (*pair["made_from"]["clips"].values(), *answer["made_from"]["clips"].values()):
+        assert (tmp_path / "kept" / clip).read_bytes() in (first.read_bytes(), second.read_bytes())
 
 
 def test_blueprints_over_workers_and_over_ray_are_those_of_one_process(tmp_path):

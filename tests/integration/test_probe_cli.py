@@ -122,6 +122,10 @@ def test_a_judge_that_likes_the_first_place_is_found_out(pairs):
     # A bias of place alone is none of loudness.
     assert shares(found["loudness"], "all") == {"louder": 0.5, "quieter": 0.5}
     assert judge.comparisons == len(rows) == 24 + 24 + 48
+    # The second row is the first pair in the other order; a judge of this machine is sent no prompt.
+    turned = [list(row["made_from"]["clips"].values())[-2:] for row in rows[:2]]
+    assert turned[0] == turned[1][::-1]
+    assert all(row["made_from"]["prompts"] == [] for row in rows)
     # It calls nobody.
     assert judge.cost_usd == 0.0
 

@@ -134,12 +134,16 @@ def assert_equal_rollouts(found: list[Rollout], expected: list[Rollout]) -> None
 
 
 def test_a_worker_gives_what_the_engine_gives(worker: Any, folder: Path) -> None:
-    assert_equal_rollouts(ray.get(ask(worker, load(folder), 0)), in_process(load(folder), 0))
+    found, waves = ray.get(ask(worker, load(folder), 0))
+    assert_equal_rollouts(found, in_process(load(folder), 0))
+    assert [one.waves for one in found] == [()] * len(PROMPTS)
+    # The embedded policy's rewards read codes.
+    assert [[len(wave) for wave in row] for row in waves] == [[0] * GROUP] * len(PROMPTS)
 
 
 def test_a_worker_samples_with_the_weights_it_is_handed(worker: Any, folder: Path) -> None:
     policy = shaken(load(folder))
-    found = ray.get(ask(worker, policy, 1))
+    found, _ = ray.get(ask(worker, policy, 1))
     assert_equal_rollouts(found, in_process(policy, 1))
     stale = in_process(load(folder), 1)
     assert any(not np.array_equal(a.blocks[0].behaviour_logp, b.blocks[0].behaviour_logp)
@@ -163,7 +167,8 @@ def setup_of(folder: Path, *sources: RewardSourceConfig) -> RewardSetup:
 
 def test_the_reward_worker_scores_as_the_model_does(folder: Path) -> None:
     rollouts = in_process(load(folder), 0)
-    rewards = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(rollouts, slice(None), questions_of(PROMPTS)))
+    given = rollouts, [one.waves for one in rollouts], slice(None), questions_of(PROMPTS)
+    rewards = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(*given))
     model = RewardModel.load(folder / "reward")
     assert [len(row) for row in rewards] == [GROUP] * len(PROMPTS)
     for prompt, rollout, row in zip(PROMPTS, rollouts, rewards, strict=True):
@@ -180,7 +185,8 @@ def test_the_reward_worker_decodes_answers_for_sources_that_listen(folder: Path)
         RewardSourceConfig(kind="word_errors", required=False),
     ]
     worker = RewardWorker.remote(setup_of(folder, *sources), 1)
-    for rollout, row in zip(rollouts, ray.get(worker.score.remote(rollouts, slice(None), questions_of(PROMPTS))), strict=True):
+    given = rollouts, [one.waves for one in rollouts], slice(None), questions_of(PROMPTS)
+    for rollout, row in zip(rollouts, ray.get(worker.score.remote(*given)), strict=True):
         for codes, reward in zip(rollout.codes, row, strict=True):
             assert reward.parts["length"] == pytest.approx(1 + 4 * len(codes) / STEPS)
             assert set(reward.parts) <= {"length", "word_errors"}

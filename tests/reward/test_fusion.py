@@ -6,6 +6,7 @@ import pytest
 
 from paras2s.errors import ConfigError, DataError
 from paras2s.reward.fusion import fuse, load_rules, rating_min, symmetric
+from paras2s.reward.judges.audio_judge.ensemble_rules import EnsembleRule
 from paras2s.types import LABELS
 
 WIN = ("1", "2")
@@ -49,6 +50,48 @@ def test_all_64_combinations_follow_the_papers_algorithms(content, voice, para):
     assert fuse(content, voice, para, "speakbench_dominant_bad") == release
     lenient = "both_bad" if "both_bad" in (content, para) else algorithm_1(content, voice, para)
     assert fuse(content, voice, para, "s2sarena_lenient") == lenient
+
+
+@pytest.mark.parametrize(
+    ("rule", "labels", "steps"),
+    [
+        ("speakbench", ("both_good", "1", "2"), [("paralinguistics is the first of", "2")]),
+        ("speakbench", ("both_bad", "both_good", "both_good"), [("so content decides", "both_bad")]),
+        ("speakbench_dominant_bad", ("both_bad", "1", "both_bad"), [("which ends the rule", "both_bad")]),
+        ("majority", ("1", "2", "2"), [("2 of 3 dimensions say 2", "2")]),
+        ("majority", ("1", "2", "both_bad"), [("no label has a majority, so content decides", "1")]),
+        (
+            "s2sarena",
+            ("1", "1", "both_good"),
+            [("content is the first of", "1"), ("content allows", "1"), ("paralinguistics allows", "1")],
+        ),
+        (
+            "s2sarena",
+            ("1", "1", "both_bad"),
+            [("content is the first", "1"), ("content allows", "1"), ("paralinguistics allows", "both_bad")],
+        ),
+    ],
+)
+def test_the_steps_of_a_rule_in_words_with_the_label_after_each(rule, labels, steps):
+    names = ("content", "voice_quality", "paralinguistics")
+    found = load_rules()[rule].steps(dict(zip(names, labels, strict=True)))
+    assert [label for _, label in found] == [label for _, label in steps]
+    assert all(words in says for (says, _), (words, _) in zip(found, steps, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("rule", "labels", "last", "label"),
+    [
+        (EnsembleRule(says="x", aspects=("a", "b"), decide="vote", weights={"a": 3}), ("1", "2"), "0.75 points", "1"),
+        (EnsembleRule(says="x", aspects=("a", "b"), decide="vote", margin=0.3), ("1", "tie"), "within 0.3", "tie"),
+        (EnsembleRule(says="x", aspects=("a", "b"), decide="count"), ("1", "2"), "more than half of 2", "tie"),
+        (EnsembleRule(says="x", aspects=("a", "b"), decide="first_winner"), ("tie", "2"), "the first of a, b", "2"),
+    ],
+)
+def test_the_steps_of_an_ensemble_have_each_aspects_weight(rule, labels, last, label):
+    *parts, (says, overall) = rule.steps(dict(zip("ab", labels, strict=True)))
+    assert [one for _, one in parts] == list(labels)
+    assert (("weight 3" in parts[0][0]), last in says, overall) == (bool(rule.weights), True, label)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from paras2s.errors import DataError
@@ -152,8 +153,21 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
             read(path)
 
 
-def test_a_broken_index_is_named(tmp_path: Path) -> None:
-    (tmp_path / INDEX).write_text('{"step": 0}\n')
+@pytest.mark.parametrize("column", ["parts", "logprobs"])
+def test_a_file_without_a_column_is_named(tmp_path: Path, column: str) -> None:
+    keeper = RolloutKeeper(tmp_path, 1, "none", 1, print)
+    keeper.keep(0, [rollout()], REWARDS)
+    path = step_path(keeper.folder, 0)
+    pq.write_table(pq.read_table(path).drop_columns(column), path)
+    with pytest.raises(DataError, match=f"step_000000.parquet: has no column {column}"):
+        read_answers(path)
+
+
+@pytest.mark.parametrize(
+    "row", ['{"step": 0}', '{"step": "x", "groups": []}', '{"step": 0, "groups": [["q", "high", 0, 0]]}', "[1]"]
+)
+def test_a_broken_index_is_named(tmp_path: Path, row: str) -> None:
+    (tmp_path / INDEX).write_text(row + "\n")
     with pytest.raises(DataError, match="holds another kind of rows"):
         read_index(tmp_path)
 

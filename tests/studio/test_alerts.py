@@ -38,6 +38,10 @@ def every_fifth(values: list[float]) -> Any:
         ("one answer", rows(10, same_text_share=lambda step: 0.9)),
         ("drift", rows(10, kl=lambda step: 0.3 * step)),
         ("sampler-learner gap", rows(20, parity_text_mean=lambda step: 1e-4 if step < 15 else 5e-3)),
+        ("length", rows(20, length_steps=lambda step: 30 + step)),
+        ("length", rows(20, length_steps=lambda step: 40 - step)),
+        ("sources apart",
+         rows(20, **{"reward/judge": lambda step: 3 - 0.03 * step, "reward/length": lambda step: 3 + 0.05 * step})),
         ("unscored", rows(10, unscored=lambda step: 20)),
         ("zero spread groups", rows(10, zero_spread_groups=lambda step: 13)),
     ],
@@ -53,6 +57,11 @@ def test_a_curve_that_leaves_its_band_is_named(kind: str, made: list[dict[str, A
         [],
         rows(1),
         rows(50),
+        # The length wavers by less than a quarter; too few steps to tell; one source rises alone; both rise.
+        rows(20, length_steps=lambda step: 30 + 0.4 * step),
+        rows(9, length_steps=lambda step: 30 + 5 * step),
+        rows(20, **{"reward/judge": lambda step: 3.0, "reward/length": lambda step: 3 + 0.05 * step}),
+        rows(20, **{"reward/judge": lambda step: 3 + 0.05 * step, "reward/length": lambda step: 3 + 0.05 * step}),
         # Both rise; both fall; the validation reward wavers by less than chance; the reward rose before the best point.
         rows(21, reward_mean=lambda step: 3 + 0.05 * step, validation_reward=every_fifth([3.0, 3.2, 3.3, 3.4, 3.6])),
         rows(21, reward_mean=lambda step: 4 - 0.05 * step, validation_reward=every_fifth([3.5, 3.4, 3.2, 3.1, 2.9])),

@@ -145,6 +145,28 @@ def test_twenty_items_by_keyboard_with_the_server_killed_twice(browser: Any, ser
     check_export(store, tmp_path)
 
 
+def test_two_windows_keep_each_others_clicks(browser: Any, server: Server, tmp_path: Path) -> None:
+    store = make(tmp_path, "single", single_items(tmp_path, [1.0, 2.0]), "ann")
+    (ann,) = store.annotators()
+    server.start()
+    first = open_page(browser, [])
+    second = first.context.new_page()
+    for page in (first, second):
+        page.goto(f"http://127.0.0.1:{server.port}/annotate/{ann.token}")
+        wait_for_count(page, 0, 2)
+    server.kill()
+    first.keyboard.press("4")
+    second.keyboard.press("2")
+    kept = "Object.keys(localStorage).length"
+    assert (first.evaluate(kept), second.evaluate(kept)) == (2, 2)
+    server.start()
+    for page in (first, second):
+        wait_until_stored(page)
+    assert first.evaluate(kept) == 0
+    # Both were sent; the later one is of the same question and stands.
+    assert store.count_clicks() == 2
+
+
 def check_export(store: StudyStore, tmp_path: Path) -> None:
     """The export is that of a study whose server was never killed."""
     calm = make(tmp_path / "calm", "pair", pair_items(tmp_path / "calm", ITEMS), "ann")
@@ -209,8 +231,11 @@ def test_a_person_is_added_and_the_link_works(browser: Any, tmp_path: Path) -> N
         page.goto(f"{address}/studies")
         assert serious_findings(page) == []
         page.click("main a")
+        # Its script runs: else the form would be sent as a link.
+        page.wait_for_selector("#results:has-text('no item has two annotators')")
         page.fill("#name", "eve")
         page.keyboard.press("Enter")
+        page.wait_for_selector(".links a")
         page.wait_for_selector("#results:has-text('no item has two annotators')")
         assert serious_findings(page) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= 400

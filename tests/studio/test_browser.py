@@ -154,6 +154,17 @@ def test_rollouts_are_sorted_filtered_played_and_opened(page: Any) -> None:
     # The waveform's and the spectrogram's.
     page.locator(".wave canvas").nth(1).wait_for(state="attached")
     assert page.locator(".detail .audio-bars i").count() == 6
+    # Two open answers stand on the deck, in the order of the page; one that is closed leaves it.
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    choices = page.locator("#deck .choices button")
+    choices.nth(1).wait_for()
+    assert choices.all_text_contents() == ["group 2, answer 1", "group 2, answer 2"]
+    page.keyboard.press("x")
+    assert choices.nth(1).get_attribute("aria-pressed") == "true"
+    page.locator("tr.answer.at").focus()
+    page.keyboard.press("Enter")
+    assert choices.all_text_contents() == ["group 2, answer 1"]
     page.locator("tr.answer.at").focus()
     page.keyboard.press("t")
     page.wait_for_selector("#strip .columns li")

@@ -53,6 +53,10 @@ def test_a_given_folder_may_be_the_run(tmp_path: Path) -> None:
         ("0", "out/secret"),
         ("0", "out"),
         ("0", "loop/x"),
+        ("9" * 5000, "one"),
+        ("0", "x" * 300),
+        ("0", "x/" * 3000),
+        ("0", "\udcff"),
     ],
 )
 def test_a_path_outside_is_refused(tmp_path: Path, address: str, name: str) -> None:

@@ -163,6 +163,10 @@ def test_a_running_stage_says_what_it_does(tmp_path: Path) -> None:
         ("bench/summary.json", '{"aligned": ', "bench/summary.json: not valid JSON"),
         ("origin.json", "[]", "origin.json: holds no object"),
         ("metrics.jsonl", '{"step": 0, "reward_mean": NaN}\nnot json\n{"step": 1}\n{"st', ""),
+        ("metrics.jsonl", '{"step": 0, "reward_mean": 1e999, "kl": 1' + "0" * 400 + "}\n", ""),
+        ("config.resolved.yaml", "name: x\nalign: {sampling: [1]}\n", "its setting align.sampling"),
+        ("bench/summary.json", '{"aligned": {"overall": {"mean": 3}, "categories": {"age": 3, "tone": {}}}}', "unreadable"),
+        ("bench/summary.json", '{"aligned": {"overall": {"mean": 3}, "categories": [], "contrast": 1}}', "unreadable"),
         ("timings.json", '{"data": "long"}', ""),
         ("data/queries.parquet", "broken", ""),
         ("bench/aligned.jsonl", '{"system": 1}\n', ""),
@@ -265,6 +269,26 @@ def test_sound_is_decoded_and_the_same(client: TestClient) -> None:
     samples, rate_hz = soundfile.read(io.BytesIO(get(client, address).content))
     assert (rate_hz, len(samples)) == (8000, 6 * 640)
     np.testing.assert_array_equal(samples, soundfile.read(io.BytesIO(get(client, address).content))[0])
+
+
+def test_a_sound_is_sent_again_where_the_step_was_written_again(runs: Path, client: TestClient) -> None:
+    address = "/sound?run=0/one&step=0&group=0&answer=1"
+    tag = get(client, address).headers["ETag"]
+    assert client.get(address, headers={"If-None-Match": tag}).status_code == 304
+    path = runs / "one/rollouts/step_000000.parquet"
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert client.get(address, headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_a_folder_whose_name_is_no_text_is_counted(tmp_path: Path) -> None:
+    make_run(tmp_path / "one")
+    os.rename(tmp_path / "one", os.fsencode(tmp_path) + b"/\xff")
+    make_run(tmp_path / "two")
+    client = TestClient(make_app([tmp_path]), base_url="http://127.0.0.1")
+    text = get(client, "/").text
+    assert "1 more, whose names are no text" in text
+    assert "0/two" in text
 
 
 def test_a_query_through_training(client: TestClient) -> None:

@@ -5,6 +5,7 @@ Not covered: what the pages' scripts do with the data (test_annotating.py).
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,19 @@ def test_a_study_that_cannot_be_read_now_is_no_missing_link(tmp_path: Path) -> N
     assert client.get("/api/annotate/token").status_code == 503
     (tmp_path / "away/study.sqlite").unlink()
     assert client.get("/api/annotate/token").status_code == 404
+
+
+def test_a_study_made_anew_in_its_place_is_the_one_that_is_shown(tmp_path: Path) -> None:
+    old = make(tmp_path, "single", single_items(tmp_path, [1.0] * 4), "ann")
+    client = TestClient(make_app([tmp_path]), base_url=BASE, headers={"Origin": BASE})
+    former = annotator(old, "ann")
+    assert state(client, former)["total"] == 4
+    folder = old.folder
+    shutil.rmtree(folder)
+    new = make(tmp_path, "single", single_items(tmp_path, [1.0] * 6), "ann")
+    assert new.folder == folder
+    assert state(client, annotator(new, "ann"))["total"] == 6
+    assert client.get(f"/api/annotate/{former.token}").status_code == 404
 
 
 def test_sides_are_what_is_heard(client: TestClient, store: StudyStore, post: Post, tmp_path: Path) -> None:

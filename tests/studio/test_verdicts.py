@@ -126,7 +126,7 @@ def test_the_page_in_a_browser_with_a_missing_clip_and_hostile_words(run: Path) 
         assert serious_findings(page) == []
         page.click("tbody a")
         # The other system's sound is drawn, the missing one has its reason in place.
-        page.wait_for_selector("section[data-clip^='a-'] .notice:has-text('missing')")
+        page.wait_for_selector("section[aria-label='Answer of a'] .notice:has-text('missing')")
         page.wait_for_selector("section[data-clip^='b-'] .wave > div")
         assert page.locator("article p").first.inner_text() == HOSTILE
         assert "hacked" not in page.title()

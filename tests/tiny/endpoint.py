@@ -54,7 +54,11 @@ class Cut:
     """The connection ends in the middle of the body."""
 
 
-Behaviour = Say | Fail | Raw | Hang | Drip | Cut
+class Drop:
+    """The connection ends before a byte of the reply."""
+
+
+Behaviour = Say | Fail | Raw | Hang | Drip | Cut | Drop
 
 
 class ScriptedEndpoint:
@@ -131,6 +135,9 @@ class ScriptedEndpoint:
             while not self._stop.is_set():
                 await response.write(b" ")
                 await asyncio.sleep(0.02)
+        if isinstance(behaviour, Drop):
+            request.transport.close()
+            return web.Response()
         if isinstance(behaviour, Cut):
             response = web.StreamResponse(headers={"Content-Length": "1000", "Content-Type": "application/json"})
             await response.prepare(request)

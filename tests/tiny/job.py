@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.reward.sources.base import RewardQuestion
+from paras2s.rollout.prompts import PromptFiles, write_prompt
 from paras2s.run import Run
 from tiny.dual_stream import small_prompt
 from tiny.settings import align_config
@@ -80,7 +82,16 @@ def tiny_job(folder: Path, workers: dict[str, Any] | None = None, **align: Any) 
         for number in range(QUERIES + HELD)
     ]
     questions = [RewardQuestion(f"q{number}", _encoded(prompt), "hello") for number, prompt in enumerate(prompts)]
-    return GRPOJob(run, prompts[:QUERIES], questions[:QUERIES], prompts[QUERIES:], questions[QUERIES:], augment)
+    files = stored(folder / "prompts", prompts[:QUERIES]), stored(folder / "held", prompts[QUERIES:])
+    return GRPOJob(run, files[0], questions[:QUERIES], files[1], questions[QUERIES:], augment)
+
+
+def stored(folder: Path, prompts: Sequence[Prompt]) -> PromptFiles:
+    """Made prompts as the files that workers would have written."""
+    names = [f"{number}.npz" for number in range(len(prompts))]
+    for name, prompt in zip(names, prompts, strict=True):
+        write_prompt(folder / name, prompt, half=False)
+    return PromptFiles(folder, names=names)
 
 
 def _encoded(prompt: Prompt) -> EncodedQuestion:

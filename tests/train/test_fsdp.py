@@ -23,6 +23,7 @@ from tiny.learner import GROUP, STEPS, make_prompts
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Sampling
+from paras2s.train.checkpoint import fill_trained
 from paras2s.train.single_device import Devices
 
 HERE = Path(__file__).parent
@@ -174,3 +175,14 @@ def test_a_lone_learners_checkpoint_is_refused_by_ranks(tmp_path: Path) -> None:
         assert {value.dtype for value in learner.weights().values()} == {np.dtype(np.float64)}
     finally:
         devices.close()
+
+
+@pytest.mark.parametrize("name", ["full", "lora"])
+def test_one_process_reads_what_two_ranks_wrote(name: str, done: Path, alone: Path) -> None:
+    """So that any checkpoint can be exported; and one of another size is refused by name."""
+    policy = make_learner(Devices(), CASES[name]).policy
+    fill_trained(done / "2" / f"at3-{name}", policy)
+    assert_close_weights({key: value.detach().numpy() for key, value in policy.trainable().items()}, seen(alone, f"{name}3")[1])
+    other = make_learner(Devices(), {"lora": {"rank": 3, "alpha": 4}}).policy
+    with pytest.raises(PolicyError, match=r"parts: \d+ tensors do not fit: .*lora_A"):
+        fill_trained(done / "2" / f"at3-{name}", other)

@@ -476,3 +476,78 @@ def test_each_stream_learns_at_the_temperature_it_was_sampled_at() -> None:
     generations = learner.policy.generate(prompts, GROUP, learner.sampling, [[1, 2, 3, 4], [5, 6, 7, 8]])
     rollouts = [decoded(learner.policy, f"q{number}", 0, one, with_waves=False) for number, one in enumerate(generations)]
     assert learner.step(prompts, rollouts, rewards_of(rollouts))["parity_audio_max"] < 1e-9
+
+
+# -- other objectives -----------------------------------------------------------------------------------------------------
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"loss_type": "rft", "kl_weight": 0.0},
+    {"loss_type": "dpo", "kl_weight": 0.5, "average": "joint"},
+    {"scale_rewards": "sources"},
+]
+
+
+@pytest.mark.parametrize("settings", OTHERS, ids=["rft", "dpo", "sources"])
+def test_in_micro_batches_other_objectives_are_the_same(settings: dict[str, Any]) -> None:
+    complete, parts = make_learner(**settings), make_learner(micro_batch_size=3, **settings)
+    prompts = make_prompts(3)
+    for step in range(2):
+        rollouts = small_rollouts(complete.policy, prompts, GROUP, STEPS, step)
+        rewards: list[list[Reward | Unscored]] = [
+            [Reward(one.value, {"a": one.value, "b": -(one.value**2)}) for one in row if isinstance(one, Reward)]
+            for row in rewards_of(rollouts)
+        ]
+        rewards[1][2] = SILENT
+        one, other = complete.step(prompts, rollouts, rewards), parts.step(prompts, rollouts, rewards)
+        assert other == pytest.approx(one, abs=1e-9)
+    for left, right in zip(complete.weights().values(), parts.weights().values(), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-9)
+
+
+def answer_logps(learner: Learner, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[float]:
+    """Of every answer over both streams, in order."""
+    with torch.no_grad():
+        found = learner.policy.logprobs(prompts, [rollout.blocks for rollout in rollouts], learner.sampling)[0]
+    return [float(one) for one in found.sum((1, 2))]
+
+
+@pytest.mark.parametrize("settings", OTHERS[:2], ids=["rft", "dpo"])
+def test_the_best_answer_becomes_likelier(settings: dict[str, Any]) -> None:
+    """By DPO than the worst: both may become less likely. An answer between them moves nothing."""
+    learner, other, prompts = make_learner(**settings), make_learner(max_logprob_gap=9.0, **settings), make_prompts(1)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    rewards = [[reward(2.0), reward(5.0), reward(1.0), reward(3.0)]]
+    before = answer_logps(learner, prompts, rollouts)
+    for _ in range(3):
+        learner.step(prompts, [replace(one, policy_version=learner.next_step - 1) for one in rollouts], rewards)
+        changed = [replace(with_other_tokens(rollouts[0], 3), policy_version=learner.next_step - 2)]
+        other.step(prompts, changed, rewards)
+    after = answer_logps(learner, prompts, rollouts)
+    moved = [late - early for early, late in zip(before, after, strict=True)]
+    assert moved[1] - (moved[2] if settings["loss_type"] == "dpo" else 0.0) > 0.1
+    assert_same_weights(learner, other)
+
+
+def test_a_step_of_flat_groups_chooses_nobody() -> None:
+    learner, start, prompts = make_learner(loss_type="dpo"), make_learner(loss_type="dpo"), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, GROUP, STEPS, 0)
+    metrics = learner.step(prompts, rollouts, [[reward(2.0)] * GROUP] * 2)
+    assert metrics["zero_spread_groups"] == 2
+    assert "loss" not in metrics
+    assert_same_weights(learner, start)
+
+
+def test_by_source_the_weights_of_the_run_count() -> None:
+    """Two sources that prefer different answers: with all weight on one the other is as if it were not there."""
+    prompts = make_prompts(2)
+    first = make_learner(scale_rewards="sources")
+    rollouts = small_rollouts(first.policy, prompts, 2, STEPS, 0)
+    both = [[Reward(3.0, {"a": 1.0, "b": 5.0}), Reward(3.0, {"a": 5.0, "b": 1.0})] for _ in prompts]
+    alone = [[Reward(1.0, {"a": 1.0}), Reward(5.0, {"a": 5.0})] for _ in prompts]
+    first.source_weights = {"a": 1.0, "b": 1e-9}
+    other = make_learner(scale_rewards="sources")
+    first.step(prompts, rollouts, both)
+    other.step(prompts, rollouts, alone)
+    for left, right in zip(first.weights().values(), other.weights().values(), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-6)

@@ -5,8 +5,11 @@ Not covered: whether a run with these losses learns anything, and float32 roundi
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import textwrap
 from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +18,17 @@ import torch
 from torch import Tensor
 
 from paras2s.configs.schema.align import ObjectiveConfig
+from paras2s.train.advantages import group_advantages
 from paras2s.train.losses import (
     AUDIO,
     LOSSES,
+    OBJECTIVES,
     TEXT,
     LogProbBatch,
     ObjectiveResult,
-    group_advantages,
     grpo_loss,
     k3,
+    loss_normalizer,
 )
 
 LOGP = [[-0.5, -1.2, -0.3, -2, -0.7], [-1, -0.4, -0.9, -0.2, -1.5], [-0.8, -0.6, -1.1, -0.5, -0.1],
@@ -326,3 +331,92 @@ def test_unscaled_advantages_are_differences_from_the_mean() -> None:
     found = group_advantages([[1.0, 4.0, None, 4.0], [2.0, 2.0]], scale="none")
     assert found.values == (pytest.approx(-2.0), pytest.approx(1.0), None, pytest.approx(1.0), 0.0, 0.0)
     assert (found.zero_spread, found.unscored) == (1, 1)
+
+
+# -- losses that learn from chosen answers ------------------------------------------------------------------------------
+
+
+def loss_of(batch: LogProbBatch, advantages: list[float], **settings: Any) -> ObjectiveResult:
+    objective = objective_of(**{"ratio_level": "token", "kl_weight": 0.0, **settings})
+    return OBJECTIVES[objective.loss_type](batch, wide(advantages), objective, 8, None, None)
+
+
+def test_rejection_sampling_is_the_mean_likelihood_of_what_was_chosen() -> None:
+    """Sums of the golden rows: -4.0, -4.0, -1.4, -3.2 over 4, 5, 2 and 3 tokens."""
+    found = loss_of(one_stream(), [1.0] * 4, loss_type="rft")
+    assert found.loss.item() == pytest.approx(12.6 / 14, abs=1e-12)
+    apart = loss_of(two_streams(), [1.0] * 4, loss_type="rft", average="per_stream", text_weight=0.5, audio_weight=2.0)
+    # The audio stream has the same rows in another order.
+    assert apart.loss.item() == pytest.approx(2.5 * 12.6 / 14, abs=1e-12)
+    with_kl = loss_of(one_stream(), [1.0] * 4, loss_type="rft", kl_weight=0.04)
+    assert with_kl.loss.item() - found.loss.item() == pytest.approx(0.04 * 0.00981512, abs=1e-9)
+
+
+def test_dpo_by_hand() -> None:
+    """Log-ratios of the golden rows to their reference: 0.1, 0.4, 0.1, 0.0; the first and the last are preferred."""
+    found = loss_of(one_stream(), [1.0, -1.0, -1.0, 1.0], loss_type="dpo", kl_weight=0.5)
+    assert found.loss.item() == pytest.approx((math.log1p(math.exp(0.15)) + math.log1p(math.exp(0.05))) / 2, abs=1e-12)
+    assert found.metrics["kl_text"] == pytest.approx(0.00981512, abs=5.1e-9)
+    assert found.metrics["clipped_share"] == 0
+
+
+def test_dpo_sums_both_streams_by_their_weights() -> None:
+    """Audio has the rows reversed: log-ratios 0.0, 0.1, 0.4, 0.1. Jointly 0.1, 0.5, 0.5, 0.1."""
+    signs = [1.0, -1.0, -1.0, 1.0]
+    joint = loss_of(two_streams(), signs, loss_type="dpo", kl_weight=0.5)
+    assert joint.loss.item() == pytest.approx(math.log1p(math.exp(0.2)), abs=1e-12)
+    apart = loss_of(
+        two_streams(), signs, loss_type="dpo", kl_weight=0.5, average="per_stream", text_weight=1.0, audio_weight=3.0
+    )
+    # 0.1, 0.7, 1.3, 0.3.
+    expected = (math.log1p(math.exp(0.3)) + math.log1p(math.exp(0.5))) / 2
+    assert apart.loss.item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss_type", ["rft", "dpo"])
+def test_parts_of_a_batch_add_up_to_its_loss(loss_type: str) -> None:
+    signs, settings = [1.0, -1.0, -1.0, 1.0], {"loss_type": loss_type, "kl_weight": 0.5}
+    objective = objective_of(**{"ratio_level": "token", **settings})
+    batch = two_streams()
+    normalizer = loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
+    parts = 0.0
+    for rows in (slice(0, 2), slice(2, 4)):
+        one = LogProbBatch(*(part[rows] for part in vars(batch).values()))
+        parts += OBJECTIVES[loss_type](one, wide(signs[rows]), objective, 8, None, normalizer).loss.item()
+    assert parts == pytest.approx(loss_of(batch, signs, **settings).loss.item(), abs=1e-12)
+
+
+def trl_dpo(logp: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+    """The lines of TRL's online DPO from log-probs of two halves, of which the first is preferred, to the loss."""
+    found = importlib.util.find_spec("trl")
+    if found is None or found.origin is None:
+        pytest.skip("the agreement is with trl==1.16.0")
+    source = (Path(found.origin).parent / "experimental/online_dpo/online_dpo_trainer.py").read_text()
+    lines = source[source.index("        cr_indices = torch.cat(") : source.index("        # Log everything")]
+    pairs = len(logp) // 2
+    names: dict[str, Any] = {
+        "torch": torch, "F": torch.nn.functional, "logprobs": logp, "ref_logprobs": ref, "completion_mask": mask,
+        "batch_size": pairs, "chosen_indices": torch.arange(pairs), "rejected_indices": torch.arange(pairs, 2 * pairs),
+        "self": SimpleNamespace(args=SimpleNamespace(loss_type="sigmoid"), beta=beta),
+    }  # fmt: skip
+    exec(textwrap.dedent(lines), names)
+    loss: Tensor = names["loss"]
+    return loss
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dpo_agrees_with_trl(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    logp, ref = (-2 * torch.rand(6, 11, generator=draw, dtype=torch.float64) for _ in range(2))
+    mask = (torch.arange(11)[None] < torch.randint(1, 12, (6,), generator=draw)[:, None]).double()
+    batch = LogProbBatch(
+        logp.requires_grad_(), logp.detach(), ref, mask, torch.arange(11).expand(6, 11), torch.zeros(6, 11).long()
+    )
+    ours = loss_of(batch, [1.0, -1.0] * 3, loss_type="dpo", kl_weight=0.3).loss
+    (gradient,) = torch.autograd.grad(ours, batch.logp)
+    # TRL has all preferred answers first.
+    order = [0, 2, 4, 1, 3, 5]
+    theirs = trl_dpo(batch.logp[order], ref[order], mask[order], 0.3)
+    (expected,) = torch.autograd.grad(theirs, batch.logp)
+    assert ours.item() == pytest.approx(theirs.item(), abs=1e-12)
+    torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=0)

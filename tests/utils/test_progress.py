@@ -42,3 +42,5 @@ def test_a_run_says_what_it_does_until_the_stage_ends(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file where the folder should be")
     Run(RunConfig(name="x", run_dir=tmp_path / "run"), Console(quiet=True), quiet=True).save_progress("speech", 1, 4, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (tmp_path / "run").read_text() == "a file where the folder should be"

@@ -89,6 +89,11 @@ class ProbePair:
     cluster: str = ""
     mos: tuple[float, float] | None = None
 
+    def clips(self, turned: bool = False) -> dict[str, Path | None]:
+        """The files by what they are, or in the other order."""
+        first, second = (self.second, self.first) if turned else (self.first, self.second)
+        return {"question": self.instruction, "answer 1": first, "answer 2": second}
+
 
 def load_probe_pairs(path: Path) -> list[ProbePair]:
     """The pairs of a manifest, CSV or JSONL, in its order.
@@ -200,12 +205,14 @@ def clips_at(clip: Clip, gain_db: float) -> bool:
 class Comparison:
     """One comparison: what it is about, how that is changed, and the clips, made when they are needed.
 
-    `make` may raise AudioError: then the comparison is unscored.
+    `clips` are the files before any change, by what they are in the comparison. `make` may raise AudioError: then the
+    comparison is unscored.
     """
 
     about: str
     change: str
     make: Callable[[], Pair] = field(compare=False, repr=False)
+    clips: Mapping[str, Path | None] = field(compare=False, repr=False, default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -241,12 +248,12 @@ def _exchanged(pair: ProbePair) -> Pair:
 
 def as_given(pair: ProbePair) -> Comparison:
     """The pair as it is."""
-    return Comparison(f"pair {pair.id}", GIVEN, lambda: _given(pair))
+    return Comparison(f"pair {pair.id}", GIVEN, lambda: _given(pair), pair.clips())
 
 
 def turned_round(pair: ProbePair) -> Comparison:
     """The pair in the other order."""
-    return Comparison(f"pair {pair.id}", TURNED, lambda: _exchanged(pair))
+    return Comparison(f"pair {pair.id}", TURNED, lambda: _exchanged(pair), pair.clips(turned=True))
 
 
 def position(pairs: Sequence[ProbePair]) -> list[Trial]:
@@ -272,6 +279,10 @@ class OneClip:
     path: Path
     pair: ProbePair
     words: str | None
+
+    def clips(self) -> dict[str, Path | None]:
+        """The files by what they are where the clip meets itself."""
+        return {"question": self.pair.instruction, "answer 1": self.path, "answer 2": self.path}
 
     def pair_with(self, make: Callable[[Clip], tuple[Clip, Clip]], turn: bool = False) -> Pair:
         """Two versions of it as answers to the pair's instruction, or in the other order."""
@@ -301,13 +312,12 @@ def digest_of(path: Path) -> str:
 def identical(clips: Sequence[OneClip]) -> list[Trial]:
     """Every clip against itself."""
     meaning: dict[PairLabel, str] = {"1": "first", "2": "second", "tie": "tie"}
+
+    def comparison(clip: OneClip) -> Comparison:
+        return Comparison(f"clip {clip.id}", "against itself", lambda: clip.pair_with(lambda one: (one, one)), clip.clips())
+
     return [
-        Trial(
-            clip.pair.cluster,
-            (Comparison(f"clip {clip.id}", "against itself", lambda clip=clip: clip.pair_with(lambda one: (one, one))),),  # type: ignore[misc]
-            lambda labels: [(("all",), _named(labels[0], meaning))],
-        )
-        for clip in clips
+        Trial(clip.pair.cluster, (comparison(clip),), lambda labels: [(("all",), _named(labels[0], meaning))]) for clip in clips
     ]
 
 
@@ -360,7 +370,7 @@ def noise(pairs: Sequence[ProbePair], seed: int) -> list[Trial]:
             of_class = [] if clean is None else [((level, noise_class(clean, pair.human)), changed)]
             return [((level,), changed), *of_class]
 
-        comparison = Comparison(f"pair {pair.id}", f"noise at {level}", lambda: noisy(pair, snr_db))
+        comparison = Comparison(f"pair {pair.id}", f"noise at {level}", lambda: noisy(pair, snr_db), pair.clips())
         return Trial(pair.cluster, (as_given(pair), comparison), read)
 
     return [trial(pair, snr_db) for snr_db in (*SNRS_DB, CONTROL_DB) for pair in pairs]
@@ -384,7 +394,8 @@ def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
             return [(("all",), found), ((gain_name(gain),), found)]
 
         make = lambda: clip.pair_with(lambda one: louder_and_quieter(one, gain), louder_second)  # noqa: E731
-        return Trial(clip.pair.cluster, (Comparison(f"clip {clip.id}", f"against itself at {gain_name(gain)}", make),), read)
+        compared = Comparison(f"clip {clip.id}", f"against itself at {gain_name(gain)}", make, clip.clips())
+        return Trial(clip.pair.cluster, (compared,), read)
 
     return [trial(clip, gain) for gain in (gain_db, -gain_db) for clip in clips]
 
@@ -420,7 +431,8 @@ def speaker(clips: Sequence[OneClip], revoice: Revoice, voices: Sequence[str]) -
             return [((voice,), found)]
 
         make = lambda: clip.pair_with(lambda one: (revoice(one, OWN_VOICE), revoice(one, voice)), own_second)  # noqa: E731
-        return Trial(clip.pair.cluster, (Comparison(f"clip {clip.id}", f"against the voice {voice}", make),), read)
+        compared = Comparison(f"clip {clip.id}", f"against the voice {voice}", make, clip.clips())
+        return Trial(clip.pair.cluster, (compared,), read)
 
     return [trial(clip, place, voice) for place, voice in enumerate(voices) for clip in clips]
 

@@ -31,12 +31,14 @@ from paras2s.bench.bias.metrics import (
 from paras2s.bench.bias.perturbations import Comparison, OneClip, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
 from paras2s.bench.human_correlation import Correlation
+from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.speakbench.metrics import RESAMPLES
 from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
 from paras2s.reward.judges.base import Judge, Pair, Preferred, Progress, sides_of
+from paras2s.reward.judges.unisrm import UniSRMJudge
 from paras2s.reward.judges.votes import swapped
 from paras2s.types import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.io import append_jsonl, write_jsonl
@@ -230,10 +232,13 @@ class Judged:
     label: PairLabel | Unscored
     scores: tuple[float, float] | None = None
     cost_usd: float | None = None
+    reason: str = ""
+    reply: str = ""
+    prompts: tuple[str, ...] | None = ()
 
 
 def run_comparisons(
-    judge: Judge,
+    probed: Probed,
     comparisons: Sequence[Comparison],
     on_progress: Progress,
     save: Callable[[Mapping[Comparison, Judged]], None] = lambda found: None,
@@ -242,6 +247,7 @@ def run_comparisons(
 
     `save` is given what every chunk found, as it ends.
     """
+    judge = probed.judge
     found: dict[Comparison, Judged] = {}
     for start in range(0, len(comparisons), CHUNK_COMPARISONS):
         part = comparisons[start : start + CHUNK_COMPARISONS]
@@ -253,14 +259,14 @@ def run_comparisons(
             # A judge counts calls, of which a comparison may take several.
             on_progress(done + (now * size // of if of else 0), len(comparisons))
 
-        judged = iter(zip(judge.compare_batch(pairs, at), _scores(judge, pairs), strict=True))
+        judged = iter(zip(judge.compare_batch(pairs, at), _scores(judge, pairs), _prompts(probed, pairs), strict=True))
         stopped: BudgetError | None = None
         for comparison, one in zip(part, made, strict=True):
-            preferred, scores = next(judged) if isinstance(one, Pair) else (one, None)
+            preferred, scores, prompts = next(judged) if isinstance(one, Pair) else (one, None, ())
             if isinstance(preferred, BudgetError):
                 stopped = stopped or preferred
             else:
-                found[comparison] = _judged(preferred, scores)
+                found[comparison] = replace(_judged(preferred, scores), prompts=prompts)
         save({comparison: found[comparison] for comparison in part if comparison in found})
         on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
         if stopped:
@@ -279,10 +285,25 @@ def _make(comparison: Comparison) -> Pair | Unscored:
 def _judged(found: Preferred, scores: tuple[float, float] | None) -> Judged:
     if not isinstance(found, Preference):
         assert isinstance(found, Unscored)
-        return Judged(found)
+        return Judged(found, reply=found.reply)
     label = next((one for one in PAIR_LABELS if one == found.label), None)
     cost_usd = found.cost_usd if scores is None else None
-    return Judged(label or Unscored(found.judge, f"{found.label!r} is no preference"), scores, cost_usd)
+    known = label or Unscored(found.judge, f"{found.label!r} is no preference")
+    return Judged(known, scores, cost_usd, found.reason, found.reply)
+
+
+def _prompts(probed: Probed, pairs: Sequence[Pair]) -> Sequence[tuple[str, ...] | None]:
+    """The prompts of every pair, those of its two sides where each is scored alone; () of a judge that makes no calls.
+
+    None of a UniSRM, which is prompted in this process.
+    """
+    if isinstance(probed.judge, UniSRMJudge):
+        return [None] * len(pairs)
+    if probed.requests is None:
+        return [()] * len(pairs)
+    requests = [sent(one) for one in probed.requests(pairs)]
+    each = len(requests) // max(len(pairs), 1)
+    return [sum(requests[place * each : (place + 1) * each], ()) for place in range(len(pairs))]
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
@@ -302,16 +323,17 @@ def probe_judge(
     plan: Plan,
     on_progress: Progress,
     save: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    out: Path = Path(),
 ) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
     """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did.
 
-    `save` is given the rows of every chunk, as it ends.
+    Rows name clips from the folder `out`. `save` is given the rows of every chunk, as it ends.
     """
     planned = {name: plan_trials(name, plan, probed) for name in plan.only}
     comparisons = _comparisons(planned.values(), probed.judge.scores_alone)
     spent = _Spending(probed)
     found, stopped = run_comparisons(
-        probed.judge, comparisons, on_progress, lambda now: save([_row(probed, *one) for one in now.items()])
+        probed, comparisons, on_progress, lambda now: save([_row(probed, *one, out) for one in now.items()])
     )
     margin = _margin(planned, found)
     if probed.judge.scores_alone:
@@ -331,7 +353,7 @@ def probe_judge(
         spent.now_usd([found[comparison] for comparison in comparisons]), str(stopped) if stopped else None, results, margin,
         examples,
     )  # fmt: skip
-    rows = [_row(probed, comparison, found[comparison]) for comparison in comparisons]
+    rows = [_row(probed, comparison, found[comparison], out) for comparison in comparisons]
     return judge, rows, stopped
 
 
@@ -394,10 +416,11 @@ def _derived(planned: Iterable[Planned], found: Mapping[Comparison, Judged]) -> 
     return derived
 
 
-def _row(probed: Probed, comparison: Comparison, judged: Judged) -> dict[str, Any]:
+def _row(probed: Probed, comparison: Comparison, judged: Judged, out: Path) -> dict[str, Any]:
     unscored = isinstance(judged.label, Unscored)
     return {
         "judge": probed.judge.name,
+        "version": probed.version,
         "task": probed.task,
         "about": comparison.about,
         "change": comparison.change,
@@ -405,6 +428,9 @@ def _row(probed: Probed, comparison: Comparison, judged: Judged) -> dict[str, An
         "unscored": judged.label.reason if isinstance(judged.label, Unscored) else None,
         "scores": judged.scores,
         "cost_usd": judged.cost_usd,
+        "reason": judged.reason,
+        "reply": judged.reply,
+        "made_from": MadeFrom(clips=clip_names(comparison.clips, out), prompts=judged.prompts).to_json(),
     }
 
 
@@ -525,7 +551,7 @@ def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -
     write_jsonl(out / "comparisons.jsonl", [])
     for probed in opened:
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
-            found, more, stopped = probe_judge(probed, plan, bar.at, save)
+            found, more, stopped = probe_judge(probed, plan, bar.at, save, out)
         judges.append(found)
         rows += more
         report = report_of(options, plan, available, judges)

@@ -28,6 +28,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paras2s.audio.clip import Clip, read_clip
+from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
 from paras2s.errors import AudioError, DataError
 from paras2s.reward.judges.base import Pair, Utterance
@@ -450,6 +451,7 @@ class DetectRow(BaseModel):
     reply: str = ""
     cost_usd: float | None = None
     latency_s: float | None = None
+    made_from: MadeFrom | None = None
 
     @model_validator(mode="after")
     def _check(self) -> DetectRow:

@@ -27,6 +27,7 @@ from paras2s.bench.detection.data import (
     rows_so_far,
 )
 from paras2s.bench.detection.report import detection_report
+from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import require_new
 from paras2s.clients.chat import Bill
 from paras2s.data_gen.tts.signal_voice import signal_voice
@@ -223,9 +224,11 @@ def by_pair(judge: Comparing) -> JudgeChunk:
     """Judge both clips of a pair at once."""
 
     def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
-        verdicts = judge.compare_batch([clips for _, clips in pairs], on_progress)
+        items = [clips for _, clips in pairs]
+        verdicts = judge.compare_batch(items, on_progress)
         return [
-            one if isinstance(one, BudgetError) else row_of(pair, one) for (pair, _), one in zip(pairs, verdicts, strict=True)
+            one if isinstance(one, BudgetError) else with_prompts(row_of(pair, one), prompts)
+            for (pair, _), one, prompts in zip(pairs, verdicts, _prompts(judge, items), strict=True)
         ]
 
     return judge_chunk
@@ -237,9 +240,28 @@ def by_clip(judge: Rating) -> JudgeChunk:
     def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
         scores = judge.score_batch([one for _, clips in pairs for one in sides_of(clips)], on_progress)
         sides = zip(scores[::2], scores[1::2], strict=True)
-        return [_scored(pair, *two) for (pair, _), two in zip(pairs, sides, strict=True)]
+        prompts = _prompts(judge, [one for _, clips in pairs for one in sides_of(clips)])
+        rows = [_scored(pair, *two) for (pair, _), two in zip(pairs, sides, strict=True)]
+        both = [first + second for first, second in zip(prompts[::2], prompts[1::2], strict=True)]
+        return [row if isinstance(row, BudgetError) else with_prompts(row, one) for row, one in zip(rows, both, strict=True)]
 
     return judge_chunk
+
+
+def _prompts(judge: object, items: Sequence[Pair | Exchange]) -> list[tuple[str, ...]]:
+    """The prompts of every item; () of a baseline, which makes no calls."""
+    return [sent(one) for one in judge.requests(items)] if isinstance(judge, AudioJudge) else [()] * len(items)
+
+
+def with_prompts(row: DetectRow, prompts: tuple[str, ...]) -> DetectRow:
+    """The row with the prompts of its verdict."""
+    return row.model_copy(update={"made_from": MadeFrom(prompts=prompts)})
+
+
+def _with_clips(row: DetectRow, pair: DetectPair, root: Path, folder: Path) -> DetectRow:
+    """The row with the paths of its clips from the folder of its file."""
+    clips = clip_names({"answer 1": root / pair.audio1_path, "answer 2": root / pair.audio2_path}, folder)
+    return row.model_copy(update={"made_from": (row.made_from or MadeFrom(prompts=())).model_copy(update={"clips": clips})})
 
 
 def _scored(pair: DetectPair, first: Verdict | Unscored | BudgetError, second: Verdict | Unscored | BudgetError) -> RowOrStop:
@@ -280,8 +302,8 @@ def judge_pairs(
             if isinstance(row, BudgetError):
                 stopped = stopped or row
             elif row.label or not has_verdict:
-                rows[pair.id] = row
-                fresh += [] if has_verdict else [row]
+                rows[pair.id] = _with_clips(row, pair, root, path.parent)
+                fresh += [] if has_verdict else [rows[pair.id]]
                 judged_now = judged_now or row.label is not None
         if stopped and not judged_now:
             raise stopped

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paras2s.audio.asr import normalise_words, word_error_rate
 from paras2s.audio.clip import Clip
+from paras2s.bench.made_from import sent
 from paras2s.bench.results import FITTING_SCORE
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
 from paras2s.errors import BudgetError, ConfigError
@@ -48,6 +49,9 @@ class Judgement:
     tone: str | None = None
     tone_scores: dict[str, float] = field(default_factory=dict)
     model_score: float | None = None
+    reply: str = ""
+    cost_usd: float | None = None
+    prompts: tuple[str, ...] = ()
 
     def row_fields(self, text_stream: str, judge: str) -> dict[str, Any]:
         """The fields of an `AnswerRow` that a judge fills, for an answer with this text stream."""
@@ -64,6 +68,9 @@ class Judgement:
             "word_error_rate": word_error_rate(text_stream, self.transcript or "") if comparable else None,
             "judge": judge,
             "model_score": self.model_score,
+            "reply": self.reply,
+            "cost_usd": self.cost_usd,
+            "prompts": self.prompts,
         }
 
 
@@ -135,13 +142,16 @@ class LLMAnswerJudge:
         transcripts = [None] * len(clips) if not judge.extractors else _transcripts(clips, judge)
         exchanges = [judge.exchange_of(q.text, q.style, q.clip, clip) for q, clip in spoken]
         judgements = []
-        for verdict, transcript in zip(judge.score_batch(exchanges), transcripts, strict=True):
+        verdicts, requests = judge.score_batch(exchanges), judge.requests(exchanges)
+        for verdict, transcript, made in zip(verdicts, transcripts, requests, strict=True):
             if isinstance(verdict, BudgetError):
                 raise verdict
+            prompted = Judgement(None, "", transcript=transcript, reply=verdict.reply, prompts=sent(made))
             if isinstance(verdict, Verdict):
-                judgements.append(Judgement(verdict.score, None, verdict.reason, transcript))
+                one = replace(prompted, score=verdict.score, unscored=None, reason=verdict.reason, cost_usd=verdict.cost_usd)
             else:
-                judgements.append(Judgement(None, verdict.reason, transcript=transcript))
+                one = replace(prompted, unscored=verdict.reason)
+            judgements.append(one)
         return judgements
 
 

@@ -11,7 +11,7 @@ from paras2s.bench.players import Player, player_of
 from paras2s.bench.speakbench.data import SuitePair, read_pair_audio
 from paras2s.bench.speakbench.report import fused_labels
 from paras2s.bench.speakbench.verdicts import VerdictRow
-from paras2s.clients.chat import Audio
+from paras2s.clients.chat import prompts_of
 from paras2s.reward.fusion import FusionRule
 from paras2s.reward.judges.base import Pair
 from paras2s.reward.judges.llm_judge import LLMJudge
@@ -128,8 +128,4 @@ def _prompt(judge: LLMJudge, clips: Pair) -> str:
     requests = judge.pair_requests([clips])[0]
     if isinstance(requests, Unscored):
         return requests.reason
-    return "\n\n".join(f"{message.role}:\n{''.join(map(_text, message.parts))}" for message in requests[0].messages)
-
-
-def _text(part: str | Audio) -> str:
-    return part if isinstance(part, str) else f"[a clip of {part.duration_s:.1f} s]"
+    return prompts_of(requests)[0]

@@ -52,6 +52,10 @@ class SuitePair(BaseModel):
     label: HumanLabels
     instruction_id: int | str
 
+    def clips(self) -> dict[str, str]:
+        """The clips by what they are, as paths under the audio's root; the instruction's may be missing there."""
+        return {"question": self.instruction_path, "answer 1": self.audio1_path, "answer 2": self.audio2_path}
+
 
 @dataclass(frozen=True)
 class Suite:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from paras2s.bench.made_from import MadeFrom, clip_names, fusion_of, sent
 from paras2s.bench.results import require_new
 from paras2s.bench.speakbench.cases import write_cases
 from paras2s.bench.speakbench.data import SUITES, Suite, SuitePair, load_pairs, read_pair_audio
@@ -26,7 +27,7 @@ from paras2s.bench.speakbench.report import (
 from paras2s.bench.speakbench.verdicts import VerdictRow, as_verdict_row, load_verdicts
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, ConfigError
-from paras2s.reward.fusion import find_rule, load_rules
+from paras2s.reward.fusion import FusionRule, find_rule, load_rules
 from paras2s.reward.judges.base import Pair, Progress
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import open_llm_judge
@@ -67,6 +68,15 @@ class SuiteOptions:
     def load_pairs(self) -> list[SuitePair]:
         """The labelled pairs, up to the limit."""
         return load_pairs(self.labels)[: self.limit]
+
+    def named_rule(self) -> tuple[str, FusionRule]:
+        """The fusion rule with its name: the suite's own, unless another one is wanted.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        name = self.rule or self.suite.rule
+        return name, find_rule(name, self.rules)
 
     def audio_root(self) -> Path:
         """The folder of the labels' audio.
@@ -146,8 +156,7 @@ def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResu
     Raises:
         ConfigError: no audio to judge, no such judge or rule. StorageError: the file of verdicts is another judge's.
     """
-    pairs, rule_name = options.load_pairs(), options.rule or options.suite.rule
-    rule = find_rule(rule_name, options.rules)
+    pairs, (rule_name, rule) = options.load_pairs(), options.named_rule()
     if options.verdicts:
         named, note, stopped = {str(path): path for path in options.verdicts}, "", None
     else:
@@ -197,7 +206,7 @@ def _judge_now(
     if options.retry_unscored:
         pairs = _without_verdict(path, pairs)
     with progress_bar(console, "pairs judged", len(pairs), quiet=quiet) as bar:
-        took_s, stopped = judge_suite(judge, pairs, root, path, bar.at)
+        took_s, stopped = judge_suite(judge, pairs, root, path, options.named_rule(), bar.at)
     return path, f"{took_s:.0f} s; {judge.client.spending()}; verdicts in {path}", stopped
 
 
@@ -236,13 +245,15 @@ def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_p
 
 
 def judge_suite(
-    judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, path: Path, on_progress: Progress
-) -> tuple[float, BudgetError | None]:
+    judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, path: Path, named_rule: tuple[str, FusionRule],
+    on_progress: Progress,
+) -> tuple[float, BudgetError | None]:  # fmt: skip
     """Judge all pairs and write their verdicts; seconds taken, and the error if the budget ended before the pairs did.
 
-    Verdicts on pairs that had none are appended as they come, and at the end the file is written once, in the order of the
-    indices. Verdicts that it holds already stay there: those on other pairs, and those that this run does not reach or cannot
-    give again. Replies are cached as they come, so a killed or stopped run repeats no call.
+    Each stands with what it was made from, its labels fused by the named rule. Verdicts on pairs that had none are appended
+    as they come, and at the end the file is written once, in the order of the indices. Verdicts that it holds already stay
+    there: those on other pairs, and those that this run does not reach or cannot give again. Replies are cached as they come,
+    so a killed or stopped run repeats no call.
 
     Raises:
         StorageError: the file holds verdicts of another judge, or of another prompt.
@@ -263,12 +274,17 @@ def judge_suite(
             )
         )
         verdicts: list[PairVerdict | Unscored | BudgetError] = [next(judged) if isinstance(one, Pair) else one for one in read]
-        for pair, one in zip(chunk, verdicts, strict=True):
+        # The same requests again, from cached measurements: a verdict without its prompt cannot be checked.
+        requests = iter(judge.pair_requests([one for one in read if isinstance(one, Pair)]))
+        prompts = [sent(next(requests)) if isinstance(one, Pair) else () for one in read]
+        for pair, one, texts in zip(chunk, verdicts, prompts, strict=True):
             has_verdict = pair.index in there and there[pair.index].labels is not None
             if isinstance(one, BudgetError):
                 stopped = stopped or one
             elif isinstance(one, PairVerdict) or not has_verdict:
-                rows[pair.index] = as_verdict_row(pair.index, one)
+                clips = {name: root / clip for name, clip in pair.clips().items()}
+                names = clip_names({name: clip if clip.is_file() else None for name, clip in clips.items()}, path.parent)
+                rows[pair.index] = as_verdict_row(pair.index, one, _made_from(named_rule, pair, one, names, texts))
                 # Of a pair that was unscored the file holds two rows until the end; the later one counts.
                 if not has_verdict:
                     append_jsonl(path, rows[pair.index])
@@ -278,6 +294,14 @@ def judge_suite(
     if pairs:
         write_jsonl(path, [rows[index] for index in sorted(rows)])
     return time.perf_counter() - started, stopped
+
+
+def _made_from(
+    named_rule: tuple[str, FusionRule], pair: SuitePair, verdict: PairVerdict | Unscored, clips: dict[str, str],
+    prompts: tuple[str, ...],
+) -> MadeFrom:  # fmt: skip
+    fusion = () if isinstance(verdict, Unscored) else (fusion_of(*named_rule, verdict.labels),)
+    return MadeFrom(clips=clips, words=pair.instruction_text, prompts=prompts, fusion=fusion)
 
 
 def _without_verdict(path: Path, pairs: Sequence[SuitePair]) -> list[SuitePair]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from paras2s.bench.made_from import MadeFrom
 from paras2s.errors import DataError
 from paras2s.types import DIMENSIONS, Dimension, Label, PairVerdict, Unscored
 from paras2s.utils.io import read_jsonl
@@ -35,6 +36,7 @@ class VerdictRow(BaseModel):
     latency_s: float | None = None
     local_s: float | None = None
     cost_estimated: bool = False
+    made_from: MadeFrom | None = None
 
     @model_validator(mode="after")
     def _check(self) -> VerdictRow:
@@ -45,11 +47,13 @@ class VerdictRow(BaseModel):
         return self
 
 
-def as_verdict_row(index: int, verdict: PairVerdict | Unscored) -> dict[str, Any]:
+def as_verdict_row(index: int, verdict: PairVerdict | Unscored, made_from: MadeFrom) -> dict[str, Any]:
     """A verdict as a line of the file."""
     if isinstance(verdict, Unscored):
-        return {"index": index, "judge": verdict.judge, "unscored": verdict.reason, "reply": verdict.reply}
-    return {"index": index, **asdict(verdict)}
+        row = {"index": index, "judge": verdict.judge, "unscored": verdict.reason, "reply": verdict.reply}
+    else:
+        row = {"index": index, **asdict(verdict)}
+    return {**row, "made_from": made_from.to_json()}
 
 
 def load_verdicts(path: Path) -> dict[int, VerdictRow]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.styleset.data import ELEMENTS, FollowingItem
 from paras2s.errors import DataError
 from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
@@ -73,6 +74,7 @@ class StyleRow(_Row):
     reason: str = ""
     reply: str = ""
     cost_usd: float | None = None
+    made_from: MadeFrom | None = None
 
     @model_validator(mode="after")
     def _check(self) -> StyleRow:
@@ -86,6 +88,11 @@ class StyleRow(_Row):
     def label(self) -> str:
         """The judge's name, with its temperature where several are compared."""
         return label_of(self.judge, self.temperature)
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """The judge, task, system and item that the row is a verdict of."""
+        return self.label, self.task, self.system, self.item
 
 
 class HumanRow(_Row):
@@ -110,7 +117,10 @@ def label_of(judge: str, temperature: float | None) -> str:
     return judge if temperature is None else f"{judge} T={temperature:g}"
 
 
-def row_of(item: str, system: str, task: str, judge: str, temperature: float | None, verdict: Verdict | Unscored) -> StyleRow:
+def row_of(
+    item: str, system: str, task: str, judge: str, temperature: float | None, verdict: Verdict | Unscored,
+    made_from: MadeFrom | None = None,
+) -> StyleRow:  # fmt: skip
     """A verdict as a row."""
     if isinstance(verdict, Unscored):
         return StyleRow(
@@ -121,10 +131,12 @@ def row_of(item: str, system: str, task: str, judge: str, temperature: float | N
             temperature=temperature,
             unscored=verdict.reason,
             reply=verdict.reply,
+            made_from=made_from,
         )
     return StyleRow(
         item=item, system=system, task=task, judge=judge, version=verdict.version, temperature=temperature, score=verdict.score,
         votes=verdict.votes, spread=verdict.spread, reason=verdict.reason, reply=verdict.reply, cost_usd=verdict.cost_usd,
+        made_from=made_from,
     )  # fmt: skip
 
 
@@ -146,11 +158,16 @@ def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
     rows: list[StyleRow] = []
     seen: set[tuple[str, ...]] = set()
     for path in paths:
-        lines = ((f"{path}:{number}", json.dumps(values)) for number, values in enumerate(read_jsonl(path), 1))
-        for where, line in lines:
-            row = _checked(where, StyleRow, line)
-            _once(seen, (row.label, row.task, row.system, row.item), where)
-            rows.append(row)
+        own: dict[tuple[str, ...], StyleRow] = {}
+        for number, values in enumerate(read_jsonl(path), 1):
+            where = f"{path}:{number}"
+            row = _checked(where, StyleRow, json.dumps(values))
+            # A run that was cut off may leave an unscored row before a later one on the output.
+            if row.key in own and own[row.key].unscored is not None:
+                seen.discard(row.key)
+            _once(seen, row.key, where)
+            own[row.key] = row
+        rows += own.values()
     return rows
 
 

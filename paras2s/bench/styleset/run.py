@@ -16,6 +16,8 @@ from rich.console import Console
 
 from paras2s.audio.clip import Clip
 from paras2s.bench.bias.run import NOT_REACHED
+from paras2s.bench.made_from import MadeFrom, clip_names, sent
+from paras2s.bench.results import require_new
 from paras2s.bench.styleset.data import TASKS, VERDICT_TASKS, Task, load_contexts, load_following
 from paras2s.bench.styleset.dialogue import LONGEST_S
 from paras2s.bench.styleset.estimate import Replies, replies_at_most
@@ -43,8 +45,11 @@ from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Utterance
 from paras2s.reward.judges.registry import open_audio_judges
 from paras2s.types import Unscored, Verdict
-from paras2s.utils.io import write_json, write_text
+from paras2s.utils.io import append_jsonl, write_json, write_text
 from paras2s.utils.progress import progress_bar
+
+# Outputs judged at once.
+CHUNK_OUTPUTS = 8
 
 
 @dataclass(frozen=True)
@@ -218,30 +223,65 @@ def open_judges(
 def judge_outputs(
     judges: Sequence[OpenJudge], systems: Mapping[str, Mapping[Task, Sequence[Made]]], path: Path, console: Console, quiet: bool
 ) -> tuple[list[StyleRow], BudgetError | None]:
-    """Returns a row for every output, judge and task, written as they come, and the error if a budget ended before they did.
+    """Returns a row for every output, judge and task, and the error if a budget ended before they did.
 
-    After that no judge is called: outputs that were not reached have a row that says so.
+    Verdicts on outputs that had none are appended to the file as they come, and at the end it is written once. Verdicts that it
+    holds already stay there: those of other judges or on other outputs, and those that this run does not reach or cannot give
+    again. After the end of a budget no judge is called: outputs that were not reached have a row that says so.
+
+    Raises:
+        StorageError: the file holds verdicts of one of these judges with other settings.
     """
+    there = {row.key: row for row in load_rows([path])} if path.is_file() else {}
+    own = [(one.label, one.judge.task.name, one.judge.version) for one in judges]
+    labels = {one[:2] for one in own}
+    recorded = [(row.label, row.task, row.version) for row in there.values() if row.unscored is None]
+    require_new(path, ("/".join(one) for one in recorded if one[:2] in labels), map("/".join, own))
     rows: list[StyleRow] = []
     stopped: BudgetError | None = None
     for opened in judges:
-        judge, task = opened.judge, opened.judge.task.name
         for name, outputs in systems.items():
-            made = [one for kind, ones in outputs.items() if task in VERDICT_TASKS[kind] for one in ones]
-            judged: list[Verdict | Unscored | BudgetError] = []
-            if stopped is None:
-                with progress_bar(console, f"{name}: {task}, {opened.label}", None, quiet) as bar:
-                    judged = judge.score_batch([_exchange(one.item, one.path) for one in made if one.path], bar.at)
-            verdicts = iter(judged)
-            for one in made:
-                verdict: Verdict | Unscored | BudgetError = Unscored(opened.name, one.output.unscored or "nothing to judge")
-                if one.path:
-                    verdict = next(verdicts, Unscored(opened.name, NOT_REACHED))
-                if isinstance(verdict, BudgetError):
-                    stopped, verdict = stopped or verdict, Unscored(opened.name, NOT_REACHED)
-                rows.append(row_of(one.item.id, name, task, opened.name, opened.temperature, verdict))
-            save_rows(path, rows)
+            made = [one for kind, ones in outputs.items() if opened.judge.task.name in VERDICT_TASKS[kind] for one in ones]
+            with progress_bar(console, f"{name}: {opened.judge.task.name}, {opened.label}", len(made), quiet) as bar:
+                for start in range(0, len(made), CHUNK_OUTPUTS):
+                    chunk = made[start : start + CHUNK_OUTPUTS]
+                    given, ended = _judge_chunk(opened, name, chunk, path.parent, stopped is not None)
+                    stopped = stopped or ended
+                    for one, row in zip(chunk, given, strict=True):
+                        known = there.get(row.key)
+                        if known is not None and known.unscored is None:
+                            row = known if row.unscored is not None and one.path is not None else row
+                        # Of an output that was unscored the file holds two rows until the end; the later one counts.
+                        elif row.unscored != NOT_REACHED:
+                            append_jsonl(path, row.model_dump(mode="json"))
+                        rows.append(row)
+                    bar.at(start + len(chunk), len(made))
+    save_rows(path, (there | {row.key: row for row in rows}).values())
     return rows, stopped
+
+
+def _judge_chunk(
+    opened: OpenJudge, system: str, chunk: Sequence[Made], folder: Path, stopped: bool
+) -> tuple[list[StyleRow], BudgetError | None]:
+    """Returns a row for each output, with its clip's path from `folder`, and the end of the budget; no call if `stopped`."""
+    judged: list[Verdict | Unscored | BudgetError] = []
+    sources: list[MadeFrom] = []
+    if not stopped:
+        exchanges = [_exchange(one.item, one.path) for one in chunk if one.path]
+        judged = opened.judge.score_batch(exchanges)
+        clips = [clip_names({"answer": one.path}, folder) for one in chunk if one.path]
+        prompts = [sent(one) for one in opened.judge.requests(exchanges)]
+        sources = [MadeFrom(clips=names, prompts=texts) for names, texts in zip(clips, prompts, strict=True)]
+    verdicts, made_from, ended, rows = iter(judged), iter(sources), None, []
+    for one in chunk:
+        verdict: Verdict | Unscored | BudgetError = Unscored(opened.name, one.output.unscored or "nothing to judge")
+        if one.path:
+            verdict = next(verdicts, Unscored(opened.name, NOT_REACHED))
+        if isinstance(verdict, BudgetError):
+            ended, verdict = ended or verdict, Unscored(opened.name, NOT_REACHED)
+        source = next(made_from, None) if one.path else None
+        rows.append(row_of(one.item.id, system, opened.judge.task.name, opened.name, opened.temperature, verdict, source))
+    return rows, ended
 
 
 def _exchange(item: Item, path: Path) -> Exchange:

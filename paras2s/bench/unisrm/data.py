@@ -20,10 +20,15 @@ from paras2s.utils.io import read_text
 # own: as it is. swapped: the candidates exchanged. shuffled: another item's clips. text_only: silence in place of all clips.
 Condition = Literal["own", "swapped", "shuffled", "text_only"]
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
-# The columns of Table 1; the language is that of an item's factors, English where it names none.
-Column = Literal["T1", "T2", "T3-en", "T3-zh", "T4"]
+# The columns of Table 1, the language being that of an item's factors, English where it names none; then those of Table 7.
+Column = Literal["T1", "T2", "T3-en", "T3-zh", "T4", "bvcc", "somos-clean", "somos-full"]
 COLUMNS: tuple[Column, ...] = get_args(Column)
+# Quality by people on data of other origin, with the overall score alone.
+CROSS_DATASET: tuple[Column, ...] = ("bvcc", "somos-clean", "somos-full")
+RATINGS: tuple[Column, ...] = ("T2", *CROSS_DATASET)
 SHUFFLE_SEED = 18
+# Distances tried: each takes time as the number of items.
+MAX_DISTANCES = 256
 RATE_HZ = 16_000
 # The same for every clip, so that no length is left.
 SILENCE_S = 1.0
@@ -87,7 +92,10 @@ def _digest(folder: Path, items: Sequence[Item]) -> str:
 
 
 def column_of(item: Item) -> Column:
-    """The column of Table 1 that an item counts in."""
+    """The column of Table 1 or 7 that an item counts in."""
+    for column in CROSS_DATASET:
+        if item.factors.get("corpus") == column:
+            return column
     if item.task != "T3":
         return item.task
     return "T3-zh" if item.factors.get("language", "en").startswith("zh") else "T3-en"
@@ -128,7 +136,7 @@ def _shuffled(items: Sequence[Item], folder: Path) -> list[Sample]:
         shared = sum(bool(clips[one] & clips[other]) for one, other in zip(order, np.roll(order, -far), strict=True))
         return shared, abs(float(np.mean(labels * np.roll(labels, -far)) - labels.mean() ** 2))
 
-    donors = np.roll(order, -min(range(1, len(items)), key=left_out_and_covariance))
+    donors = np.roll(order, -min(range(1, min(len(items), MAX_DISTANCES)), key=left_out_and_covariance))
     donor = dict(zip(order.tolist(), donors.tolist(), strict=True))
     return [
         Sample(item, "shuffled", _files(items[donor[place]], folder))

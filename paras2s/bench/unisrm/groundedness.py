@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -32,8 +32,10 @@ class Grounded(BaseModel):
     score: Literal[0, 1, 2]
 
 
-def groundedness(rows: Sequence[BenchRow], client: LLMClient) -> Figure:
+def groundedness(rows: Sequence[BenchRow], texts: Mapping[str, str], client: LLMClient) -> Figure:
     """The mean of 0 to 2 over the replies that have a verdict and reasoning; a reply without a readable score is left out.
+
+    `texts` maps an item to its text, whose items belong together.
 
     Raises:
         BudgetError: the budget ended; what is paid for is cached.
@@ -41,7 +43,7 @@ def groundedness(rows: Sequence[BenchRow], client: LLMClient) -> Figure:
     prompt = Prompt(read_prompt("groundedness", None, "paras2s.bench.unisrm"), USER)
     requests = [Request(prompt.messages(_values(row), {}), SCHEMA) for row in rows]
     replies = client.complete_all(requests, usable=lambda reply: is_readable(reply, _read))
-    return mean_share([_score(reply) for reply in replies], [row.item for row in rows])
+    return mean_share([_score(reply) for reply in replies], [texts[row.item] for row in rows])
 
 
 def _values(row: BenchRow) -> dict[str, str]:

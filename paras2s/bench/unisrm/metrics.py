@@ -123,6 +123,8 @@ def by_dimension(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> dict[st
             figures[key] = Absent("the judge gives no dimensions")
         elif task.pairwise:
             figures[key] = _signs(items, given, place)
+        elif any(len(item.record.scores) == 1 for item in items if isinstance(item.record, QualityRecord)):
+            figures[key] = Absent("the labels have no aspects")
         else:
             figures[key] = correlation(given, [_label(item, place) for item in items], clusters)
     return figures

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from paras2s.bench.speakbench.metrics import Share
-from paras2s.bench.unisrm.data import COLUMNS, CONDITIONS, BenchData, Column, column_of
+from paras2s.bench.unisrm.data import COLUMNS, CONDITIONS, CROSS_DATASET, RATINGS, BenchData, Column, column_of
 from paras2s.bench.unisrm.metrics import (
     Figure,
     accuracy,
@@ -27,7 +27,6 @@ from paras2s.reward.unisrm.tasks import TASKS, Item, TaskId
 from paras2s.types import Absent
 
 Json = dict[str, Any]
-RATING: Column = "T2"
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _column(result: JudgeResult, column: Column, items: Sequence[Item]) -> Json:
     if why := result.unfit.get(items[0].task):
         return {"absent": why}
     rows = {condition: {row.item: row for row in result.rows if row.condition == condition} for condition in CONDITIONS}
-    own, rating = rows["own"], column == RATING
+    own, rating = rows["own"], column in RATINGS
     test = sound_test(items, own, rows["shuffled"])
     found: Json = {
         "acc": figure_json(accuracy(items, own)),
@@ -116,10 +115,11 @@ def markdown(report: Json) -> str:
 def _main_table(report: Json, column: Column) -> list[str]:
     """Each judge's figure beside its controls, then the paper's."""
     if not report["items"][column]:
-        return [f"## {column}", "", "The data has no item of it.", ""]
-    rating = column == RATING
+        # Few data sets have a column of Table 7: one that has none of it says nothing.
+        return [] if column in CROSS_DATASET else [f"## {column}", "", "The data has no item of it.", ""]
+    rating = column in RATINGS
     head = ["judge", "ACC %"] + (["PCC"] if rating else []) + ["majority", "text only", "clips shuffled"]
-    head += (["PCC shuffled"] if rating else ["swapped", "same in both orders"]) + ["sound", "parsed", "n"]
+    head += (["PCC text only", "PCC shuffled"] if rating else ["swapped", "same in both orders"]) + ["sound", "parsed", "n"]
     lines = [f"## {column}", "", *_header(head)]
     for name, judge in report["judges"].items():
         found = judge["columns"][column]
@@ -130,22 +130,25 @@ def _main_table(report: Json, column: Column) -> list[str]:
         cells = [name, percent(acc), *([number(found["pcc"])] if rating else []), percent(report["majority"][column])]
         cells += [percent(controls["text_only"]), percent(controls["shuffled"])]
         if rating:
-            cells.append(number(found["pcc_controls"]["shuffled"]))
+            cells += [number(found["pcc_controls"]["text_only"]), number(found["pcc_controls"]["shuffled"])]
         else:
             cells += [percent(controls["swapped"]), percent(found["order_consistency"])]
         count = f"{acc['n']} of {acc['n_asked']}" if "n" in acc else f"0 of {report['items'][column]}"
         lines.append(_line([*cells, _sound(found["sound"]), percent(found["parsed"]), count]))
-    for name, figures in report["published"]["table_1"].items():
-        if column in figures or (rating and "T2_pcc" in figures):
+    pcc = f"{column}_pcc"
+    for name, figures in report["published"]["table_7" if column in CROSS_DATASET else "table_1"].items():
+        if column in figures or pcc in figures:
             printed = [f"{figures[column]:.2f}" if column in figures else ""]
-            printed += [f"{figures['T2_pcc']:.3f}" if "T2_pcc" in figures else ""] if rating else []
+            printed += [f"{figures[pcc]:.3f}" if pcc in figures else ""] if rating else []
             lines.append(_line([f"{name} (paper)", *printed, *[""] * (len(head) - 1 - len(printed))]))
     return [*lines, ""]
 
 
 def _dimension_table(report: Json, column: Column) -> list[str]:
+    if column in CROSS_DATASET:
+        return []
     keys = TASKS["T3" if column.startswith("T3") else column].keys  # type: ignore[index]
-    rating = column == RATING
+    rating = column in RATINGS
     show = number if rating else percent
     lines = []
     for name, judge in report["judges"].items():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from paras2s.configs.schema.base import load_section
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.data_gen.clip_encoder import RunClipEncoder
 from paras2s.errors import AudioError, BudgetError, ConfigError
+from paras2s.reward.judges.registry import judge_kind
 from paras2s.reward.unisrm.tasks import TASKS
 from paras2s.types import Absent
 from paras2s.utils.cache import JsonCache
-from paras2s.utils.io import write_json, write_text
+from paras2s.utils.io import append_jsonl, write_json, write_text
 from paras2s.utils.progress import progress_bar
 
-# Samples judged at once; the file of verdicts is written after each lot.
+# Samples judged at once.
 CHUNK = 32
 
 
@@ -79,20 +81,24 @@ def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> Uni
     """
     data = load_bench(options.data)
     client = None if options.llm is None else _client(options.llm, options.cache_dir)
-    judges = [open_bench_judge(name, options.overrides, options.tone, RunClipEncoder) for name in options.judges]
+    for name in options.judges:
+        judge_kind(name)
+    # Opened one after the other: several models of many gigabytes do not fit beside each other.
+    opened = (open_bench_judge(name, options.overrides, options.tone, RunClipEncoder) for name in options.judges)
     measures = objective_measures(MeasuringOptions(cache_dir=options.cache_dir)) if options.objective else []
     results, stopped, unscored = [], None, 0
-    for judge in (*judges, *measures):
+    for judge in chain(opened, measures):
         samples = [
             sample for condition in CONDITIONS for sample in data.samples(condition, options.limit)
             if sample.item.task not in judge.unfit
         ]  # fmt: skip
         with progress_bar(console, judge.name, len(samples), quiet=quiet) as bar:
             rows, ended = judge_samples(judge, samples, data, options, bar.at)
-        grounded, unpaid = _grounded(rows, client)
+        grounded, unpaid = _grounded(rows, data, client)
         stopped = stopped or ended or unpaid
         unscored += sum(row.unscored is not None for row in rows if row.condition == "own")
         results.append(JudgeResult(judge.name, judge.inputs, judge.unfit, rows, grounded))
+        del judge
         if stopped:
             break
     report = bench_report(data, results, options.limit)
@@ -105,16 +111,19 @@ def _client(path: Path, cache_dir: Path) -> LLMClient:
     return LLMClient(load_section(path, None, LLMConfig), JsonCache(cache_dir / "judging.sqlite"))
 
 
-def _grounded(rows: Sequence[BenchRow], client: LLMClient | None) -> tuple[Mapping[str, Figure], BudgetError | None]:
+def _grounded(
+    rows: Sequence[BenchRow], data: BenchData, client: LLMClient | None
+) -> tuple[Mapping[str, Figure], BudgetError | None]:
     """Groundedness by task, of the replies that reason, and the budget's end."""
     figures: dict[str, Figure] = {}
     if client is None:
         return figures, None
     own = [row for row in rows if row.condition == "own" and row.unscored is None and "<think>" in row.reply]
+    texts = {item.id: item.text_id for item in data.items}
     for task in TASKS:
         if found := [row for row in own if row.task == task]:
             try:
-                figures[task] = groundedness(found, client)
+                figures[task] = groundedness(found, texts, client)
             except BudgetError as error:
                 return figures | {task: Absent(str(error))}, error
     return figures, None
@@ -124,7 +133,9 @@ def judge_samples(
     judge: BenchJudge, samples: Sequence[Sample], data: BenchData, options: UniSRMBenchOptions,
     on_progress: Callable[[int, int], None],
 ) -> tuple[list[BenchRow], BudgetError | None]:  # fmt: skip
-    """Judges what has no verdict yet, and saves after each lot; returns the rows of these samples, and the budget's end.
+    """Judges what has no verdict yet; returns the rows of these samples, and the budget's end.
+
+    Rows are appended as they come, and at the end the file is written once, a row a sample.
 
     Raises:
         StorageError: the file holds verdicts of another judge, another version or other items.
@@ -145,12 +156,15 @@ def judge_samples(
                     stopped = row
                 else:
                     known[row.key] = row
-            save_rows(path, known.values())
+                    # Of a sample that was unscored the file holds two rows until the end; the later one counts.
+                    append_jsonl(path, asdict(row))
             on_progress(sum((one.item.id, one.condition) in known for one in samples), len(samples))
             if stopped:
                 break
         if stopped:
             break
+    if missing:
+        save_rows(path, known.values())
     return [known[key] for one in samples if (key := (one.item.id, one.condition)) in known], stopped
 
 

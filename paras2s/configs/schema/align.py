@@ -27,6 +27,13 @@ class AugmentConfig(Section):
     words_noise: float = Field(0.8, ge=0, description="noise on the sentence embedding, in its own standard deviations")
 
 
+class ResampleConfig(Section):
+    """Dynamic sampling (DAPO, section 3.2): queries whose groups are flat are replaced by others before the update."""
+
+    rounds: int = Field(3, ge=1, description="times that a step samples again; groups that are flat then stay")
+    max_std: float = Field(0.0, ge=0, description="of a group's rewards, up to which it is flat; 0: all equal")
+
+
 class SamplingConfig(Section):
     """Sampling of groups of answers (ParaS2S: B queries, G answers each)."""
 
@@ -34,6 +41,7 @@ class SamplingConfig(Section):
     group_size: int = Field(8, ge=2, description="G: answers to each query")
     temperature: float = Field(1.0, gt=0, description="of both streams, or of the text stream alone")
     audio_temperature: float | None = Field(None, gt=0, description="None: as `temperature`")
+    resample: ResampleConfig | None = Field(None, description="replace queries whose groups are flat; None: they stay")
     engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies; see `make vllm-env`")
     engine_python: Path | None = Field(None, description="vLLM's own interpreter; None: .venv-vllm/bin/python")
 
@@ -46,8 +54,12 @@ class SamplingConfig(Section):
 class ObjectiveConfig(Section):
     """The GRPO loss; each key is described beside its formula in train/losses.py."""
 
-    loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo"] = "grpo"
-    scale_rewards: Literal["group", "none"] = Field("none", description="group: divide advantages by their std (the paper)")
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo", "rft", "dpo"] = Field(
+        "grpo", description="rft: likelihood of each group's best answer; dpo: its best against its worst, beta is kl_weight"
+    )
+    scale_rewards: Literal["group", "none", "sources"] = Field(
+        "none", description="group: divide advantages by their std (the paper); sources: each source by its own (GDPO)"
+    )
     groups_per_update: int = Field(16, ge=1, description="of a step's groups, learned from: those whose rewards differ most")
     ratio_level: Literal["token", "step", "sequence"] = Field("step", description="step: ParaS2S's joint ratio")
     average: Literal["joint", "per_stream"] = Field("per_stream", description="joint: the paper; per_stream: each stream apart")
@@ -65,6 +77,14 @@ class ObjectiveConfig(Section):
     kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
     kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each token added up, or k3 of the step's joint log-prob")
     kl_bias_correction: bool = False
+
+    @model_validator(mode="after")
+    def _fit(self) -> ObjectiveConfig:
+        if self.loss_type == "dpo" and not self.kl_weight:
+            raise ValueError("loss_type dpo: kl_weight is its beta and must be above 0")
+        if self.loss_type in ("rft", "dpo") and self.tis_cap is not None:
+            raise ValueError(f"loss_type {self.loss_type}: tis_cap corrects policy gradients, which this is not; leave it out")
+        return self
 
 
 class OptimizerConfig(Section):
@@ -127,11 +147,30 @@ class AlignConfig(Section):
     max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")
     evaluate_every: int = Field(10, ge=1, description="steps between evaluations on validation queries, by the run's reward")
     checkpoint_every: int = Field(10, ge=1)
+    keep_checkpoints: int | None = Field(
+        2, ge=1, description="the newest that stay, beside the best by validation, which has one of its own; None: all"
+    )
     keep_rollouts_every: int = Field(1, ge=0, description="steps between those whose answers RUN/rollouts keeps; 0: none")
     sampling: SamplingConfig = SamplingConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     workers: WorkersConfig = WorkersConfig()
+
+    @model_validator(mode="after")
+    def _pairs_stay_together(self) -> AlignConfig:
+        if self.objective.loss_type == "dpo" and self.optimizer.micro_batch_size == 1:
+            raise ValueError("objective.loss_type dpo: both answers of a pair go through together; set micro_batch_size to 2")
+        return self
+
+    def evaluates_after(self, step: int) -> bool:
+        """Whether validation queries are sampled after this step."""
+        return step % self.evaluate_every == 0 or step + 1 == self.steps
+
+    @property
+    def most_checkpoints(self) -> int:
+        """The most checkpoints that lie on the disk at once: those kept, the best, and the one that is being written."""
+        due = sum((step + 1) % self.checkpoint_every == 0 or self.evaluates_after(step) for step in range(self.steps))
+        return due if self.keep_checkpoints is None else min(due, self.keep_checkpoints + 2)
 
     @field_validator("max_staleness", mode="before")
     @classmethod

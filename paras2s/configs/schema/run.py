@@ -139,6 +139,11 @@ class RewardConfig(Section):
 
     sources: tuple[RewardSourceConfig, ...] = Field((RewardSourceConfig(kind="reward_model"),), min_length=1)
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each source, by its key."""
+        return {source.key: source.weight for source in self.sources}
+
     @field_validator("sources")
     @classmethod
     def _once_each(cls, sources: tuple[RewardSourceConfig, ...]) -> tuple[RewardSourceConfig, ...]:

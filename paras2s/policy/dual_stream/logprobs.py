@@ -35,8 +35,9 @@ def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], device: tor
     longest = max(prompt.length for prompt in prompts)
     audio = np.full((len(prompts), longest, config.num_codebooks), config.pad_id, dtype=np.int64)
     text = np.full((len(prompts), longest), config.pad_id, dtype=np.int64)
-    # In the prompts' own precision: several thousand numbers a step are many.
-    dtype = next((prompt.features.dtype for prompt in prompts if prompt.features is not None), np.dtype(np.float32))
+    # In the prompts' own precision, the widest of them: several thousand numbers a step are many.
+    held = [prompt.features.dtype for prompt in prompts if prompt.features is not None]
+    dtype = np.result_type(*held) if held else np.dtype(np.float32)
     features = np.zeros((len(prompts), longest, max(config.continuous_dim, 1)), dtype=dtype)
     continuous = np.zeros((len(prompts), longest), dtype=bool)
     for row, prompt in enumerate(prompts):

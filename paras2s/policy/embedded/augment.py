@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from paras2s.configs.schema.align import AugmentConfig
-from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.embedded.features import WORDS_SPREAD
 from paras2s.policy.types import Prompt
 
 
-def augment(prompt: Prompt, config: AugmentConfig, policy_config: DualStreamConfig, rng: np.random.Generator) -> Prompt:
+def augment(prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
     """Hide the words or the codes of a prompt at random, and add noise to its prosody and its sentence embedding.
 
     Few clips are known by their words and codes at once; this makes the policy rely on prosody.
@@ -20,9 +19,9 @@ def augment(prompt: Prompt, config: AugmentConfig, policy_config: DualStreamConf
     text, features, audio = prompt.text_ids, prompt.features, prompt.audio_ids
     no_words, no_codes = rng.random() < config.words_dropped, rng.random() < config.codes_dropped
     if rng.random() < config.text_dropped or no_words:
-        text = np.full_like(text, policy_config.blank_id)
+        text = np.full_like(text, prompt.hidden_ids[0])
     if no_codes:
-        audio = np.where(prompt.continuous[:, None], policy_config.pad_id, audio)
+        audio = np.where(prompt.continuous[:, None], prompt.hidden_ids[1], audio)
     if features is not None:
         features, prosody = features.copy(), features.shape[1] - prompt.words_dim
         # One draw an utterance: noise that differed from step to step would average out.

@@ -115,7 +115,8 @@ class EmbeddedPolicy(StreamPolicy):
         continuous[speech] = True
         continuous_features = np.zeros((steps + 6, FEATURE_DIM), dtype=np.float32)
         continuous_features[speech] = self.normalizer.features(features, transcript)
-        return Prompt(audio, text, continuous_features, continuous, SENTENCE_DIM, config.codebook_offsets)
+        hidden = config.blank_id, config.pad_id
+        return Prompt(audio, text, continuous_features, continuous, SENTENCE_DIM, config.codebook_offsets, hidden)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
         """Prompts of spoken questions from the features stored beside their clips."""
@@ -131,9 +132,10 @@ class EmbeddedPolicy(StreamPolicy):
         """A demonstration as one block with G = 1."""
         return (self.target_block(self.codec.encode(clip), self.pieces.encode(text)),)
 
-    def augment_prompt(self, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
+    @classmethod
+    def augment_prompt(cls, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
         """See `augment.augment`."""
-        return augment(prompt, config, self.config, rng)
+        return augment(prompt, config, rng)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 

@@ -165,11 +165,15 @@ def as_utterance(source: str | Path | Clip | Utterance, style: str | None = None
         return source
     if isinstance(source, Clip):
         return Utterance(clip=source, style=style)
-    path = Path(source)
-    short = len(str(source).encode()) < MAX_NAME_BYTES
-    if path.suffix.lower() in AUDIO_SUFFIXES or (short and path.is_file()):
-        return Utterance(clip=as_clip(path), style=style)
+    if names_file(source):
+        return Utterance(clip=as_clip(source), style=style)
     return Utterance(text=str(source), style=style)
+
+
+def names_file(source: str | Path) -> bool:
+    """Whether a question is given as an audio file, and not in writing."""
+    short = len(str(source).encode()) < MAX_NAME_BYTES
+    return Path(source).suffix.lower() in AUDIO_SUFFIXES or (short and Path(source).is_file())
 
 
 def sides_of(pair: Pair) -> tuple[Exchange, Exchange]:

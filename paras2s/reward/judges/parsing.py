@@ -31,8 +31,8 @@ REASONING = "reasoning"
 OPENING = re.compile(r"\{(?=\s*[\"}])")
 # What a model thinks before it replies; without an end the reply is all thought.
 THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
-# Broken objects of one reply; each is searched for its end through the rest of the text.
-MAX_BROKEN = 1000
+# Characters behind all broken objects of one reply: each is searched for its end through the rest of the text.
+MAX_SEARCHED = 20_000_000
 Parsed = TypeVar("Parsed", bound=BaseModel)
 Value = TypeVar("Value")
 
@@ -71,16 +71,16 @@ def json_objects(text: str) -> Iterator[JsonObject]:
 
 def _parts(text: str) -> Iterator[JsonObject | str]:
     """Yields the outermost JSON objects and the text between them."""
-    decoder, end, broken = json.JSONDecoder(object_pairs_hook=JsonObject, strict=False), 0, 0
+    decoder, end, searched = json.JSONDecoder(object_pairs_hook=JsonObject, strict=False), 0, 0
     for opening in OPENING.finditer(text):
         if opening.start() < end:
             continue
         try:
             value, after = decoder.raw_decode(text, opening.start())
         except (ValueError, RecursionError):
-            broken += 1
-            if broken > MAX_BROKEN:
-                raise JudgeError(f"the reply holds no JSON object that can be found: over {MAX_BROKEN} are broken") from None
+            searched += len(text) - opening.start()
+            if searched > MAX_SEARCHED:
+                raise JudgeError("the reply holds no JSON object that can be found: too many are broken") from None
             continue
         yield text[end : opening.start()]
         yield value

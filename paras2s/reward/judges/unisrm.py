@@ -203,12 +203,12 @@ def read_task_inputs(task_id: str, given: Mapping[str, str]) -> TaskInputs:
 
 
 def weights_digest(folder: Path) -> str:
-    """Returns a hash of a checkpoint's weights and settings.
+    """Returns a hash of a checkpoint's weights, settings and tokenizer; the base of adapters counts by its name alone.
 
     Raises:
         JudgeError: the folder holds none.
     """
-    files = sorted([*folder.glob("*.safetensors"), *folder.glob(SETTINGS)])
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
     if not (folder / SETTINGS).is_file():
         raise JudgeError(f"{folder}: holds no UniSRM model ({SETTINGS} is not there)")
     digest = hashlib.sha256()

@@ -1,8 +1,8 @@
 """`KnownRange`: the answers that a reward model learned from, as it sees them; of one unlike them all it knows nothing.
 
-Asked about good sentences that it never learned from, the model says 1 and is as sure as ever: the spread of its five scores
-does not tell them apart. Their distance to the nearest answer that it learned from does (nearest neighbours in the last
-layer, after Sun et al., 2022, "Out-of-distribution detection with deep nearest neighbors").
+Asked about good sentences that it never learned from, the model says 1. Their distance to the nearest answer that it learned
+from tells them apart (nearest neighbours in the last layer, after Sun et al., 2022, "Out-of-distribution detection with deep
+nearest neighbors").
 Alphabet: M answers learned from, N answers, W numbers of a state.
 """
 

@@ -24,12 +24,12 @@ Scores = list[float | Unscored]
 class RewardQuestion:
     """A question as rewards may know it, and no label of it. Made by the align stage.
 
-    `encoded` is what the embedded reward model reads; `transcript` is by ASR; `style` by a tone classifier (None: not
-    wanted); `clip` is the sound's file.
+    `encoded` is what the embedded reward model reads (None: it is not among the sources); `transcript` is by ASR; `style` by
+    a tone classifier (None: not wanted); `clip` is the sound's file.
     """
 
     id: str
-    encoded: EncodedQuestion
+    encoded: EncodedQuestion | None
     transcript: str
     style: str | None = None
     clip: Path | None = None

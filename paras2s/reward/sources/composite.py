@@ -19,8 +19,14 @@ from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.judges.audio_judge.ensemble import require_preferences
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Judge
-from paras2s.reward.judges.registry import UNISRM, open_judge, open_llm_judge, refuse_to_teach
-from paras2s.reward.judges.unisrm import UniSRMJudge
+from paras2s.reward.judges.registry import (
+    UNISRM,
+    judge_kind,
+    open_judge,
+    open_llm_judge,
+    open_unisrm_judge,
+    refuse_to_teach,
+)
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.omni import OmniRewardModel, read_adapter_config
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
@@ -153,11 +159,13 @@ def _pair_judge(name: str, setup: RewardSetup) -> Judge:
 
 def _unisrm(options: dict[str, Any]) -> RewardSource:
     """A trained UniSRM: `judges` "pairs" compares the answers of a group (T4), "single" scores each one's quality (T2)."""
-    judge, judges = open_judge(str(options.pop("judge", UNISRM))), options.pop("judges", "pairs")
-    if not isinstance(judge, UniSRMJudge):
-        raise ConfigError("reward.sources: unisrm: judge must be a UniSRM, by its folder or YAML")
+    name, judges = str(options.pop("judge", UNISRM)), options.pop("judges", "pairs")
+    # Before a model of many gigabytes is read.
+    if judge_kind(name) != UNISRM:
+        raise ConfigError(f"reward.sources: unisrm: judge {name} is no UniSRM; give its folder or YAML")
     if judges not in ("pairs", "single"):
         raise ConfigError("reward.sources: unisrm: judges must be pairs or single")
+    judge = open_unisrm_judge(name)
     return PairwiseSource(judge, **options) if judges == "pairs" else UniSRMSource(judge, **options)
 
 

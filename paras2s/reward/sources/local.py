@@ -33,7 +33,9 @@ class ModelSource:
         learned from, or the score is not finite.
         """
         pairs = [(group.question.encoded, answer.codes) for group in groups for answer in group.answers]
-        flat = iter(self.model.score_known([question for question, _ in pairs], [codes for _, codes in pairs]))
+        # A run with this source encodes every question.
+        questions = [question for question, _ in pairs if question is not None]
+        flat = iter(self.model.score_known(questions, [codes for _, codes in pairs]))
         return [[self._checked(next(flat)) for _ in group.answers] for group in groups]
 
     def _checked(self, value: float | Unscored) -> float | Unscored:

@@ -51,4 +51,6 @@ def _check(item: Item) -> None:
     task = TASKS[item.task]
     if isinstance(item.record, PairRecord) != task.pairwise or item.split not in ("sft", "rl", "bench"):
         raise ValueError(f"{item.id}: record or split do not fit {item.task}")
+    if isinstance(item.record, QualityRecord) and len(item.record.scores) not in (1, len(task.dimensions)):
+        raise ValueError(f"{item.id}: {len(item.record.scores)} scores; expected {len(task.dimensions)}, or the overall one")
     clip_order(item.task, item.clips)

@@ -141,7 +141,7 @@ class PairRecord:
 class QualityRecord:
     """Scores of the seven aspects of T2; `descriptions` are those of `ASPECT_DESCRIPTIONS`, () without reasoning.
 
-    The scores of a reply are whole numbers, those of a data set may be means of several raters.
+    The scores of a reply are whole numbers, those of a data set may be means of several raters, or the overall score alone.
     """
 
     scores: tuple[float, ...]

@@ -5,7 +5,8 @@ import { element, onKey } from "./studio.js";
 
 const token = location.pathname.split("/")[2];
 const api = `/api/annotate/${encodeURIComponent(token)}`;
-const stored = `clicks ${token}`;
+// A click has a key of its own: two windows of one annotator must not write over each other's. The numbers keep their order.
+const stored = `click ${token} `;
 const RETRY_MS = 1000;
 // A play counts when it begins here, not when a stopped one goes on.
 const BEGINNING_S = 0.25;
@@ -20,13 +21,26 @@ let queue = load();
 let sending = false;
 
 function load() {
-  try { return JSON.parse(localStorage.getItem(stored)) || []; } catch { return []; }
-}
-function save() {
-  byId("saved").textContent = queue.length ? "saving …" : "saved";
   try {
-    if (queue.length) localStorage.setItem(stored, JSON.stringify(queue)); else localStorage.removeItem(stored);
-  } catch { /* private windows: the page itself still holds them */ }
+    return Object.keys(localStorage).filter((key) => key.startsWith(stored)).sort()
+      .map((key) => ({ key, click: JSON.parse(localStorage.getItem(key)) }));
+  } catch { return []; }
+}
+function keep(click) {
+  const last = queue.length ? Number(queue.at(-1).key.slice(stored.length, stored.length + 9)) : 0;
+  const waiting = { key: `${stored}${String(last + 1).padStart(9, "0")} ${click.id}`, click };
+  queue.push(waiting);
+  // Private windows refuse: the page itself still holds it.
+  try { localStorage.setItem(waiting.key, JSON.stringify(click)); } catch { /* see above */ }
+  showSaved();
+}
+function forget() {
+  const { key } = queue.shift();
+  try { localStorage.removeItem(key); } catch { /* it was never there */ }
+  showSaved();
+}
+function showSaved() {
+  byId("saved").textContent = queue.length ? "saving …" : "saved";
 }
 function newName() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -42,8 +56,7 @@ function click(action, name = "", value = "") {
   const place = state.place ?? 0;
   // A monotonic clock: that of the wall may jump.
   const shown_ms = state.place === null ? null : Math.round(performance.now() - shown.since);
-  queue.push({ id: newName(), place, action, name, value, view: shown.view, shown_ms });
-  save();
+  keep({ id: newName(), place, action, name, value, view: shown.view, shown_ms });
   send();
 }
 
@@ -53,7 +66,7 @@ async function send() {
   while (queue.length) {
     let response, answer;
     try {
-      response = await fetch(`${api}/click`, { method: "POST", body: JSON.stringify(queue[0]), headers: { "Content-Type": "application/json" } });
+      response = await fetch(`${api}/click`, { method: "POST", body: JSON.stringify(queue[0].click), headers: { "Content-Type": "application/json" } });
       answer = await response.json();
     } catch {
       say("banner", "The studio does not answer. Your clicks are kept here and sent again.");
@@ -67,8 +80,7 @@ async function send() {
       continue;
     }
     say("banner", "");
-    queue.shift();
-    save();
+    forget();
     say("message", response.ok ? "" : answer.error);
     // An answer to an earlier click knows nothing of the later ones.
     if (answer.state && !queue.length) render(answer.state);

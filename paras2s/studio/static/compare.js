@@ -1,13 +1,23 @@
 // Curves of several runs over each other: one plot a metric, one colour a run.
 
 import "./player.js";
-import { fetchJson } from "./studio.js";
+import { element, fetchJson } from "./studio.js";
 import { Panels } from "./plots.js";
 
 const names = [...document.querySelectorAll("#names li")];
 const panels = new Panels(document.getElementById("plots"));
 
-const parts = await Promise.all(names.map((item) => fetchJson(`/api/metrics?run=${encodeURIComponent(item.dataset.run)}`)));
+/** The log of one run; where that cannot be read, a message, and the curves of the others all the same. */
+async function logOf(item) {
+  try {
+    return await fetchJson(`/api/metrics?run=${encodeURIComponent(item.dataset.run)}`);
+  } catch (error) {
+    item.append(element("span", { class: "small problem" }, ` ${error.message}`));
+    return { rows: [] };
+  }
+}
+
+const parts = await Promise.all(names.map(logOf));
 const steps = [...new Set(parts.flatMap((part) => part.rows.map((row) => row.step)))].sort((one, other) => one - other);
 document.getElementById("none").hidden = steps.length > 0;
 

@@ -1,4 +1,7 @@
-// One clip plays at a time; a button starts its clip and stops it.
+// One clip plays at a time, at equal loudness where that is on; a button starts its clip and stops it.
+
+import { live, readSound, soundSource } from "./data.js";
+import { describeLevel, gainOf, loudnessAt, volumeOf } from "./level.js";
 
 const audio = new Audio();
 let playing = null;
@@ -17,15 +20,19 @@ export async function toggle(button) {
   playing = button;
   button.setAttribute("aria-pressed", "true");
   button.textContent = "■";
-  audio.src = button.dataset.clip;
+  // An export has no loudness of clips that no page draws.
+  const loudness = live ? await loudnessAt(button.dataset.clip) : null;
+  if (playing !== button) return;
+  button.title = loudness === null ? "" : describeLevel(loudness);
+  audio.volume = volumeOf(gainOf(loudness));
+  document.dispatchEvent(new CustomEvent("clipplay", { detail: audio }));
   try {
+    audio.src = soundSource(button.dataset.clip);
     await audio.play();
   } catch (error) {
     if (playing !== button || error.name === "AbortError") return;
     stop();
-    const response = await fetch(button.dataset.clip).catch(() => null);
-    const reason = response && !response.ok ? await response.text() : "cannot be played";
-    button.title = reason.startsWith("<") ? "this clip is missing" : reason;
+    button.title = await readSound(button.dataset.clip).then(() => "cannot be played", (reason) => reason.message);
     button.setAttribute("aria-label", button.title);
     button.textContent = "⚠";
   }
@@ -35,6 +42,8 @@ export async function toggle(button) {
 export function setLoop(on) { audio.loop = on; }
 
 audio.addEventListener("ended", stop);
+// A clip that is drawn elsewhere on the page begins.
+document.addEventListener("clipplay", (event) => { if (event.detail !== audio) stop(); });
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button.play");
   if (button?.dataset.clip) toggle(button);

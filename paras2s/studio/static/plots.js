@@ -10,7 +10,8 @@ export function colour(number) {
   return getComputedStyle(document.documentElement).getPropertyValue(COLOURS[number % COLOURS.length]).trim();
 }
 
-function ink(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+/** A colour of the theme by its name in the style sheet. */
+export function ink(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
 /** Exponential smoothing that starts at the first value, unbiased at the start; gaps stay gaps. */
 export function smooth(values, weight) {

@@ -1,13 +1,17 @@
 // Rollouts of a run: groups of a step, an answer in detail, a query through training.
 
+import { keepPlace, placeOf } from "./data.js";
 import { element, fetchJson, onKey } from "./studio.js";
+import { Deck } from "./deck.js";
+import { wireLevel } from "./level.js";
 import { setLoop, toggle } from "./player.js";
 import { showSound } from "./sound.js";
 
 const page = document.getElementById("rollouts");
 const get = (id) => document.getElementById(id);
 const run = encodeURIComponent(page.dataset.run);
-const wanted = new URLSearchParams(location.search);
+const wanted = placeOf();
+const deck = new Deck(get("deck"), false);
 let steps = [], at = 0, groups = [], cursor = -1, sources = [];
 
 const fixed = (value, digits = 2) => (value === null || value === undefined ? "-" : value.toFixed(digits));
@@ -56,13 +60,16 @@ function answerRow(step, answer, most, tag = "tr") {
 async function detail(row, step, answer, button) {
   if (row.nextElementSibling?.classList.contains("detail")) {
     row.nextElementSibling.remove();
+    deck.prune();
     button.setAttribute("aria-expanded", "false");
     return;
   }
   button.setAttribute("aria-expanded", "true");
   const cell = element("td", { colspan: 7 + sources.length });
   row.after(element("tr", { class: "detail" }, cell));
-  await showSound(cell, `/sound?${place(step, answer)}`, `/api/rollouts/answer?${place(step, answer)}`);
+  const title = `group ${answer.group + 1}, answer ${answer.answer + 1}`;
+  await showSound(cell, `/sound?${place(step, answer)}`, `/api/rollouts/answer?${place(step, answer)}`, title, deck);
+  deck.prune();
 }
 
 function answerTable(step, answers) {
@@ -114,6 +121,7 @@ function showGroups() {
     .sort((one, other) => order(one) - order(other) || one.group - other.group);
   cursor = -1;
   get("groups").replaceChildren(...shown.map((group) => groupBox(steps[at].step, group)));
+  deck.prune();
   if (!shown.length && groups.length) get("groups").append(element("p", { class: "soft" }, "No group of this step is like that."));
   page.dataset.shown = shown.length;
 }
@@ -126,7 +134,7 @@ async function showStep(number) {
   get("previous").disabled = at === 0;
   get("next").disabled = at === steps.length - 1;
   get("summary").textContent = one.mean === null ? "" : `mean reward ${fixed(one.mean)}, widest spread ${fixed(one.widest)}, ${one.flat} without spread, ${one.unscored} unscored`;
-  history.replaceState(null, "", `?run=${run}&step=${one.step}`);
+  keepPlace(`?run=${run}&step=${one.step}`);
   try {
     const found = await fetchJson(`/api/rollouts/step?run=${run}&step=${one.step}`);
     if (steps[at] !== one) return;
@@ -134,6 +142,7 @@ async function showStep(number) {
     sources = [...new Set(groups.flatMap((group) => group.answers.flatMap((answer) => Object.keys(answer.parts))))];
     say("");
   } catch (error) {
+    if (steps[at] !== one) return;
     groups = [];
     say(error.message);
   }
@@ -151,6 +160,8 @@ function stripColumn(one) {
   const values = known(one.answers);
   const jump = element("button", { type: "button", class: "quiet" }, `step ${one.step}`);
   jump.addEventListener("click", () => { hideStrip(); goTo(one.step); });
+  // An export has the strip of all steps, and a few of the steps themselves.
+  jump.disabled = !steps.some((kept) => kept.step === one.step);
   if (one.problem) return element("li", {}, jump, element("p", { class: "small problem" }, one.problem));
   const sorted = one.answers.filter((answer) => answer.reward !== null).sort((first, second) => second.reward - first.reward);
   const chosen = sorted.length > 1 ? [sorted[0], sorted.at(-1)] : one.answers.slice(0, 1);
@@ -208,6 +219,7 @@ onKey("q", () => { const button = current()?.closest("article").querySelector(".
 onKey("t", () => { if (current()) showStrip(current().dataset.query); });
 onKey("l", () => get("loop").click());
 onKey("Escape", hideStrip);
+wireLevel(get("level"));
 get("loop").addEventListener("change", () => setLoop(get("loop").checked));
 get("previous").addEventListener("click", () => showStep(at - 1));
 get("next").addEventListener("click", () => showStep(at + 1));

@@ -1,5 +1,6 @@
 // A run as it goes: rows of its log come in parts, as long as it runs.
 
+import { live, openPage } from "./data.js";
 import { element, fetchJson, onKey } from "./studio.js";
 import { Panels } from "./plots.js";
 
@@ -52,6 +53,7 @@ function showBar(done, all) {
 
 async function poll() {
   let wait = RESTING_MS;
+  const silent = document.getElementById("silent");
   try {
     await readState();
     const part = await fetchJson(`/api/metrics?run=${address}&offset=${offset}&file=${file}`);
@@ -60,12 +62,15 @@ async function poll() {
     rows.push(...part.rows);
     if (part.plots) { draw(part.plots); showAlerts(part.alerts, part.plots); }
     if (page.dataset.state === "running") wait = RUNNING_MS;
+    silent.hidden = true;
   } catch (error) {
-    document.getElementById("alerts").replaceChildren(element("p", { class: "notice" }, `The studio does not answer: ${error.message}`));
+    // Beside the alerts, which stand until the studio says otherwise.
+    silent.textContent = `The studio does not answer: ${error.message}`;
+    silent.hidden = false;
   }
   page.dataset.read = offset;
-  setTimeout(poll, wait);
+  if (live) setTimeout(poll, wait);
 }
 
-if (page.dataset.rollouts) onKey("r", () => { location.href = `/rollouts?run=${address}`; });
+if (page.dataset.rollouts) onKey("r", () => openPage(`/rollouts?run=${address}`));
 poll();

@@ -27,5 +27,5 @@ onKey("j", () => move(1));
 onKey("k", () => move(-1));
 onKey("x", () => { if (boxes[at]) { boxes[at].checked = !boxes[at].checked; show(); } });
 onKey("c", () => { if (compare && !compare.disabled) document.getElementById("choose").requestSubmit(); });
-onKey("/", () => document.getElementById("find").focus());
+onKey("/", () => document.getElementById("find")?.focus());
 show();

@@ -1,5 +1,9 @@
 // Theme, keys and small helpers that every page has.
 
+import { openPage } from "./data.js";
+
+export { fetchJson } from "./data.js";
+
 const root = document.documentElement;
 
 function storedTheme() {
@@ -34,14 +38,6 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** JSON from the studio; an error's message is the server's. */
-export async function fetchJson(address) {
-  const response = await fetch(address);
-  const value = await response.json().catch(() => ({ error: `${response.status} ${response.statusText}` }));
-  if (!response.ok) throw new Error(value.error || response.statusText);
-  return value;
-}
-
 const handlers = new Map();
 
 /** Call `action` when a key (or two, "g r") is pressed outside of a field. */
@@ -64,5 +60,5 @@ applyTheme(storedTheme());
 document.getElementById("theme").addEventListener("click", toggleTheme);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new CustomEvent("themechange")));
 onKey("d", toggleTheme);
-onKey("g r", () => { location.href = "/"; });
+onKey("g r", () => openPage("/"));
 onKey("?", () => document.getElementById("keys").showModal());

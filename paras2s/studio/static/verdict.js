@@ -1,8 +1,9 @@
-// A question and two answers: waveform and spectrogram of each clip, and what is measured on it.
+// A question and its answers: waveform and spectrogram of each clip, and what is measured on it.
 
 import { element, fetchJson, onKey } from "./studio.js";
 import { Panel } from "./plots.js";
-import { showWave } from "./sound.js";
+import { Deck } from "./deck.js";
+import { placeWords, waveBox } from "./sound.js";
 
 const units = { hz: "Hz", lufs: "LUFS" };
 
@@ -34,19 +35,39 @@ async function showMeasured(box, query) {
   box.append(element("table", { class: "measured" }, element("tbody", {}, ...found.fields.map(fieldRow))));
 }
 
-for (const section of document.querySelectorAll("section[data-clip]")) {
-  if (!section.dataset.clip) {
-    section.append(element("p", { class: "notice" }, "There is no sound: this system gave none."));
-    continue;
+async function showWords(button, clip, query) {
+  button.disabled = true;
+  button.textContent = "Recognising…";
+  try {
+    const found = await fetchJson(`/api/words?${query}`);
+    if (found.words.length) placeWords(clip, found.words, found.duration_s);
+    button.replaceWith(element("span", { class: "soft small" }, found.words.length ? "words under the spectrogram; zoom in to read" : "No words were recognised."));
+  } catch (error) {
+    button.replaceWith(element("span", { class: "notice" }, `No words: ${error.message}`));
   }
+}
+
+const deck = new Deck(document.getElementById("deck"));
+const names = "ABCDEFGH";
+let answers = 0;
+
+for (const section of document.querySelectorAll("section[data-clip]")) {
+  const isAnswer = "answer" in section.dataset;
+  if (!section.dataset.clip) continue;
   const query = new URLSearchParams({ run: section.dataset.run, name: section.dataset.clip });
-  const wave = element("div", { class: "wave", role: "img", "aria-label": "Waveform and spectrogram" });
-  const play = element("button", { type: "button" }, "Play");
-  const zoom = element("input", { type: "range", min: "0", max: "800", value: "0", "aria-label": "Zoom" });
+  const heading = section.querySelector("h2"), title = isAnswer ? `${names[answers]} ${heading.textContent}` : heading.textContent;
+  answers += isAnswer;
+  const { box, ready } = waveBox(`/clip?${query}`, title, deck, isAnswer);
   const details = element("details", {}, element("summary", {}, "Pitch and loudness"));
-  section.querySelector("h2").after(element("div", { class: "sound" }, element("div", { class: "bar tight" }, play, element("label", { class: "small" }, "Zoom ", zoom)), wave, details));
-  showWave(wave, `/clip?${query}`, play, zoom);
+  const words = element("button", { type: "button", hidden: true }, "Words in their places");
+  heading.after(box);
+  box.append(words, details);
   details.addEventListener("toggle", () => showMeasured(details, query), { once: true });
+  ready.then((clip) => {
+    if (!clip) return;
+    words.hidden = false;
+    words.addEventListener("click", () => showWords(words, clip, query), { once: true });
+  });
 }
 
 for (const [key, id] of [["p", "previous"], ["n", "next"]]) onKey(key, () => document.getElementById(id)?.click());

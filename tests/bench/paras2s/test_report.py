@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tiny.answers import answer as made_answer
 
 from paras2s.audio.clip import make_clip, read_clip, write_clip
 from paras2s.bench.charts import draw_curves
@@ -58,31 +58,9 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def answer(score: float | None, system: str = "sft", contrast: str = "c1", style: str = "happy", **changes: Any) -> Any:
-    row = AnswerRow(
-        system=system,
-        query_id=f"{contrast}-{style}",
-        contrast_id=contrast,
-        category="emotion",
-        style=style,
-        question_text="I got the letter.",
-        question_clip="samples/q.wav",
-        answer_index=0,
-        text_stream="How lovely.",
-        transcript="how lovely",
-        tone="cheerful",
-        tone_scores={"cheerful": 0.9},
-        score=score,
-        unscored="the clip is silent" if score is None else None,
-        reason="words and tone fit",
-        family=style,
-        fitting=score is not None and score >= 4,
-        answer_clip="samples/a.wav",
-        duration_s=0.25,
-        word_error_rate=0.1,
-        judge="rubric/1",
-        model_score=None,
-    )
-    return replace(row, **changes)
+    unscored = "the clip is silent" if score is None else None
+    own = {"system": system, "unscored": unscored, "reason": "words and tone fit", "duration_s": 0.25, "word_error_rate": 0.1}
+    return made_answer(score, contrast, style, **own | changes)
 
 
 def written(run_dir: Path, systems: dict[str, list[AnswerRow]], metrics: Sequence[dict[str, Any]] = (), **changes: Any) -> Page:

@@ -285,6 +285,7 @@ def scripted(name, model, unfit=()):
 
 
 def bench(data, tmp_path, judges, monkeypatch, **options):
+    monkeypatch.setattr(bench_run, "judge_kind", lambda name: judges[name])
     monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
     chosen = {"objective": False} | options
     made = UniSRMBenchOptions(data, list(judges), tmp_path / "out", tmp_path / "cache", **chosen)
@@ -382,7 +383,8 @@ def test_groundedness_is_the_mean_of_readable_scores():
         return Say(next(one for n, one in enumerate(scores) if f"{n}\\u003c/think" in json.dumps(sent).replace("\\\\", "\\")))
 
     with ScriptedEndpoint(reply) as server:
-        found = groundedness(rows, LLMClient(LLMConfig(base_url=server.base_url, model="m")))
+        client = LLMClient(LLMConfig(base_url=server.base_url, model="m"))
+        found = groundedness(rows, {row.item: row.item for row in rows}, client)
     assert (found.value, found.n, found.n_asked) == (1.5, 2, 3)
 
 
@@ -406,8 +408,29 @@ def test_the_papers_figures_are_those_of_its_tables():
     assert np.mean(list(published["dimensions"]["T2"].values())) == pytest.approx(0.505, abs=0.001)
 
 
+def test_quality_of_other_data_sets_stands_in_columns_of_its_own(tmp_path, monkeypatch):
+    items = [
+        replace(t2(n, 1 + n % 5, tmp_path), record=QualityRecord((1 + n % 5,)), factors={"corpus": "somos-clean"})
+        for n in range(10)
+    ]
+    write_items(tmp_path, items)
+    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: scripted(name, ToneModel()))
+    options = UniSRMBenchOptions(tmp_path, ["one"], tmp_path / "out", tmp_path / "cache", objective=False)
+    report = run_bench(options, open_console(), quiet=True).report
+    found = report["judges"]["one"]["columns"]
+    assert found["T2"] == found["bvcc"] == {"absent": "the data has no item of it"}
+    assert (found["somos-clean"]["pcc"]["value"], found["somos-clean"]["acc"]["value"]) == (pytest.approx(1.0), 1.0)
+    assert all("value" not in figure for figure in found["somos-clean"]["dimensions"].values())
+    text = (tmp_path / "out" / "unisrm.md").read_text()
+    # Table 7 beside it, and nothing of the data sets that are not there.
+    assert "## somos-clean" in text
+    assert "| UniSRM (paper) | 41.70 | 0.261 |" in text
+    assert "## bvcc" not in text
+
+
 def test_the_verb_ends_with_1_where_something_is_unscored(data, tmp_path, monkeypatch):
     judges = {"one": scripted("one", ToneModel(broken=("t2-0",)))}
+    monkeypatch.setattr(bench_run, "judge_kind", lambda name: judges[name])
     monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
     call = ["bench", "unisrm", str(data), "--judge", "one", "--no-objective", "--out", str(tmp_path / "out"), "--json"]
     done = CliRunner().invoke(app, call)

@@ -66,6 +66,22 @@ class EnsembleRule(BaseModel):
         """
         return label_of(self.points(labels), self.margin)
 
+    def steps(self, labels: Mapping[str, PairLabel]) -> list[tuple[str, PairLabel]]:
+        """Each aspect's part in words, with its label, and last how they are decided, with the overall label.
+
+        Raises:
+            DataError: no aspect has a label.
+        """
+        points, present = self.points(labels), [aspect for aspect in self.aspects if aspect in labels]
+        decided = {
+            "vote": f"the weighted mean is {points:.3g} points of the first answer; a tie within {self.margin:g} of 0.5",
+            "count": f"the label that more than half of {len(present)} aspects give, else a tie",
+            "first_winner": f"the first of {', '.join(present)} that names a winner, else a tie",
+        }
+        weighs = {name: f", weight {self.weights.get(name, 1.0):g}" if self.decide == "vote" else "" for name in present}
+        parts = [(f"{name}: {POINTS[labels[name]]:g} points{weighs[name]}", labels[name]) for name in present]
+        return [*parts, (decided[self.decide], self.fuse(labels))]
+
 
 def find_ensemble(name: str = DEFAULT_ENSEMBLE, path: Path | None = None) -> EnsembleRule:
     """Finds a rule by name, among the shipped ones or in a user's file.

@@ -1,0 +1,124 @@
+"""The search for all that belongs into an export: pages that the list of runs leads to, and data and sounds they request."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlencode, urlsplit
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from paras2s.studio.app import MODULES
+from paras2s.studio.compare import MAX_RUNS
+from paras2s.studio.export.pages import read_page
+from paras2s.studio.export.requests import InProcess, name_of, runs_of
+from paras2s.studio.report_page import PATH as REPORT_PATH
+from paras2s.studio.web import Needed, Studio
+
+API = "/api/"
+START = "/"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as the server gives it, and its file in the export; the report of a run is made by no template of the studio."""
+
+    address: str
+    file: str
+    text: str
+    is_report: bool
+
+    @property
+    def route(self) -> str:
+        """The path of its address."""
+        return urlsplit(self.address).path
+
+
+@dataclass
+class Plan:
+    """The content of an export: by the name of its address each page, JSON and sound; and modules and files of `static`."""
+
+    pages: dict[str, Page] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
+    sounds: dict[str, Needed] = field(default_factory=dict)
+    modules: dict[str, None] = field(default_factory=dict)
+    assets: dict[str, None] = field(default_factory=dict)
+
+    def add_sound(self, needed: Needed) -> None:
+        """Adds a sound; one that any page draws is drawn."""
+        name = name_of(needed.address)
+        if needed.drawn or name not in self.sounds:
+            self.sounds[name] = needed
+
+
+def collect(app: Starlette, studio: Studio, requests: InProcess, runs: Sequence[str]) -> Plan:
+    """Follows the pages from the list on; of addresses that name a run only those that name none but `runs` (addresses)."""
+    plan = Plan()
+    routes = [one.path for one in app.routes if isinstance(one, Route) and "GET" in (one.methods or ()) and "{" not in one.path]
+    queue = deque([START, *comparisons(runs)])
+    for run in runs:
+        for needed in (one for module in MODULES if hasattr(module, "needed") for one in module.needed(studio, run)):
+            if needed.page:
+                queue.append(needed.address)
+            elif urlsplit(needed.address).path.startswith(API):
+                plan.data[name_of(needed.address)] = needed.address
+            else:
+                plan.add_sound(needed)
+        # Data about a run as such, whichever module gives it.
+        for address in (f"{path}?{urlencode({'run': run})}" for path in routes if path.startswith(API)):
+            if requests.get(address).status == 200:
+                plan.data[name_of(address)] = address
+    seen: set[str] = set()
+    while queue:
+        address = queue.popleft()
+        if name_of(address) not in seen and may_follow(address, routes, runs):
+            queue += _add_page(plan, requests, address)
+        seen.add(name_of(address))
+    return plan
+
+
+def _add_page(plan: Plan, requests: InProcess, address: str) -> list[str]:
+    """Adds a page with what it names; returns its links. An address with a sound at it is a sound."""
+    reply = requests.get(address)
+    if reply.media_type != "text/html":
+        plan.add_sound(Needed(address))
+        return []
+    text = reply.body.decode(errors="replace")
+    is_report = urlsplit(address).path == REPORT_PATH and reply.status == 200
+    plan.pages[name_of(address)] = Page(address, file_name(address), text, is_report)
+    if is_report:
+        return []
+    parts = read_page(text)
+    plan.modules |= dict.fromkeys(parts.modules)
+    plan.assets |= dict.fromkeys(parts.assets)
+    for sound in parts.sounds:
+        plan.add_sound(Needed(sound))
+    return parts.links
+
+
+def file_name(address: str) -> str:
+    """The file of a page: letters of the route and a hash, whatever the names of runs hold."""
+    route = urlsplit(address).path.strip("/")
+    if not route and not urlsplit(address).query:
+        return "index.html"
+    letters = "".join(one if one.isascii() and one.isalnum() else "-" for one in route or "runs")
+    return f"{letters}-{hashlib.sha256(name_of(address).encode()).hexdigest()[:12]}.html"
+
+
+def may_follow(address: str, routes: Sequence[str], runs: Sequence[str]) -> bool:
+    """Whether a link leads to a page of the export: a part of the list, or a page about nothing but the chosen runs."""
+    path, named = urlsplit(address).path, runs_of(address)
+    if path not in routes or path.startswith(API):
+        return False
+    return set(named) <= set(runs) if named else path == START
+
+
+def comparisons(runs: Sequence[str]) -> list[str]:
+    """The addresses of the comparisons of each two runs, and of all of them."""
+    chosen = list(itertools.combinations(runs, 2))
+    groups = [*chosen, tuple(runs)] if 2 < len(runs) <= MAX_RUNS else chosen
+    return [f"/compare?{urlencode({'run': group}, doseq=True)}" for group in groups]

@@ -1,0 +1,168 @@
+"""The studio's pages as files: what they name is found, and links, scripts and styles lead to the files beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from html.parser import HTMLParser
+from urllib.parse import urlsplit
+
+from paras2s.studio.report_page import report_policy
+
+STATIC = "/static/"
+# Of a file there is no other: the live studio has a fresh one for every page.
+NONCE = "export"
+POLICY = (
+    f"default-src 'none'; script-src 'self' file: blob:; style-src 'self' file: 'nonce-{NONCE}'; media-src 'self' file: blob:; "
+    "img-src 'self' file: data: blob:; connect-src blob:; base-uri 'none'; form-action 'none'"
+)
+# `defer`: they run in this order, once the page is there.
+SCRIPTS = ("static/export.js", "data/index.js", "static/modules.js")
+_IMPORT = re.compile(r'(\bfrom\s*|\bimport\s*\(?\s*)"\./([^"]+)"')
+Attributes = dict[str, str | None]
+
+
+@dataclass
+class Parts:
+    """The addresses in a page: links to pages, sounds to play, modules (below `static`), and other files of `static`."""
+
+    links: list[str] = field(default_factory=list)
+    sounds: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    assets: list[str] = field(default_factory=list)
+
+
+class _Page(HTMLParser):
+    """Copies a page; `change` returns what stands in place of a start tag (None: the tag as it is)."""
+
+    def __init__(
+        self,
+        change: Callable[[str, Attributes], str | None],
+        change_text: Callable[[str], str] = str,
+        before_head_ends: str = "",
+    ) -> None:
+        super().__init__(convert_charrefs=False)
+        self.out: list[str] = []
+        self._change, self._change_text, self._before_head_ends = change, change_text, before_head_ends
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        # Of an attribute that stands twice the first counts.
+        given: Attributes = {}
+        for key, value in attrs:
+            given.setdefault(key, value)
+        changed = self._change(tag, given)
+        self.out.append(self.get_starttag_text() or "" if changed is None else changed)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.out.append(f"{self._before_head_ends}</{tag}>" if tag == "head" else f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        self.out.append(self._change_text(data))
+
+    def handle_entityref(self, name: str) -> None:
+        self.out.append(f"&{name};")
+
+    def handle_charref(self, name: str) -> None:
+        self.out.append(f"&#{name};")
+
+    def handle_decl(self, decl: str) -> None:
+        self.out.append(f"<!{decl}>")
+
+    def copy(self, text: str) -> str:
+        self.feed(text)
+        self.close()
+        return "".join(self.out)
+
+
+def _tag(name: str, attributes: Attributes) -> str:
+    written = (key if value is None else f'{key}="{escape(value)}"' for key, value in attributes.items())
+    return f"<{' '.join([name, *written])}>"
+
+
+def read_page(text: str) -> Parts:
+    """Returns the addresses in a page, in its order."""
+    found = Parts()
+
+    def note(tag: str, attributes: Attributes) -> None:
+        address = attributes.get("href") or attributes.get("src") or ""
+        if address.startswith(STATIC) and ".." not in address:
+            kind = found.modules if tag == "script" else found.assets
+            kind.append(address.removeprefix(STATIC))
+        elif tag == "a" and address.startswith("/"):
+            found.links.append(address)
+        sound = attributes.get("data-clip") or ""
+        if sound.startswith("/"):
+            found.sounds.append(sound)
+
+    _Page(note).copy(text)
+    return found
+
+
+def write_page(text: str, file_of: Callable[[str], str | None], change_text: Callable[[str], str]) -> str:
+    """A page of an export; `file_of` gives the file of a page's address, None for one that is not exported.
+
+    A link to what is not exported stays as text, and says so.
+    """
+    if nonce := re.search(r'<meta name="style-nonce" content="([^"]*)">', text):
+        text = text.replace(nonce[1], NONCE)
+
+    def change(tag: str, attributes: Attributes) -> str | None:
+        if tag == "head":
+            return f'<head><meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
+        for key in ("href", "src"):
+            address = attributes.get(key) or ""
+            if address.startswith(STATIC):
+                name = address.removeprefix(STATIC)
+                if tag == "script":
+                    return _tag(tag, {"type": "text/plain", "data-module": name})
+                return _tag(tag, attributes | {key: f"static/{name}"})
+        address = attributes.get("href") or ""
+        if tag != "a" or not address.startswith("/"):
+            return None
+        if (file := file_of(address)) is None:
+            kept = {key: value for key, value in attributes.items() if key != "href"}
+            return _tag(tag, kept | {"title": "This is not part of the export; the studio shows it."})
+        # Scripts read the parameters; a file is found without them.
+        query = urlsplit(address).query
+        return _tag(tag, attributes | {"href": f"{file}?{query}" if query else file})
+
+    scripts = "".join(f'<script defer src="{name}"></script>\n' for name in SCRIPTS)
+    return _Page(change, change_text, scripts).copy(text)
+
+
+def write_report(text: str, save: Callable[[str], str]) -> str:
+    """A run's report, whose embedded sounds (data: addresses) `save` turns into files; it runs no script but the known one."""
+
+    def change(tag: str, attributes: Attributes) -> str | None:
+        if tag == "meta" and (attributes.get("http-equiv") or "").lower() == "content-security-policy":
+            return ""
+        source = attributes.get("src") or ""
+        if tag == "audio" and source.startswith("data:"):
+            return _tag(tag, attributes | {"src": save(source)})
+        return None
+
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(report_policy())}">'
+    # Before all else that the report says, so that it binds all of it.
+    begin = re.match(r"\s*<!doctype html>", text, re.IGNORECASE)
+    rest = text[begin.end() :] if begin else text
+    return f"<!doctype html>\n{policy}{_Page(change).copy(rest)}"
+
+
+def bundle_modules(names: Sequence[str], read: Callable[[str], str]) -> dict[str, str]:
+    """The text of modules and of all that they import, by name below `static`; an import names another one as "module:NAME"."""
+    found: dict[str, str] = {}
+    wanted = list(names)
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        folder, slash, _ = name.rpartition("/")
+        text = read(name)
+        wanted += [f"{folder}{slash}{one[2]}" for one in _IMPORT.finditer(text)]
+        found[name] = _IMPORT.sub(rf'\1"module:{folder}{slash}\2"', text)
+    return found

@@ -1,0 +1,205 @@
+"""From rewards to advantages: which answers of a step are learned from, and how strongly. Pure functions of numbers.
+
+`ADVANTAGES` has one a rule, by `align.objective.scale_rewards`, or by the loss where that decides (`rule_of`):
+"group" and "none" compare the weighted reward within its group (GRPO, Dr. GRPO), "sources" each source of reward by itself
+(GDPO), "best" takes the best answer of each group (rejection sampling), "pair" the best and the worst (DPO).
+Alphabet: B groups, G answers in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paras2s.configs.schema.align import ObjectiveConfig
+from paras2s.types import Reward, Unscored
+
+# Added to a standard deviation before it divides, as TRL has it.
+EPSILON = 1e-4
+# One group's rewards, None for an answer without one.
+GroupRewards = Sequence[Reward | None]
+Values = list[list[float | None]]
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """`groups` [B, G]: None for an answer that nothing is learned from; `zero_spread` counts flat groups.
+
+    `unscored` counts answers without a reward. `compared` [B, G] are the values by whose spread groups are chosen to learn
+    from: the advantages, or the rewards where a rule only marks answers.
+    """
+
+    groups: Values
+    zero_spread: int
+    unscored: int
+    compared: Values
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        """All answers' in order, [B * G]."""
+        return tuple(value for group in self.groups for value in group)
+
+
+def _known(values: Sequence[float | None]) -> Tensor:
+    return torch.tensor([value for value in values if value is not None], dtype=torch.float64)
+
+
+def _flat(values: Sequence[float | None]) -> bool:
+    """Whether they are all equal; their mean may be off by a rounding, so that a deviation from it is not exactly 0."""
+    known = [value for value in values if value is not None]
+    return bool(known) and min(known) == max(known)
+
+
+def is_flat(group: GroupRewards, apart: bool = False, max_std: float = 0.0) -> bool:
+    """Whether a group of two scored answers or more has nothing to tell: its rewards' standard deviation is at most `max_std`.
+
+    `apart`: so is that of each source's scores, not only of their weighted sum.
+    """
+    scored = [one for one in group if one is not None]
+    if len(scored) < 2:
+        return False
+    columns: list[list[float | None]] = [[one.value for one in scored]]
+    if apart:
+        columns = [[one.parts.get(name) for one in scored] for name in _sources([scored])]
+    return all(_flat(column) or float(_known(column).std(correction=0)) <= max_std for column in columns if _any_two(column))
+
+
+def _any_two(column: Sequence[float | None]) -> bool:
+    """Whether two or more have a value."""
+    return sum(value is not None for value in column) > 1
+
+
+def _sources(groups: Sequence[GroupRewards]) -> list[str]:
+    return list(dict.fromkeys(name for group in groups for one in group if one is not None for name in one.parts))
+
+
+def centred(rewards: Sequence[float | None], scaled: bool) -> list[float | None]:
+    """Each reward less its group's mean, divided by the unbiased standard deviation if `scaled`; 0 in a flat group.
+
+    None for an answer without a reward, and for one that is alone.
+    """
+    known = _known(rewards)
+    if len(known) < 2:
+        return [None] * len(rewards)
+    if _flat(rewards):
+        return [None if reward is None else 0.0 for reward in rewards]
+    mean = known.mean().item()
+    spread = known.std().item() + EPSILON if scaled else 1.0
+    return [None if reward is None else (reward - mean) / spread for reward in rewards]
+
+
+def by_group(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Values:
+    """GRPO: (r - mean) / (std + 1e-4) within each group.
+
+    A reward model never gives eight equal scores, so this blows its noise up to full size where all answers are good.
+    """
+    return [centred([None if one is None else one.value for one in group], True) for group in groups]
+
+
+def unscaled(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Values:
+    """Dr. GRPO: r - mean within each group."""
+    return [centred([None if one is None else one.value for one in group], False) for group in groups]
+
+
+def by_source(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Values:
+    """GDPO: each source scaled within its group, summed by weight, then scaled over the batch.
+
+    So a source with a narrow scale counts by its weight and not by its spread. An answer that an optional source left out has
+    that source's mean, which is 0.
+    """
+    sums: Values = []
+    for group in groups:
+        total: list[float | None] = [None if one is None else 0.0 for one in group]
+        if not _any_two(total):
+            sums.append([None] * len(group))
+            continue
+        for name in _sources([group]):
+            column = centred([None if one is None else one.parts.get(name) for one in group], True)
+            weight = weights.get(name, 1.0)
+            total = [
+                None if so_far is None else so_far + weight * (value or 0.0)
+                for so_far, value in zip(total, column, strict=True)
+            ]
+        sums.append(total)
+    everything = _known([value for group in sums for value in group])
+    if len(everything) < 2:
+        return sums
+    mean, spread = everything.mean().item(), everything.std().item() + EPSILON
+    return [[None if value is None else (value - mean) / spread for value in group] for group in sums]
+
+
+def best_of_group(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Values:
+    """Rejection sampling: 1 for the best answer of a group, the first of equals; nothing is learned from the others."""
+    return [_marked(group, {best: 1.0}) if (best := _ends(group)[1]) is not None else [None] * len(group) for group in groups]
+
+
+def pair_of_group(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Values:
+    """DPO: 1 for the best answer of a group and -1 for the worst, the first of equals; nothing is learned from the others."""
+    values: Values = []
+    for group in groups:
+        worst, best = _ends(group)
+        values.append([None] * len(group) if best is None or worst is None else _marked(group, {best: 1.0, worst: -1.0}))
+    return values
+
+
+def _ends(group: GroupRewards) -> tuple[int | None, int | None]:
+    """Places of the lowest and the highest reward; None in a group that is flat or has fewer than two."""
+    scored = [(one.value, place) for place, one in enumerate(group) if one is not None]
+    if len(scored) < 2 or _flat([value for value, _ in scored]):
+        return None, None
+    return min(scored)[1], max(scored, key=lambda one: (one[0], -one[1]))[1]
+
+
+def _marked(group: GroupRewards, marks: Mapping[int, float]) -> list[float | None]:
+    return [marks.get(place) for place in range(len(group))]
+
+
+Rule = Callable[[Sequence[GroupRewards], Mapping[str, float]], Values]
+ADVANTAGES: dict[str, Rule] = {
+    "group": by_group,
+    "none": unscaled,
+    "sources": by_source,
+    "best": best_of_group,
+    "pair": pair_of_group,
+}
+# Those that mark answers with 1 or -1, whatever their rewards are.
+MARKS = ("best", "pair")
+
+
+def rule_of(objective: ObjectiveConfig) -> str:
+    """The key of `ADVANTAGES`: two losses learn from chosen answers, so there is nothing to scale."""
+    return {"rft": "best", "dpo": "pair"}.get(objective.loss_type, objective.scale_rewards)
+
+
+def scored_only(rewards: Sequence[Sequence[Reward | Unscored]]) -> list[GroupRewards]:
+    """Rewards [B, G] with None in place of the reasons."""
+    return [[one if isinstance(one, Reward) else None for one in row] for row in rewards]
+
+
+def advantages_of(
+    rewards: Sequence[Sequence[Reward | Unscored]], rule: str, weights: Mapping[str, float] | None = None
+) -> Advantages:
+    """Advantages of a step's rewards [B, G] by a key of `ADVANTAGES`; `weights` by source, 1 where none is given.
+
+    A flat group has advantages of 0, or chooses nobody, and is counted; an unscored answer has none at all.
+    """
+    groups = scored_only(rewards)
+    found = ADVANTAGES[rule](groups, weights or {})
+    compared = found
+    if rule in MARKS:
+        marked = [any(value is not None for value in row) for row in found]
+        values = [[None if one is None else one.value for one in group] for group in groups]
+        compared = [row if chosen else [None] * len(row) for row, chosen in zip(values, marked, strict=True)]
+    flat = sum(is_flat(group, rule == "sources") for group in groups)
+    return Advantages(found, flat, sum(one is None for group in groups for one in group), compared)
+
+
+def group_advantages(rewards: Sequence[Sequence[float | None]], scale: str = "group") -> Advantages:
+    """Advantages of plain rewards [B, G], None for an unscored answer; `scale`: "group", "none", "best" or "pair"."""
+    rows: list[list[Reward | Unscored]] = [
+        [Unscored("", "") if value is None else Reward(value, {}) for value in row] for row in rewards
+    ]
+    return advantages_of(rows, scale)

@@ -1,0 +1,92 @@
+"""Results of calls that are lost with their machine, by a scripted Ray: who is called again, and who is not.
+
+Not covered: real machines that are lost (tests/integration/test_cluster.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+
+from paras2s.errors import DataError
+from paras2s.rollout import worker_group
+from paras2s.rollout.worker_group import Call, results
+
+
+class Group:
+    """Workers of one role that are never lost for good; counts those that were dropped."""
+
+    name = "scripted"
+
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    def next(self) -> Any:
+        return SimpleNamespace(actor=None)
+
+    def drop(self, worker: Any) -> None:
+        self.dropped += 1
+
+
+def call(group: Group, *names: str, reads: Call | None = None) -> Call:
+    """A call whose references are its names with a number of the try."""
+    tries = iter(range(9))
+
+    def make(_: Any) -> list[str]:
+        number = next(tries)
+        return [f"{name}{number}" for name in names]
+
+    return Call(group, make, reads)  # type: ignore[arg-type]
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, lost: dict[str, Exception]) -> Callable[..., list[str]]:
+    """`ray.get` gives a reference's own name, or raises."""
+
+    def get(ref: str) -> str:
+        if ref in lost:
+            raise lost[ref]
+        return ref
+
+    monkeypatch.setattr(worker_group.ray, "get", get)
+    return results
+
+
+def task_error(cause: Exception) -> RayTaskError:
+    return RayTaskError("score", "somewhere", cause)
+
+
+def test_each_result_of_a_call_is_read_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, sampled = scripted(monkeypatch, {}), call(Group(), "rollouts", "waves")
+    assert (read([sampled]), read([sampled], 1)) == (["rollouts0"], ["waves0"])
+
+
+def test_a_lost_worker_is_dropped_and_its_readers_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    samplers, judges = Group(), Group()
+    sampled = call(samplers, "rollouts", "waves")
+    scored = call(judges, "rewards", reads=sampled)
+    read = scripted(monkeypatch, {"rollouts0": RayActorError()})
+    assert (read([sampled]), read([scored])) == (["rollouts1"], ["rewards1"])
+    assert (samplers.dropped, judges.dropped) == (1, 0)
+
+
+def test_sound_that_is_lost_before_it_was_judged_is_sampled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rollouts have come, and the machine that held their sound is gone."""
+    samplers, judges = Group(), Group()
+    sampled = call(samplers, "rollouts", "waves")
+    scored = [call(judges, f"rewards{part}-", reads=sampled) for part in "ab"]
+    lost = task_error(ObjectLostError("", "", ""))
+    read = scripted(monkeypatch, {"rewardsa-0": lost, "rewardsb-0": lost})
+    assert (read([sampled]), read(scored)) == (["rollouts0"], ["rewardsa-1", "rewardsb-1"])
+    assert (samplers.dropped, judges.dropped) == (1, 0)
+
+
+def test_what_a_worker_refuses_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampled = call(Group(), "rollouts")
+    scored = call(Group(), "rewards", reads=sampled)
+    read = scripted(monkeypatch, {"rewards0": task_error(DataError("broken"))})
+    with pytest.raises(RayTaskError):
+        read([scored])
