@@ -214,3 +214,11 @@ def late():
         ("paras2s.c", 9),
         ("paras2s.c", 11),
     ]
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """pytest imports them by name: of two in one process, the second is not collected."""
+    named = defaultdict(list)
+    for path in TESTS.rglob("test_*.py"):
+        named[path.name].append(path.relative_to(TESTS).as_posix())
+    assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}

@@ -26,7 +26,8 @@ def examples(policy: EmbeddedPolicy, count: int) -> list[Example]:
     made = []
     for number in range(count):
         rng = np.random.default_rng(100 + number)
-        prompt = replace(small_prompt(config, 1 + number % 2, 3, seed=number), words_dim=1)
+        hidden = (config.blank_id, config.pad_id)
+        prompt = replace(small_prompt(config, 1 + number % 2, 3, seed=number), words_dim=1, hidden_ids=hidden)
         codes = rng.integers(config.codebook_sizes, size=(4 + number % 3, config.num_codebooks))
         made.append(Example(prompt, (policy.target_block(codes, rng.integers(config.text_eos_id, size=3).tolist()),)))
     return made

@@ -414,9 +414,7 @@ def test_quality_of_other_data_sets_stands_in_columns_of_its_own(tmp_path, monke
         for n in range(10)
     ]
     write_items(tmp_path, items)
-    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: scripted(name, ToneModel()))
-    options = UniSRMBenchOptions(tmp_path, ["one"], tmp_path / "out", tmp_path / "cache", objective=False)
-    report = run_bench(options, open_console(), quiet=True).report
+    report = bench(tmp_path, tmp_path, {"one": scripted("one", ToneModel())}, monkeypatch).report
     found = report["judges"]["one"]["columns"]
     assert found["T2"] == found["bvcc"] == {"absent": "the data has no item of it"}
     assert (found["somos-clean"]["pcc"]["value"], found["somos-clean"]["acc"]["value"]) == (pytest.approx(1.0), 1.0)
