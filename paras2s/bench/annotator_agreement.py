@@ -19,7 +19,7 @@ import numpy as np
 
 from paras2s.bench.human_correlation import weighted_pearson
 from paras2s.bench.speakbench.metrics import resample
-from paras2s.bench.stats import ends_of_share
+from paras2s.bench.stats import ends_of_kappa, ends_of_share
 
 Unit = Mapping[str, str]
 Distance = Literal["nominal", "interval"]
@@ -44,8 +44,14 @@ def _none(n: int, why: str) -> Figure:
     return Figure(None, None, None, n, why)
 
 
-def _figure(tables: np.ndarray, clusters: Sequence[Hashable], statistic: Statistic, why: str) -> Figure:
-    """A statistic of summed tables [U, ...], which it takes as [R, ...]; one cluster alone has no interval."""
+def _figure(
+    tables: np.ndarray, clusters: Sequence[Hashable], statistic: Statistic, why: str, chance: Statistic | None = None
+) -> Figure:
+    """A statistic of summed tables [U, ...], which it takes as [R, ...]; one cluster alone has no interval.
+
+    Where all agree in all, every resample is alike: with the agreement by `chance` the interval is Wilson's of the agreement,
+    without it there is none.
+    """
     rows = {name: place for place, name in enumerate(dict.fromkeys(clusters))}
     summed = np.zeros((len(rows), *tables.shape[1:]))
     for table, name in zip(tables, clusters, strict=True):
@@ -57,12 +63,23 @@ def _figure(tables: np.ndarray, clusters: Sequence[Hashable], statistic: Statist
         return Figure(value, None, None, len(tables))
     drawn = statistic(resample(summed, RESAMPLES))
     low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5]).tolist()
-    return Figure(value, low, high, len(tables))
+    return _of_all(Figure(value, low, high, len(tables)), len(rows), None if chance is None else chance(summed.sum(0)[None]))
+
+
+def _of_all(found: Figure, clusters: int, by_chance: np.ndarray | None) -> Figure:
+    """The figure of people who agree in all, with Wilson's interval of their agreement or none; others as they are."""
+    if found.value is None or found.low is None or found.value < 1 - 1e-9 or found.low < 1 - 1e-9:
+        return found
+    if by_chance is None:
+        return replace(found, low=None, high=None)
+    low, high = ends_of_kappa(ends_of_share(1.0, 1.0, 1.0, clusters)[0], float(by_chance[0]))
+    return replace(found, low=low, high=high)
 
 
 def _share(tables: np.ndarray, clusters: Sequence[Hashable], why: str) -> Figure:
     """Sum over sum of tables [U, 2]; at 0 and 1, where every resample is alike, its interval is Wilson's."""
-    found = _figure(tables, clusters, lambda one: _divide(one[:, 0], one[:, 1]), why)
+    # A share of 1 needs no correction for chance.
+    found = _figure(tables, clusters, lambda one: _divide(one[:, 0], one[:, 1]), why, lambda one: np.zeros(len(one)))
     if found.value is None or found.low is None or found.high is None:
         return found
     low, high = ends_of_share(found.value, found.low, found.high, len(set(clusters)))
@@ -113,14 +130,18 @@ def krippendorff(units: Sequence[Unit], clusters: Sequence[Hashable], distance: 
         numbers = np.array([float(value) for value in values])
         apart = (numbers[:, None] - numbers[None]) ** 2
 
-    def alpha(summed: np.ndarray) -> np.ndarray:
+    def disagreement_by_chance(summed: np.ndarray) -> np.ndarray:
+        # Over pairs of values: n_c n_k / (n (n - 1)).
         of_value, total = summed.sum(-1), summed.sum((-2, -1))
-        observed = (summed * apart).sum((-2, -1))
-        # Sums over pairs of values: o / n against n_c n_k / (n (n - 1)).
-        expected = (of_value[:, :, None] * of_value[:, None] * apart).sum((-2, -1))
-        return 1 - _divide(observed * (total - 1), expected)
+        return _divide((of_value[:, :, None] * of_value[:, None] * apart).sum((-2, -1)), total * (total - 1))
 
-    return _figure(tables, names, alpha, "all values are the same")
+    def alpha(summed: np.ndarray) -> np.ndarray:
+        observed = (summed * apart).sum((-2, -1)) / summed.sum((-2, -1))
+        return 1 - _divide(observed, disagreement_by_chance(summed))
+
+    # By how much scores would differ, where they did, nothing says.
+    chance: Statistic | None = (lambda one: 1 - disagreement_by_chance(one)) if distance == "nominal" else None
+    return _figure(tables, names, alpha, "all values are the same", chance)
 
 
 def fleiss_kappa(units: Sequence[Unit], clusters: Sequence[Hashable]) -> Figure:
@@ -137,12 +158,13 @@ def fleiss_kappa(units: Sequence[Unit], clusters: Sequence[Hashable]) -> Figure:
         table[:-2] = counts
         table[-2:] = ((counts**2).sum() - most) / (most * (most - 1)), 1
 
-    def kappa(summed: np.ndarray) -> np.ndarray:
-        observed = summed[:, -2] / summed[:, -1]
-        by_chance = ((summed[:, :-2] / (summed[:, -1:] * most)) ** 2).sum(1)
-        return _divide(observed - by_chance, 1 - by_chance)
+    def by_chance(summed: np.ndarray) -> np.ndarray:
+        return np.asarray(((summed[:, :-2] / (summed[:, -1:] * most)) ** 2).sum(1))
 
-    return _figure(tables, [name for _, name in full], kappa, "all values are the same")
+    def kappa(summed: np.ndarray) -> np.ndarray:
+        return _divide(summed[:, -2] / summed[:, -1] - by_chance(summed), 1 - by_chance(summed))
+
+    return _figure(tables, [name for _, name in full], kappa, "all values are the same", by_chance)
 
 
 def majority(values: Sequence[str]) -> str | None:
@@ -197,7 +219,7 @@ def split_half_scores(units: Sequence[Unit], clusters: Sequence[Hashable], seed:
         return Figure(value, None, None, len(many))
     drawn = reliability(resample(np.eye(len(rows)), RESAMPLES // 4))
     low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5]).tolist()
-    return Figure(value, low, high, len(many))
+    return _of_all(Figure(value, low, high, len(many)), len(rows), None)
 
 
 def _halves(values: Sequence[str], rng: random.Random) -> tuple[list[str], list[str]]:

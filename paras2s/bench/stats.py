@@ -33,19 +33,41 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Counted:
-    """An estimate over the `estimate.n` of `n_asked` values that could be measured."""
+    """An estimate over the `estimate.n` of `n_asked` values that could be measured.
+
+    `full` is the value of 100 % where the estimate is a share: 1, or 100 of points in percent; None of what is no share.
+    """
 
     estimate: Estimate
     n_asked: int
+    full: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Mean, standard error, n scored and n in all, as plain JSON."""
+        """Mean, standard error, n scored and n in all, as plain JSON; of a share of 0 or 100 % `wilson`, its interval."""
+        wilson = self.wilson()
         return {
             "mean": self.estimate.mean,
             "standard_error": self.estimate.standard_error,
             "n_scored": self.estimate.n,
             "n_asked": self.n_asked,
+            **({} if wilson is None else {"wilson": list(wilson)}),
         }
+
+    def wilson(self) -> tuple[float, float] | None:
+        """Wilson's 95 % interval of a share of 0 or 100 %, whose standard error is 0; None of others, or of one cluster."""
+        one = self.estimate
+        if self.full is None or one.mean not in (0.0, self.full) or one.standard_error is None:
+            return None
+        low, high = ends_of_share(one.mean / self.full, 0.0, 0.0, one.clusters)
+        return self.full * low, self.full * high
+
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval: 1.96 standard errors to each side, or Wilson's; None where there is no standard error."""
+        one = self.estimate
+        if one.mean is None or one.standard_error is None:
+            return None
+        half = CERTAIN_FROM * one.standard_error
+        return self.wilson() or (one.mean - half, one.mean + half)
 
 
 @dataclass(frozen=True)
@@ -77,6 +99,11 @@ def ends_of_share(value: float, low: float, high: float, clusters: int) -> tuple
 
     found = binomtest(round(value * clusters), clusters).proportion_ci(method="wilson")
     return float(found.low), float(found.high)
+
+
+def ends_of_kappa(low_agreement: float, by_chance: float) -> tuple[float, float]:
+    """The interval of a kappa or alpha of 1, which resamples never leave: that of the agreement, Wilson's, above chance."""
+    return (low_agreement - by_chance) / (1 - by_chance), 1.0
 
 
 def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
@@ -142,7 +169,7 @@ def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:
         outcome = _distinguished(pair) if names_families else None
         if outcome is not None:
             distinguished.append((float(outcome), contrast_id))
-    return Counted(_mean_of(distinguished), len(pairs))
+    return Counted(_mean_of(distinguished), len(pairs), full=1.0)
 
 
 def paired_difference(rows_a: Sequence[AnswerRow], rows_b: Sequence[AnswerRow]) -> Difference:

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from paras2s.bench.charts import draw_curves, side_by_side, standalone_svg
+from paras2s.bench.paras2s.metrics import error_text, summary
 from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.bench.stats import Estimate, clustered_mean, mean_of_means
+from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.renamed import with_old_names
@@ -93,7 +94,6 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False) -> di
     """One row through its stages; those that are whole are not run again. `with_curve` judges its validation answers."""
     from paras2s.bench.paras2s.contrasts import run_bench
     from paras2s.bench.paras2s.curve import judge_curve
-    from paras2s.bench.paras2s.metrics import summary
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill
@@ -179,8 +179,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     def plain(one: dict[str, Any], factor: float = 1.0, digits: int = 2) -> str:
         if one["mean"] is None:
             return "-"
-        error = "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
-        return f"{factor * one['mean']:.{digits}f}{error}"
+        return f"{factor * one['mean']:.{digits}f}{error_text(one, factor, digits)}"
 
     scored = f"{overall['n_scored']} of {overall['n_asked']}"
     kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
@@ -206,14 +205,20 @@ def _table(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
-    """A row's figure and its standard error; None where it was not measured."""
+    """A row's figure and its standard error; None where it was not measured.
+
+    The error of a share of 0 or 100 %, which is 0 whatever n is, is taken from how far Wilson's interval reaches.
+    """
     if "failed" in row:
         return None, None
     key = {"score": "overall", "told_apart": "contrast", "words_understood": "word_error_rate"}[of]
     one = row["scores"][key]
     if one["mean"] is None:
         return None, None
-    return (1.0 - one["mean"] if of == "words_understood" else one["mean"]), one["standard_error"]
+    error = one["standard_error"]
+    if (ends := one.get("wilson")) is not None:
+        error = (ends[1] - ends[0]) / CERTAIN_FROM
+    return (1.0 - one["mean"] if of == "words_understood" else one["mean"]), error
 
 
 def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]:

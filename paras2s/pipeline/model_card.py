@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from paras2s import __version__
 from paras2s.bench.paras2s.curve import step_folder
 from paras2s.bench.results import load_rows
-from paras2s.bench.stats import CERTAIN_FROM, Counted, Estimate, clustered_mean, contrast_metric, summarise
+from paras2s.bench.stats import Counted, Estimate, clustered_mean, contrast_metric, summarise
 from paras2s.configs.schema.base import dump_config
 from paras2s.errors import DataError, one_line
 from paras2s.run import ORIGIN, Run
@@ -136,12 +136,12 @@ def _scores(run: Run, updates: int) -> list[str]:
 
 
 def _cells(one: Counted) -> tuple[str, str, str]:
-    mean, error = one.estimate.mean, one.estimate.standard_error
+    mean, interval = one.estimate.mean, one.interval()
     if mean is None:
         return "not measured: nothing was scored", "", f"{one.estimate.n} of {one.n_asked}"
     ends = "of one cluster: unknown"
-    if error is not None:
-        ends = f"{mean - CERTAIN_FROM * error:.2f} to {mean + CERTAIN_FROM * error:.2f}"
+    if interval is not None:
+        ends = f"{interval[0]:.2f} to {interval[1]:.2f}"
     return f"{mean:.2f}", ends, f"{one.estimate.n} of {one.n_asked}"
 
 

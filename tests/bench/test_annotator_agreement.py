@@ -130,3 +130,24 @@ def test_what_is_not_defined_says_why() -> None:
 @pytest.mark.parametrize(("values", "label"), [("aab", "a"), ("ab", None), ("", None), ("a", "a"), ("aabb", None)])
 def test_majority(values: str, label: str | None) -> None:
     assert majority(list(values)) == label
+
+
+def test_agreement_in_all_has_wilsons_interval_above_chance() -> None:
+    """Four items, two labels each given as often: agreement reaches down to 4 / (4 + z^2) = 0.5101.
+
+    Fleiss' chance is 0.5: (0.5101 - 0.5) / 0.5 = 0.0202. Krippendorff's is that of pairs without replacement, of eight values
+    1 - 2 * 4 * 4 / (8 * 7) = 3/7: (0.5101 - 0.4286) / 0.5714 = 0.1427.
+    """
+    units = [{"x": label, "y": label} for label in "abab"]
+    assert (fleiss_kappa(units, "pqrs").low, fleiss_kappa(units, "pqrs").high) == (pytest.approx(0.0202, abs=1e-3), 1.0)
+    alpha = krippendorff(units, "pqrs", "nominal")
+    assert (alpha.low, alpha.high) == (pytest.approx(0.1427, abs=1e-3), 1.0)
+    # Two instructions are two trials: 2 / (2 + z^2) = 0.3424.
+    assert fleiss_kappa(units, "ppqq").low == pytest.approx((0.3424 - 0.5) / 0.5, abs=1e-3)
+
+
+def test_scores_that_are_all_the_same_by_two_people_have_no_interval() -> None:
+    """By how much two people differ, where they do, is nowhere in scores on which they never do."""
+    same = [{"x": str(n), "y": str(n)} for n in (1, 2, 3, 4, 5)]
+    for found in (krippendorff(same, "abcde", "interval"), split_half_scores(same, "abcde")):
+        assert (found.value, found.low, found.high) == (pytest.approx(1.0), None, None)

@@ -75,3 +75,13 @@ def test_a_category_without_a_score_is_refused() -> None:
         gain_over([of_both(rows({"a": [None]}), rows({"a": [3]}))])
     with pytest.raises(ValueError, match="no questions"):
         gain_over([])
+
+
+def test_an_answer_that_is_always_better_has_wilsons_interval_over_contrasts() -> None:
+    """By hand, z^2 = 3.8415: four contrasts reach down to 4 / (4 + z^2) = 0.5101, be they asked once or of three seeds."""
+    after, before = (rows({name: [score] for name in "abcd"}) for score in (5, 3))
+    for seeds in (1, 3):
+        gain = gain_over([of_both(after, before)] * seeds).improvement
+        assert (gain.value, gain.low, gain.high) == (1.0, pytest.approx(0.5101, abs=1e-4), 1.0)
+    never = gain_over([of_both(before, after)]).improvement
+    assert (never.low, never.high) == (0.0, pytest.approx(0.4899, abs=1e-4))

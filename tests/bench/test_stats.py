@@ -6,15 +6,17 @@ Not covered: whether a clustered error is well calibrated on few contrasts, whic
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny.answers import answer
 
+from paras2s.bench.paras2s.metrics import cell
 from paras2s.bench.results import load_rows, save_rows
-from paras2s.bench.speakbench.metrics import accuracy
+from paras2s.bench.speakbench.metrics import accuracy, cohen_kappa
+from paras2s.bench.speakbench.report import share_text
 from paras2s.bench.stats import clustered_mean, contrast_metric, ends_of_share, paired_difference, summarise
 from paras2s.errors import DataError
 
@@ -191,3 +193,30 @@ def test_agreement_on_four_pairs_of_two_instructions_is_of_two_trials() -> None:
     # 4 / (4 + 3.8415), and of two clusters 2 / (2 + 3.8415).
     assert [(one.value, one.high) for one in (alone, together)] == [(1.0, 1.0), (1.0, 1.0)]
     assert (alone.low, together.low) == (pytest.approx(0.5101, abs=1e-4), pytest.approx(0.3424, abs=1e-4))
+
+
+def test_contrasts_that_are_all_every_have_wilsons_interval() -> None:
+    """Four contrasts of which both styles fit: 4 / (4 + z^2) = 0.5101; a category's mean score has none of Wilson's."""
+    rows = [answer(5, contrast, style) for contrast in "abcd" for style in ("happy", "sad")]
+    every = contrast_metric(rows)
+    assert every.to_json()["wilson"] == pytest.approx([0.5101, 1.0], abs=1e-4)
+    assert every.interval() == pytest.approx((0.5101, 1.0), abs=1e-4)
+    assert cell(every.to_json(), 100, 0) == "100 (51 to 100)"
+    never = contrast_metric([replace(row, score=1, fitting=False) for row in rows])
+    assert cell(never.to_json(), 100, 0) == "0 (0 to 49)"
+    some = contrast_metric([replace(row, score=1, fitting=False) if row.contrast_id == "a" else row for row in rows])
+    assert "wilson" not in some.to_json()
+    # Squares 9/16 and three of 1/16, times 4/3, over 16: 0.0625; its root is 0.25.
+    assert cell(some.to_json(), 100, 0) == "75 ± 25"
+    assert some.interval() == pytest.approx((0.75 - 0.49, 0.75 + 0.49))
+    assert contrast_metric(rows[:2]).interval() is None
+    assert "wilson" not in summarise(rows).overall.to_json()
+
+
+def test_a_kappa_of_one_has_wilsons_interval_above_chance_and_one_instruction_has_none() -> None:
+    labels = ["1", "2", "1", "2"]
+    # Chance is 0.5: (0.5101 - 0.5) / 0.5.
+    assert cohen_kappa(labels, labels).low == pytest.approx(0.0202, abs=1e-3)  # type: ignore[arg-type]
+    one = accuracy(labels, ["1", "1", "1", "2"], "aaaa")  # type: ignore[arg-type]
+    assert (one.value, one.low, one.high) == (0.75, None, None)
+    assert share_text(asdict(one)) == "75.0 % (no interval; 4 of 4)"

@@ -15,7 +15,17 @@ from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim, 
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.scripted.build import prompt_categories
 from paras2s.errors import ConfigError
-from paras2s.pipeline.ablate import cells, draw, judge_claim, markdown, paired_claim, row_config, share_stages, stage_keys
+from paras2s.pipeline.ablate import (
+    cells,
+    draw,
+    judge_claim,
+    markdown,
+    paired_claim,
+    row_config,
+    share_stages,
+    stage_keys,
+    value_of,
+)
 from paras2s.pipeline.align import rl_prompts
 from paras2s.run import Run
 from paras2s.types import Candidate, Query
@@ -101,6 +111,14 @@ def test_what_could_not_be_measured_is_a_dash() -> None:
     assert cells(result("a", 3.456)) == ["a", "0", "3.46 ± 0.10", "-", "50 ± 10 %", "- %", "0.125", "3 of 4", "2.0"]
     assert cells(result("a", None, kl=None))[2:7] == ["-", "-", "50 ± 10 %", "- %", "-"]
     assert cells(result("a", 3.0, independent=counted(2.5)))[2:4] == ["3.00 ± 0.10", "2.50 ± 0.10"]
+
+
+def test_a_share_of_none_has_wilsons_interval_and_an_error() -> None:
+    """Four contrasts: 0 to z^2 / (4 + z^2) = 0.49, so that an error of 0.49 / 1.96 = 0.25 stands in a claim, and not 0."""
+    row = result("a", 3.0)
+    row["scores"]["contrast"] = {"mean": 0.0, "standard_error": 0.0, "n_scored": 4, "n_asked": 4, "wilson": [0.0, 0.49]}
+    assert cells(row)[4] == "0 (0 to 49) %"
+    assert value_of(row, "told_apart") == (0.0, pytest.approx(0.25))
 
 
 def test_the_table_stands_beside_what_the_paper_found(tmp_path: Path) -> None:

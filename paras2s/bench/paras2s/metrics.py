@@ -78,13 +78,22 @@ def automatic_scores(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[AnswerK
 
 
 def cell(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
-    """Mean and standard error, and n scored of n asked where some are missing; a dash where there is no mean."""
+    """Mean and standard error, and n scored of n asked where some are missing; a dash where there is no mean.
+
+    A share of 0 or 100 %, whose standard error is 0 whatever n is, has Wilson's interval in its place.
+    """
     missing = one["n_asked"] - one["n_scored"]
     note = f" ({one['n_scored']} of {one['n_asked']})" if missing else ""
     if one["mean"] is None:
         return f"-{note}"
-    error = "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
-    return f"{factor * one['mean']:.{digits}f}{error}{note}"
+    return f"{factor * one['mean']:.{digits}f}{error_text(one, factor, digits)}{note}"
+
+
+def error_text(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
+    """The standard error, or Wilson's interval of a share of 0 or 100 %; "" where there is neither."""
+    if (ends := one.get("wilson")) is not None:
+        return f" ({factor * ends[0]:.{digits}f} to {factor * ends[1]:.{digits}f})"
+    return "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:

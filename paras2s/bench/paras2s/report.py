@@ -148,12 +148,13 @@ def _column(
     best = show(best_of(means)) if best_of is not None and len(means) > 1 else None
     cells = []
     for entry in counted:
-        mean, error = entry.estimate.mean, entry.estimate.standard_error
+        mean, error, wilson = entry.estimate.mean, entry.estimate.standard_error, entry.wilson()
+        spread = "" if error is None else f"± {show(error)}"
         value = "–" if mean is None else show(mean)
         cells.append(
             Cell(
                 value=value,
-                error="" if error is None else f"± {show(error)}",
+                error=spread if wilson is None else f"({show(wilson[0])} to {show(wilson[1])})",
                 count=f"{entry.estimate.n} of {entry.n_asked} {unit}".rstrip(),
                 best=value == best,
             )

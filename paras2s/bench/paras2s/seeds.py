@@ -2,20 +2,22 @@
 
 A resample draws seeds with replacement, and of each seed and category contrasts with replacement, since the questions of a
 contrast share their words. Every category weighs the same, and every seed, as in a run's own score. With one seed the interval
-is over questions alone.
+is over questions alone. A share of 0 or 100 %, which no resample leaves, has Wilson's interval; its trials are the contrasts of
+a seed, as all seeds are asked the same ones.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from paras2s.bench.results import AnswerRow
+from paras2s.bench.stats import ends_of_share
 
 RESAMPLES = 2000
 # Shares cut off below and above for an interquartile mean.
@@ -143,4 +145,7 @@ def gain_over(seeds: Sequence[Nested]) -> Gain:
         middles = [interquartile_mean(drawn, column) for column in (1, 0)]
         return [after - before, 100 * (after - before) / before, *middles, mean_score(drawn, 2)]
 
-    return Gain(*with_intervals(seeds, figures))
+    difference, percent, before, after, improvement = with_intervals(seeds, figures)
+    contrasts = max(sum(map(len, seed)) for seed in seeds)
+    low, high = ends_of_share(improvement.value, improvement.low, improvement.high, contrasts)
+    return Gain(difference, percent, before, after, replace(improvement, low=low, high=high))

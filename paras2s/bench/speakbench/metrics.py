@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from paras2s.bench.stats import ends_of_share
+from paras2s.bench.stats import ends_of_kappa, ends_of_share
 from paras2s.errors import DataError
 from paras2s.reward.fusion import WINNERS, FusionRule
 from paras2s.types import DIMENSIONS, LABELS, Dimension, Label
@@ -85,16 +85,18 @@ def _interval(
 ) -> Share:
     """A statistic of a table [..., L, L] with its percentile interval; resamples on which it is not defined are left out.
 
-    A `share` of 0 or 1 has Wilson's interval over clusters instead.
+    A `share` of 0 or 1 has Wilson's interval over clusters instead. Clusters of which one alone counts have no interval.
     """
     n = int(counts.sum())
     value = statistic(counts.sum(0)[None])[0] if n else np.nan
     if not np.isfinite(value):
         return Share(None, None, None, n, n_asked)
+    counted = int(counts.reshape(len(counts), -1).any(1).sum())
+    if counted < 2:
+        return Share(float(value), None, None, n, n_asked)
     drawn = statistic(resample(counts, seed=seed))
     low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5]).tolist()
     if share:
-        counted = int(counts.reshape(len(counts), -1).any(1).sum())
         low, high = ends_of_share(float(value), low, high, counted)
     return Share(float(value), low, high, n, n_asked)
 
@@ -107,9 +109,13 @@ def _agree(tables: np.ndarray) -> np.ndarray:
     return _ratio(np.trace(tables, axis1=-2, axis2=-1).astype(np.float64), tables.sum((-2, -1)).astype(np.float64))
 
 
-def _kappa(tables: np.ndarray) -> np.ndarray:
+def _by_chance(tables: np.ndarray) -> np.ndarray:
     total = tables.sum((-2, -1)).astype(np.float64)
-    by_chance = _ratio((tables.sum(-1) * tables.sum(-2)).sum(-1).astype(np.float64), total**2)
+    return _ratio((tables.sum(-1) * tables.sum(-2)).sum(-1).astype(np.float64), total**2)
+
+
+def _kappa(tables: np.ndarray) -> np.ndarray:
+    by_chance = _by_chance(tables)
     return _ratio(_agree(tables) - by_chance, 1 - by_chance)
 
 
@@ -122,7 +128,13 @@ def accuracy(
 
 def cohen_kappa(truth: Sequence[Label], guess: Sequence[Label | None], clusters: Sequence[Hashable] | None = None) -> Share:
     """Agreement beyond chance, over the four labels; None where chance alone agrees always (Cohen 1960)."""
-    return _interval(_kappa, cluster_counts(truth, guess, clusters), len(truth))
+    counts = cluster_counts(truth, guess, clusters)
+    found = _interval(_kappa, counts, len(truth))
+    if found.low is None or found.low < 1:
+        return found
+    agreement, by_chance = _interval(_agree, counts, len(truth), share=True), float(_by_chance(counts.sum(0)[None])[0])
+    low, high = ends_of_kappa(agreement.low or 0.0, by_chance)
+    return replace(found, low=low, high=high)
 
 
 def majority_class(truth: Sequence[Label]) -> tuple[Label, float]:

@@ -154,7 +154,14 @@ def share_text(share: Mapping[str, Any]) -> str:
     n = f"{share['n']} of {share['n_asked']}"
     if share["value"] is None:
         return f"none ({n})"
-    return f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f}; {n})"
+    return f"{100 * share['value']:.1f} % ({interval_text(share, 100, 1)}; {n})"
+
+
+def interval_text(share: Mapping[str, Any], scale: float, digits: int) -> str:
+    """58.0 to 66.1; "no interval" where one instruction says nothing of others."""
+    if share["low"] is None:
+        return "no interval"
+    return f"{scale * share['low']:.{digits}f} to {scale * share['high']:.{digits}f}"
 
 
 def show_labels(console: Console, report: Report) -> None:
@@ -214,7 +221,7 @@ def show_judge(console: Console, name: str, report: Report) -> None:
     table.add_row("overall, ties as one", share_text(overall["accuracy_3_clustered"]), "", "")
     table.add_row("overall, winners only", share_text(overall["accuracy_2_clustered"]), "", "")
     if kappa["value"] is not None:
-        spread = f"{kappa['low']:.3f} to {kappa['high']:.3f}; {kappa['n']} of {kappa['n_asked']}"
+        spread = f"{interval_text(kappa, 1, 3)}; {kappa['n']} of {kappa['n_asked']}"
         table.add_row("kappa", f"{kappa['value']:.3f} ({spread})", "", "")
     for by in ("paralinguistics", "voice_quality"):
         table.add_row(f"P1 ties broken by {by}", share_text(probes["p1_resolved_by"][by]), "", "")

@@ -221,13 +221,14 @@ def voicebench_summary(rows: Sequence[VoiceBenchRow]) -> VoiceBenchSummary:
     for subset in dict.fromkeys(row.subset for row in rows):
         members = [row for row in rows if row.subset == subset]
         scored = [(row.score, row.id) for row in members if row.score is not None]
-        subsets[subset] = Counted(clustered_mean([score for score, _ in scored], [name for _, name in scored]), len(members))
+        mean_of_subset = clustered_mean([score for score, _ in scored], [name for _, name in scored])
+        subsets[subset] = Counted(mean_of_subset, len(members), full=100.0)
     means = [one.estimate.mean for one in subsets.values() if one.estimate.mean is not None]
     errors = [one.estimate.standard_error for one in subsets.values() if one.estimate.standard_error is not None]
     n, mean = sum(one.estimate.n for one in subsets.values()), fmean(means) if len(means) == len(subsets) > 0 else None
     # Subsets share no items, so their errors are independent.
     error = math.hypot(*errors) / len(subsets) if len(errors) == len(subsets) > 0 else None
-    overall = Counted(Estimate(mean, error, n, n), len(rows))
+    overall = Counted(Estimate(mean, error, n, n), len(rows), full=100.0)
     return VoiceBenchSummary(
         subsets, overall, {name: sum(row.undecided for row in rows if row.subset == name) for name in subsets}
     )

@@ -168,6 +168,12 @@ def test_the_independent_judge_has_a_column_and_a_gain_of_its_own(run_dir: Path)
     assert "independent" not in written(run_dir, systems).text
 
 
+def test_a_share_of_all_has_wilsons_interval_on_the_page(run_dir: Path) -> None:
+    """Two contrasts, both told apart: 2 / (2 + z^2) = 0.3424."""
+    rows = [answer(5, "sft", contrast, style) for contrast in ("c1", "c2") for style in ("happy", "sad")]
+    assert "100.0% (34.2% to 100.0%) 2 of 2 pairs" in written(run_dir, {"sft": rows}).text
+
+
 def test_no_gain_without_both_systems_and_no_best_of_one(run_dir: Path) -> None:
     page = written(run_dir, {"sft": [answer(4)]})
     assert "gain of" not in page.text
