@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -23,6 +26,8 @@ MAX_PEAK = 10.0
 MIN_POWER_LEFT = 0.01
 # What streams write for a size that they do not know yet: all ones, or the largest signed number less a header.
 UNKNOWN_SIZE = 0x7FFF_0000
+# libsndfile's word on a file (AIFF, W64, RF64, AU) that ends before its header says, by its sizes in bytes.
+LACKING = re.compile(r"(?:FORM|riff|Riff size|Data Size)\s*: (\d+) \(should be (\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -82,15 +87,20 @@ def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip", max_
         raise AudioError(f"{name}: {len(array)} samples ({duration_s:.3f} s) is too short; give at least {MIN_DURATION_S} s")
     if duration_s > max_duration_s:
         raise _too_long(name, duration_s, max_duration_s)
-    if not np.isfinite(array).all():
-        raise AudioError(f"{name}: holds NaN or infinite samples; export the clip again")
-    peak = float(np.abs(array).max())
-    if peak > MAX_PEAK:
-        raise AudioError(f"{name}: samples reach {peak:.3g}, where 1 is full scale; scale them to -1 to 1")
+    if broken := broken_samples(array):
+        raise AudioError(f"{name}: {broken}")
     if array.ndim == 1:
         return Clip(np.ascontiguousarray(array), sample_rate_hz)
     channels = np.ascontiguousarray(array) if array.shape[1] > 1 else None
     return Clip(np.ascontiguousarray(_mixed(array)), sample_rate_hz, channels)
+
+
+def broken_samples(samples: np.ndarray) -> str | None:
+    """Says why samples cannot be sound; None of those that can."""
+    if not np.isfinite(samples).all():
+        return "holds NaN or infinite samples; export the clip again"
+    peak = float(np.abs(samples).max(initial=0.0))
+    return f"samples reach {peak:.3g}, where 1 is full scale; scale them to -1 to 1" if peak > MAX_PEAK else None
 
 
 def _mixed(channels: np.ndarray) -> np.ndarray:
@@ -124,24 +134,41 @@ class _WavSizes:
         return (self.said == 0 and self.there > 0) or (self.said > self.there and self.said >= UNKNOWN_SIZE)
 
 
-def _wav_sizes(head: bytes, length: int) -> _WavSizes | None:
-    """Returns the sizes by the first bytes of a WAV of `length` bytes; None for what is no WAV."""
+def _wav_sizes(file: BinaryIO, length: int) -> _WavSizes | None:
+    """Returns the sizes in the header of a WAV of `length` bytes; None for what is no WAV."""
+    head = file.read(12)
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
-    place, bytes_per_s = 12, 0
-    while place + 8 <= len(head):
-        name, size = head[place : place + 4], struct.unpack("<I", head[place + 4 : place + 8])[0]
-        if name == b"fmt " and place + 20 <= len(head):
-            bytes_per_s = struct.unpack("<I", head[place + 16 : place + 20])[0]
+    bytes_per_s = 0
+    for place, name, size in _chunks(file, 12, length):
+        if name == b"fmt ":
+            file.seek(place + 16)
+            bytes_per_s = int.from_bytes(file.read(4), "little")
         if name == b"data":
-            return _WavSizes(place + 4, size, length - place - 8, bytes_per_s)
-        place += 8 + size + size % 2
+            # No samples, and then what belongs to another chunk: titles are not sound.
+            empty = size == 0 and _reach(file, place + 8, length) == length
+            return _WavSizes(place + 4, size, 0 if empty else length - place - 8, bytes_per_s)
     return None
+
+
+def _chunks(file: BinaryIO, place: int, length: int) -> Iterator[tuple[int, bytes, int]]:
+    """Place, name and size of every chunk from a place on; its contents are not read."""
+    while place + 8 <= length:
+        file.seek(place)
+        name, size = struct.unpack("<4sI", file.read(8))
+        yield place, name, size
+        place += 8 + size + size % 2
+
+
+def _reach(file: BinaryIO, start: int, length: int) -> int:
+    """The place at which the chunks from `start` on end; that of the file, where they are chunks and it is not cut off."""
+    ends = [place + 8 + size + size % 2 for place, name, size in _chunks(file, start, length) if name.isascii()]
+    return ends[-1] if ends else start
 
 
 def mend_wav(data: bytes) -> bytes:
     """Corrects the sizes in a WAV header that was written before its length was known (all ones, or 0)."""
-    sizes = _wav_sizes(data, len(data))
+    sizes = _wav_sizes(io.BytesIO(data), len(data))
     if sizes is None or not sizes.there or 0 < sizes.said <= sizes.there:
         return data
     file, samples = struct.pack("<I", len(data) - 8), struct.pack("<I", sizes.there)
@@ -155,7 +182,7 @@ def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float
         AudioError: no such file, no file, or a WAV that is cut off.
     """
     if isinstance(source, bytes):
-        sizes = _wav_sizes(source, len(source))
+        sizes = _wav_sizes(io.BytesIO(source), len(source))
     else:
         path = Path(source)
         if not path.is_file():
@@ -163,7 +190,7 @@ def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float
             raise AudioError(f"{name}: {kind}; give an audio file" if kind else f"{name}: no such file; check the path")
         try:
             with path.open("rb") as file:
-                sizes = _wav_sizes(file.read(2**16), path.stat().st_size)
+                sizes = _wav_sizes(file, path.stat().st_size)
         except OSError as error:
             raise AudioError(f"{name}: cannot be read ({error.strerror or error})") from error
     if sizes is None or not sizes.bytes_per_s:
@@ -200,6 +227,10 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max
     try:
         with soundfile.SoundFile(handle) as file:
             rate_hz, said = file.samplerate, file.frames
+            if rate_hz > 0 and (lacking := LACKING.search(file.extra_info)) is not None:
+                expected, found = int(lacking[1]), int(lacking[2])
+                if found < expected < UNKNOWN_SIZE:
+                    _refuse_cut(name, said / rate_hz * expected / found, said / rate_hz)
             # Hours of audio, and many channels, are refused by their header, before any of it is in memory.
             if rate_hz > 0 and said / rate_hz > max_duration_s:
                 raise _too_long(name, said / rate_hz, max_duration_s)

@@ -1,6 +1,6 @@
 """Covers reading and writing clips: what is refused, with one clear line that names the file, and what is accepted.
 
-Not covered: every format libsndfile knows; WAV, FLAC and OGG stand for them.
+Not covered: every format libsndfile knows, and a cut in those whose header has no length.
 """
 
 import io
@@ -199,3 +199,38 @@ def test_a_small_flac_of_many_samples_is_refused_before_it_is_decoded(tmp_path: 
     monkeypatch.setattr(soundfile.SoundFile, "read", decodes)
     with pytest.raises(AudioError, match="8 channels of 38 s at 192000 Hz are too much to decode"):
         read_clip(path)
+
+
+@pytest.mark.parametrize("format", ["WAV", "WAVEX", "RF64", "W64", "AIFF", "AU", "MP3"])
+def test_half_a_file_is_said_so_whatever_its_kind(format: str) -> None:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.tile(NOISE, 2), 16_000, format=format, subtype="MPEG_LAYER_III" if format == "MP3" else "PCM_16")
+    data = buffer.getvalue()
+    assert read_clip(data).duration_s == pytest.approx(2.0)
+    with pytest.raises(AudioError, match=r"cut off: its header says 2\.00 s, (1\.00|0\.9\d) s are there"):
+        read_clip(data[: len(data) // 2])
+
+
+def test_half_a_wav_behind_a_long_chunk_is_said_so(tmp_path: Path) -> None:
+    """Pictures and titles stand before the samples in some files: 100 kB of them, which a look at the beginning misses."""
+    data = encode_clip(Clip(tone(), 16_000))
+    place = data.index(b"data")
+    path = tmp_path / "cover.wav"
+    path.write_bytes(data[:place] + b"JUNK" + struct.pack("<I", 100_000) + bytes(100_000) + data[place:])
+    assert read_clip(path).duration_s == 0.5
+    path.write_bytes(path.read_bytes()[:-8000])
+    with pytest.raises(AudioError, match=r"its header says 0\.50 s, 0\.25 s are there"):
+        read_clip(path)
+
+
+@pytest.mark.parametrize("riff_size", [0, 0xFFFFFFFF])
+def test_titles_behind_no_samples_are_not_sound(riff_size: int) -> None:
+    """A size of 0 may be true: then other chunks follow, which once were read as 0.1 s of noise."""
+    data = encode_clip(Clip(tone(), 16_000))
+    head = data[: data.index(b"data")]
+    titles = b"LIST" + struct.pack("<I", 4000) + b"INFO" + np.random.default_rng(0).bytes(3996)
+    empty = head[:4] + struct.pack("<I", riff_size) + head[8:] + b"data" + bytes(4) + titles
+    with pytest.raises(AudioError, match="0 samples"):
+        read_clip(empty)
+    # The same header before samples is one whose size was not known.
+    assert read_clip(empty[: len(head) + 8] + data[len(head) + 8 :]).duration_s == 0.5

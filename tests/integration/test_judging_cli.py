@@ -252,3 +252,14 @@ def test_blueprints_over_workers_and_over_ray_are_those_of_one_process(tmp_path)
     assert alone.stdout == workers.stdout
     assert "1 of 5 clips could not be read: broken.wav" in alone.stderr
     assert "cannot be decoded" in json.loads(alone.stdout)["broken.wav"]["error"]
+
+
+PLACES = [(".", "a folder"), ("/dev/zero", "not a regular file"), ("no.wav", "no such file")]
+
+
+@pytest.mark.parametrize(("clip", "complaint"), PLACES)
+def test_what_is_no_clip_is_named_and_costs_nothing(clip, complaint, tmp_path):
+    for words in (("blueprint", clip), ("judge", "clip", clip)):
+        said_so = paras2s(*words, cwd=tmp_path, status=2)
+        assert f"{clip}: {complaint}" in said_so.stderr
+        assert "Traceback" not in said_so.stderr

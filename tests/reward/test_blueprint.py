@@ -325,6 +325,35 @@ def test_one_bad_clip_is_absent_and_the_others_are_measured() -> None:
     assert fussy.batches == [5, 2, 3, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        (sine(level=1e30).samples, "samples reach 1e+30, where 1 is full scale; scale them to -1 to 1"),
+        (np.append(sine().samples, np.float32(np.nan)), "holds NaN or infinite samples; export the clip again"),
+    ],
+    ids=["1e30", "NaN"],
+)
+def test_what_cannot_be_sound_has_no_number_anywhere(samples: np.ndarray, reason: str) -> None:
+    """A policy's answer comes from no file, and so past what files are refused by: once it had 590 LUFS."""
+    broken, fine = build_blueprints([Clip(samples, 16_000), sine()], make_extractors(LOCAL, tone_classifier()))
+    assert {broken.why_absent(key) for key in broken.fields} == {f"the clip: {reason}"}
+    # 10 log10(0.5 ** 2 / 2) = -9.0, less 0.7 by the norm's offset and some by its weighting at 200 Hz.
+    assert fine.value(f"{PROPERTIES}.loudness_integrated_lufs") == pytest.approx(-10.0, abs=0.3)
+
+
+def test_no_samples_at_all_have_no_number_anywhere() -> None:
+    blueprint = build_one(Clip(np.zeros(0, dtype=np.float32), 16_000), *LOCAL)
+    assert blueprint.fields.pop("agent_response") == Measured("")
+    assert all(isinstance(found, Absent) for found in blueprint.fields.values())
+
+
+def test_a_twentieth_of_a_second_has_no_quality_and_no_loudness() -> None:
+    blueprint = build_one(sine(duration_s=0.05), "quality", "loudness")
+    reasons = {blueprint.why_absent(key) for key in QUALITY_KEYS}
+    assert reasons == {"0.05 s is shorter than 0.5 s: audio quality cannot be measured"}
+    assert str(blueprint.why_absent(f"{PROPERTIES}.loudness_integrated_lufs")).startswith("0.05 s is shorter than a block")
+
+
 def test_silence_has_an_empty_transcript_and_no_number_anywhere() -> None:
     blueprint = build_one(SILENCE, *LOCAL)
     assert blueprint.fields.pop("agent_response") == Measured("")

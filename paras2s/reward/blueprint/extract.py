@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paras2s.audio.clip import Clip
+from paras2s.audio.clip import Clip, broken_samples
 from paras2s.configs.schema.endpoints import ExtractorConfig
 from paras2s.errors import AssetError, AudioError, ConfigError, one_line
 from paras2s.reward.blueprint.accent import AccentExtractor
@@ -129,7 +129,12 @@ def to_measure(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: Js
 
 
 def _measure(extractor: Extractor, clips: Sequence[Clip]) -> list[Fields]:
-    """Measure all clips; on an error halve the batch, until the clips that cause it stand alone."""
+    """Measure all clips that can be sound; on an error halve the batch, until the clips that cause it stand alone."""
+    broken = [broken_samples(clip.samples) for clip in clips]
+    if any(broken):
+        # A policy may answer with what no file is read with, and a model gives a number for everything.
+        fine = iter(_measure(extractor, [clip for clip, why in zip(clips, broken, strict=True) if not why]))
+        return [{key: Absent(f"the clip: {why}") for key in extractor.keys} if why else next(fine) for why in broken]
     try:
         return extractor.measure(clips)
     except AssetError as error:

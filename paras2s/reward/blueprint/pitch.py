@@ -53,6 +53,8 @@ class VoicingExtractor:
 
 
 def _fields(clip: Clip) -> Fields:
+    if not len(clip.samples):
+        raise AudioError("the clip has no samples: pitch cannot be measured")
     track = track_pitch(clip)
     frames = np.flatnonzero(track.voiced)
     if len(frames) < MIN_VOICED_FRAMES:
