@@ -152,18 +152,23 @@ def _wav_sizes(file: BinaryIO, length: int) -> _WavSizes | None:
 
 
 def _chunks(file: BinaryIO, place: int, length: int) -> Iterator[tuple[int, bytes, int]]:
-    """Place, name and size of every chunk from a place on; its contents are not read."""
+    """Place, name and size of every chunk from a place on, up to what has no chunk's name; contents are not read."""
     while place + 8 <= length:
         file.seek(place)
         name, size = struct.unpack("<4sI", file.read(8))
+        # Samples are no chunks: silence would be walked over eight bytes at a time.
+        if not all(32 <= byte < 127 for byte in name):
+            return
         yield place, name, size
         place += 8 + size + size % 2
 
 
 def _reach(file: BinaryIO, start: int, length: int) -> int:
     """The place at which the chunks from `start` on end; that of the file, where they are chunks and it is not cut off."""
-    ends = [place + 8 + size + size % 2 for place, name, size in _chunks(file, start, length) if name.isascii()]
-    return ends[-1] if ends else start
+    end = start
+    for place, _, size in _chunks(file, start, length):
+        end = place + 8 + size + size % 2
+    return end
 
 
 def mend_wav(data: bytes) -> bytes:
@@ -229,7 +234,7 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max
             rate_hz, said = file.samplerate, file.frames
             if rate_hz > 0 and (lacking := LACKING.search(file.extra_info)) is not None:
                 expected, found = int(lacking[1]), int(lacking[2])
-                if found < expected < UNKNOWN_SIZE:
+                if 0 < found < expected < UNKNOWN_SIZE:
                     _refuse_cut(name, said / rate_hz * expected / found, said / rate_hz)
             # Hours of audio, and many channels, are refused by their header, before any of it is in memory.
             if rate_hz > 0 and said / rate_hz > max_duration_s:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from paras2s.audio.clip import Clip, encode_clip, make_clip, mend_wav, read_clip, write_clip
+from paras2s.audio.clip import Clip, _wav_sizes, encode_clip, make_clip, mend_wav, read_clip, write_clip
 from paras2s.errors import AudioError
 
 
@@ -234,3 +234,41 @@ def test_titles_behind_no_samples_are_not_sound(riff_size: int) -> None:
         read_clip(empty)
     # The same header before samples is one whose size was not known.
     assert read_clip(empty[: len(head) + 8] + data[len(head) + 8 :]).duration_s == 0.5
+
+
+def test_streamed_silence_has_its_length() -> None:
+    """Silence is zeros, and zeros are no chunks: it was once read as 0 samples."""
+    data = encode_clip(Clip(np.zeros(8000, dtype=np.float32), 16_000))
+    place = data.index(b"data") + 4
+    assert read_clip(data[:place] + bytes(4) + data[place + 4 :]).duration_s == 0.5
+
+
+class CountedReads(io.BytesIO):
+    """A file that counts how often it is read."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        return super().read(size)
+
+
+@pytest.mark.parametrize("head", [b"", b"data" + bytes(4)], ids=["no chunks", "no size"])
+def test_zeros_are_not_walked_over(head: bytes) -> None:
+    data = b"RIFF" + bytes(4) + b"WAVE" + head + bytes(100_000)
+    file = CountedReads(data)
+    _wav_sizes(file, len(data))
+    assert file.reads <= 4
+    with pytest.raises(AudioError):
+        read_clip(data)
+
+
+# libsndfile seeks to -1 in an AIFF without samples; soundfile warns of it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("format", ["WAV", "RF64", "W64", "AIFF", "AU"])
+def test_a_file_that_ends_in_or_behind_its_header_is_refused(format: str) -> None:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, NOISE, 16_000, format=format, subtype="PCM_16")
+    for length in range(4, 160, 4):
+        with pytest.raises(AudioError):
+            read_clip(buffer.getvalue()[:length])

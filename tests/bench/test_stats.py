@@ -195,7 +195,7 @@ def test_agreement_on_four_pairs_of_two_instructions_is_of_two_trials() -> None:
     assert (alone.low, together.low) == (pytest.approx(0.5101, abs=1e-4), pytest.approx(0.3424, abs=1e-4))
 
 
-def test_contrasts_that_are_all_every_have_wilsons_interval() -> None:
+def test_all_contrasts_or_none_have_wilsons_interval() -> None:
     """Four contrasts of which both styles fit: 4 / (4 + z^2) = 0.5101; a category's mean score has none of Wilson's."""
     rows = [answer(5, contrast, style) for contrast in "abcd" for style in ("happy", "sad")]
     every = contrast_metric(rows)

@@ -150,8 +150,8 @@ def test_rows_of_another_judge_or_of_other_questions_do_not_stand_in_one_table(w
     found = json.loads(invoke(*command, *rubric).stdout)["systems"]["mine"]
     # The rubric names kinds of answers: the same one to both styles is never told apart.
     # Wilson's interval of 0 of 4: its upper end is z^2 / (n + z^2).
-    told_apart = {"mean": 0.0, "standard_error": 0.0, "n_scored": 4, "n_asked": 4}
-    assert found["contrast"] == told_apart | {"wilson": [0.0, pytest.approx(1.959964**2 / (4 + 1.959964**2))]}
+    contrast = {"mean": 0.0, "standard_error": 0.0, "n_scored": 4, "n_asked": 4}
+    assert found["contrast"] == contrast | {"wilson": [0.0, pytest.approx(1.959964**2 / (4 + 1.959964**2))]}
     assert "told apart" in (tmp_path / "o/table2.md").read_text()
     assert (tmp_path / "o" / load_rows(tmp_path / "o/mine.jsonl")[0].question_clip).is_file()
     with ScriptedEndpoint(judge) as server:

@@ -212,6 +212,11 @@ class VoiceBenchSummary:
         return {name: one.to_json() for name, one in {**self.subsets, "overall": self.overall}.items()}
 
 
+def _full_points(subset: str) -> float | None:
+    """Points of a subset whose answers are right or wrong, all right; None of scores from 1 to 5, whose mean is no share."""
+    return FULL_POINTS if SUBSETS.get(subset, "open") != "open" else None
+
+
 def voicebench_summary(rows: Sequence[VoiceBenchRow]) -> VoiceBenchSummary:
     """Means with their standard errors over items. Overall is the mean over subsets, each with one weight, as in VoiceBench.
 
@@ -222,13 +227,14 @@ def voicebench_summary(rows: Sequence[VoiceBenchRow]) -> VoiceBenchSummary:
         members = [row for row in rows if row.subset == subset]
         scored = [(row.score, row.id) for row in members if row.score is not None]
         mean_of_subset = clustered_mean([score for score, _ in scored], [name for _, name in scored])
-        subsets[subset] = Counted(mean_of_subset, len(members), full=100.0)
+        subsets[subset] = Counted(mean_of_subset, len(members), _full_points(subset))
     means = [one.estimate.mean for one in subsets.values() if one.estimate.mean is not None]
     errors = [one.estimate.standard_error for one in subsets.values() if one.estimate.standard_error is not None]
     n, mean = sum(one.estimate.n for one in subsets.values()), fmean(means) if len(means) == len(subsets) > 0 else None
     # Subsets share no items, so their errors are independent.
     error = math.hypot(*errors) / len(subsets) if len(errors) == len(subsets) > 0 else None
-    overall = Counted(Estimate(mean, error, n, n), len(rows), full=100.0)
+    full = FULL_POINTS if all(map(_full_points, subsets)) else None
+    overall = Counted(Estimate(mean, error, n, n), len(rows), full)
     return VoiceBenchSummary(
         subsets, overall, {name: sum(row.undecided for row in rows if row.subset == name) for name in subsets}
     )

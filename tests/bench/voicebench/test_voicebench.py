@@ -432,6 +432,17 @@ def test_overall_is_the_leaderboards_mean_over_subsets() -> None:
     assert voicebench_summary(rows).overall.estimate.standard_error is None
 
 
+def test_only_shares_have_wilsons_interval() -> None:
+    """Two of two right: 2 / (2 + z^2) is 34.2 %. Full marks from 1 to 5 are no share, nor is a mean that holds them."""
+    choice, open_ones = ([row(subset, f"{subset}/{n}", 100.0) for n in range(2)] for subset in ("mmsu", "alpacaeval"))
+    assert voicebench_summary(choice).subsets["mmsu"].interval() == pytest.approx((34.24, 100.0), abs=0.01)
+    assert voicebench_summary(choice).overall.wilson() == pytest.approx((34.24, 100.0), abs=0.01)
+    found = voicebench_summary(choice + open_ones)
+    assert found.subsets["mmsu"].wilson() is not None
+    assert found.subsets["alpacaeval"].wilson() is None
+    assert found.overall.wilson() is None
+
+
 def test_nothing_is_no_number() -> None:
     found = voicebench_summary([])
     assert isinstance(found, VoiceBenchSummary)
