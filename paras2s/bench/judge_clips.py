@@ -26,6 +26,7 @@ from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance, names_file
 from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.judges.overall_judge import OverallJudge
 from paras2s.reward.judges.registry import judge_kind, judge_path, open_audio_judges, open_judge, open_unisrm_judge
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.judges.unisrm import UniSRMJudge, read_task_inputs
@@ -131,7 +132,7 @@ def judge_pair(
     judge = options.open()
     if options.estimate and (bill := _estimate(judge, pair)) is not None:
         return bill
-    if not isinstance(judge, LLMJudge):
+    if not isinstance(judge, LLMJudge) or isinstance(judge, OverallJudge):
         preference = judge.compare_batch([pair], on_progress)[0]
         return _preferences({options.name: _within_budget(preference)}, _names(first, second), partial(_made_from, judge, pair))
     verdict = _within_budget(judge.label_pairs([pair], on_progress)[0])

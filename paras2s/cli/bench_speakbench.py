@@ -17,7 +17,7 @@ from paras2s.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from paras2s.bench.speakbench.run import SuiteOptions
+    from paras2s.bench.speakbench.run import SuiteEstimate, SuiteOptions
 
 bench_app = typer.Typer(help="What is measured: a run's held-out contrasts, or a judge against people.", no_args_is_help=True)
 
@@ -57,24 +57,31 @@ Ablate = Annotated[
         help="Also judge without each group of the blueprint in turn (TRACE, Table 12); budget_usd is for each.",
     ),
 ]
+Baselines = Annotated[
+    Path | None,
+    typer.Option(
+        help="The original labels (CSV: index, label, with 1, 2, tie; or TRACE's JSON): two judges that say 1, 2 or tie, by "
+        "the words and by the sound, beside them (TRACE, Tables 1 and 9)."
+    ),
+]
+JUDGE = "trace"
 
 
 def _suite_command(name: SuiteName) -> Callable[..., None]:
     def command(
-        labels: Labels, audio: Audio = None, judge: Judge = "trace", verdicts: Verdicts = None, oracle: Oracle = False,
+        labels: Labels, audio: Audio = None, judge: Judge = JUDGE, verdicts: Verdicts = None, oracle: Oracle = False,
         against: Against = None,
         rule: Rule = None, rules: Rules = None, both_orders: Both = False, estimate: Estimate = False, out: Out = None,
         limit: Limit = None, retry_unscored: RetryUnscored = False, plots: Plots = None, cases: Cases = None,
-        ablate: Ablate = False, tone: Tone = None, set_: Set = None,
-        as_json: Json = False,
+        ablate: Ablate = False, baselines: Baselines = None, tone: Tone = None, set_: Set = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         from paras2s.bench.speakbench.run import SuiteOptions
 
         if against is not None:
-            if verdicts or oracle or estimate or plots or cases or ablate:
+            if verdicts or oracle or estimate or plots or cases or ablate or baselines:
                 raise ConfigError(
-                    "--against compares two sets of labels alone: leave --verdicts, --oracle, --estimate, --plots, --cases "
-                    "and --ablate-features out"
+                    "--against compares two sets of labels alone: leave --verdicts, --oracle, --estimate, --plots, --cases, "
+                    "--ablate-features and --baselines out"
                 )
             _agree(labels, against, as_json)
             return
@@ -96,7 +103,10 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
             cases,
             ablate,
         )
-        _bench(options, oracle, estimate, as_json)
+        if baselines is None:
+            _bench(options, oracle, estimate, as_json)
+        else:
+            _baselines(options, baselines, oracle, estimate, as_json)
 
     command.__doc__ = f"A judge, or its recorded verdicts, against people's labels of {SUITE_TITLES[name]}."
     return command
@@ -114,8 +124,33 @@ def _agree(labels: Path, against: Path, as_json: bool) -> None:
     print_json(asdict(found)) if as_json else show_agreement(open_console(), against, found)
 
 
-def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -> None:
+def _baselines(options: SuiteOptions, labels: Path, oracle: bool, estimate: bool, as_json: bool) -> None:
+    from paras2s.bench.speakbench import baselines
+    from paras2s.utils.progress import open_console
+
+    console = open_console(to_stderr=as_json)
+    baselines.refuse_others(options, JUDGE, oracle)
+    if estimate:
+        _show_cost(baselines.estimate_baselines(options, labels, console, as_json), console, as_json)
+        return
+    table = baselines.run_baselines(options, labels, console, as_json)
+    print_json(table.to_json()) if as_json else baselines.show_baselines(console, table)
+    if table.stopped:
+        raise table.stopped
+    exit_if_unscored(table.n_unscored)
+
+
+def _show_cost(cost: SuiteEstimate, console: Console, as_json: bool) -> None:
     from paras2s.bench.display import show_estimate
+
+    if as_json:
+        print_json({**asdict(cost.bill), "unscored": cost.unscored})
+        return
+    show_estimate(console, cost.model, cost.bill)
+    console.print(f"{cost.unscored} of {cost.n_pairs} pairs cannot be judged")
+
+
+def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -> None:
     from paras2s.bench.speakbench import run
     from paras2s.bench.speakbench.report import show_oracle
     from paras2s.utils.progress import open_console
@@ -133,12 +168,7 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
     if estimate and options.plots is not None:
         raise ConfigError("--plots: an estimate has no verdicts to draw; leave one of the two out")
     if estimate and not options.verdicts:
-        cost = run.estimate(options, console, as_json)
-        if as_json:
-            print_json({**asdict(cost.bill), "unscored": cost.unscored})
-            return
-        show_estimate(console, cost.model, cost.bill)
-        console.print(f"{cost.unscored} of {cost.n_pairs} pairs cannot be judged")
+        _show_cost(run.estimate(options, console, as_json), console, as_json)
         return
     result = run.run_suite(options, console, as_json)
     print_json(result.to_json()) if as_json else result.show(console)

@@ -84,7 +84,7 @@ def test_both_orders_is_the_key_of_either_kind(tmp_path):
         ("rubric", {}, "needs a fitted tone classifier"),
         ("rubric", {"overrides": {"llm.model": "x"}}, "has no config"),
         ("reward_model", {}, "holds no reward model"),
-        ("nobody", {}, "there are audio, audiojudge"),
+        ("nobody", {}, "there are audio, audio_overall, audiojudge"),
         ("trace", {"tasks": ["mos"]}, "only an audio judge has tasks"),
     ],
 )

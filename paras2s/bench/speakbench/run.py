@@ -30,6 +30,7 @@ from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.fusion import FusionRule, find_rule, load_rules
 from paras2s.reward.judges.base import Pair, Progress
 from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.judges.overall_judge import OverallJudge
 from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.types import PairVerdict, Unscored
 from paras2s.utils.io import append_jsonl, write_jsonl
@@ -89,9 +90,16 @@ class SuiteOptions:
         return self.audio
 
     def open_judge(self, calls: bool = True) -> LLMJudge:
-        """The judge, in both orders where the options say so; without `calls` for an estimate."""
+        """The judge, in both orders where the options say so; without `calls` for an estimate.
+
+        Raises:
+            ConfigError: no such judge, or one that labels no dimensions.
+        """
         both = True if self.both_orders else None
-        return open_llm_judge(self.judge, self.overrides, both_orders=both, tone=self.tone, calls=calls)
+        judge = open_llm_judge(self.judge, self.overrides, both_orders=both, tone=self.tone, calls=calls)
+        if isinstance(judge, OverallJudge):
+            raise ConfigError(f"{self.judge}: gives one label and none of the dimensions; --baselines measures such judges")
+        return judge
 
     def setups(self) -> dict[str, SuiteOptions]:
         """The judge as it is, and with `ablate` without each group of its blueprint in turn (TRACE, Table 12).

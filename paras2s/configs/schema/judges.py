@@ -18,6 +18,9 @@ class JudgeConfig(Section):
     """An LLM as judge: what it reads of the answers, and how it is asked (TRACE, 3.3 and appendix D)."""
 
     reads: Literal["blueprint", "transcript", "audio"] = Field("blueprint", description="TRACE, or one of its two baselines")
+    asks: Literal["dimensions", "overall"] = Field(
+        "dimensions", description="of a pair: labels of three dimensions, or one of 1, 2, tie (Table 9)"
+    )
     left_out: tuple[str, ...] = Field((), description="blueprint groups not shown: agent_emotion and so on (Table 12)")
     describe_user: bool = Field(False, description="show a blueprint of the user's clip as well")
     sample_rate_hz: int = Field(
@@ -32,6 +35,8 @@ class JudgeConfig(Section):
     def _check(self) -> JudgeConfig:
         if self.reads != "audio" and self.sample_rate_hz != AUDIO_RATE_HZ:
             raise ValueError(f"sample_rate_hz: a judge that reads a {self.reads} hears no clips; leave it out")
+        if self.asks == "overall" and self.reads == "blueprint":
+            raise ValueError("asks: one label is asked of a transcript or of audio; of a blueprint leave it out")
         return self
 
 

@@ -35,6 +35,7 @@ class LLMJudge(Judge):
     """Judges many items at once. `name` is the kind of input and the model; `rule` fuses the labels of a pair into one."""
 
     client: LLMClient
+    pair_schema: dict[str, Any] = PAIR_SCHEMA
 
     def __init__(
         self, config: JudgingConfig, client: LLMClient, cache: JsonCache | None = None, tone: ToneClassifier | None = None
@@ -134,7 +135,7 @@ class LLMJudge(Judge):
         orders = [(answers[0], answers[1])] + ([(answers[1], answers[0])] if self.config.judge.both_orders else [])
         plain = {"fields": self._fields()}
         values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
-        return [Request(self.pair_prompt.messages(one, plain), PAIR_SCHEMA) for one in values]
+        return [Request(self.pair_prompt.messages(one, plain), self.pair_schema) for one in values]
 
     def _pair_verdict(
         self, outcomes: Sequence[Reply | JudgeError | BudgetError], local_s: float

@@ -188,6 +188,7 @@ def open_llm_judge(
     """
     from paras2s.clients.chat import LLMClient
     from paras2s.reward.judges.llm_judge import LLMJudge
+    from paras2s.reward.judges.overall_judge import OverallJudge
     from paras2s.reward.tone_classifier import ToneClassifier
     from paras2s.utils.cache import JsonCache
 
@@ -197,7 +198,8 @@ def open_llm_judge(
         # A run without the extractor may have no such file.
         tone = ToneClassifier.load(Path(tone)) if any(one.name == "tone" for one in config.extractors) else None
     cache = JsonCache(config.cache_dir / "judging.sqlite")
-    return LLMJudge(config, LLMClient(config.llm, cache, calls=calls), cache, tone)
+    kind = OverallJudge if config.judge.asks == "overall" else LLMJudge
+    return kind(config, LLMClient(config.llm, cache, calls=calls), cache, tone)
 
 
 def open_audio_judges(

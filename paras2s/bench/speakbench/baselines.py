@@ -1,0 +1,301 @@
+"""TRACE's Table 1: two judges that say 1, 2 or tie, one by the words and one by the sound, on a benchmark's original labels.
+
+The table shows whether labels can be guessed from the words alone. Verdicts are appended as they come, and a run that goes on
+judges what has no label yet. Intervals draw instructions; the paper's are over pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from rich.console import Console
+from rich.table import Table
+
+from paras2s.bench.made_from import MadeFrom, clip_names, sent
+from paras2s.bench.results import require_new
+from paras2s.bench.speakbench.data import SuitePair, read_pair_audio
+from paras2s.bench.speakbench.label_sets import SetLabel, load_labels
+from paras2s.bench.speakbench.metrics import Comparison, Share, accuracy, collapse, compare
+from paras2s.bench.speakbench.report import share_text, show_comparison
+from paras2s.bench.speakbench.run import CHUNK_PAIRS, SuiteEstimate, SuiteOptions, estimate_suite
+from paras2s.clients.chat import Bill
+from paras2s.errors import BudgetError, ConfigError, DataError
+from paras2s.reward.judges.base import Pair, Preferred, Progress
+from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.judges.registry import open_llm_judge
+from paras2s.types import PAIR_LABELS, Label, PairLabel, Preference, Unscored
+from paras2s.utils.io import append_jsonl, read_jsonl, write_jsonl
+from paras2s.utils.progress import progress_bar
+
+# The paper's rows, in its order, by the shipped judge.
+JUDGES = {"audio judge": "audio_overall", "LLM judge": "transcript_overall"}
+# In %, with its 95 % interval (TRACE, Table 1; Gemini 2.5 Flash).
+PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
+    "speakbench": {"random guess": (33.3,), "audio judge": (51.4, 47.6, 56.6), "LLM judge": (59.8, 55.8, 64.6)},
+    "s2sarena": {"random guess": (50.0,), "audio judge": (78.6, 75.0, 81.9), "LLM judge": (78.8, 74.7, 82.4)},
+}
+
+
+class BaselineRow(BaseModel):
+    """One pair's label by one judge, or the reason why there is none."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    index: int
+    judge: str
+    version: str = ""
+    prompt_hash: str = ""
+    label: PairLabel | None = None
+    unscored: str | None = None
+    cost_usd: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> BaselineRow:
+        if (self.label is None) == (self.unscored is None):
+            raise ValueError("give either a label or the reason in 'unscored', and not both")
+        return self
+
+
+def load_rows(path: Path) -> dict[int, BaselineRow]:
+    """The rows of a judge's file by the pair's index; a later row takes the place of an unscored one.
+
+    Raises:
+        DataError: no file, a wrong row, or a pair with two labels; names the line.
+    """
+    rows: dict[int, BaselineRow] = {}
+    for number, values in enumerate(read_jsonl(path), 1):
+        try:
+            row = BaselineRow.model_validate(values)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+        if row.index in rows and rows[row.index].label is not None:
+            raise DataError(f"{path}:{number}: pair {row.index} is judged twice")
+        rows[row.index] = row
+    return rows
+
+
+@dataclass(frozen=True)
+class BaselineJudge:
+    """One row of the table: the accuracy of a judge, what it said how often, and why pairs have no label."""
+
+    judge: str
+    accuracy: Share
+    said: dict[str, int]
+    unscored: dict[str, int]
+    cost_usd: float | None
+    file: str
+
+
+@dataclass(frozen=True)
+class BaselineTable:
+    """Table 1 on one set of original labels, of which `unlabelled` pairs have none; random guess and majority beside it.
+
+    `comparison` is the LLM judge less the audio judge, on the pairs that both scored.
+    """
+
+    suite: str
+    n_pairs: int
+    unlabelled: int
+    random_guess: float
+    majority: tuple[str, float]
+    judges: dict[str, BaselineJudge]
+    comparison: Comparison | None
+    stopped: BudgetError | None = None
+
+    @property
+    def n_unscored(self) -> int:
+        """The number of labels that are missing, over all judges."""
+        return sum(sum(one.unscored.values()) for one in self.judges.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The table with the paper's figures, as plain JSON."""
+        values = {key: value for key, value in asdict(self).items() if key != "stopped"}
+        return {**values, "paper": {name: list(one) for name, one in PUBLISHED[self.suite].items()}}
+
+
+def original_labels(options: SuiteOptions, path: Path) -> tuple[list[SuitePair], dict[int, PairLabel], int]:
+    """The pairs that have an original label, these labels with one kind of tie, and how many pairs have none.
+
+    Raises:
+        DataError: a file that is not as expected, or one that labels none of the pairs.
+    """
+    pairs, found = options.load_pairs(), load_labels(path)
+    labels = {pair.index: _bare(found.get(pair.index)) for pair in pairs}
+    known = {index: label for index, label in labels.items() if label is not None}
+    if not known:
+        raise DataError(f"{path}: labels none of these pairs")
+    return [pair for pair in pairs if pair.index in known], known, len(pairs) - len(known)
+
+
+def _bare(label: SetLabel | None) -> PairLabel | None:
+    return None if label is None else cast(PairLabel, label if label == "tie" else collapse(label, 3))
+
+
+def open_baseline(options: SuiteOptions, name: str, calls: bool = True) -> LLMJudge:
+    """One of the two judges, with the options laid over its config."""
+    both = True if options.both_orders else None
+    return open_llm_judge(JUDGES[name], options.overrides, both_orders=both, calls=calls)
+
+
+def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> SuiteEstimate:
+    """The most that both judges can cost, without a call; `unscored` counts pairs that one of them cannot judge."""
+    pairs, _, _ = original_labels(options, path)
+    bill, unscored, models = Bill(), 0, []
+    for name in JUDGES:
+        judge = open_baseline(options, name, calls=False)
+        with progress_bar(console, "pairs read", len(pairs), quiet=quiet) as bar:
+            cost, missing = estimate_suite(judge, pairs, options.audio_root(), bar.at)
+        bill, unscored = bill + cost, max(unscored, missing)
+        models.append(judge.config.llm.model)
+    return SuiteEstimate(bill, " and ".join(dict.fromkeys(models)), unscored, len(pairs))
+
+
+def run_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> BaselineTable:
+    """Judges the pairs by both judges, and sets their labels beside the original ones.
+
+    Raises:
+        ConfigError: no audio to judge. StorageError: a file of verdicts is another judge's.
+    """
+    pairs, truth, unlabelled = original_labels(options, path)
+    files: dict[str, Path] = {}
+    stopped: BudgetError | None = None
+    for name in JUDGES:
+        judge = open_baseline(options, name)
+        own_name = f"{judge.name}-{judge.version}".replace(":", "-").replace("/", "-")
+        files[name] = Path("runs") / options.name / f"{own_name}.jsonl"
+        with progress_bar(console, f"pairs, {name}", len(pairs), quiet=quiet) as bar:
+            stopped = judge_pairs(judge, pairs, options.audio_root(), files[name], bar.at)
+        if stopped:
+            break
+    rows = {name: load_rows(file) for name, file in files.items() if file.is_file()}
+    clusters = {pair.index: pair.instruction_id for pair in pairs}
+    table = baseline_table(options.name, truth, clusters, rows, {name: str(file) for name, file in files.items()})
+    return BaselineTable(**{**vars(table), "unlabelled": unlabelled, "stopped": stopped})
+
+
+def judge_pairs(
+    judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, path: Path, on_progress: Progress
+) -> BudgetError | None:
+    """Judges the pairs that the file has no label of, each appended as it comes; the error if the budget ended before they did.
+
+    Raises:
+        StorageError: the file holds labels of another judge, or of another prompt.
+    """
+    there = load_rows(path) if path.is_file() else {}
+    own = f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"
+    require_new(path, [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in there.values() if row.label], [own])
+    todo = [pair for pair in pairs if pair.index not in there or there[pair.index].label is None]
+    stopped: BudgetError | None = None
+    for start in range(0, len(todo), CHUNK_PAIRS):
+        chunk = todo[start : start + CHUNK_PAIRS]
+        read = [read_pair_audio(pair, root) for pair in chunk]
+        complete = [one for one in read if isinstance(one, Pair)]
+        judged = iter(judge.compare_batch(complete))
+        prompts = iter(judge.pair_requests(complete))
+        for pair, one in zip(chunk, read, strict=True):
+            verdict: Preferred = next(judged) if isinstance(one, Pair) else one
+            texts = sent(next(prompts)) if isinstance(one, Pair) else ()
+            if isinstance(verdict, BudgetError):
+                stopped = stopped or verdict
+            else:
+                append_jsonl(path, _row(pair, verdict, root, path.parent, texts))
+        on_progress(min(start + CHUNK_PAIRS, len(todo)), len(todo))
+        if stopped:
+            break
+    if todo and path.is_file():
+        # A pair that was unscored before has several rows; the last one stays.
+        last = {row["index"]: row for row in read_jsonl(path)}
+        write_jsonl(path, [last[index] for index in sorted(last)])
+    return stopped
+
+
+def _row(pair: SuitePair, verdict: Preference | Unscored, root: Path, folder: Path, prompts: tuple[str, ...]) -> dict[str, Any]:
+    clips = {name: root / clip for name, clip in pair.clips().items()}
+    names = clip_names({name: clip if clip.is_file() else None for name, clip in clips.items()}, folder)
+    made_from = MadeFrom(clips=names, words=pair.instruction_text, prompts=prompts).to_json()
+    if isinstance(verdict, Unscored):
+        found = {"judge": verdict.judge, "unscored": verdict.reason, "reply": verdict.reply}
+    else:
+        found = asdict(verdict)
+    return {"index": pair.index, **found, "made_from": made_from}
+
+
+def baseline_table(
+    suite: str,
+    truth: Mapping[int, PairLabel],
+    clusters: Mapping[int, int | str],
+    rows: Mapping[str, Mapping[int, BaselineRow]],
+    files: Mapping[str, str],
+) -> BaselineTable:
+    """The table from recorded labels by judge and pair."""
+    right = cast(list[Label], list(truth.values()))
+    groups = [clusters[index] for index in truth]
+    guesses = {name: [found[index].label if index in found else None for index in truth] for name, found in rows.items()}
+    judges = {}
+    for name, guess in guesses.items():
+        own = [rows[name][index] for index in truth if index in rows[name]]
+        why = Counter(row.unscored for row in own if row.unscored is not None)
+        lacking = len(truth) - len(own)
+        costs = [row.cost_usd for row in own if row.label is not None]
+        judges[name] = BaselineJudge(
+            judge=next((f"{row.judge}/{row.version}/{row.prompt_hash}" for row in own if row.label), name),
+            accuracy=accuracy(right, cast(list[Label | None], guess), groups, 3),
+            said={label: guess.count(label) for label in PAIR_LABELS},
+            unscored={**why, **({"not judged: the budget ended before": lacking} if lacking else {})},
+            cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
+            file=files.get(name, ""),
+        )
+    sides = [cast(list[Label | None], guesses[name]) for name in ("LLM judge", "audio judge") if name in guesses]
+    both = len(sides) == 2 and any(None not in pair for pair in zip(*sides, strict=True))
+    label, count = Counter(truth.values()).most_common(1)[0]
+    # A benchmark that forces a winner is guessed right half of the time, as in the paper.
+    random_guess = 1 / (3 if "tie" in truth.values() else 2)
+    comparison = compare(right, sides[0], sides[1], groups) if both else None
+    return BaselineTable(suite, len(truth), 0, random_guess, (label, count / len(truth)), judges, comparison)
+
+
+def show_baselines(console: Console, table: BaselineTable) -> None:
+    """Prints the table, the paper's figures in its last column, and what the judges said."""
+    out = Table(title=f"{table.suite}: {table.n_pairs} pairs with an original label", title_justify="left")
+    for name in ("judge", "accuracy (95 %; n of pairs)", "said 1, 2, tie", "TRACE, Table 1"):
+        out.add_column(name)
+    paper = {name: _published(one) for name, one in PUBLISHED[table.suite].items()}
+    out.add_row("random guess", f"{100 * table.random_guess:.1f} %", "", paper["random guess"])
+    out.add_row(f"majority class ({table.majority[0]})", f"{100 * table.majority[1]:.1f} %", "", "")
+    for name, one in table.judges.items():
+        said = ", ".join(str(one.said[label]) for label in PAIR_LABELS)
+        out.add_row(name, share_text(asdict(one.accuracy)), said, paper[name])
+    console.print(out)
+    for name, one in table.judges.items():
+        spent = "cost unknown" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
+        console.print(f"{name}: {one.judge}, {spent}, labels in {one.file}", highlight=False, markup=False)
+        for reason, count in one.unscored.items():
+            console.print(f"  unscored, {count}: {reason}", highlight=False, markup=False)
+    if table.comparison is not None:
+        show_comparison(console, "LLM judge", "audio judge", asdict(table.comparison))
+    if table.unlabelled:
+        console.print(f"{table.unlabelled} pairs have no original label, and were not judged", highlight=False)
+
+
+def _published(one: tuple[float, ...]) -> str:
+    return f"{one[0]:.1f} %" if len(one) == 1 else f"{one[0]:.1f} % ({one[1]:.1f} to {one[2]:.1f})"
+
+
+def refuse_others(options: SuiteOptions, judge_default: str, oracle: bool) -> None:
+    """Refuses what does not go with the two judges.
+
+    Raises:
+        ConfigError: names the options.
+    """
+    others = (options.verdicts, options.out, options.plots, options.cases, options.ablate, options.rule, options.rules, oracle)
+    if any(others) or options.retry_unscored or options.tone or options.judge != judge_default:
+        raise ConfigError(
+            f"--baselines judges by {' and '.join(JUDGES.values())}, and judges what is unscored again: of the other options "
+            "it takes --audio, --limit, --both-orders, --estimate, --set and --json"
+        )

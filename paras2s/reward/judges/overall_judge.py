@@ -1,0 +1,93 @@
+"""An LLM judge that is asked for one label of a pair, 1, 2 or tie, where others label three dimensions (TRACE, Tables 1 and 9).
+
+Left out: what the paper's prompt for transcripts says as one message of the user stands in a system prompt here. The audio
+judge has the prompt of AudioJudge's task `standard`, whose rules are those of the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import cast
+
+from paras2s.clients.chat import LLMClient, Reply, Tokens
+from paras2s.configs.schema.judges import JudgingConfig
+from paras2s.errors import BudgetError, ConfigError, JudgeError
+from paras2s.reward.judges.audio_judge.tasks import TASKS
+from paras2s.reward.judges.base import Pair, Preferred, Progress
+from paras2s.reward.judges.llm_judge import LLMJudge, total_usd
+from paras2s.reward.judges.parsing import is_readable, require_complete
+from paras2s.reward.judges.prompts import load_prompt
+from paras2s.reward.judges.votes import POINTS, label_of, swapped
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import PairLabel, PairVerdict, Preference, Unscored
+from paras2s.utils.cache import JsonCache
+
+# Its reply is that of AudioJudge's task: reasoning, and a label.
+REPLY = TASKS["standard"]
+
+
+class OverallJudge(LLMJudge):
+    """Compares pairs by their transcripts, or by their sound, with one label. `name` says so behind what it reads."""
+
+    pair_schema = REPLY.schema or {}
+
+    def __init__(
+        self, config: JudgingConfig, client: LLMClient, cache: JsonCache | None = None, tone: ToneClassifier | None = None
+    ) -> None:
+        super().__init__(config, client, cache, tone)
+        self.name = f"{self.reads}_overall:{config.llm.model}"
+        system = "listen_standard" if self.reads == "audio" else "overall"
+        self.pair_prompt = load_prompt(system, f"overall_{self.reads}", config.judge.prompts)
+
+    def label_pairs(
+        self, pairs: Sequence[Pair], on_progress: Progress | None = None
+    ) -> list[PairVerdict | Unscored | BudgetError]:
+        """Raises a ConfigError: it labels no dimensions."""
+        raise ConfigError(f"{self.name}: gives one label and none of the dimensions; `--baselines` measures such judges")
+
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
+        """Compares pairs, in order, in both orders where the config says so; the mean of the orders' points is the label's."""
+        requests_by_pair = self.pair_requests(pairs)
+        requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
+        replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, REPLY.read)))
+        return [
+            orders if isinstance(orders, Unscored) else self._overall([next(replies) for _ in orders])
+            for orders in requests_by_pair
+        ]
+
+    def _overall(self, outcomes: Sequence[Reply | JudgeError | BudgetError]) -> Preferred:
+        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+        if out_of_budget := [outcome for outcome in outcomes if isinstance(outcome, BudgetError)]:
+            return out_of_budget[0]
+        text = "\n---\n".join(reply.text for reply in replies)
+        if failed := [outcome for outcome in outcomes if isinstance(outcome, JudgeError)]:
+            return Unscored(self.name, str(failed[0]), text)
+        try:
+            read = [REPLY.read(require_complete(reply)) for reply in replies]
+        except JudgeError as error:
+            return Unscored(self.name, str(error), text)
+        # As replied: "1" is the clip that came first.
+        labels = tuple(cast(PairLabel, label) for label, _ in read)
+        votes = tuple(POINTS[label if place == 0 else swapped(label)] for place, label in enumerate(labels))
+        tokens = sum((reply.tokens for reply in replies), Tokens())
+        return Preference(
+            judge=self.name,
+            version=self.version,
+            prompt_hash=self.pair_prompt.hash,
+            task="overall",
+            label=label_of(fmean(votes)),
+            points=fmean(votes),
+            order_labels=labels,
+            votes=votes,
+            spread=None,
+            consistent=votes[0] == votes[1] if len(votes) == 2 else None,
+            reason="\n---\n".join(reason for _, reason in read),
+            reply=text,
+            text_in_tokens=tokens.text_in,
+            audio_in_tokens=tokens.audio_in,
+            text_out_tokens=tokens.text_out,
+            cost_usd=total_usd(replies),
+            latency_s=sum(reply.latency_s for reply in replies),
+            cost_estimated=tokens.audio_estimated,
+        )
