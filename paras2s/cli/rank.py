@@ -27,6 +27,9 @@ def rank(
     rule: Annotated[str | None, typer.Option(help="How aspects become the ensemble; else majority.")] = None,
     rules: Annotated[Path | None, typer.Option(help="YAML with such rules of your own, for --rule.")] = None,
     aspect: Annotated[list[str] | None, typer.Option(help="Rank by this one, or by ensemble. Repeatable; else by all.")] = None,
+    categories: Annotated[
+        Path | None, typer.Option(help="Win rates by category of instruction as well (CSV: instruction_id, category).")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for ranking.json, ranking.md and, with people's labels, ranking.svg.")
     ] = None,
@@ -43,12 +46,12 @@ def rank(
     from paras2s.utils.progress import open_console
 
     if holds_arena(verdicts):
-        if human or names or alias or rule or rules or aspect:
+        if human or names or alias or rule or rules or aspect or categories:
             raise ConfigError(f"{verdicts}: has people's labels and meetings of any two systems: give --out and --json alone")
         arena, arena_report = run_arena(verdicts, out)
         print_json(arena_report) if as_json else show_arena(open_console(), arena)
         return
-    options = RankOptions(verdicts, human, names, alias or [], rule, rules, aspect or [], out)
+    options = RankOptions(verdicts, human, names, alias or [], rule, rules, aspect or [], out, categories)
     ranking, report = run_rank(options)
     if as_json:
         print_json(report)

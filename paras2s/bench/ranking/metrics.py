@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
@@ -320,7 +320,7 @@ class PeopleRanking:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Everything about one file of verdicts."""
+    """Everything about one file of verdicts; `categories` has the aspects again for each category of instruction, if asked."""
 
     reference: str
     n_rows: int
@@ -328,6 +328,7 @@ class Ranking:
     aspects: dict[str, AspectRanking]
     people: PeopleRanking | None
     problems: tuple[Problem, ...]
+    categories: dict[str, dict[str, AspectRanking]] = field(default_factory=dict)
 
 
 def rank_systems(

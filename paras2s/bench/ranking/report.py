@@ -59,6 +59,8 @@ class Sheet:
 def sheets_of(ranking: Ranking) -> list[Sheet]:
     """Tables of every aspect, of position, and where they are known of people."""
     sheets = [_aspect_sheet(name, one, ranking) for name, one in ranking.aspects.items()]
+    if ranking.categories:
+        sheets += [_category_sheet(name, one, ranking.categories) for name, one in ranking.aspects.items()]
     sheets.append(_position_sheet(ranking.aspects))
     if ranking.people is not None:
         sheets += [_people_sheet(ranking.people), _correlation_sheet(ranking.aspects, ranking.people)]
@@ -88,6 +90,16 @@ def _aspect_sheet(name: str, one: AspectRanking, ranking: Ranking) -> Sheet:
         else _of_itself(one.self_comparison)
     )
     return Sheet(f"{name}: against {ranking.reference}", head, rows, (itself,))
+
+
+def _category_sheet(name: str, one: AspectRanking, categories: Mapping[str, Mapping[str, AspectRanking]]) -> Sheet:
+    """Win rates by category, the number of games beside each."""
+    rows = []
+    for system in one.systems:
+        parts = [aspects[name].systems[system].win_rate if name in aspects else None for aspects in categories.values()]
+        rows.append((system, *("none" if part is None else f"{percent(part)} ({part.n} of {part.n_asked})" for part in parts)))
+    note = "Win rate % with its interval, and n of the category's instructions. Differences of categories are not tested."
+    return Sheet(f"{name}: by category of instruction", ("system", *categories), rows, (note,))
 
 
 def _standing(one: Standing) -> tuple[str, str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from paras2s.audio.clip import read_clip
 from paras2s.bench.ranking.answers import Answer, AnswerSource
+from paras2s.bench.ranking.categories import load_categories, rank_categories
 from paras2s.bench.ranking.data import COLUMNS, load_people, load_recorded
 from paras2s.bench.ranking.metrics import Ranking, rank_systems
 from paras2s.bench.ranking.report import markdown, ranking_json, scatter_svg
@@ -253,7 +254,10 @@ def _require_new(options: RankingOptions, rows: Iterable[dict[str, Any]], judges
 
 @dataclass(frozen=True)
 class RankOptions:
-    """The options of `rank`: recorded verdicts, people's scores and their systems' names, aspects and how they are combined."""
+    """The options of `rank`: recorded verdicts, people's scores and their systems' names, aspects and how they are combined.
+
+    `categories` is a CSV of the category of each instruction.
+    """
 
     verdicts: Path
     human: Path | None = None
@@ -263,6 +267,7 @@ class RankOptions:
     rules: Path | None = None
     aspects: Sequence[str] = ()
     out: Path | None = None
+    categories: Path | None = None
 
 
 def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
@@ -284,6 +289,9 @@ def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
     # A rule asks for an ensemble; without one, an ensemble for which aspects are missing is a problem among others.
     aspects = options.aspects or ([*recorded.aspects, ENSEMBLE] if options.rule else [])
     ranking = rank_systems(recorded, ensemble, aspects, people)
+    if options.categories:
+        by_category, problems = rank_categories(ranking, recorded, ensemble, load_categories(options.categories))
+        ranking = replace(ranking, categories=by_category, problems=(*ranking.problems, *problems))
     about = {
         "verdicts": str(options.verdicts),
         "judge": judge_of(options.verdicts),

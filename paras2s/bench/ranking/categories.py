@@ -1,0 +1,66 @@
+"""Win rates of systems by category of instruction (AudioJudge, A.2.2: SpeakBench has four categories, Table 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from paras2s.bench.ranking.data import Problem, Recorded
+from paras2s.bench.ranking.metrics import AspectRanking, Ranking, rank_systems
+from paras2s.errors import DataError
+from paras2s.reward.judges.audio_judge.ensemble_rules import EnsembleRule
+from paras2s.utils.io import read_csv
+
+COLUMNS = ("instruction_id", "category")
+
+
+def load_categories(path: Path) -> dict[str, str]:
+    """The category of each instruction, from a CSV with `COLUMNS`.
+
+    Raises:
+        DataError: a missing column or cell, an instruction with two categories, or no row; names file:line.
+    """
+    categories: dict[str, str] = {}
+    for number, cells in read_csv(path):
+        row = {(name or "").strip(): str(cell or "").strip() for name, cell in cells.items()}
+        if missing := [name for name in COLUMNS if not row.get(name)]:
+            raise DataError(f"{path}:{number}: {missing[0]}: no such column or value; expected {', '.join(COLUMNS)}")
+        instruction, category = (row[name] for name in COLUMNS)
+        if categories.setdefault(instruction, category) != category:
+            raise DataError(f"{path}:{number}: category: {instruction} is {categories[instruction]!r} above, {category!r} here")
+    if not categories:
+        raise DataError(f"{path}: holds no row; expected the columns {', '.join(COLUMNS)}")
+    return categories
+
+
+def rank_categories(
+    ranking: Ranking, recorded: Recorded, rule: EnsembleRule, categories: Mapping[str, str]
+) -> tuple[dict[str, dict[str, AspectRanking]], list[Problem]]:
+    """The aspects of a ranking on the instructions of each category alone, and what has no category or no verdict.
+
+    People's scores are not by category, and are left out.
+
+    Raises:
+        DataError: none of the instructions has a category.
+    """
+    names = sorted({categories[one] for one in recorded.instructions if one in categories})
+    if not names:
+        first = f"{next(iter(categories))!r} there, {recorded.instructions[0]!r} among the verdicts"
+        raise DataError(f"--categories: names none of the instructions of the verdicts ({first})")
+    problems = [Problem("no category", f"instruction {one}") for one in recorded.instructions if one not in categories]
+    known = set(recorded.instructions)
+    problems += [Problem("category without verdicts", f"instruction {one}") for one in categories if one not in known]
+    found = {}
+    for name in names:
+        own = _of(recorded, [one for one in recorded.instructions if categories.get(one) == name])
+        played = {game.aspect for game in own.games}
+        aspects = [one for one in ranking.aspects if one in played or one not in recorded.aspects]
+        found[name] = rank_systems(own, rule, aspects).aspects if played else {}
+    return found, problems
+
+
+def _of(recorded: Recorded, instructions: Sequence[str]) -> Recorded:
+    chosen = set(instructions)
+    games = tuple(game for game in recorded.games if game.instruction in chosen)
+    return replace(recorded, instructions=tuple(instructions), games=games, problems=())
