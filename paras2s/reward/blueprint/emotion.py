@@ -5,10 +5,15 @@ The weights come from a hub only. Where they or the extra `trace` are missing, t
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import AssetError, AudioError, one_line
@@ -62,12 +67,25 @@ def emotion_fields(found: dict[str, Any]) -> Fields:
 
 @functools.lru_cache(maxsize=1)
 def _model(model: str, hub: str) -> Any:
+    import torch
+
+    # funasr prints to standard output, where JSON may go, sets torch's threads to four, and seeds every generator with 0.
+    with contextlib.redirect_stdout(sys.stderr), torch.random.fork_rng():
+        states = random.getstate(), np.random.get_state()
+        try:
+            return _open(model, hub, torch.get_num_threads())
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+def _open(model: str, hub: str, threads: int) -> Any:
     try:
         from funasr import AutoModel
     except Exception as error:
         raise unusable("emotion", error) from error
     try:
-        return AutoModel(model=model, hub=hub, disable_update=True)
+        return AutoModel(model=model, hub=hub, ncpu=threads, disable_update=True, disable_pbar=True)
     except Exception as error:
         # funasr raises whatever its hub client does: its own, requests' or OSError.
         raise AssetError(f"{model}: the weights are not here and cannot be fetched ({one_line(error)[:200]})") from error

@@ -118,7 +118,7 @@ def unusable(name: str, error: Exception) -> AssetError:
     # A torchaudio built for CUDA, which is what PyPI has for Linux, fails beside a torch for CPUs as a library that is missing.
     return AssetError(
         f"'{name}': its packages cannot be loaded ({one_line(error)[:200]}); install the torchaudio that was built for your "
-        "torch, from where your torch came from"
+        "torch, from where your torch came from, or run: make trace"
     )
 
 
