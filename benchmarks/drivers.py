@@ -46,6 +46,7 @@ from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout import workers
 from paras2s.rollout.prompts import PromptFiles, write_prompt
 from paras2s.rollout.reward_inputs import Waves
+from paras2s.rollout.timeline import Span
 from paras2s.run import Run
 from paras2s.types import Reward, Rollout, Unscored
 
@@ -66,14 +67,15 @@ def slow_worker(judge_s: float) -> Any:
 
         def score(
             self, rollouts: Sequence[Rollout], waves: Waves, part: slice, questions: Sequence[RewardQuestion]
-        ) -> list[list[Reward | Unscored]]:
+        ) -> tuple[list[list[Reward | Unscored]], list[Span]]:
             time.sleep(judge_s)
-            return self.rewards.score(
+            rewards = self.rewards.score(
                 [
                     Group(question, tuple(GivenAnswer(codes, text) for codes, text in zip(one.codes, one.texts, strict=True)))
                     for question, one in zip(questions, rollouts[part], strict=True)
                 ]
             )
+            return rewards, []
 
     return SlowRewardWorker
 

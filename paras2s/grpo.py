@@ -39,6 +39,7 @@ from paras2s.rollout.dynamic_sampling import ROUND_STRIDE, StepAnswers, replace_
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
 from paras2s.rollout.prompts import PromptFiles
 from paras2s.rollout.store import RolloutKeeper
+from paras2s.rollout.timeline import SpanRecorder, Timeline
 from paras2s.run import Run
 from paras2s.train.advantages import is_flat, rule_of, scored_only
 from paras2s.train.checkpoint import (
@@ -81,20 +82,24 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
         job.announce_checkpoints(workers.checkpoint_bytes())
         # The version of the weights is the number of updates made.
         job.discard_from(workers.version)
-        keeper = job.rollout_keeper()
+        keeper, timeline, recorder = job.rollout_keeper(), Timeline(run.folder, run.say), SpanRecorder("loop")
         keeper.discard_from(workers.version)
+        timeline.discard_from(workers.version)
         pending: deque[PendingBatch] = deque()
         for step in range(workers.version, config.steps):
             started = time.perf_counter()
             while len(pending) <= config.max_staleness and step + len(pending) < config.steps:
                 pending.append(workers.start(job.sample_batch(step + len(pending)), job.sampling))
             batch = pending.popleft()
-            answers, resampled = job.resample(workers, step, StepAnswers(batch.prompts, *workers.collect(batch)))
+            with recorder.span("wait for answers"):
+                answers, resampled = job.resample(workers, step, StepAnswers(batch.prompts, *workers.collect(batch)))
             collected = time.perf_counter()
-            metrics = workers.update(answers.prompts, answers.rollouts, answers.rewards) | resampled
+            with recorder.span("wait for the update"):
+                metrics = workers.update(answers.prompts, answers.rollouts, answers.rewards) | resampled
             updated = time.perf_counter()
-            workers.sync(step + 1)
-            keeper.keep(step, answers.rollouts, answers.rewards)
+            with recorder.span("keep rollouts"):
+                workers.sync(step + 1)
+                keeper.keep(step, answers.rollouts, answers.rewards)
             synced = time.perf_counter()
             metrics |= {
                 "seconds_answers": collected - started,
@@ -102,8 +107,12 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
                 "seconds_sync": synced - updated,
             }
             if job.should_evaluate(step):
-                metrics |= evaluate(workers, job, step) | {"seconds_evaluation": time.perf_counter() - synced}
-            job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
+                with recorder.span("evaluate"):
+                    metrics |= evaluate(workers, job, step)
+                metrics["seconds_evaluation"] = time.perf_counter() - synced
+            with recorder.span("log and checkpoint"):
+                job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
+            timeline.keep(step, [*recorder.take(), *workers.take_spans()])
         write_answer_settings(job.output, answer_settings_of(run.config))
         workers.export(job.output)
 

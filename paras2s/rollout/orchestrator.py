@@ -30,6 +30,7 @@ from paras2s.rollout import workers
 from paras2s.rollout.engine import answer_seeds
 from paras2s.rollout.prompts import ENCODED_AT_ONCE
 from paras2s.rollout.reward_inputs import with_waves
+from paras2s.rollout.timeline import Span
 from paras2s.rollout.worker_group import (
     LOST,
     RESUME,
@@ -97,6 +98,7 @@ class Orchestrator:
 
     def __init__(self, run: RunConfig, sft: Path, rewards: RewardSetup) -> None:
         self.run, self._sft, self._setup = run, sft, rewards
+        self._spans: list[Span] = []
         roles = self.roles = run.align.workers
         workers.start_ray(roles.ray_address, reserved_cpus(roles))
         self._learner_places = reserve(roles.learner, roles.learner.count, "PACK")
@@ -181,16 +183,23 @@ class Orchestrator:
         arguments = (ids, batch.prompts[share], batch.group_size, sampling, batch.seeds[share])
         # A call that is made again later must be with the weights of now.
         weights, version = self._weights, self.version
-        # Two results: the sound stays where it was made until a judge wants it.
-        return Call(self.rollout, lambda actor: actor.generate.options(num_returns=2).remote(weights, version, *arguments))
+        # Several results: the sound stays where it was made until a judge wants it.
+        return Call(self.rollout, lambda actor: actor.generate.options(num_returns=3).remote(weights, version, *arguments))
 
     def _score(self, batch: PromptBatch, share: slice, part: slice, sampled: Call) -> Call:
         questions = batch.questions[share][part]
-        return Call(self.reward, lambda actor: actor.score.remote(*sampled.refs, part, questions), reads=sampled)
+
+        def make(actor: Any) -> Any:
+            rollouts, waves, _ = sampled.refs
+            return actor.score.options(num_returns=2).remote(rollouts, waves, part, questions)
+
+        return Call(self.reward, make, reads=sampled)
 
     def collect(self, pending: PendingBatch) -> tuple[list[Rollout], Rewards]:
         """Rollouts [B], without their sound, and rewards [B, G] of a batch, once all are there."""
         rollouts, rewards = results(pending.sampled), results(pending.scored)
+        for spans in (*results(pending.sampled, 2), *results(pending.scored, 1)):
+            self._spans += spans
         return [rollout for part in rollouts for rollout in part], [row for part in rewards for row in part]
 
     def with_sound(self, pending: PendingBatch, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -200,7 +209,15 @@ class Orchestrator:
     def update(self, batch: PromptBatch, rollouts: Sequence[Rollout], rewards: Rewards) -> dict[str, Any]:
         """One update of the policy, on all ranks at once; returns the step's metrics."""
         inputs = ray.put((batch.prompts, list(rollouts), rewards))
-        return ray.get([learner.step.remote(inputs) for learner in self.learners])[0]  # type: ignore[no-any-return]
+        found = ray.get([learner.step.remote(inputs) for learner in self.learners])
+        for _, spans in found:
+            self._spans += spans
+        return found[0][0]  # type: ignore[no-any-return]
+
+    def take_spans(self) -> list[Span]:
+        """The workers' spans that have come since the last call."""
+        spans, self._spans = self._spans, []
+        return spans
 
     def checkpoint_bytes(self) -> int:
         """Size of a checkpoint."""

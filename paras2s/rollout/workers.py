@@ -32,6 +32,7 @@ from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout.engine import Engine, NativeEngine
 from paras2s.rollout.prompts import encode_into, encoder_version
 from paras2s.rollout.reward_inputs import Waves, embedded_codes, sounds, with_waves
+from paras2s.rollout.timeline import Span, SpanRecorder
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
 from paras2s.train.single_device import Devices
@@ -118,6 +119,7 @@ class RolloutWorker:
         torch.set_num_threads(threads)
         self._arguments = checkpoint, policy_config, config, threads
         self._engine: Engine | None = None
+        self._recorder = SpanRecorder("rollout")
 
     @property
     def engine(self) -> Engine:
@@ -156,13 +158,15 @@ class RolloutWorker:
         group_size: int,
         sampling: Sampling,
         seeds: Sequence[Sequence[int]],
-    ) -> tuple[list[Rollout], Waves]:
-        """Rollouts of these queries under weights `version`, and apart from them their sound, which goes to judges alone."""
+    ) -> tuple[list[Rollout], Waves, list[Span]]:
+        """Rollouts of these queries under weights `version`; apart from them their sound, which goes to judges alone; spans."""
         engine = self.engine
         if version != engine.version:
-            engine.set_weights(weights, version)
-        found = engine.generate(query_ids, prompts, group_size, sampling, seeds, self.with_waves)
-        return [replace(one, waves=()) for one in found], [one.waves for one in found]
+            with self._recorder.span("load weights"):
+                engine.set_weights(weights, version)
+        with self._recorder.span("sample"):
+            found = engine.generate(query_ids, prompts, group_size, sampling, seeds, self.with_waves)
+        return [replace(one, waves=()) for one in found], [one.waves for one in found], self._recorder.take()
 
 
 @ray.remote
@@ -174,6 +178,7 @@ class RewardWorker:
         self.setup = setup
         self.codec = Codec2Pairs()
         self._rewards: CompositeReward | None = None
+        self._recorder = SpanRecorder("reward")
 
     @property
     def rewards(self) -> CompositeReward:
@@ -184,10 +189,12 @@ class RewardWorker:
 
     def score(
         self, rollouts: Sequence[Rollout], waves: Waves, part: slice, questions: Sequence[RewardQuestion]
-    ) -> list[list[Reward | Unscored]]:
-        """Rewards [B, G] of a part of these rollouts, with their sound in `waves`; `questions` are those of that part."""
-        pairs = zip(questions, with_waves(rollouts[part], waves[part]), strict=True)
-        return self.rewards.score([Group(question, self._answers(rollout)) for question, rollout in pairs])
+    ) -> tuple[list[list[Reward | Unscored]], list[Span]]:
+        """Rewards [B, G] of a part of these rollouts, with their sound in `waves`, and spans; `questions` are that part's."""
+        with self._recorder.span("score"):
+            pairs = zip(questions, with_waves(rollouts[part], waves[part]), strict=True)
+            rewards = self.rewards.score([Group(question, self._answers(rollout)) for question, rollout in pairs])
+        return rewards, self._recorder.take()
 
     def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
         codes = embedded_codes(rollout, self.codec)
@@ -213,6 +220,7 @@ class LearnerActor:
     ) -> None:
         torch.set_num_threads(threads)
         self._checkpoint, self._policy, self._config, self._source_weights = checkpoint, policy, config, weights
+        self._recorder = SpanRecorder("learner")
 
     def rendezvous(self) -> tuple[str, int]:
         """Address at which the ranks can meet this one: its machine and a free port."""
@@ -249,17 +257,23 @@ class LearnerActor:
         """Size of a checkpoint."""
         return self.learner.checkpoint_bytes
 
-    def step(self, inputs: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]]]) -> dict[str, Any]:
-        """One update; returns its metrics."""
-        return self.learner.step(*inputs)
+    def step(
+        self, inputs: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]]]
+    ) -> tuple[dict[str, Any], list[Span]]:
+        """One update; returns its metrics, and spans of this update and of what came since the last one."""
+        with self._recorder.span("update"):
+            metrics = self.learner.step(*inputs)
+        return metrics, self._recorder.take()
 
     def weights(self) -> dict[str, np.ndarray]:
         """The trained weights, for the rollout workers."""
-        return self.learner.weights()
+        with self._recorder.span("gather weights"):
+            return self.learner.weights()
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint."""
-        self.learner.save(folder)
+        with self._recorder.span("checkpoint"):
+            self.learner.save(folder)
 
     def export(self, folder: Path) -> None:
         """Write the aligned policy."""

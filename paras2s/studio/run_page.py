@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from paras2s.bench.paras2s.metrics import cell
+from paras2s.rollout.timeline import FILE
 from paras2s.run import STAGES
 from paras2s.studio.alerts import find_alerts
 from paras2s.studio.curves import plots_for, read_log
@@ -33,6 +34,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
             stages=STAGES,
             systems=bench_table(files.json("bench/summary.json") or {}),
             has_rollouts=files.path("rollouts") is not None,
+            has_timeline=files.path(FILE) is not None,
             has_report=files.path(REPORT) is not None,
         )
 

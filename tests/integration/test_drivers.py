@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from ray.util.placement_group import placement_group_table
 from tiny.job import ANSWER_STEPS, assert_same_policy, counts, logged, policy_of, tiny_job
 
 from paras2s.bench.paras2s.curve import steps_kept
@@ -25,6 +26,7 @@ from paras2s.grpo import EVALUATION_STEP, GRPOJob, train_grpo
 from paras2s.policy.types import Sampling
 from paras2s.rollout import worker_group, workers
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
+from paras2s.rollout.timeline import FILE
 from paras2s.types import Unscored
 from paras2s.utils.io import read_jsonl
 
@@ -66,6 +68,25 @@ def test_a_run_learns_logs_and_looks(expected: GRPOJob) -> None:
     assert (expected.checkpoints / "step_000004" / "trainer.json").is_file()
     before = tiny_job(expected.run.folder.parent).run.load_policy(expected.run.sft_dir).model.state_dict()
     assert any(not np.array_equal(before[name].numpy(), after) for name, after in policy_of(expected).items())
+
+
+def test_a_run_keeps_who_did_what(expected: GRPOJob) -> None:
+    """The update follows the scores, these the answers, and weights that are new are loaded before the next answers."""
+    rows = list(read_jsonl(expected.run.folder / FILE))
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    for row in rows:
+        first = {}
+        for span in row["spans"]:
+            first.setdefault((span["worker"].split(" ")[0], span["work"]), span)
+        assert {role for role, _ in first} == {"loop", "learner", "rollout", "reward"}
+        sampled, scored, updated = first["rollout", "sample"], first["reward", "score"], first["learner", "update"]
+        # Rounded to a thousandth.
+        assert sampled["end_s"] <= scored["start_s"] + 0.002
+        assert scored["end_s"] <= updated["start_s"] + 0.002
+        # After steps 0, 2 and 3 the new weights are loaded at once, for the evaluation.
+        assert (("rollout", "load weights") in first) == (row["step"] != 1)
+    assert any(span["work"] == "evaluate" for span in rows[0]["spans"])
+    assert any(span["work"] == "checkpoint" for row in rows for span in row["spans"])
 
 
 class Recorder:
@@ -260,12 +281,13 @@ def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
 def test_a_role_that_does_not_fit_is_named_and_nothing_stays_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_group, "PLACEMENT_TIMEOUT_S", 3.0)
     found = tiny_job(tmp_path, workers={"rollout": {"count": 2, "cpus": 1, "gpus": 8}})
-    started = time.monotonic()
+    # What an earlier test reserved may not have been given back yet.
+    before, started = ray.available_resources().get("CPU", 0.0), time.monotonic()
     named = r"align.workers.rollout: 2 x \{'CPU': 1.0, 'GPU': 8.0\} do not fit.*Lower its count"
     with pytest.raises(ConfigError, match=named):
         train_grpo(found, resume=False)
-    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
-        assert time.monotonic() - started < 240
+    while ray.available_resources().get("CPU", 0.0) < before:
+        assert time.monotonic() - started < 240, placement_group_table()
         time.sleep(0.05)
 
 

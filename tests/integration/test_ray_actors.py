@@ -134,7 +134,7 @@ def assert_equal_rollouts(found: list[Rollout], expected: list[Rollout]) -> None
 
 
 def test_a_worker_gives_what_the_engine_gives(worker: Any, folder: Path) -> None:
-    found, waves = ray.get(ask(worker, load(folder), 0))
+    found, waves, _ = ray.get(ask(worker, load(folder), 0))
     assert_equal_rollouts(found, in_process(load(folder), 0))
     assert [one.waves for one in found] == [()] * len(PROMPTS)
     # The embedded policy's rewards read codes.
@@ -143,7 +143,8 @@ def test_a_worker_gives_what_the_engine_gives(worker: Any, folder: Path) -> None
 
 def test_a_worker_samples_with_the_weights_it_is_handed(worker: Any, folder: Path) -> None:
     policy = shaken(load(folder))
-    found, _ = ray.get(ask(worker, policy, 1))
+    found, _, spans = ray.get(ask(worker, policy, 1))
+    assert [one.work for one in spans] == ["load weights", "sample"]
     assert_equal_rollouts(found, in_process(policy, 1))
     stale = in_process(load(folder), 1)
     assert any(not np.array_equal(a.blocks[0].behaviour_logp, b.blocks[0].behaviour_logp)
@@ -168,7 +169,8 @@ def setup_of(folder: Path, *sources: RewardSourceConfig) -> RewardSetup:
 def test_the_reward_worker_scores_as_the_model_does(folder: Path) -> None:
     rollouts = in_process(load(folder), 0)
     given = rollouts, [one.waves for one in rollouts], slice(None), questions_of(PROMPTS)
-    rewards = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(*given))
+    rewards, spans = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(*given))
+    assert [(one.work, one.worker.split()[0]) for one in spans] == [("score", "reward")]
     model = RewardModel.load(folder / "reward")
     assert [len(row) for row in rewards] == [GROUP] * len(PROMPTS)
     for prompt, rollout, row in zip(PROMPTS, rollouts, rewards, strict=True):
@@ -186,7 +188,7 @@ def test_the_reward_worker_decodes_answers_for_sources_that_listen(folder: Path)
     ]
     worker = RewardWorker.remote(setup_of(folder, *sources), 1)
     given = rollouts, [one.waves for one in rollouts], slice(None), questions_of(PROMPTS)
-    for rollout, row in zip(rollouts, ray.get(worker.score.remote(*given)), strict=True):
+    for rollout, row in zip(rollouts, ray.get(worker.score.remote(*given))[0], strict=True):
         for codes, reward in zip(rollout.codes, row, strict=True):
             assert reward.parts["length"] == pytest.approx(1 + 4 * len(codes) / STEPS)
             assert set(reward.parts) <= {"length", "word_errors"}
@@ -207,12 +209,13 @@ def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: P
     for step in range(2):
         ray.get(first.step.remote((PROMPTS, rollouts[step], rewards[step])))
     ray.get(first.save.remote(tmp_path / "step_000002"))
-    metrics = ray.get(first.step.remote((PROMPTS, rollouts[2], rewards[2])))
+    metrics, spans = ray.get(first.step.remote((PROMPTS, rollouts[2], rewards[2])))
+    assert [one.work for one in spans] == ["checkpoint", "update"]
     expected = ray.get(first.weights.remote())
     ray.kill(first)
     second = started(tmp_path / "step_000002")
     assert ray.get(second.next_step.remote()) == 2
-    assert ray.get(second.step.remote((PROMPTS, rollouts[2], rewards[2]))) == metrics
+    assert ray.get(second.step.remote((PROMPTS, rollouts[2], rewards[2])))[0] == metrics
     found = ray.get(second.weights.remote())
     assert found.keys() == expected.keys()
     assert [name for name in expected if not np.array_equal(found[name], expected[name])] == []

@@ -22,7 +22,7 @@ from paras2s.utils.io import append_jsonl, write_jsonl
 NOTE_PLAYING = """() => new MutationObserver(() => {
   if (document.querySelector(".play[aria-pressed=true]")) document.body.dataset.played = "yes";
 }).observe(document.body, { subtree: true, attributes: true, attributeFilter: ["aria-pressed"] })"""
-PAGES = ("/", "/run?run=0/one", "/compare?run=0/one&run=0/two", "/rollouts?run=0/one&step=2")
+PAGES = ("/", "/run?run=0/one", "/compare?run=0/one&run=0/two", "/rollouts?run=0/one&step=2", "/timeline?run=0/one")
 
 
 @pytest.fixture(scope="module")

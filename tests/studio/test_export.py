@@ -104,7 +104,7 @@ def data_at(out: Path, address: str) -> Any:
 def test_the_pages_their_data_and_their_sounds_are_there(exported: Path) -> None:
     index = index_of(exported)
     routes = {json.loads(name)[0] for name, file in index.items() if isinstance(file, str) and file.endswith(".html")}
-    assert routes == {"/", "/run", "/compare", "/rollouts", "/answers", "/verdict", "/report"}
+    assert routes == {"/", "/run", "/compare", "/rollouts", "/answers", "/verdict", "/report", "/timeline"}
     assert all((exported / file).is_file() for file in index.values() if isinstance(file, str))
     assert data_at(exported, "/api/run?run=0/one")["state"] == "finished"
     assert [row["step"] for row in data_at(exported, "/api/metrics?run=0/one&offset=0&file=")["rows"]] == [0, 1, 2, 3]
@@ -112,6 +112,13 @@ def test_the_pages_their_data_and_their_sounds_are_there(exported: Path) -> None
     # Two runs, two steps of three groups of three answers; a query through training has all four steps.
     assert sum(json.loads(name)[0] == "/api/rollouts/answer" for name in index) == 2 * 2 * 9
     assert len(data_at(exported, "/api/rollouts/query?run=0/one&query=q1")["steps"]) == 4
+
+
+def test_the_timeline_names_no_machine_and_leads_to_no_other_steps(exported: Path) -> None:
+    text = (exported / index_of(exported)[name_of("/timeline?run=0/one")]).read_text()
+    assert "rollout 2" in text
+    assert "on h" not in text
+    assert "Earlier steps" not in text
 
 
 def test_the_first_and_the_last_step_are_listed(exported: Path) -> None:

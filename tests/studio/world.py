@@ -18,6 +18,7 @@ from paras2s.configs.schema.base import dump_config
 from paras2s.configs.schema.run import RunConfig
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.rollout.store import FOLDER, write_step
+from paras2s.rollout.timeline import FILE as TIMELINE
 from paras2s.types import Block, Query, Reward, Rollout, Unscored
 from paras2s.utils.io import write_json, write_jsonl, write_text
 
@@ -61,6 +62,7 @@ def make_run(folder: Path, steps: int = 4, score: float = 4.0, **settings: Any) 
     write_text(folder / "config.resolved.yaml", dump_config(config))
     write_json(folder / "origin.json", {"version": "0.9.0", "commit": "a" * 40})
     write_jsonl(folder / "metrics.jsonl", [metrics_row(step) for step in range(steps)])
+    write_jsonl(folder / TIMELINE, [timeline_row(step) for step in range(steps)])
     write_json(folder / "timings.json", {"data": 60.0, "align": 120.0})
     for step in range(steps):
         write_step(folder / FOLDER, step, [rollout(query, step) for query in QUERIES], rewards_of(step), "none", 16)
@@ -71,6 +73,22 @@ def make_run(folder: Path, steps: int = 4, score: float = 4.0, **settings: Any) 
         write_json(folder / name, {})
     write_json(folder / "reward/agreement.json", {"cost_usd": 1.25})
     return folder
+
+
+def timeline_row(step: int) -> dict[str, Any]:
+    """A step of 10 s: 6 of two samplers, 1 of the judge, 2 of the learner, and what the loop waits."""
+    names = {"loop": "loop 1 on h", "learner": "learner 2 on h", "reward": f"reward 5 on {HOSTILE}"}
+    spans = [("loop", "wait for answers", 0, 7), ("loop", "wait for the update", 7, 9), ("loop", "keep rollouts", 9, 9.5),
+             ("rollout 3 on h", "sample", 0, 6), ("rollout 4 on h", "load weights", 0, 1), ("rollout 4 on h", "sample", 1, 6),
+             ("reward", "score", 6, 7), ("learner", "update", 7, 9)]  # fmt: skip
+    begin = 1e9 + 10 * step
+    return {
+        "step": step,
+        "spans": [
+            {"worker": names.get(who, who), "work": work, "start_s": begin + start, "end_s": begin + end}
+            for who, work, start, end in spans
+        ],
+    }
 
 
 def metrics_row(step: int) -> dict[str, Any]:
