@@ -45,6 +45,11 @@ class Lane:
     pieces: tuple[Piece, ...]
 
     @property
+    def role(self) -> str:
+        """Its role: the first word of its name."""
+        return self.name.split(" ")[0]
+
+    @property
     def busy_s(self) -> float:
         """Seconds in which it worked."""
         busy, until = 0.0, -math.inf
@@ -55,11 +60,11 @@ class Lane:
         return busy
 
     def seconds_by_work(self) -> dict[str, float]:
-        """Seconds of each kind of work."""
+        """Seconds of each kind of work, the longest first."""
         found: dict[str, float] = {}
         for piece in self.pieces:
             found[piece.work] = found.get(piece.work, 0.0) + piece.end_s - piece.start_s
-        return found
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def lanes_of(rows: Sequence[dict[str, Any]]) -> list[Lane]:
@@ -95,15 +100,21 @@ def _spans(row: dict[str, Any]) -> list[tuple[str, str, float, float]]:
     return found
 
 
-def works_of(lanes: Sequence[Lane]) -> list[str]:
-    """Kinds of work, in the order in which they get their colours."""
-    return list(dict.fromkeys(piece.work for lane in lanes for piece in lane.pieces))
+def styles_of(lanes: Sequence[Lane]) -> dict[tuple[str, str], str]:
+    """The style of each (role, work): a colour of the role's own, or that of waiting."""
+    styles: dict[tuple[str, str], str] = {}
+    for lane in lanes:
+        for work in lane.seconds_by_work():
+            if (lane.role, work) not in styles:
+                number = sum(role == lane.role and style != "waits" for (role, _), style in styles.items())
+                styles[lane.role, work] = "waits" if work.startswith(WAIT) else f"work-{number % COLOURS}"
+    return styles
 
 
 def draw_lanes(lanes: Sequence[Lane]) -> Markup:
     """A line a worker, a bar a piece of work; the same figures stand in the page's table."""
     length_s = max((piece.end_s for lane in lanes for piece in lane.pieces), default=0.0) or 1.0
-    colours = {work: number % COLOURS for number, work in enumerate(one for one in works_of(lanes) if not one.startswith(WAIT))}
+    styles = styles_of(lanes)
     height = TOP + LANE * len(lanes) + BOTTOM
 
     def x_of(time_s: float) -> float:
@@ -120,10 +131,9 @@ def draw_lanes(lanes: Sequence[Lane]) -> Markup:
         y = TOP + LANE * number
         parts.append(Markup('<text class="y" x="{}" y="{:.1f}">{}</text>').format(LEFT - 8, y + LANE / 2, lane.name))
         for piece in lane.pieces:
-            kind = f"work-{colours[piece.work]}" if piece.work in colours else "waits"
             left, width = x_of(piece.start_s), max(0.8, x_of(piece.end_s) - x_of(piece.start_s))
             says = f"{lane.name}: {piece.work}, {piece.end_s - piece.start_s:.2f} s from {piece.start_s:.2f} s"
-            parts.append(bar.format(kind, left, y + (LANE - BAR) / 2, width, BAR, says))
+            parts.append(bar.format(styles[lane.role, piece.work], left, y + (LANE - BAR) / 2, width, BAR, says))
     return Markup("").join([*parts, Markup("</svg>")])
 
 
@@ -146,7 +156,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
             name=studio.folders.path(address).name,
             problems=files.problems,
             lanes=lanes,
-            works=works_of(lanes),
+            styles=styles_of(lanes),
             drawing=draw_lanes(lanes) if lanes else None,
             length_s=length_s,
             shown=shown,
