@@ -1,9 +1,10 @@
 """The pictures of docs/studio.md, of the studio over real runs in a headless Chromium.
 
-    python tools/studio_screenshots.py RUN OTHER [--out docs/studio]
+    python tools/studio_screenshots.py RUN OTHER [--hacked HACKED] [--out docs/studio]
 
 RUN has rollouts and a bench of `aligned` and `sft`; OTHER is what it is compared with. The study is made for the pictures, of
-RUN's answers, and nobody has judged in it. Needs `chromium` and the extra `dev` (playwright).
+RUN's answers, and nobody has judged in it. HACKED is the run of docs/tutorials/why-the-reward-rose.md, for its two pictures.
+Needs `chromium` and the extra `dev` (playwright).
 """
 
 from __future__ import annotations
@@ -87,6 +88,20 @@ def draw_study(page: Any, address: str, out: Path) -> None:
     page.screenshot(path=out / "annotate.png", full_page=True)
 
 
+def draw_hacked(page: Any, address: str, out: Path) -> None:
+    """The alerts of the run that the fourth folder is, and one of its questions through training."""
+    page.set_viewport_size(SIZE | {"height": 840})
+    page.goto(f"{address}run?run=3")
+    page.wait_for_selector("#run[data-read]")
+    page.screenshot(path=out / "hacked-run.png")
+    page.goto(f"{address}rollouts?run=3")
+    page.wait_for_selector("tr.answer")
+    page.keyboard.press("j")
+    page.keyboard.press("t")
+    page.wait_for_selector("#strip .columns li")
+    page.locator("#strip").screenshot(path=out / "hacked-strip.png")
+
+
 def make_shown_study(run: Path, folder: Path) -> None:
     """A study of twelve pairs of the policy and its warm-up, for two people."""
     items = items_of_run(run, "pair", ("aligned", "sft"), limit=12, seed=0)
@@ -98,14 +113,16 @@ def make_shown_study(run: Path, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs=2, type=Path)
+    parser.add_argument("--hacked", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/studio"))
     options = parser.parse_args()
+    hacked = [options.hacked] if options.hacked else []
     options.out.mkdir(parents=True, exist_ok=True)
     listener = socket.create_server(("127.0.0.1", 0))
     with tempfile.TemporaryDirectory() as scratch:
         study = Path(scratch) / "study"
         make_shown_study(options.runs[0], study)
-        server = uvicorn.Server(uvicorn.Config(make_app([*options.runs, study]), log_level="warning", lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(make_app([*options.runs, study, *hacked]), log_level="warning", lifespan="off"))
         threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
@@ -113,6 +130,8 @@ def main() -> None:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
             draw(page, address, options.out)
             draw_study(page, address, options.out)
+            if hacked:
+                draw_hacked(page, address, options.out)
             browser.close()
         server.should_exit = True
 
