@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -176,7 +176,7 @@ def run_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bo
     rows = {name: load_rows(file) for name, file in files.items() if file.is_file()}
     clusters = {pair.index: pair.instruction_id for pair in pairs}
     table = baseline_table(options.name, truth, clusters, rows, {name: str(file) for name, file in files.items()})
-    return BaselineTable(**{**vars(table), "unlabelled": unlabelled, "stopped": stopped})
+    return replace(table, unlabelled=unlabelled, stopped=stopped)
 
 
 def judge_pairs(

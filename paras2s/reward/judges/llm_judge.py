@@ -7,9 +7,9 @@ that cannot be read.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.clients.chat import Audio, LLMClient, Reply, Request, Tokens
@@ -29,6 +29,9 @@ from paras2s.utils.cache import JsonCache, key_of
 VERSION = "2"
 # Rankings and probes know one kind of tie.
 PAIR_LABEL: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}
+
+
+T = TypeVar("T")
 
 
 class LLMJudge(Judge):
@@ -137,9 +140,10 @@ class LLMJudge(Judge):
         values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
         return [Request(self.pair_prompt.messages(one, plain), self.pair_schema) for one in values]
 
-    def _pair_verdict(
-        self, outcomes: Sequence[Reply | JudgeError | BudgetError], local_s: float
-    ) -> PairVerdict | Unscored | BudgetError:
+    def _read_orders(
+        self, outcomes: Sequence[Reply | JudgeError | BudgetError], read: Callable[[str], T]
+    ) -> tuple[list[Reply], list[T], str] | Unscored | BudgetError:
+        """The replies to a pair's orders, each read, and their texts as one; or why one of them is missing."""
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if out_of_budget := [outcome for outcome in outcomes if isinstance(outcome, BudgetError)]:
             return out_of_budget[0]
@@ -147,9 +151,17 @@ class LLMJudge(Judge):
         if failed := [outcome for outcome in outcomes if isinstance(outcome, JudgeError)]:
             return Unscored(self.name, str(failed[0]), text)
         try:
-            parsed = [read_pair(require_complete(reply)) for reply in replies]
+            return replies, [read(require_complete(reply)) for reply in replies], text
         except JudgeError as error:
             return Unscored(self.name, str(error), text)
+
+    def _pair_verdict(
+        self, outcomes: Sequence[Reply | JudgeError | BudgetError], local_s: float
+    ) -> PairVerdict | Unscored | BudgetError:
+        found = self._read_orders(outcomes, read_pair)
+        if isinstance(found, Unscored | BudgetError):
+            return found
+        replies, parsed, text = found
         labels, reason = parsed[0]
         consistent = None
         if len(parsed) == 2:

@@ -16,7 +16,7 @@ from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges.audio_judge.tasks import TASKS
 from paras2s.reward.judges.base import Pair, Preferred, Progress
 from paras2s.reward.judges.llm_judge import LLMJudge, total_usd
-from paras2s.reward.judges.parsing import is_readable, require_complete
+from paras2s.reward.judges.parsing import is_readable
 from paras2s.reward.judges.prompts import load_prompt
 from paras2s.reward.judges.votes import POINTS, label_of, swapped
 from paras2s.reward.tone_classifier import ToneClassifier
@@ -57,16 +57,10 @@ class OverallJudge(LLMJudge):
         ]
 
     def _overall(self, outcomes: Sequence[Reply | JudgeError | BudgetError]) -> Preferred:
-        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        if out_of_budget := [outcome for outcome in outcomes if isinstance(outcome, BudgetError)]:
-            return out_of_budget[0]
-        text = "\n---\n".join(reply.text for reply in replies)
-        if failed := [outcome for outcome in outcomes if isinstance(outcome, JudgeError)]:
-            return Unscored(self.name, str(failed[0]), text)
-        try:
-            read = [REPLY.read(require_complete(reply)) for reply in replies]
-        except JudgeError as error:
-            return Unscored(self.name, str(error), text)
+        found = self._read_orders(outcomes, REPLY.read)
+        if isinstance(found, Unscored | BudgetError):
+            return found
+        replies, read, text = found
         # As replied: "1" is the clip that came first.
         labels = tuple(cast(PairLabel, label) for label, _ in read)
         votes = tuple(POINTS[label if place == 0 else swapped(label)] for place, label in enumerate(labels))
