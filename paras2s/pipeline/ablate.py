@@ -65,8 +65,8 @@ def stage_keys(config: RunConfig) -> dict[str, str]:
     if config.data.categories == DataConfig().categories:
         # Stages of versions that had no such setting are found again.
         del settings["data"]["categories"]
-    if config.distill.teacher.endswith((".yaml", ".yml")) and Path(config.distill.teacher).is_file():
-        # A judge edited in place is another teacher.
+    if config.distill.teacher.endswith((".yaml", ".yml", ".csv", ".json")) and Path(config.distill.teacher).is_file():
+        # A judge edited in place is another teacher, and people may have said more.
         settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
     keys, so_far = {}, []
     for stage, sections in SECTIONS.items():

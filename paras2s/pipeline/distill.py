@@ -15,6 +15,7 @@ from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions, 
 from paras2s.errors import JudgeError
 from paras2s.pipeline.distill_omni import distill_omni
 from paras2s.pipeline.other_answers import JudgedSpoken, judge_spoken
+from paras2s.pipeline.people import PeopleTeacher, require_people
 from paras2s.pipeline.preference_set import (
     JudgedAnswers,
     degenerate_answers,
@@ -22,11 +23,13 @@ from paras2s.pipeline.preference_set import (
     open_teacher,
     sample_answers,
     save_preferences,
+    study_answers,
 )
 from paras2s.pipeline.reward_agreement import agreement_report
 from paras2s.pipeline.reward_probes import disorder_report, probe, spoken_report
 from paras2s.policy.base import Policy
 from paras2s.reward.reward_model.model import RewardModel
+from paras2s.reward.reward_model.teachers import Teacher
 from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, learned_codes, train_reward_model
 from paras2s.run import Run
 from paras2s.types import Unscored
@@ -36,7 +39,8 @@ from paras2s.utils.process_pool import cores
 
 def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
     """Make the preference set and train the reward models, or load the small one where all is whole already."""
-    if (run.reward_dir / "agreement.json").is_file():
+    config, teacher = run.config.distill, open_teacher(run, dataset)
+    if (run.reward_dir / "agreement.json").is_file() and not _has_new_scores(run, teacher):
         try:
             model = RewardModel.load(run.reward_dir)
         except JudgeError as error:
@@ -46,7 +50,6 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
             run.say("  the reward model is there already")
             return model
     torch.set_num_threads(cores())
-    config, teacher = run.config.distill, open_teacher(run, dataset)
     with run.stage("distill"):
         queries = dataset.of_role("preference")
         # Test queries are for the benchmark alone; a dataset of one's own may have no others.
@@ -54,9 +57,12 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
         sampled = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
         held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
+        if isinstance(teacher, PeopleTeacher):
+            answers = [study_answers(dataset, *one) for one in ((queries, sampled), (held_out, held_sampled))]
+            require_people(teacher, [*answers[0], *answers[1]], run.reward_dir / "people")
         judged = judge_sampled(run, dataset, teacher, queries, sampled)
         save_preferences(run, judged)
-        # An LLM would be paid for them, and a curated dataset has no scripted answers.
+        # An LLM would be paid for them, people have not scored them, and a curated dataset has no scripted answers.
         scripted = teacher.free and run.config.data.curated is None
         styles = sorted({query.style or "" for query in queries})
         spoken = judge_spoken(run, teacher, styles) if scripted else []
@@ -89,6 +95,14 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         write_json(run.reward_dir / "agreement.json", report)
     describe_reward(run)
     return model
+
+
+def _has_new_scores(run: Run, teacher: Teacher) -> bool:
+    """Whether people said more since the reward model was trained: they do so a study at a time."""
+    if not isinstance(teacher, PeopleTeacher) or read_json(run.reward_dir / "agreement.json").get("teacher") == teacher.name:
+        return False
+    run.say(f"  {teacher.path} has changed since the reward model was trained: it is trained again")
+    return True
 
 
 @contextmanager

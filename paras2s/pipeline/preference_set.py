@@ -17,6 +17,7 @@ from paras2s.data_gen.dataset import Dataset, inside
 from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.data_gen.tts.piper_world import USER_STYLES
 from paras2s.errors import AudioError
+from paras2s.pipeline.people import PeopleTeacher, StudyAnswer, answer_key, is_people
 from paras2s.policy.base import Policy
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
@@ -42,6 +43,19 @@ class Sampled:
     owners: list[int]
     codes: list[np.ndarray]
     clips: list[Clip] | None = None
+
+    def sounds(self) -> list[Clip]:
+        """The answers' sound, decoded where the codes are all there is."""
+        return self.clips if self.clips is not None else [CODEC.decode(one) for one in self.codes]
+
+
+def study_answers(dataset: Dataset, queries: Sequence[Query], sampled: Sampled) -> list[StudyAnswer]:
+    """Sampled answers as people may be given them."""
+    return [
+        StudyAnswer(answer_key(query.id, codes), query.id, query.category or "", inside(dataset.folder, query.clip), clip)
+        for owner, codes, clip in zip(sampled.owners, sampled.codes, sampled.sounds(), strict=True)
+        for query in [queries[owner]]
+    ]
 
 
 def sample_answers(
@@ -110,6 +124,8 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
 
     config = run.config.distill
     refuse_to_teach(config.teacher, "distill.teacher")
+    if is_people(config.teacher):
+        return PeopleTeacher(Path(config.teacher), config.max_unscored_share)
     if config.teacher == RUBRIC:
         return RubricTeacher(dataset.agent_tone, tuple(USER_STYLES))
     cache = {"cache_dir": str(run.config.cache_dir)}
@@ -160,10 +176,11 @@ def judge_sampled(
     `with_bar` False: another bar is shown meanwhile, and there can be only one.
     """
     owners, codes = sampled.owners, sampled.codes
-    clips = sampled.clips if sampled.clips is not None else [CODEC.decode(one) for one in codes]
+    clips = sampled.sounds()
+    of_answers = [queries[owner] for owner in owners]
     requests = [
-        TeacherRequest(queries[owner].text or "", queries[owner].style or "", inside(dataset.folder, queries[owner].clip), clip)
-        for owner, clip in zip(owners, clips, strict=True)
+        TeacherRequest(q.text or "", q.style or "", inside(dataset.folder, q.clip), clip, answer_key(q.id, one))
+        for q, clip, one in zip(of_answers, clips, codes, strict=True)
     ]
     started = time.perf_counter()
     cost = teacher.cost(requests)

@@ -96,7 +96,11 @@ class OmniConfig(Section):
 class DistillConfig(Section):
     """Preference set and reward model."""
 
-    teacher: str = Field("rubric", description="whose scores are learned: rubric, or a judge's name or YAML (trace, audio ...)")
+    teacher: str = Field(
+        "rubric",
+        description="whose scores are learned: rubric, a judge's name or YAML (trace, audio ...), or people's: FILE.csv of "
+        "scores or FILE.json of pairs, as `study export` writes them; while it is missing, distill makes the study's items",
+    )
     max_unscored_share: float = Field(0.3, gt=0, le=1, description="of answers; a teacher that fails on more stops the run")
     omni: OmniConfig | None = Field(None, description="train the Qwen2.5-Omni thinker on the same scores as well")
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")

@@ -29,12 +29,16 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True)
 class TeacherRequest:
-    """One answer to be scored: the question's words, style (labels: preference queries have theirs) and sound; the answer."""
+    """One answer to be scored: the question's words, style (labels: preference queries have theirs) and sound; the answer.
+
+    `key` names a sampled answer across runs; what was not sampled has none.
+    """
 
     text: str
     style: str
     question: Path | None
     answer: Clip
+    key: str = ""
 
 
 @dataclass(frozen=True)
