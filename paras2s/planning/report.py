@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from paras2s.planning.calibrate import Calibration
 from paras2s.planning.cluster import Figure
 from paras2s.planning.simulate import Plan
 
@@ -20,7 +21,7 @@ def used_figures(plan: Plan, rates: Any, facts: Any, kinds: list[str]) -> dict[s
     return found
 
 
-def plan_json(plan: Plan, used: dict[str, Figure]) -> dict[str, Any]:
+def plan_json(plan: Plan, used: dict[str, Figure], calibration: Calibration | None = None) -> dict[str, Any]:
     """The plan as plain JSON; memory in GiB."""
     from dataclasses import asdict
 
@@ -46,6 +47,7 @@ def plan_json(plan: Plan, used: dict[str, Figure]) -> dict[str, Any]:
         "judge_usd": plan.judge_usd,
         "checkpoint_gib": plan.checkpoint_bytes / GIB,
         "checkpoints_at_once": plan.most_checkpoints,
+        "calibration": None if calibration is None else asdict(calibration),
         "cluster": plan.cluster.model_dump(mode="json"),
         "figures": {name: figure.model_dump() for name, figure in used.items()},
     }
@@ -123,6 +125,19 @@ def _show_memory(console: Console, plan: Plan) -> None:
     console.print(table)
     for problem in plan.problems:
         console.print(f"[red]does not fit[/red]: {problem}", highlight=False)
+
+
+def show_calibration(console: Console, found: Calibration) -> None:
+    """Measured parts of a step beside what the plan's own rates predict, and the factors that are laid over the plan."""
+    from rich.table import Table
+
+    title = f"calibrated by {found.steps} steps of a run"
+    table = Table("part of a step", "predicted, s", "measured, s", "factor", title=title, title_justify="left")
+    for one in found.parts:
+        measured = "-" if one.measured_s is None else f"{one.measured_s:.3g}"
+        table.add_row(one.part, f"{one.predicted_s:.3g}", measured, one.why_none or f"{one.factor:.2f}")
+    table.add_row("a step", f"{found.predicted_step_s:.3g}", f"{found.measured_step_s:.3g}", "", style="bold")
+    console.print(table)
 
 
 def show_assumptions(console: Console, used: dict[str, Figure]) -> None:

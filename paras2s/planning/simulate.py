@@ -12,8 +12,8 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
 from paras2s.configs.schema.run import RunConfig
@@ -377,6 +377,10 @@ class Phases:
         """Seconds of an update."""
         return self.reference + self.forward + self.backward + self.optimiser + self.exchange
 
+    def times(self, factors: Mapping[str, float]) -> Phases:
+        """The phases, each times its factor where it has one."""
+        return replace(self, **{name: factor * getattr(self, name) for name, factor in factors.items()})
+
 
 def step_phases(
     sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad, rng: random.Random
@@ -485,15 +489,19 @@ def make_plan(
     prompts: int | None = None,
     epochs: float = 1.0,
     answer_s: float | None = None,
+    factors: Mapping[str, float] | None = None,
 ) -> Plan:
-    """Time, memory and cost of a run's GRPO; `prompts` and `epochs` in place of its own number of steps."""
+    """Time, memory and cost of a run's GRPO; `prompts` and `epochs` in place of its own number of steps.
+
+    `factors` multiply the seconds of the phases they name (see planning/calibrate.py).
+    """
     facts, cluster = known.facts, override_by_run(cluster, config.align)
     sizes, load = cost.policy_sizes(known.sizes, facts), load_of(config, known, answer_s)
     reward = cost.reward_load(
         config, rates, facts, load.queries, load.group, load.audio.mean / facts.steps_per_s.value, cluster
     )
     rng = random.Random(config.seed)
-    drawn = [step_phases(sizes, facts, cluster, load, reward, rng) for _ in range(DRAWN_STEPS)]
+    drawn = [step_phases(sizes, facts, cluster, load, reward, rng).times(factors or {}) for _ in range(DRAWN_STEPS)]
     times = [StepTimes(one.rollout, one.judge, one.learner, one.sync) for one in drawn]
     colocated = cluster.roles.layout == "colocated"
     on_devices = bool(reward.work.products) and not cluster.roles.reward

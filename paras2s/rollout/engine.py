@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -40,7 +41,7 @@ def decoded(policy: Policy, query_id: str, version: int, generation: Generation,
     """A generation as a rollout: text, codes, and waveforms where they are wanted."""
     blocks, answers = generation.blocks, range(len(generation.seeds))
     silence = np.zeros(0, dtype=np.float32)
-    return Rollout(
+    rollout = Rollout(
         query_id=query_id,
         policy_version=version,
         blocks=blocks,
@@ -48,13 +49,17 @@ def decoded(policy: Policy, query_id: str, version: int, generation: Generation,
         seeds=generation.seeds,
         texts=tuple(policy.decode_text(blocks, answer) for answer in answers),
         codes=tuple(policy.decode_codes(blocks, answer) for answer in answers),
-        waves=tuple(
-            policy.decode_audio(blocks, answer, generation.seeds[answer]).samples if with_waves else silence
-            for answer in answers
-        ),
+        waves=tuple(silence for _ in answers),
         sample_rate_hz=policy.spec.output_rate_hz,
         code_format=policy.spec.code_format,
     )
+    return spoken(policy, rollout) if with_waves else rollout
+
+
+def spoken(policy: Policy, rollout: Rollout) -> Rollout:
+    """The rollout with its waveforms, made by the policy's vocoder."""
+    sounds = (policy.decode_audio(rollout.blocks, answer, seed) for answer, seed in enumerate(rollout.seeds))
+    return replace(rollout, waves=tuple(sound.samples for sound in sounds))
 
 
 class Engine(Protocol):

@@ -29,7 +29,7 @@ from paras2s.policy.types import ClipStore, Prompt, Sampling
 from paras2s.policy.weights import fingerprint
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup
-from paras2s.rollout.engine import Engine, NativeEngine
+from paras2s.rollout.engine import Engine, NativeEngine, spoken
 from paras2s.rollout.prompts import encode_into, encoder_version
 from paras2s.rollout.reward_inputs import Waves, embedded_codes, sounds, with_waves
 from paras2s.rollout.timeline import Span, SpanRecorder
@@ -165,7 +165,10 @@ class RolloutWorker:
             with self._recorder.span("load weights"):
                 engine.set_weights(weights, version)
         with self._recorder.span("sample"):
-            found = engine.generate(query_ids, prompts, group_size, sampling, seeds, self.with_waves)
+            found = engine.generate(query_ids, prompts, group_size, sampling, seeds, with_waves=False)
+        if self.with_waves:
+            with self._recorder.span("speak"):
+                found = [spoken(engine.policy, one) for one in found]
         return [replace(one, waves=()) for one in found], [one.waves for one in found], self._recorder.take()
 
 

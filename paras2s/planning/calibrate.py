@@ -1,0 +1,107 @@
+"""Corrects a plan by a run that was timed: for each part of a step, measured seconds over those that the plan predicts for it.
+
+A factor holds for the device, the code and roughly the sizes it was measured with. What a run did not do has none: the plan
+keeps its own rates there, and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paras2s.configs.schema.run import RunConfig
+from paras2s.errors import ConfigError
+from paras2s.planning.cluster import Cluster, KnownPolicy, Rates
+from paras2s.planning.simulate import make_plan
+
+# The phases of a plan that one span of a worker covers; straggling is a part of decode and is corrected with it.
+PARTS = {
+    "sample": ("read", "decode"),
+    "speak": ("speak",),
+    "judge": ("judge",),
+    "update": ("reference", "forward", "backward", "optimiser", "exchange"),
+    "new weights": ("sync",),
+}
+WITH_DECODE = "straggling"
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """The timed steps of a run: median seconds of each part on its slowest worker, None where no worker did it.
+
+    `step_s` is the median step, evaluation left out, and `length_steps` the mean length of answers; `workers` counts by role.
+    """
+
+    seconds: dict[str, float | None]
+    step_s: float
+    length_steps: float
+    steps: int
+    workers: dict[str, int]
+
+
+@dataclass(frozen=True)
+class PartFactor:
+    """One part of a step: predicted and measured seconds; `factor` is None, with the reason, where one of them is nothing."""
+
+    part: str
+    predicted_s: float
+    measured_s: float | None
+    factor: float | None
+    why_none: str | None = None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Factors of a timed run, and how its steps would have been predicted without them."""
+
+    parts: tuple[PartFactor, ...]
+    predicted_step_s: float
+    measured_step_s: float
+    steps: int
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """The factor of each phase of a plan; a phase without one is not in it."""
+        found = {name: one.factor for one in self.parts if one.factor is not None for name in PARTS[one.part]}
+        return found | ({WITH_DECODE: found["decode"]} if "decode" in found else {})
+
+
+def part_factor(part: str, predicted_s: float, measured_s: float | None) -> PartFactor:
+    """The factor of one part."""
+    if measured_s is None or measured_s <= 0:
+        return PartFactor(part, predicted_s, measured_s, None, "the run did no such work")
+    if predicted_s <= 0:
+        return PartFactor(part, predicted_s, measured_s, None, "the plan has no such work in this run")
+    return PartFactor(part, predicted_s, measured_s, measured_s / predicted_s)
+
+
+def calibrate(ran: RunConfig, on: Cluster, rates: Rates, known: KnownPolicy, times: PhaseTimes) -> Calibration:
+    """Compares the times of a run with the plan of its own config, for answers of the length that it had.
+
+    Raises:
+        ConfigError: it ran on another number of workers than the cluster has devices for.
+    """
+    for role, there in (("rollout", on.count("rollout")), ("learner", on.count("learner"))):
+        if (worked := times.workers.get(role, 0)) != there:
+            raise ConfigError(
+                f"--calibrate: {worked} {role} workers were timed, and {on.name} has {there}; name the cluster that the run "
+                "was on by --measured-on"
+            )
+    answer_s = (times.length_steps - known.sizes.audio_delay_steps - 1) / known.facts.steps_per_s.value
+    plan = make_plan(ran, on, rates, known, answer_s=max(answer_s, 1 / known.facts.steps_per_s.value))
+    parts = tuple(
+        part_factor(part, sum(getattr(plan.phases, name) for name in names), times.seconds.get(part))
+        for part, names in PARTS.items()
+    )
+    return Calibration(parts, plan.rhythm.step_s, times.step_s, times.steps)
+
+
+def refuse_other_device(cluster: Cluster, on: Cluster) -> None:
+    """Factors of one device say nothing of another.
+
+    Raises:
+        ConfigError: the two clusters' devices differ.
+    """
+    if cluster.rates != on.rates:
+        raise ConfigError(
+            f"--measured-on {on.name}: its device is another than that of {cluster.name}, of which it says nothing"
+        )
