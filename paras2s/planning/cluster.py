@@ -164,6 +164,7 @@ class Speaker(Section):
 
     parameters: Figure
     gflop_per_s: Figure = Field(description="of sound")
+    state_gib: Figure | None = Field(None, description="of keys and values of the answers that are spoken at once, on a device")
 
 
 class PolicyFacts(Section):

@@ -351,11 +351,13 @@ def rollout_memory(
     """Bytes on one device, by part; there is room for `most_steps` of every answer."""
     size = engine.dtype_bytes
     frozen = sum(one.parameters.value for one in (facts.audio_encoder, facts.speaking) if one is not None)
+    state = facts.speaking.state_gib if facts.speaking is not None else None
     return {
         "weights": float(size * sum(parameters(sizes).values())),
         "keys and values": cache_bytes(sizes, rows * most_steps + prompts * prompt_steps, size),
         "logits": 4.0 * 4 * rows * max(sizes.text_rows, sizes.audio_rows),
         "audio encoder and vocoder": size * frozen,
+        "vocoder's keys and values": GIB * state.value if state is not None else 0.0,
     }
 
 

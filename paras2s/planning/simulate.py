@@ -570,7 +570,7 @@ def device_memory(
         {f"while {what}: {part}": lasting.pop(f"{prefix}{part}", 0.0) for part in parts}
         for what, prefix, parts in (
             ("learning", "", ("activations", "logits", "gathered")),
-            ("sampling", "rollout ", ("keys and values", "logits")),
+            ("sampling", "rollout ", ("keys and values", "logits", "vocoder's keys and values")),
         )
     ]
     return {"every device": lasting | max(turns, key=lambda parts: sum(parts.values()))}

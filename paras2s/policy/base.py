@@ -96,6 +96,10 @@ class Policy(ABC):
     def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
         """Waveform of one answer, empty for an empty one; a decoder that draws noise draws it from `seed`."""
 
+    def decode_audios(self, answers: Sequence[tuple[Sequence[Block], int, int]]) -> list[Clip]:
+        """Waveforms of several answers (blocks, answer, seed), in order; a decoder that takes many at once does so."""
+        return [self.decode_audio(*one) for one in answers]
+
     @abstractmethod
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
         """The text of one answer."""

@@ -37,11 +37,11 @@ def check_lengths(query_ids: Sequence[str], prompts: Sequence[Prompt], max_steps
             )
 
 
-def decoded(policy: Policy, query_id: str, version: int, generation: Generation, with_waves: bool) -> Rollout:
-    """A generation as a rollout: text, codes, and waveforms where they are wanted."""
+def decoded(policy: Policy, query_id: str, version: int, generation: Generation) -> Rollout:
+    """A generation as a rollout: text and codes; `spoken` adds the waveforms."""
     blocks, answers = generation.blocks, range(len(generation.seeds))
     silence = np.zeros(0, dtype=np.float32)
-    rollout = Rollout(
+    return Rollout(
         query_id=query_id,
         policy_version=version,
         blocks=blocks,
@@ -53,13 +53,13 @@ def decoded(policy: Policy, query_id: str, version: int, generation: Generation,
         sample_rate_hz=policy.spec.output_rate_hz,
         code_format=policy.spec.code_format,
     )
-    return spoken(policy, rollout) if with_waves else rollout
 
 
-def spoken(policy: Policy, rollout: Rollout) -> Rollout:
-    """The rollout with its waveforms, made by the policy's vocoder."""
-    sounds = (policy.decode_audio(rollout.blocks, answer, seed) for answer, seed in enumerate(rollout.seeds))
-    return replace(rollout, waves=tuple(sound.samples for sound in sounds))
+def spoken(policy: Policy, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts with their waveforms, which the policy's vocoder makes of all answers together."""
+    answers = [(one.blocks, answer, seed) for one in rollouts for answer, seed in enumerate(one.seeds)]
+    sounds = iter(policy.decode_audios(answers))
+    return [replace(one, waves=tuple(next(sounds).samples for _ in one.seeds)) for one in rollouts]
 
 
 class Engine(Protocol):
@@ -145,7 +145,6 @@ class NativeEngine:
         """One rollout a query; `with_waves` False leaves the waveforms empty, for rewards that read codes."""
         check_lengths(query_ids, prompts, sampling.max_steps, self.policy.spec.context_steps)
         generations = self.policy.generate(prompts, group_size, sampling, seeds)
-        return [
-            decoded(self.policy, query_id, self.version, generation, with_waves)
-            for query_id, generation in zip(query_ids, generations, strict=True)
-        ]
+        both = zip(query_ids, generations, strict=True)
+        found = [decoded(self.policy, query_id, self.version, generation) for query_id, generation in both]
+        return spoken(self.policy, found) if with_waves else found

@@ -22,7 +22,7 @@ from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.base import CausalDecoder, Policy
 from paras2s.policy.types import Generation, Prompt, Sampling
 from paras2s.policy.weights import fill, to_arrays
-from paras2s.rollout.engine import check_lengths, decoded
+from paras2s.rollout.engine import check_lengths, decoded, spoken
 from paras2s.rollout.vllm_worker import VllmWorker
 from paras2s.types import AUDIO, TEXT, Block, Rollout
 
@@ -150,7 +150,6 @@ class VllmEngine:
             )
             for answers, row in zip(found, seeds, strict=True)
         ]
-        return [
-            decoded(self.policy, query_id, self.version, generation, with_waves)
-            for query_id, generation in zip(query_ids, generations, strict=True)
-        ]
+        both = zip(query_ids, generations, strict=True)
+        rollouts = [decoded(self.policy, query_id, self.version, generation) for query_id, generation in both]
+        return spoken(self.policy, rollouts) if with_waves else rollouts

@@ -168,7 +168,7 @@ class RolloutWorker:
             found = engine.generate(query_ids, prompts, group_size, sampling, seeds, with_waves=False)
         if self.with_waves:
             with self._recorder.span("speak"):
-                found = [spoken(engine.policy, one) for one in found]
+                found = spoken(engine.policy, found)
         return [replace(one, waves=()) for one in found], [one.waves for one in found], self._recorder.take()
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from paras2s.errors import PolicyError
 from paras2s.policy.kimi.bigvgan import BigVGAN, BigVGANConfig, Conv, Upsample, kaiser_sinc
-from paras2s.policy.kimi.detokenizer import KimiDetokenizer, MelStream, Streaming, WaveStream
+from paras2s.policy.kimi.detokenizer import KimiDetokenizer, MelStreams, Streaming, WaveStreams
 from paras2s.policy.kimi.flow_matching import FlowConfig, FlowModel, euler
 
 SAMPLES_PER_CODE = 4 * 6
@@ -391,18 +391,20 @@ class ScriptedFlow:
         self.config = FlowConfig.from_released(TINY_FLOW)
         self.calls: list[tuple[int, int, int, int]] = []
 
-    def __call__(self, mel: Tensor, codes: Tensor, time: int, start: int, prefix: list) -> tuple[Tensor, list]:
-        assert len(mel) == len(codes)
-        self.calls.append((time, start, len(mel), len(prefix[0][0]) if prefix else 0))
+    def __call__(
+        self, mel: Tensor, codes: Tensor, time: int, start: int, prefix: list, mask: None = None
+    ) -> tuple[Tensor, list]:
+        assert mel.shape[:2] == codes.shape
+        self.calls.append((time, start, mel.shape[1], prefix[0][0].shape[1] if prefix else 0))
         self.prefix = prefix
-        own = mel[:, :1, None]
+        own = mel[:, :, :1, None]
         return torch.zeros_like(mel), [(own, own)]
 
 
 def test_chunks_prefix_and_reset_by_hand() -> None:
     flow = ScriptedFlow()
-    stream = MelStream(flow, Streaming(prefix_frames=150, positions=500, ode_points=3), seed=0)
-    mels = [stream.push(torch.arange(count), final) for count, final in [(30, False)] * 4 + [(5, True)]]
+    stream = MelStreams(flow, Streaming(prefix_frames=150, positions=500, ode_points=3), [0])
+    mels = [stream.push([torch.arange(count)], [final])[0] for count, final in [(30, False)] * 4 + [(5, True)]]
     assert [len(mel) for mel in mels] == [72, 120, 120, 120, 68]
     # (time, first position, frames, frames of prefix): two Euler steps, then the refresh; the last chunk needs none.
     assert flow.calls == [
@@ -426,26 +428,26 @@ def test_chunks_prefix_and_reset_by_hand() -> None:
 
 def test_the_prefix_is_the_latest_mel() -> None:
     flow = ScriptedFlow()
-    stream = MelStream(flow, Streaming(prefix_frames=150, ode_points=2), seed=0)
-    mel = torch.cat([stream.push(torch.arange(30), False) for _ in range(3)])
-    stream.push(torch.arange(30), True)
+    stream = MelStreams(flow, Streaming(prefix_frames=150, ode_points=2), [0])
+    mel = torch.cat([stream.push([torch.arange(30)], [False])[0] for _ in range(3)])
+    stream.push([torch.arange(30)], [True])
     keys, values = flow.prefix[0]
     torch.testing.assert_close(keys.flatten() * 3.4584913 - 4.479605, mel[-150:, 0])
     assert torch.equal(keys, values)
 
 
 def test_mel_is_brought_back_to_its_level() -> None:
-    mel = MelStream(ScriptedFlow(), Streaming(), seed=3).push(torch.arange(7), final=True)
+    (mel,) = MelStreams(ScriptedFlow(), Streaming(), [3]).push([torch.arange(7)], [True])
     noise = torch.randn(28, 8, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(mel, noise * 3.4584913 - 4.479605)
 
 
 def test_wave_chunks_and_fades_by_hand() -> None:
     hop = 3
-    stream = WaveStream(lambda mel: mel[:, 0].repeat_interleave(hop), hop)
+    stream = WaveStreams(lambda mel: mel[..., 0].repeat_interleave(hop, dim=-1), hop)
     sizes = [72, 120, 120, 8]
     frames = torch.arange(1.0, sum(sizes) + 1)
-    parts = [stream.push(mel[:, None], number == 3) for number, mel in enumerate(frames.split(sizes))]
+    parts = [stream.push([mel[:, None]], [number == 3])[0] for number, mel in enumerate(frames.split(sizes))]
     # Half of the first; then twice what was held: 36, so 72, which leaves 84; 168, which leaves 36; then all.
     assert [len(part) / hop for part in parts] == [36, 72, 168, 44]
     gain = torch.ones(len(frames))
@@ -457,9 +459,9 @@ def test_wave_chunks_and_fades_by_hand() -> None:
 
 def test_a_fade_goes_from_the_old_rendering_to_the_new() -> None:
     renderings = iter([0.0, 1.0])
-    stream = WaveStream(lambda mel: torch.full((len(mel),), next(renderings)), 1)
-    stream.push(torch.zeros(8, 1), False)
-    faded = stream.push(torch.zeros(12, 1), False)
+    stream = WaveStreams(lambda mel: torch.full(mel.shape[:-1], next(renderings)), 1)
+    stream.push([torch.zeros(8, 1)], [False])
+    (faded,) = stream.push([torch.zeros(12, 1)], [False])
     rise = [0.54 - 0.46 * math.cos(2 * math.pi * number / 8) for number in range(4)]
     assert faded.tolist() == pytest.approx([*rise, 1, 1, 1, 1], abs=1e-6)
 
@@ -484,6 +486,32 @@ def test_released_rates_are_1920_samples_a_code() -> None:
     detokenizer = KimiDetokenizer(tiny_flow, vocoder, Streaming(ode_points=2))
     assert (detokenizer.sample_rate_hz, detokenizer.frame_rate_hz) == (24_000, 12.5)
     assert len(detokenizer.decode(np.array([5]), 0).samples) == 1920
+
+
+@pytest.mark.parametrize("at_once", [2, 16])
+def test_many_together_are_each_as_by_itself(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """Ends at every place of a chunk and of the batch; in float64, so that rounding hides nothing."""
+    monkeypatch.setattr("paras2s.policy.kimi.detokenizer.ANSWERS_AT_ONCE", at_once)
+    flow, vocoder = tiny_models()
+    # More than 14 chunks pass 4096 positions at released lengths; here a few do.
+    streaming = Streaming(prefix_frames=150, positions=500, ode_points=4)
+    detokenizer = KimiDetokenizer(flow.double(), vocoder.double(), streaming)
+    rows = [some_codes(count) for count in (95, 30, 0, 1, 61, 150, 31, 60, 95)]
+    together = detokenizer.decode_all(rows, range(len(rows)))
+    for seed, (row, clip) in enumerate(zip(rows, together, strict=True)):
+        alone = detokenizer.decode(row, seed)
+        assert clip.samples.shape == alone.samples.shape
+        np.testing.assert_allclose(clip.samples, alone.samples, atol=1e-6)
+    assert not np.allclose(together[0].samples, together[-1].samples, atol=1e-3)
+    # Neighbours are not seen: without the mask the padding of short ones is.
+    monkeypatch.setattr(MelStreams, "_mask", lambda self, frames: None)
+    unmasked = detokenizer.decode_all(rows, range(len(rows)))
+    assert any(abs(a.samples - b.samples).max(initial=0) > 1e-4 for a, b in zip(unmasked, together, strict=True))
+
+
+def test_a_batch_refuses_the_row_that_is_wrong(detokenizer: KimiDetokenizer) -> None:
+    with pytest.raises(PolicyError, match=r"expected codes \[T\] in 0..39, got int64 \(1,\) in 40..40"):
+        detokenizer.decode_all([some_codes(3), np.array([40])], [0, 1])
 
 
 def test_the_seed_is_the_noise(detokenizer: KimiDetokenizer) -> None:

@@ -474,7 +474,7 @@ def test_each_stream_learns_at_the_temperature_it_was_sampled_at() -> None:
     assert make_learner(temperature=0.7).sampling == Sampling(0.7, 0.7, STEPS)
     prompts = make_prompts(2)
     generations = learner.policy.generate(prompts, GROUP, learner.sampling, [[1, 2, 3, 4], [5, 6, 7, 8]])
-    rollouts = [decoded(learner.policy, f"q{number}", 0, one, with_waves=False) for number, one in enumerate(generations)]
+    rollouts = [decoded(learner.policy, f"q{number}", 0, one) for number, one in enumerate(generations)]
     assert learner.step(prompts, rollouts, rewards_of(rollouts))["parity_audio_max"] < 1e-9
 
 

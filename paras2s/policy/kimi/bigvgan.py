@@ -89,7 +89,7 @@ class SnakeBeta(nn.Module):
         self.beta = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[C, N] to [C, N]."""
+        """[..., C, N] to [..., C, N]."""
         alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
         return x + torch.sin(alpha * x) ** 2 / (beta + 1e-9)
 
@@ -102,17 +102,18 @@ class Activation(nn.Module):
         self.act = SnakeBeta(channels)
 
     def forward(self, x: Tensor, taps: Tensor) -> Tensor:
-        """[C, N] to [C, N]; `taps` [12]. The edges are held, as in the official torch code; its CUDA kernel differs there.
+        """[..., C, N] to [..., C, N]; `taps` [12]. The edges are held, as in the official torch code, not in its CUDA kernel.
 
         That kernel, which the release runs, lets the last samples of a chunk see zeros instead.
         """
-        kernel = taps.expand(len(x), 1, -1)
+        channels = x.shape[-2]
+        kernel = taps.expand(channels, 1, -1)
         edge = TAPS // 2 - 1
         x = functional.pad(x, (edge, edge), mode="replicate")
         # The factor 2 makes up for the zeros between the samples; what is cut off are the held edges and the filter's delay.
-        x = 2 * functional.conv_transpose1d(x, kernel, stride=2, groups=len(x))[:, 3 * edge : -3 * edge]
+        x = 2 * functional.conv_transpose1d(x, kernel, stride=2, groups=channels)[..., 3 * edge : -3 * edge]
         x = functional.pad(self.act(x), (edge, edge + 1), mode="replicate")
-        return functional.conv1d(x, kernel, stride=2, groups=len(x))
+        return functional.conv1d(x, kernel, stride=2, groups=channels)
 
 
 class _Normed(nn.Module):
@@ -142,7 +143,7 @@ class Conv(_Normed):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[C in, N] to [C out, N]."""
+        """[..., C in, N] to [..., C out, N]."""
         return functional.conv1d(x, self.kernel(), self.bias, padding=self.padding, dilation=self.dilation)
 
 
@@ -156,7 +157,7 @@ class Upsample(_Normed):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[C in, N] to [C out, rate * N]."""
+        """[..., C in, N] to [..., C out, rate * N]."""
         return functional.conv_transpose1d(x, self.kernel(), self.bias, stride=self.rate, padding=self.padding)
 
 
@@ -171,7 +172,7 @@ class AmpBlock(nn.Module):
         self.activations = nn.ModuleList(Activation(channels) for _ in range(2 * len(dilations)))
 
     def forward(self, x: Tensor, taps: Tensor) -> Tensor:
-        """[C, N] to [C, N]."""
+        """[..., C, N] to [..., C, N]."""
         for number, (dilated, plain) in enumerate(zip(self.convs1, self.convs2, strict=True)):
             first, second = self.activations[2 * number], self.activations[2 * number + 1]
             x = x + plain(second(dilated(first(x, taps)), taps))
@@ -179,7 +180,7 @@ class AmpBlock(nn.Module):
 
 
 class BigVGAN(nn.Module):
-    """Mel [T, M] to waveform [T * hop]. Its tensors are the learned ones of the released `model.pt`, entry `generator`."""
+    """Mel [..., T, M] to waveform [..., T * hop]. Its tensors are those learned in the released `model.pt`, `generator`."""
 
     def __init__(self, config: BigVGANConfig) -> None:
         super().__init__()
@@ -195,16 +196,16 @@ class BigVGAN(nn.Module):
         self.conv_post = Conv(channels[-1], 1, 7, bias=False)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """[T, M], natural logarithm of the magnitude, to samples [T * hop] in -1..1."""
+        """[..., T, M], natural logarithm of the magnitude, to samples [..., T * hop] in -1..1."""
         kinds = len(self.config.resblock_kernel_sizes)
-        x = self.conv_pre(mel.T)
+        x = self.conv_pre(mel.transpose(-1, -2))
         taps = x.new_tensor(kaiser_sinc())
         for number, up in enumerate(self.ups):
             x = up(x)
             blocks = self.resblocks[number * kinds : (number + 1) * kinds]
             x = torch.stack([block(x, taps) for block in blocks]).mean(dim=0)
         # Clamped, not squashed by a tanh.
-        return self.conv_post(self.activation_post(x, taps))[0].clamp(-1.0, 1.0)
+        return self.conv_post(self.activation_post(x, taps))[..., 0, :].clamp(-1.0, 1.0)
 
 
 def learned_tensors(generator: Mapping[str, Tensor]) -> dict[str, Tensor]:

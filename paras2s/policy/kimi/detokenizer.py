@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import yaml
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
@@ -27,6 +28,8 @@ from paras2s.policy.weights import check_state, shapes_of
 # The time, in thousandths, at which finished mel is shown to the network for its keys and values: almost no noise left.
 REFRESH_TIME = 999
 FLOW_PREFIX = "speech_model."
+# At released sizes the prefixes of 16 answers take 2.0 GiB in half precision (benchmarks/speaking.py).
+ANSWERS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -45,52 +48,81 @@ class Streaming:
             raise PolicyError(f"look_ahead_codes {self.look_ahead_codes} must be 1..{self.chunk_codes - 1}, less than a chunk")
 
 
-class MelStream:
-    """The mel of one utterance, chunk by chunk. A chunk's last frames are only a preview and are made anew with the next."""
+class MelStreams:
+    """The mel of N utterances, chunk by chunk. A chunk's last frames are only a preview and are made anew with the next.
 
-    def __init__(self, flow: FlowModel, streaming: Streaming, seed: int) -> None:
+    All utterances are at the same chunk, so that positions and prefixes are equally long; one whose chunk was final leaves.
+    """
+
+    def __init__(self, flow: FlowModel, streaming: Streaming, seeds: Sequence[int]) -> None:
         self._flow = flow
         self._streaming = streaming
-        # Drawn on the CPU, so that a seed means the same noise on every device.
-        self._noise = torch.Generator().manual_seed(seed)
+        # Drawn on the CPU, so that a seed means the same noise on every device and in every batch.
+        self._noise = [torch.Generator().manual_seed(seed) for seed in seeds]
         self._position = 0
         self._prefix: list[KeysValues] = []
-        self._previewed = torch.zeros(0, dtype=torch.long, device=flow.device)
+        self._previewed = torch.zeros(len(seeds), 0, dtype=torch.long, device=flow.device)
 
-    def push(self, codes: Tensor, final: bool) -> Tensor:
-        """Codes [S] of the next chunk to mel [T, M], float32 or wider. The last frames are held back unless this is `final`."""
+    def push(self, codes: Sequence[Tensor], final: Sequence[bool]) -> list[Tensor]:
+        """Codes [S] of each utterance's next chunk to mels [T, M], float32 or wider; the last frames are held back unless it
+        is `final`. Chunks that are not final have equally many codes.
+        """
         config, flow = self._flow.config, self._flow
-        frame_codes = torch.cat([self._previewed, codes.repeat_interleave(self._streaming.frames_per_code)])
-        noise = torch.randn(len(frame_codes), config.input_size, generator=self._noise).to(flow.device, flow.dtype)
+        frame_codes = [
+            torch.cat([before, one.repeat_interleave(self._streaming.frames_per_code)])
+            for before, one in zip(self._previewed, codes, strict=True)
+        ]
+        noise = [
+            torch.randn(len(one), config.input_size, generator=generator).to(flow.device, flow.dtype)
+            for one, generator in zip(frame_codes, self._noise, strict=True)
+        ]
+        padded, mask = pad_sequence(frame_codes, batch_first=True), self._mask([len(one) for one in frame_codes])
 
         def velocity(x: Tensor, time: int) -> Tensor:
-            return flow(x, frame_codes, time, self._position, self._prefix)[0]
+            return flow(x, padded, time, self._position, self._prefix, mask)[0]
 
-        mel = euler(velocity, noise, self._streaming.ode_points)
-        if not final:
-            done = len(frame_codes) - self._streaming.look_ahead_codes * self._streaming.frames_per_code
-            self._previewed, mel = frame_codes[done:], mel[:done]
-            self._remember(mel, frame_codes[:done])
-        return mel.to(torch.promote_types(mel.dtype, torch.float32)) * config.mel_std + config.mel_mean
+        mels = euler(velocity, pad_sequence(noise, batch_first=True), self._streaming.ode_points)
+        lasting = [row for row, is_final in enumerate(final) if not is_final]
+        done = padded.shape[1] - self._streaming.look_ahead_codes * self._streaming.frames_per_code
+        ends = [len(one) if is_final else done for one, is_final in zip(frame_codes, final, strict=True)]
+        if lasting:
+            self._previewed = padded[lasting, done:]
+            self._noise = [self._noise[row] for row in lasting]
+            self._prefix = [(keys[lasting], values[lasting]) for keys, values in self._prefix]
+            self._remember(mels[lasting, :done], padded[lasting, :done])
+        mels = mels.to(torch.promote_types(mels.dtype, torch.float32)) * config.mel_std + config.mel_mean
+        return [mel[:end] for mel, end in zip(mels, ends, strict=True)]
+
+    def _mask(self, frames: Sequence[int]) -> Tensor | None:
+        """True where there is something to be seen, [N, 1, 1, prefix + T]; None where nothing is padded."""
+        longest = max(frames)
+        if min(frames) == longest:
+            return None
+        past = self._prefix[0][0].shape[1] if self._prefix else 0
+        seen = (
+            torch.arange(past + longest, device=self._flow.device)
+            < past + torch.tensor(frames, device=self._flow.device)[:, None]
+        )
+        return seen[:, None, None]
 
     def _remember(self, mel: Tensor, frame_codes: Tensor) -> None:
-        """Add normalised mel [T, M] to the prefix, with the keys and values it has now that it is no longer noise."""
+        """Add normalised mel [N, T, M] to the prefix, with the keys and values it has now that it is no longer noise."""
         _, owns = self._flow(mel, frame_codes, REFRESH_TIME, self._position, self._prefix)
         if self._prefix:
             owns = [
-                (torch.cat([k, own_k]), torch.cat([v, own_v]))
+                (torch.cat([k, own_k], 1), torch.cat([v, own_v], 1))
                 for (k, v), (own_k, own_v) in zip(self._prefix, owns, strict=True)
             ]
-        limit = self._streaming.prefix_frames
-        self._prefix = [(keys[-limit:], values[-limit:]) for keys, values in owns]
-        self._position += len(mel)
+        limit, frames = self._streaming.prefix_frames, mel.shape[1]
+        self._prefix = [(keys[:, -limit:], values[:, -limit:]) for keys, values in owns]
+        self._position += frames
         # The network starts anew, without prefix, where two more chunks might not fit; the previewed codes stay.
-        if self._position + 2 * len(mel) > self._streaming.positions:
+        if self._position + 2 * frames > self._streaming.positions:
             self._position, self._prefix = 0, []
 
 
-class WaveStream:
-    """The waveform of one utterance, mel chunk by mel chunk. What a chunk's end sounds like is settled by the next chunk."""
+class WaveStreams:
+    """The waveforms of N utterances, mel chunk by mel chunk. The next chunk settles what a chunk's end sounds like."""
 
     def __init__(self, vocoder: nn.Module, hop: int) -> None:
         self._vocoder = vocoder
@@ -98,24 +130,37 @@ class WaveStream:
         self._held_mel: Tensor | None = None
         self._held_wave: Tensor | None = None
 
-    def push(self, mel: Tensor, final: bool) -> Tensor:
-        """Mel [T, M] of the next chunk to samples [N]; what is held back comes with the next chunk."""
-        wave = self._vocoder(mel if self._held_mel is None else torch.cat([self._held_mel, mel]))
+    def push(self, mels: Sequence[Tensor], final: Sequence[bool]) -> list[Tensor]:
+        """Mel [T, M] of each utterance's next chunk to samples [N]; what is held back comes with the next chunk.
+
+        Those that go on have equally many frames. A convolution reads padding, so that only equal lengths go through together.
+        """
+        waves: dict[int, Tensor] = {}
+        kinds = sorted({(len(mel), is_final) for mel, is_final in zip(mels, final, strict=True)}, key=lambda kind: not kind[1])
+        # Those that go on come last: what they hold takes the place of what all held.
+        for kind in kinds:
+            rows = [row for row, one in enumerate(zip(map(len, mels), final, strict=True)) if one == kind]
+            for row, wave in zip(rows, self._push(torch.stack([mels[row] for row in rows]), rows, kind[1]), strict=True):
+                waves[row] = wave
+        return [waves[row] for row in range(len(mels))]
+
+    def _push(self, mel: Tensor, rows: list[int], final: bool) -> Tensor:
+        wave = self._vocoder(mel if self._held_mel is None else torch.cat([self._held_mel[rows], mel], 1))
         if final:
             # The release does not fade into the last chunk: what was held is dropped for its new rendering.
             return wave
         if self._held_wave is None:
-            hold = len(mel) // 2
+            hold = mel.shape[1] // 2
         else:
-            held = len(self._held_wave)
+            held = self._held_wave.shape[1]
             # Twice what was held goes out, the first half of it faded. The two halves of a Hamming window add up to 1.08, so
             # a fade is 0.7 dB loud (and may pass 1): so it is in the release.
             window = torch.hamming_window(2 * held, dtype=wave.dtype, device=wave.device)
-            fade = self._held_wave * window[held:] + wave[:held] * window[:held]
-            wave = torch.cat([fade, wave[held:]])
-            hold = len(mel) - held // self._hop
-        self._held_mel, self._held_wave = mel[-hold:], wave[-hold * self._hop :]
-        return wave[: -hold * self._hop]
+            fade = self._held_wave[rows] * window[held:] + wave[:, :held] * window[:held]
+            wave = torch.cat([fade, wave[:, held:]], 1)
+            hold = mel.shape[1] - held // self._hop
+        self._held_mel, self._held_wave = mel[:, -hold:], wave[:, -hold * self._hop :]
+        return wave[:, : -hold * self._hop]
 
 
 class KimiDetokenizer:
@@ -156,32 +201,60 @@ class KimiDetokenizer:
             dtype = torch.float32 if torch.device(device).type == "cpu" else flow.dtype
         return cls(flow.to(device, dtype), vocoder.to(device, torch.float32))
 
-    @torch.inference_mode()
     def decode(self, codes: np.ndarray, seed: int) -> Clip:
         """Waveform of codes [T], `samples_per_code` samples each. The same codes and seed give the same samples.
 
         Raises:
             PolicyError: not one row of codes the model knows, or the networks gave NaN.
         """
-        codes = np.asarray(codes)
-        if not codes.size:
-            return Clip(np.zeros(0, dtype=np.float32), self.sample_rate_hz)
-        known = self.flow.config.semantic_vocab_size
-        if codes.ndim != 1 or codes.dtype.kind not in "iu" or codes.min() < 0 or codes.max() >= known:
+        return self.decode_all([codes], [seed])[0]
+
+    @torch.inference_mode()
+    def decode_all(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
+        """Waveforms of several rows of codes, in order, `ANSWERS_AT_ONCE` together; each as by itself, but for rounding.
+
+        Raises:
+            PolicyError: a row is none of codes the model knows, or the networks gave NaN.
+        """
+        rows = [self._checked(one) for one in codes]
+        clips = {n: Clip(np.zeros(0, dtype=np.float32), self.sample_rate_hz) for n, row in enumerate(rows) if not len(row)}
+        # Those of like length end together, so that no batch runs on for a few.
+        spoken = sorted((n for n, row in enumerate(rows) if len(row)), key=lambda n: (-len(rows[n]), n))
+        for start in range(0, len(spoken), ANSWERS_AT_ONCE):
+            batch = spoken[start : start + ANSWERS_AT_ONCE]
+            waves = self._decode_batch([rows[n] for n in batch], [seeds[n] for n in batch])
+            for n, wave in zip(batch, waves, strict=True):
+                samples = wave.float().cpu().numpy()
+                if not np.isfinite(samples).all():
+                    raise PolicyError(
+                        f"the detokenizer made NaN of {len(rows[n])} codes, seed {seeds[n]}; check its weights and dtype"
+                    )
+                clips[n] = Clip(samples, self.sample_rate_hz)
+        return [clips[n] for n in range(len(rows))]
+
+    def _decode_batch(self, rows: Sequence[Tensor], seeds: Sequence[int]) -> list[Tensor]:
+        """Samples of rows of codes [T], T above 0, all together chunk by chunk."""
+        mels = MelStreams(self.flow, self.streaming, seeds)
+        waves = WaveStreams(self.vocoder, self.vocoder.config.hop_size)
+        parts: list[list[Tensor]] = [[] for _ in rows]
+        active, start, size = list(range(len(rows))), 0, self.streaming.chunk_codes
+        while active:
+            final = [start + size >= len(rows[n]) for n in active]
+            chunks = mels.push([rows[n][start : start + size] for n in active], final)
+            for n, wave in zip(active, waves.push(chunks, final), strict=True):
+                parts[n].append(wave)
+            active = [n for n, is_final in zip(active, final, strict=True) if not is_final]
+            start += size
+        return [torch.cat(one) for one in parts]
+
+    def _checked(self, codes: np.ndarray) -> Tensor:
+        """A row of codes on the flow model's device."""
+        codes, known = np.asarray(codes), self.flow.config.semantic_vocab_size
+        if codes.size and (codes.ndim != 1 or codes.dtype.kind not in "iu" or codes.min() < 0 or codes.max() >= known):
             raise PolicyError(
                 f"expected codes [T] in 0..{known - 1}, got {codes.dtype} {codes.shape} in {codes.min()}..{codes.max()}"
             )
-        row = torch.from_numpy(codes.astype(np.int64)).to(self.flow.device)
-        mels = MelStream(self.flow, self.streaming, seed)
-        waves = WaveStream(self.vocoder, self.vocoder.config.hop_size)
-        parts = []
-        for start in range(0, len(codes), size := self.streaming.chunk_codes):
-            final = start + size >= len(codes)
-            parts.append(waves.push(mels.push(row[start : start + size], final), final))
-        samples = torch.cat(parts).float().cpu().numpy()
-        if not np.isfinite(samples).all():
-            raise PolicyError(f"the detokenizer made NaN of {len(codes)} codes, seed {seed}; check its weights and dtype")
-        return Clip(samples, self.sample_rate_hz)
+        return torch.from_numpy(codes.astype(np.int64).reshape(-1)).to(self.flow.device)
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Codes to mel: Kimi-Audio's flow-matching transformer, under the parameter names of its released checkpoint.
 
-T = mel frames, M = mel bins, D = hidden size, H = heads, d = D / H. One utterance at a time, so no batch axis anywhere.
+T = mel frames, M = mel bins, D = hidden size, H = heads, d = D / H; `...` is one utterance, or N at the same place of theirs.
 Left out: classifier-free guidance (the streaming release runs without it) and the prefill of a reference voice.
 """
 
@@ -20,7 +20,7 @@ from paras2s.errors import PolicyError, one_line
 
 TIME_CHANNELS = 256
 NORM_EPS = 1e-6
-# One block's rotated keys and its values, each [T, H, d].
+# One block's rotated keys and its values, each [..., T, H, d].
 KeysValues = tuple[Tensor, Tensor]
 
 
@@ -80,13 +80,13 @@ class FlowConfig(BaseModel):
 
 
 def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Turn neighbouring channel pairs of x [T, H, d] by unit complex numbers `turns` [T, d/2]; Llama turns halves instead."""
+    """Turn neighbouring channels of x [..., T, H, d] by unit complex numbers `turns` [T, d/2]; Llama turns halves instead."""
     pairs = torch.view_as_complex(x.to(turns.real.dtype).reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * turns[:, None]).flatten(-2).to(x.dtype)
 
 
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """Layer norm without learned scale, then the scale and shift that the condition gave; all [T, D]."""
+    """Layer norm without learned scale, then the scale and shift that the condition gave; all [..., T, D]."""
     return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
 
 
@@ -119,15 +119,25 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.proj = nn.Linear(hidden, hidden)
 
-    def forward(self, x: Tensor, turns: Tensor, past: KeysValues | None) -> tuple[Tensor, KeysValues]:
-        """From x [T, D] and the earlier keys and values to [T, D] and the chunk's own keys and values."""
-        query, key, value = self.qkv(x).view(len(x), 3, self.heads, -1).unbind(1)
+    def forward(
+        self, x: Tensor, turns: Tensor, past: KeysValues | None, mask: Tensor | None = None
+    ) -> tuple[Tensor, KeysValues]:
+        """From x [..., T, D] and the earlier keys and values to [..., T, D] and the chunk's own keys and values.
+
+        `mask` [N, 1, 1, earlier + T] is False where there is nothing to be seen.
+        """
+        query, key, value = self.qkv(x).view(*x.shape[:-1], 3, self.heads, -1).unbind(-3)
         query, key = rotate(query, turns), rotate(key, turns)
-        keys, values = (key, value) if past is None else (torch.cat([past[0], key]), torch.cat([past[1], value]))
-        # The batch axis of 1 is there for the fused kernels, which take four axes only.
-        query, keys, values = (part.transpose(0, 1)[None] for part in (query, keys, values))
-        seen = functional.scaled_dot_product_attention(query, keys, values)[0]
-        return self.proj(seen.transpose(0, 1).flatten(1)), (key, value)
+        keys, values = (key, value) if past is None else (torch.cat([past[0], key], -3), torch.cat([past[1], value], -3))
+        # Fused kernels take four axes only, so that one utterance gets a batch axis of 1.
+        query, keys, values = (part.transpose(-3, -2).reshape(-1, *_turned(part)) for part in (query, keys, values))
+        seen = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        return self.proj(seen.transpose(1, 2).reshape(x.shape)), (key, value)
+
+
+def _turned(part: Tensor) -> tuple[int, int, int]:
+    frames, heads, width = part.shape[-3:]
+    return heads, frames, width
 
 
 class Mlp(nn.Module):
@@ -139,7 +149,7 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(inner, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[T, D] to [T, D]."""
+        """[..., T, D] to [..., T, D]."""
         return self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))
 
 
@@ -153,11 +163,13 @@ class Block(nn.Module):
         self.mlp = Mlp(hidden, int(hidden * config.mlp_ratio))
         self.adaLN_modulation = _modulation(hidden, 6)
 
-    def forward(self, x: Tensor, condition: Tensor, turns: Tensor, past: KeysValues | None) -> tuple[Tensor, KeysValues]:
-        """From x and condition [T, D] to [T, D] and the chunk's own keys and values."""
+    def forward(
+        self, x: Tensor, condition: Tensor, turns: Tensor, past: KeysValues | None, mask: Tensor | None = None
+    ) -> tuple[Tensor, KeysValues]:
+        """From x and condition [..., T, D] to [..., T, D] and the chunk's own keys and values."""
         parts = self.adaLN_modulation(condition).chunk(6, dim=-1)
         shift_attn, scale_attn, gate_attn, shift_mlp, scale_mlp, gate_mlp = parts
-        seen, own = self.attn(modulate(x, shift_attn, scale_attn), turns, past)
+        seen, own = self.attn(modulate(x, shift_attn, scale_attn), turns, past, mask)
         x = x + gate_attn * seen
         return x + gate_mlp * self.mlp(modulate(x, shift_mlp, scale_mlp)), own
 
@@ -171,7 +183,7 @@ class FinalLayer(nn.Module):
         self.adaLN_modulation = _modulation(hidden, 2)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """[T, D] to [T, M]."""
+        """[..., T, D] to [..., T, M]."""
         shift, scale = self.adaLN_modulation(condition).chunk(2, dim=-1)
         return self.linear(modulate(x, shift, scale))
 
@@ -204,18 +216,25 @@ class FlowModel(nn.Module):
         return self.input_linear.weight.device
 
     def forward(
-        self, mel: Tensor, codes: Tensor, time: int, start: int, prefix: Sequence[KeysValues] = ()
+        self,
+        mel: Tensor,
+        codes: Tensor,
+        time: int,
+        start: int,
+        prefix: Sequence[KeysValues] = (),
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, list[KeysValues]]:
-        """Velocity [T, M] of normalised mel [T, M], and the keys and values of these frames, one pair a block.
+        """Velocity [..., T, M] of normalised mel [..., T, M], and the keys and values of these frames, one pair a block.
 
-        `codes` [T], one a frame; `time` in thousandths; `start` is the first frame's position; `prefix` the earlier pairs.
+        `codes` [..., T], one a frame; `time` in thousandths; `start` is the first frame's position; `prefix` the earlier
+        pairs; `mask` [N, 1, 1, earlier + T] is False at padding.
         """
         x = self.input_linear(mel)
         condition = self.t_embedder(time, x) + self.semantic_token_embedding(codes)
-        turns = self._turns(start, len(mel))
+        turns = self._turns(start, mel.shape[-2])
         owns = []
         for number, block in enumerate(self.blocks):
-            x, own = block(x, condition, turns, prefix[number] if prefix else None)
+            x, own = block(x, condition, turns, prefix[number] if prefix else None, mask)
             owns.append(own)
         return self.final_layer(x, condition), owns
 

@@ -173,7 +173,12 @@ class KimiPolicy(StreamPolicy):
 
     def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
         """Waveform of one answer, by flow matching from noise of `seed`."""
-        return self.detokenizer.decode(self.decode_codes(blocks, answer)[:, 0], seed)
+        return self.decode_audios([(blocks, answer, seed)])[0]
+
+    def decode_audios(self, answers: Sequence[tuple[Sequence[Block], int, int]]) -> list[Clip]:
+        """Waveforms of several answers, many at once."""
+        codes = [self.decode_codes(blocks, answer)[:, 0] for blocks, answer, _ in answers]
+        return self.detokenizer.decode_all(codes, [seed for _, _, seed in answers])
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
         """The text stream of one answer, up to its end; ids that are no text are left out, as in the release."""
