@@ -24,6 +24,7 @@ WORKS = {
     "new weights": ("gather weights", "load weights"),
 }
 EVALUATE = "evaluate"
+ROLES = ("rollout", "reward", "learner")
 
 
 def read_phase_times(run: Path) -> PhaseTimes:
@@ -48,13 +49,14 @@ def read_phase_times(run: Path) -> PhaseTimes:
     for part, works in WORKS.items():
         of_steps = [sum(_slowest(spans, work) for work in works) for spans, _ in steps]
         seconds[part] = median(of_steps) if any(of_steps) else None
-    workers = {worker for spans, _ in steps for worker, _, _ in spans}
     try:
         step_s = median(float(row["seconds"]) for _, row in steps)
         length_steps = fmean(float(row["length_steps"]) for _, row in steps)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{run / METRICS}: a step has no number for {error}") from error
-    roles = {role: sum(worker.split(" ")[0] == role for worker in workers) for role in ("rollout", "reward", "learner")}
+    # A worker that was lost has a successor of another name: what counts is how many a step had.
+    at_once = [{worker for worker, _, _ in spans} for spans, _ in steps]
+    roles = {role: max(sum(one.split(" ")[0] == role for one in names) for names in at_once) for role in ROLES}
     return PhaseTimes(seconds, step_s, length_steps, len(steps), roles)
 
 

@@ -69,6 +69,13 @@ def test_times_are_those_of_the_slowest_worker_without_first_steps_and_evaluatio
     assert found.workers == {"rollout": 2, "reward": 1, "learner": 1}
 
 
+def test_a_worker_that_was_replaced_is_not_one_more(tmp_path: Path) -> None:
+    rows = (write_run(tmp_path, 7) / "timeline.jsonl").read_text().splitlines(keepends=True)
+    replaced = [row.replace("rollout 2", "rollout 9") if number > 3 else row for number, row in enumerate(rows)]
+    (tmp_path / "timeline.jsonl").write_text("".join(replaced))
+    assert read_phase_times(tmp_path).workers == {"rollout": 2, "reward": 1, "learner": 1}
+
+
 def test_a_factor_is_measured_over_predicted_and_absent_where_one_is_nothing() -> None:
     assert part_factor("sample", 2.0, 3.0).factor == 1.5
     assert part_factor("speak", 2.0, None).why_none == part_factor("speak", 2.0, 0.0).why_none == "the run did no such work"
