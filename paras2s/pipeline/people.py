@@ -139,15 +139,17 @@ def _write_items(answers: Sequence[StudyAnswer], teacher: PeopleTeacher, folder:
     for one in answers:
         by_query.setdefault(one.query_id, []).append(one)
     rows: list[dict[str, Any]] = []
-    clips: dict[str, Clip] = {}
     for number, group in enumerate(by_query.values()):
         # Pairs of answers that all have a score were chosen between already.
         several = [pair for pair in combinations(group, 2) if not all(teacher.has(one.key) for one in pair)]
+        question = f"clips/question-{number:05d}.wav"
+        clip_of = {one.key: f"clips/{one.key.replace('/', '_')}.wav" for one in group}
+        if several or not in_pairs:
+            write_clip(folder / question, read_clip(group[0].question))
+            for one in group:
+                write_clip(folder / clip_of[one.key], one.clip)
         for together in several if in_pairs else [(one,) for one in group]:
-            question = f"clips/question-{number:05d}.wav"
-            clips[question] = read_clip(together[0].question)
-            names = [f"clips/{one.key.replace('/', '_')}.wav" for one in together]
-            clips |= {name: one.clip for name, one in zip(names, together, strict=True)}
+            names = [clip_of[one.key] for one in together]
             systems = [one.key if in_pairs else "policy" for one in together]
             rows.append(
                 {
@@ -158,7 +160,5 @@ def _write_items(answers: Sequence[StudyAnswer], teacher: PeopleTeacher, folder:
                     "answers": [{"system": s, "clip": name} for s, name in zip(systems, names, strict=True)],
                 }
             )
-    for name, clip in clips.items():
-        write_clip(folder / name, clip)
     write_jsonl(folder / "items.jsonl", rows)
     return len(rows)

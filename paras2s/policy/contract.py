@@ -285,23 +285,34 @@ def first_tokens_sum_to_one(subject: Subject) -> Finding:
     return Finding(name, abs(total - 1) < 1e-3, f"{len(ids)} first tokens: {total:.6f}")
 
 
+# Of a waveform's norm, by which a batch in half precision may differ from one answer alone.
+OTHERWISE_ROUNDED = 0.1
+
+
 def sound_is_decoded(subject: Subject) -> Finding:
-    """8: as long as its codes, the same from the same seed, and nothing from nothing."""
+    """8: as long as its codes, the same from the same seed, each as by itself among others, and nothing from nothing."""
     name, policy = "8 sound is as long as its codes", subject.policy
     (found,) = policy.generate(subject.prompts[:1], subject.group, subject.warm, subject.seeds(1, subject.group))
     counts = [len(policy.decode_codes(found.blocks, answer)) for answer in range(subject.group)]
     answer = int(np.argmax(counts))
     try:
         clip, again = (policy.decode_audio(found.blocks, answer, seed=5) for _ in range(2))
+        together = policy.decode_audios([(found.blocks, number, 5) for number in range(subject.group)])
     except PolicyError as error:
         return Finding(name, None, one_line(error))
     empty = tuple(replace(block, sampled=np.zeros_like(block.sampled)) for block in found.blocks)
     silent = policy.decode_audio(empty, answer, seed=5)
     same = np.array_equal(clip.samples, again.samples)
-    ok = same and len(silent.samples) == 0 and bool(np.isfinite(clip.samples).all())
+    among = together[answer].samples
+    # A batch rounds otherwise; another answer's sound, or that of padding, is far from it.
+    alike = among.shape == clip.samples.shape and bool(
+        np.linalg.norm(among - clip.samples) <= OTHERWISE_ROUNDED * np.linalg.norm(clip.samples)
+    )
+    ok = same and alike and len(silent.samples) == 0 and bool(np.isfinite(clip.samples).all())
     ok = ok and clip.sample_rate_hz == policy.spec.output_rate_hz and (counts[answer] == 0) == (len(clip.samples) == 0)
     ok = ok and (not counts[answer] or policy.decode_text(found.blocks, answer) is not None)
     detail = f"{counts[answer]} codes, {clip.duration_s:.3f} s; same seed {'same' if same else 'OTHER'} sound"
+    detail += f", {'same' if alike else 'OTHER'} among others"
     return Finding(name, ok, f"{detail}; no codes: {len(silent.samples)} samples")
 
 

@@ -116,6 +116,10 @@ class Broken(EmbeddedPolicy):
             return type(clip)(np.random.default_rng().normal(size=len(clip.samples)).astype(np.float32), clip.sample_rate_hz)
         return clip
 
+    def decode_audios(self, answers: Sequence[tuple[Sequence[Block], int, int]]) -> list[Any]:
+        clips = super().decode_audios(answers)
+        return clips[1:] + clips[:1] if self.fault == "batch" else clips
+
 
 @pytest.mark.parametrize(
     ("fault", "found"),
@@ -130,6 +134,7 @@ class Broken(EmbeddedPolicy):
         ("detached", {"5"}),
         ("reference", {"6"}),
         ("noise", {"8"}),
+        ("batch", {"8"}),
     ],
 )
 def test_what_is_broken_is_found(fault: str, found: set[str]) -> None:

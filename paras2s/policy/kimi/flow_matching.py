@@ -130,14 +130,9 @@ class Attention(nn.Module):
         query, key = rotate(query, turns), rotate(key, turns)
         keys, values = (key, value) if past is None else (torch.cat([past[0], key], -3), torch.cat([past[1], value], -3))
         # Fused kernels take four axes only, so that one utterance gets a batch axis of 1.
-        query, keys, values = (part.transpose(-3, -2).reshape(-1, *_turned(part)) for part in (query, keys, values))
+        query, keys, values = (part.transpose(-3, -2)[None].flatten(0, -4) for part in (query, keys, values))
         seen = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
         return self.proj(seen.transpose(1, 2).reshape(x.shape)), (key, value)
-
-
-def _turned(part: Tensor) -> tuple[int, int, int]:
-    frames, heads, width = part.shape[-3:]
-    return heads, frames, width
 
 
 class Mlp(nn.Module):
