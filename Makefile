@@ -11,11 +11,11 @@ demo: .venv/.offline
 quick: .venv/.offline
 	$(BIN)/paras2s demo --preset quick
 
-# Hours: five seeds of the longer preset to docs/results.md and README.md, then the sources of reward and over-optimisation to
-# docs/paper.md. Stopped, it goes on where it was.
+# Hours: five seeds of the longer preset to docs/results.md and README.md, then equal labels, the sources of reward and
+# over-optimisation to docs/paper.md. Stopped, it goes on where it was.
 results: .venv/.offline
 	$(BIN)/paras2s results
-	$(BIN)/paras2s paper --only reward_sources --only overoptimisation
+	$(BIN)/paras2s paper --only equal_labels --only reward_sources --only overoptimisation
 
 # Hours: every figure of the paper in miniature, to docs/paper.md. Stopped, it goes on where it was.
 paper: .venv/.offline

@@ -27,6 +27,7 @@ from paras2s.pipeline.preference_set import (
 )
 from paras2s.pipeline.reward_agreement import agreement_report
 from paras2s.pipeline.reward_probes import disorder_report, probe, spoken_report
+from paras2s.pipeline.warmup import first_contrasts
 from paras2s.policy.base import Policy
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.teachers import Teacher
@@ -52,6 +53,8 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
     torch.set_num_threads(cores())
     with run.stage("distill"):
         queries = dataset.of_role("preference")
+        if config.preference_contrasts is not None:
+            queries = first_contrasts(queries, config.preference_contrasts)
         # Test queries are for the benchmark alone; a dataset of one's own may have no others.
         held_out = dataset.of_role("validation") or dataset.of_role("test")
         prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
@@ -121,8 +124,9 @@ def _train_small(
 ) -> tuple[RewardModel, PreferenceSet]:
     """The trained model, and what it learned from."""
     config = run.config.distill
-    # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard.
-    demonstrated = dataset.of_role("demonstration")
+    # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard. None but those
+    # that the warm-up learned from, so that a run's labels are the demonstrated and the preference queries.
+    demonstrated = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
     degenerate = degenerate_answers(dataset, config.degenerate_answers, seed=run.config.seed)
     preferences = PreferenceSet(
         questions=(*judged.encoded, *encode_questions(dataset, demonstrated)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from paras2s.configs.schema.run import WarmupConfig
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.errors import DataError
@@ -32,19 +33,25 @@ def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
     return [query for query in queries if query.contrast_id in seen[query.category][:count]]
 
 
-def make_examples(policy: Policy, dataset: Dataset, contrasts: int) -> list[Example]:
-    """Demonstrations of `contrasts` of each category as prompts and targets.
+def demonstrated_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
+    """The queries whose demonstrations a warm-up learns from."""
+    shown = first_contrasts(dataset.of_role("demonstration"), config.demonstration_contrasts)
+    return shown + first_contrasts(dataset.of_role("preference"), config.preference_contrasts)
+
+
+def make_examples(policy: Policy, dataset: Dataset, config: WarmupConfig) -> list[Example]:
+    """The demonstrations that a warm-up learns from as prompts and targets.
 
     Raises:
         DataError: there is none, or one answers a query that is not in the manifest.
     """
-    queries = dataset.of_role("demonstration")
-    learned = {query.id for query in first_contrasts(queries, contrasts)}
+    queries = demonstrated_queries(dataset, config)
+    known = {query.id for query in dataset.queries}
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
-    unknown = [one.query_id for one in dataset.demonstrations if one.query_id not in prompts]
+    unknown = [one.query_id for one in dataset.demonstrations if one.query_id not in known]
     if unknown or not dataset.demonstrations:
         raise DataError(f"{dataset.folder}: no demonstrations, or for unknown queries ({unknown[:3]}); run `paras2s data`")
-    chosen = [one for one in dataset.demonstrations if one.query_id in learned]
+    chosen = [one for one in dataset.demonstrations if one.query_id in prompts]
     targets = {
         (clip, text): policy.encode_demonstration(dataset, clip, text)
         for clip, text in sorted({(one.clip, one.text) for one in chosen})
@@ -76,7 +83,7 @@ def run_warmup(run: Run, dataset: Dataset) -> Policy:
         _save(run, policy)
         return policy
     with run.stage("warmup"), run.bar("warm-up steps", config.steps) as bar:
-        warmup = Warmup(policy, make_examples(policy, dataset, config.demonstration_contrasts), config, seed)
+        warmup = Warmup(policy, make_examples(policy, dataset, config), config, seed)
         checkpoints = run.folder / "checkpoints" / "sft"
         found = latest_checkpoint(checkpoints)
         first = warmup.restore(found) if found else 0

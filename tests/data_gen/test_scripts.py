@@ -40,7 +40,7 @@ def test_there_are_enough_contrasts() -> None:
     assert len(ROLES["test"]) >= 24
     assert len(ROLES["demonstration"]) >= 60
     for category in CATEGORIES:
-        assert sum(contrast.category == category for contrast in train) == 68
+        assert sum(contrast.category == category for contrast in train) == 98
         assert sum(contrast.category == category for contrast in ROLES["validation"]) == 8
         assert sum(contrast.category == category for contrast in ROLES["test"]) == 12
 
@@ -68,6 +68,7 @@ def test_scripts_have_one_role() -> None:
     assigned = [contrast.id for contrasts in ROLES.values() for contrast in contrasts]
     assert len(set(assigned)) == len(assigned)
     assert not ids(ROLES["demonstration"]) & (ids(ROLES["rl"]) | ids(ROLES["preference"]))
+    assert not ids(ROLES["rl"]) & ids(ROLES["preference"])
 
 
 def test_no_words_come_twice() -> None:
@@ -130,16 +131,16 @@ def test_counts_by_hand() -> None:
     )
     roles = assign_roles(load_contrasts(), config, seed=3)
     found = {role: len(contrasts) for role, contrasts in roles.items()}
-    assert found == {"demonstration": 8, "preference": 12, "rl": 8, "validation": 8, "test": 4}
+    assert found == {"demonstration": 8, "preference": 12, "rl": 20, "validation": 8, "test": 4}
 
 
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"rl_contrasts": 51}, r"70 training, 10 validation and 20 test scripts, 71, 8 and 12 are requested; lower data\.\*"),
-        ({"test_contrasts": 21}, "68, 8 and 21 are requested"),
-        ({"validation_contrasts": 11}, "68, 11 and 12 are requested"),
-        ({"preference_contrasts": 49}, r"data\.preference_contrasts: must not be more than data\.rl_contrasts"),
+        ({"rl_contrasts": 39}, r"98 training, 10 validation and 20 test scripts, 99, 8 and 12 are requested; lower data\.\*"),
+        ({"preference_contrasts": 41}, "99, 8 and 12 are requested"),
+        ({"test_contrasts": 21}, "98, 8 and 21 are requested"),
+        ({"validation_contrasts": 11}, "98, 11 and 12 are requested"),
     ],
 )
 def test_requesting_too_much_is_refused(values: dict[str, int], complaint: str) -> None:

@@ -163,10 +163,10 @@ def test_prompts_of_one_domain_are_found_by_the_ledger_though_they_have_no_label
         [("emotion", "rl"), ("emotion", "preference"), ("age", "rl"), ("age", "test")]
     )]  # fmt: skip
     category = prompt_categories(ledger)
-    assert sorted(category.values()) == ["age", "emotion", "emotion"]
+    assert sorted(category.values()) == ["age", "emotion"]
     queries = [Query(one, "", None, None, "rl", "", "a.wav", 1.0, "w", None, None) for one in category]
     dataset = Dataset(tmp_path, tuple(queries), (), tuple(ledger), Any, Any, {})
-    assert [category[one.id] for one in rl_prompts(dataset, ("emotion",))] == ["emotion", "emotion"]
+    assert [category[one.id] for one in rl_prompts(dataset, ("emotion",))] == ["emotion"]
     assert rl_prompts(dataset, ()) == queries
     with pytest.raises(ConfigError, match="no RL prompt is of 'gender'"):
         rl_prompts(dataset, ("emotion", "gender"))

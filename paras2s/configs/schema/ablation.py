@@ -13,7 +13,7 @@ from paras2s.configs.schema.base import Section, load_section
 class AblationRow(Section):
     """One run of an ablation: what it changes, where its point stands in the plot, and whether it is aligned at all."""
 
-    name: str = Field(pattern=r"^\w[\w .,+=-]*$", description="also its folder")
+    name: str = Field(pattern=r"^\w[\w .,+=()-]*$", description="also its folder")
     set: dict[str, Any] = Field({}, description="dotted keys laid over the base")
     system: Literal["cascade", "sft", "aligned", "topline"] = Field(
         "aligned", description="whose score counts; only the aligned one is reinforced"

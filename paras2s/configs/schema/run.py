@@ -24,8 +24,8 @@ class DataConfig(Section):
         ("emotion", "sarcasm", "age", "gender"), min_length=1, description="of the shipped scripts"
     )
     demonstration_contrasts: int = Field(20, ge=1, description="a category; 20 x 4 = 80 contrasts to demonstrate")
-    rl_contrasts: int = Field(48, ge=1, description="a category, none of them demonstrated; prompts without labels")
-    preference_contrasts: int = Field(40, ge=1, description="of the RL contrasts, keep their labels for the reward model")
+    preference_contrasts: int = Field(40, ge=1, description="a category, whose labels the reward model learns from")
+    rl_contrasts: int = Field(38, ge=1, description="a category, prompts without labels; nobody has learned from their words")
     validation_contrasts: int = Field(8, ge=1, description="a category, from topics and speakers kept for choosing settings")
     test_contrasts: int = Field(12, ge=1, description="a category, from topics and speakers never trained on")
     demonstration_speakers: int = Field(2, ge=1, le=3, description="voices that speak each demonstration query")
@@ -68,6 +68,11 @@ class WarmupConfig(Section):
     """Supervised warm-up on both streams."""
 
     demonstration_contrasts: int = Field(8, ge=1, description="a category: how many of the demonstrated ones are learned from")
+    preference_contrasts: int = Field(
+        0,
+        ge=0,
+        description="a category: labelled contrasts of the reward model that are demonstrated as well (SFT on all labels)",
+    )
     steps: int = Field(260, ge=0, description="0: released weights are aligned as they are")
     batch_size: int = Field(24, ge=1)
     lr: float = 1.5e-3
@@ -103,6 +108,11 @@ class DistillConfig(Section):
     )
     max_unscored_share: float = Field(0.3, gt=0, le=1, description="of answers; a teacher that fails on more stops the run")
     omni: OmniConfig | None = Field(None, description="train the Qwen2.5-Omni thinker on the same scores as well")
+    preference_contrasts: int | None = Field(
+        None,
+        ge=1,
+        description="a category: of the labelled contrasts, those learned from (the paper's constrained case); None: all",
+    )
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
     degenerate_answers: int = Field(96, ge=1, description="of each kind (silence, noise, a looped word ...), worth 1, to learn")
     temperature: float = 1.2

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -160,8 +160,6 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
     contrasts = [contrast for group in roles.values() for contrast in group]
     candidates = reject_broken_contrasts(filtered)
     accepted = [(c, clip) for c, clip in zip(candidates, queries, strict=True) if c.rejected is None]
-    # The labelled preference queries are prompts for RL too, like any other: without their labels.
-    accepted += [(replace(c, role="rl"), clip) for c, clip in accepted if c.role == "preference"]
     clips = {_query_clip(c): clip for c, clip in accepted}
     clips |= _best_takes(answer_takes, answers, agent_tone, cache, progress)
     return save_dataset(
@@ -225,8 +223,7 @@ def _query_id(candidate: Candidate) -> str:
 
 def prompt_categories(candidates: Sequence[Candidate]) -> dict[str, str]:
     """Returns the category of each RL prompt by its id, from the ledger, since a prompt has no label."""
-    prompts = (replace(c, role="rl") for c in candidates if c.role in ("rl", "preference"))
-    return {_query_id(prompt): prompt.category for prompt in prompts}
+    return {_query_id(candidate): candidate.category for candidate in candidates if candidate.role == "rl"}
 
 
 def _query_clip(candidate: Candidate) -> str:
@@ -234,14 +231,15 @@ def _query_clip(candidate: Candidate) -> str:
 
 
 def _demonstrate(candidates: Sequence[Candidate], config: DataConfig) -> list[Demonstration]:
-    """Returns the first `answers_per_query` answers of the style's family for every accepted demonstration query.
+    """Returns the first `answers_per_query` answers of the style's family for every accepted query with a label.
 
-    All queries of a style get the same ones: which answer belongs to which query must not be one more thing to memorise.
+    All queries of a style get the same ones: which answer belongs to which query must not be one more thing to memorise. The
+    reward model's labelled queries have theirs as well: a warm-up may be given all labels (`warmup.preference_contrasts`).
     """
     families = load_families()
     demonstrations = []
     for candidate in candidates:
-        if candidate.role != "demonstration" or candidate.rejected is not None:
+        if candidate.role not in ("demonstration", "preference") or candidate.rejected is not None:
             continue
         family = families[candidate.style]
         for text in family.answers[: config.answers_per_query]:

@@ -119,14 +119,12 @@ def take_balanced(contrasts: list[Contrast], count: int) -> list[Contrast]:
 def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
     """Assigns contrasts to roles, equally many a category; a topic of the test or validation set has that role only.
 
-    "preference" and "rl" together are the RL prompts; "rl" are those without a labelled copy.
+    No contrast has two roles: whoever is rewarded by a model that learned from labels is not prompted by what was labelled.
 
     Raises:
         ConfigError: more contrasts are requested than there are scripts.
     """
-    if config.preference_contrasts > config.rl_contrasts:
-        raise ConfigError("data.preference_contrasts: must not be more than data.rl_contrasts, whose clips they share")
-    wanted = config.demonstration_contrasts, config.rl_contrasts
+    wanted = config.demonstration_contrasts, config.preference_contrasts, config.rl_contrasts
     roles: dict[Role, list[Contrast]] = {"demonstration": [], "preference": [], "rl": [], "validation": [], "test": []}
     for category in config.categories:
         rng = np.random.default_rng([seed, CATEGORIES.index(category)])
@@ -145,9 +143,8 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
         roles["test"] += take_balanced(test, config.test_contrasts)
         roles["validation"] += take_balanced(validation, config.validation_contrasts)
         roles["demonstration"] += take_balanced(train, config.demonstration_contrasts)
-        prompts = take_balanced(train, config.rl_contrasts)
-        roles["preference"] += prompts[: config.preference_contrasts]
-        roles["rl"] += prompts[config.preference_contrasts :]
+        roles["preference"] += take_balanced(train, config.preference_contrasts)
+        roles["rl"] += take_balanced(train, config.rl_contrasts)
     return roles
 
 
