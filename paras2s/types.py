@@ -5,6 +5,7 @@ Alphabet: B queries, G answers a query, T steps, S slots (text, audio codes), K 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -211,7 +212,8 @@ class Verdict:
     `reply` is the judge's full reply (for a rubric: the rules that fired). `cost_usd` is 0 for a local judge, and None
     where the model's price is not known; a reply from the cache has its first cost. `cost_estimated`: the endpoint did not
     count audio, so that its length does. A judge that is sampled several times has `votes`, whose mean is the score, their
-    standard deviation as `spread`, and the reasons of those that `failed`.
+    standard deviation as `spread`, and the reasons of those that `failed`. `parts` are scores of the same scale that it is made
+    of, by name, where a judge gives them.
     """
 
     judge: str
@@ -226,6 +228,7 @@ class Verdict:
     spread: float | None = None
     failed: tuple[str, ...] = ()
     cost_estimated: bool = False
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,6 +28,7 @@ class AnswerRow:
     `tone_scores` the share of each tone considered. `score` is the judge's, 1 to 5, with its `reason` in words;
     a row without a score says why in `unscored`. `fitting` means a score of at least 4. `family` is the kind of answer
     the judge recognised, None where it recognised or names none. `model_score` is the reward model's (None: it gave none).
+    `parts` are scores that the judge's is made of, by name (the rubric's: kind, tone, topic).
     `prompts` are the messages that the judge was sent (None: not kept; (): no call was made), `reply` is what it said to them.
 
     Raises:
@@ -61,6 +62,7 @@ class AnswerRow:
     reply: str = ""
     cost_usd: float | None = None
     prompts: tuple[str, ...] | None = None
+    parts: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.unscored is None):

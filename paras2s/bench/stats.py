@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from paras2s.audio.asr import normalise_words
 from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
 from paras2s.types import CATEGORIES, Category
@@ -72,12 +73,18 @@ class Counted:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """One system's scores, 1 to 5, a category and overall; its word error rate as a share; its answers' length in s."""
+    """One system's scores, 1 to 5, a category and overall; its word error rate as a share; its answers' length in s.
+
+    `parts` are means of what the judge's scores are made of; `distinct_texts` is the number of
+    different texts by that of answers.
+    """
 
     categories: dict[Category, Counted]
     overall: Counted
     word_error_rate: Counted
     duration_s: Estimate
+    parts: dict[str, Counted]
+    distinct_texts: float | None
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,13 @@ def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
         overall=Counted(mean_of_means([counted.estimate for counted in categories.values()]), len(rows)),
         word_error_rate=Counted(_mean_of(rates), len(rows)),
         duration_s=_mean_of([(row.duration_s, row.contrast_id) for row in rows]),
+        parts={part: _part_mean(rows, part) for part in dict.fromkeys(name for row in rows for name in row.parts)},
+        distinct_texts=len({normalise_words(row.text_stream) for row in rows}) / len(rows) if rows else None,
     )
+
+
+def _part_mean(rows: Sequence[AnswerRow], part: str) -> Counted:
+    return Counted(_mean_of([(row.parts[part], row.contrast_id) for row in rows if part in row.parts]), len(rows))
 
 
 def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:

@@ -54,7 +54,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Clip]:
 
 
 def find(judge: IndependentJudge, style: str, **changes: object) -> Finding | Unscored:
-    return judge.find(style, replace(CLEAR, **changes))
+    return judge.find("", style, replace(CLEAR, **changes))
 
 
 # -- kinds ------------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_it_hears_without_any_model_of_the_teacher(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("paras2s.audio.text_embedding._sentence_model", refuse)
     judge = IndependentJudge()
     (measured,) = judge_module._measure_chunk([spoken["happy"]])
-    found = judge.find("happy", measured)
+    found = judge.find("", "happy", measured)
     assert isinstance(found, Finding)
     assert found.score >= 4
     assert loaded == [asr.SECOND]
@@ -165,7 +165,7 @@ def test_what_cannot_be_judged_is_unscored(judge: IndependentJudge) -> None:
     assert "silent" in first.reason
     assert isinstance(second, Unscored)
     assert "style" in second.reason
-    assert isinstance(judge.find("bored", CLEAR), Unscored)
+    assert isinstance(judge.find("", "bored", CLEAR), Unscored)
 
 
 # -- hearing ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The rubric judge: gold answers score 5, the table of mismatches, flaws, Unscored, injection, files, degenerate audio.
 
-Not covered: whether people agree with the rubric, and facts or topics, which it does not check.
+Not covered: whether people agree with the rubric, and facts, which it does not check.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import yaml
 
 import paras2s.reward.judges.rubric as rubric_module
 from paras2s.audio.prosody import UTTERANCE_DIM
-from paras2s.data_gen.scripted.scripts import load_cascade, load_families
+from paras2s.data_gen.scripted.scripts import load_cascade, load_contrasts, load_families
 from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, USER_STYLES
 from paras2s.data_gen.tts.render import Take, render
 from paras2s.errors import ConfigError
@@ -108,6 +108,92 @@ def test_mismatches_by_hand(judge: RubricJudge, style: str, text: str, tone: str
 def test_the_cascades_answers(judge: RubricJudge, category: str, expected: dict[str, int], number: int) -> None:
     reply = spoken(load_cascade()[category][number], "neutral")
     assert {style: score(judge, style, reply) for style in expected} == expected
+
+
+CONTRASTS = sorted({pair for contrast in load_contrasts() for pair in (contrast.styles, contrast.styles[::-1])})
+
+
+@pytest.mark.parametrize(("style", "other"), CONTRASTS)
+def test_the_contrasts_tone_is_below_the_right_one(judge: RubricJudge, style: str, other: str) -> None:
+    right, wrong = FAMILIES[style].tone, FAMILIES[other].tone
+    for text in FAMILIES[style].answers:
+        apart = score(judge, style, spoken(text, right)) - score(judge, style, spoken(text, wrong))
+        assert apart >= 1 if right != wrong else apart == 0
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "tone", "parts"),
+    [
+        ("happy", HAPPY, "cheerful", {"kind": 5, "tone": 5}),
+        ("happy", HAPPY, "neutral", {"kind": 5, "tone": 3}),
+        ("happy", HAPPY, "calm", {"kind": 5, "tone": 1}),
+        ("surprised", HAPPY, "cheerful", {"kind": 3, "tone": 5}),
+        ("happy", "tidy walls of seven", "cheerful", {"kind": 1}),
+        ("happy", "wonderful", "cheerful", {"kind": 1}),
+    ],
+)
+def test_parts_by_hand(judge: RubricJudge, style: str, text: str, tone: str, parts: dict[str, float]) -> None:
+    found = judge.judge(Question("", style), spoken(text, tone))
+    assert isinstance(found, Verdict)
+    assert found.parts == parts
+
+
+# -- topic ------------------------------------------------------------------------------------------------------------
+
+GARDEN = "My garden won the first prize."
+
+
+@pytest.mark.parametrize(
+    ("text", "topic"),
+    [
+        ("That is wonderful, your garden made me so happy for you.", 5),
+        ("That is wonderful, enjoy the prizes.", 5),
+        ("That is wonderful, I am so happy for you.", 1),
+    ],
+)
+def test_an_answer_takes_up_the_topic_or_does_not(judge: RubricJudge, text: str, topic: float) -> None:
+    found = judge.judge(Question(GARDEN, "happy"), spoken(text, "cheerful"))
+    assert isinstance(found, Verdict)
+    assert found.parts == {"kind": 5, "tone": 5, "topic": topic}
+    # The shipped rubric counts topics and takes nothing away for them; a user's may.
+    assert found.score == 5
+
+
+def test_a_rubric_may_take_a_point_for_the_topic(tmp_path: Path) -> None:
+    values = yaml.safe_load(SHIPPED.read_text())
+    (tmp_path / "rubric.yaml").write_text(yaml.safe_dump(values | {"topic_penalty": 1}))
+    strict = RubricJudge(tmp_path / "rubric.yaml")
+    for text, expected in ((HAPPY, 4), ("That is wonderful, your garden made me so happy for you.", 5)):
+        found = strict.judge(Question(GARDEN, "happy"), spoken(text, "cheerful"))
+        assert isinstance(found, Verdict)
+        assert found.score == expected
+
+
+def test_the_words_of_a_topic_are_no_kind_of_answer(judge: RubricJudge) -> None:
+    """Without the question, "the soup for men" makes it an answer to a man."""
+    kinds = []
+    for question in ("I cooked a soup for men.", ""):
+        found = judge.find(Question(question, "happy"), spoken("How lovely about the soup for men.", "cheerful"))
+        assert not isinstance(found, Unscored)
+        kinds.append(found.family)
+    assert kinds == ["happy", "male"]
+
+
+@pytest.mark.parametrize("style", sorted(FAMILIES))
+def test_the_question_said_again_is_no_answer(judge: RubricJudge, style: str) -> None:
+    for contrast in load_contrasts():
+        if style in contrast.styles:
+            found = judge.judge(Question(contrast.text, style), spoken(contrast.text, FAMILIES[style].tone))
+            assert isinstance(found, Verdict)
+            assert found.score == 1, contrast.text
+
+
+@pytest.mark.parametrize("ending", ["I", "that is the", "let", "so"])
+def test_a_sentence_that_breaks_off_gets_two_at_most(judge: RubricJudge, ending: str) -> None:
+    found = judge.judge(Question("", "happy"), spoken(f"That is wonderful, {ending}", "cheerful"))
+    assert isinstance(found, Verdict)
+    assert found.score == 2
+    assert "breaks off" in found.reason
 
 
 # -- flaws ------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from paras2s.utils.io import write_json
 from paras2s.utils.process_pool import cores
 
 HeldOut = Literal["validation", "test"]
+# What the judges' scores are made of, in the order of the table.
+PARTS = ("kind", "tone", "topic")
 SYSTEMS = (CONSTANT, CASCADE, STYLE_DEAF, PROSODY, "sft", "aligned", TOPLINE)
 
 
@@ -128,11 +130,14 @@ def describe_bench(run: Run, benched: BenchedRun) -> None:
     rows = {name: row for name, row in summary(benched.rows).items() if name in benched.rows}
     comparison = benched.comparison
     categories = [one for one in CATEGORIES if any(one in row["categories"] for row in rows.values())]
-    table = Table("system", *categories, "all", "independent", "contrast", "WER", "scored")
+    parts = [one for one in PARTS if any(one in row["parts"] for row in rows.values())]
+    table = Table("system", *categories, "all", "independent", *parts, "contrast", "WER", "texts", "scored")
     for name, row in rows.items():
         overall, other = row["overall"], comparison["summary"][name]["overall"]
-        cells = [*(row["categories"][one] for one in categories), overall, other, row["contrast"], row["word_error_rate"]]
-        table.add_row(name, *map(cell, cells), f"{overall['n_scored']}/{overall['n_asked']}")
+        cells = [*(row["categories"][one] for one in categories), overall, other]
+        means = [f"{row['parts'][one]['mean']:.2f}" if one in row["parts"] else "-" for one in parts]
+        ends = [cell(row["contrast"]), cell(row["word_error_rate"]), f"{100 * row['distinct_texts']:.0f} %"]
+        table.add_row(name, *map(cell, cells), *means, *ends, f"{overall['n_scored']}/{overall['n_asked']}")
     if not run.quiet:
         run.console.print(table)
     for line in describe_agreement(comparison):

@@ -38,7 +38,7 @@ Answer = tuple[SpokenQuestion, Response]
 class Judgement:
     """The judgement of one answer: a score, or why there is none, and what was measured on the way.
 
-    `family` and `tone` are the rubric's, `model_score` is the reward model's.
+    `family`, `tone` and `parts` are the rubric's, `model_score` is the reward model's.
     """
 
     score: float | None
@@ -52,6 +52,7 @@ class Judgement:
     reply: str = ""
     cost_usd: float | None = None
     prompts: tuple[str, ...] = ()
+    parts: dict[str, float] = field(default_factory=dict)
 
     def row_fields(self, text_stream: str, judge: str) -> dict[str, Any]:
         """The fields of an `AnswerRow` that a judge fills, for an answer with this text stream."""
@@ -71,6 +72,7 @@ class Judgement:
             "reply": self.reply,
             "cost_usd": self.cost_usd,
             "prompts": self.prompts,
+            "parts": self.parts,
         }
 
 
@@ -197,11 +199,11 @@ class IndependentAnswerJudge:
         return [self._judgement(question, one) for (question, _), one in zip(spoken, measured, strict=True)]
 
     def _judgement(self, question: SpokenQuestion, measured: MeasuredAnswer | str) -> Judgement:
-        found = self._judge.find(question.style or "", measured)
+        found = self._judge.find(question.text or "", question.style or "", measured)
         transcript = None if isinstance(measured, str) else measured.transcript
         if isinstance(found, Unscored):
             return Judgement(None, found.reason, transcript=transcript)
-        return Judgement(found.score, None, found.reason, transcript, found.family, found.tone)
+        return Judgement(found.score, None, found.reason, transcript, found.family, found.tone, parts=dict(found.parts))
 
 
 def _rubric_name(rubric: RubricJudge) -> str:
@@ -213,7 +215,7 @@ def _by_rubric(rubric: RubricJudge, question: SpokenQuestion, blueprint: Bluepri
     transcript = blueprint.value(RESPONSE)
     if isinstance(verdict, Unscored):
         return Judgement(None, verdict.reason, transcript=transcript)
-    return Judgement(verdict.score, None, verdict.reason, transcript, verdict.family, verdict.tone)
+    return Judgement(verdict.score, None, verdict.reason, transcript, verdict.family, verdict.tone, parts=dict(verdict.parts))
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ def summary(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
             "word_error_rate": scores.word_error_rate.to_json(),
             "duration_s": scores.duration_s.mean,
             "contrast": contrast_metric(rows).to_json(),
+            "parts": {name: one.to_json() for name, one in scores.parts.items()},
+            "distinct_texts": scores.distinct_texts,
             "judge": rows[0].judge if rows else None,
         }
     if "sft" in systems and "aligned" in systems:

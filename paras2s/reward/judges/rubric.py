@@ -1,7 +1,7 @@
 """`RubricJudge`: a deterministic judge after ParaS2S's guideline (appendix I.5), for runs without an LLM.
 
-It recognises the kind of an answer by sentence similarity to the rubric's examples, and its tone by the tone classifier.
-It knows nothing else: it checks neither facts nor whether an answer takes up the question's topic.
+It recognises the kind of an answer by sentence similarity to the rubric's examples, its tone by the tone classifier, and
+whether it takes up the question's topic by the words that both share. It knows nothing else, and checks no facts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RubricJudge(Judge):
     """Scores answers from 1 to 5 by the rules of a rubric. To judge clips, not blueprints, it needs a tone classifier."""
 
     name = "rubric"
-    version = "2"
+    version = "3"
     scores_alone = True
 
     def __init__(self, rubric_path: Path | None = None, tone: ToneClassifier | None = None) -> None:
@@ -90,7 +90,9 @@ class RubricJudge(Judge):
             return finding
         reply = f"family={finding.family} tone={finding.tone} score={finding.score:.0f}"
         latency_s = time.perf_counter() - started
-        return Verdict(self.name, self.version, self.prompt_hash, finding.score, finding.reason, reply, 0.0, latency_s)
+        return Verdict(
+            self.name, self.version, self.prompt_hash, finding.score, finding.reason, reply, 0.0, latency_s, parts=finding.parts
+        )
 
     def find(self, question: Question, answer: Blueprint) -> Finding | Unscored:
         """Applies the rules; returns the score with the recognised family and tone."""
@@ -100,19 +102,20 @@ class RubricJudge(Judge):
         if transcript is None:
             return Unscored(self.name, f"no transcript: {answer.why_absent(RESPONSE)}")
         words = normalise_words(transcript).split()
-        if flaw := self.rubric.flaw(words, answer.value(VOICED), answer.value(RATE), answer.value(TAIL)):
-            return Finding(None, None, 1.0, flaw)
-        family, similarity = self._family(" ".join(words))
+        if flaw := self.rubric.flaw(question.text, words, answer.value(VOICED), answer.value(RATE), answer.value(TAIL)):
+            return Finding(None, None, 1.0, flaw, {"kind": 1.0})
+        family, similarity = self._family(" ".join(self.rubric.without_topic(question.text, words)))
         if similarity < self.rubric.mumbled:
-            return Finding(None, None, 1.0, f"the words do not make an answer (similarity {similarity:.2f})")
+            return Finding(None, None, 1.0, f"the words do not make an answer (similarity {similarity:.2f})", {"kind": 1.0})
         fields = {key: field for key, field in answer.fields.items() if key.startswith(TONE_PREFIX)}
         tones = {key: float(field.value) for key, field in fields.items() if isinstance(field, Measured)}
         if not tones or len(tones) < len(fields):
             return Unscored(self.name, f"no tone: {answer.why_absent(next(iter(fields), TONE_PREFIX))}")
         tone = max(tones, key=lambda key: tones[key]).removeprefix(TONE_PREFIX)
-        if similarity < self.rubric.understood:
-            return self.rubric.unsure(question.style, family, tone, f"similarity {similarity:.2f}")
-        return self.rubric.finding(question.style, family, tone)
+        unclear = f"similarity {similarity:.2f}" if similarity < self.rubric.understood else self.rubric.breaks_off(words)
+        if unclear:
+            return self.rubric.unsure(question.style, family, tone, unclear)
+        return self.rubric.finding(question.style, family, tone, self.rubric.takes_up(question.text, family, words))
 
     def _family(self, transcript: str) -> tuple[str, float]:
         similarity = self._examples @ embed_sentences([transcript])[0]

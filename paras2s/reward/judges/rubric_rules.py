@@ -8,15 +8,21 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from paras2s.audio.asr import normalise_words
 from paras2s.errors import ConfigError, one_line
+from paras2s.reward.judges.topic import taken_up, topic_words, without_topic
+
+# From this score on, an answer's kind fits.
+FITTING = 4
 
 
 class RubricFamily(BaseModel):
@@ -31,12 +37,18 @@ class RubricFamily(BaseModel):
 
 @dataclass(frozen=True)
 class Finding:
-    """An answer's family as recognised (None: not understood), its tone, score and reason."""
+    """An answer's family as recognised (None: not understood), its tone, score and reason.
+
+    `parts` are what the score is made of, each from 1 to 5: "kind" (does this kind of answer fit the style), "tone" (does the
+    voice carry it), "topic" (does it take up what the question is about; missing where the question names nothing). An answer
+    that nobody understands has a kind of 1 alone.
+    """
 
     family: str | None
     tone: str | None
     score: float
     reason: str
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Rubric(BaseModel):
@@ -48,10 +60,13 @@ class Rubric(BaseModel):
     content: dict[str, dict[str, int]]
     tone_penalty: dict[str, int]
     contrary: dict[str, tuple[str, ...]]
+    topic_penalty: int
     understood: float
     mumbled: float
     min_speech_rate_syllables_per_s: float
     max_repeated_share: float
+    max_echoed_share: float
+    unfinished: tuple[str, ...]
     min_words: int
     min_voiced_share: float
     max_tail_level_db: float
@@ -77,13 +92,20 @@ class Rubric(BaseModel):
         return row.get(family, row["other"])
 
     def flaw(
-        self, words: Sequence[str], voiced_share: float | None, syllables_per_s: float | None, tail_db: float | None
+        self,
+        question: str,
+        words: Sequence[str],
+        voiced_share: float | None,
+        syllables_per_s: float | None,
+        tail_db: float | None,
     ) -> str | None:
         """Returns why this is no answer at all; None if it is one. What was not measured is not held against it."""
         if len(words) < self.min_words:
             return f"only {len(words)} words were heard"
         if repeated_share(words) > self.max_repeated_share:
             return "the same words come again and again"
+        if echoed_share(normalise_words(question).split(), words) > self.max_echoed_share:
+            return "the question is said again"
         if voiced_share is not None and voiced_share < self.min_voiced_share:
             return f"hardly a voice is heard: {100 * voiced_share:.0f} % of the time"
         if syllables_per_s is not None and syllables_per_s < self.min_speech_rate_syllables_per_s:
@@ -92,24 +114,57 @@ class Rubric(BaseModel):
             return "the answer is cut off"
         return None
 
+    @cached_property
+    def _words_of(self) -> dict[str, frozenset[str]]:
+        return {
+            name: frozenset(word for example in family.examples for word in normalise_words(example).split())
+            for name, family in self.families.items()
+        }
+
+    def without_topic(self, question: str, words: Sequence[str]) -> list[str]:
+        """An answer's words with "that" in place of what it takes from the question: "the funeral" makes no answer sad."""
+        said_anyway = frozenset().union(*self._words_of.values())
+        return without_topic(words, taken_up(question, words, said_anyway))
+
+    def takes_up(self, question: str, family: str, words: Sequence[str]) -> bool | None:
+        """Whether an answer says what the question is about; None where the question names nothing.
+
+        What answers of its kind say anyway is no topic: "thank you" does not take up "Thank you for the flowers".
+        """
+        said_anyway = self._words_of[family]
+        if not set(topic_words(question)) - said_anyway:
+            return None
+        return bool(taken_up(question, words, said_anyway))
+
+    def breaks_off(self, words: Sequence[str]) -> str | None:
+        """Returns why an answer's last word leaves it unfinished; None where it does not."""
+        return f"it breaks off after '{words[-1]}'" if words[-1] in self.unfinished else None
+
     def unsure(self, style: str, family: str, tone: str, why: str) -> Finding:
-        """The finding on an answer whose family is a guess: 2 at most, whatever its tone."""
-        score = min(self.content_score(style, family), 2)
-        return Finding(family, tone, float(score), f"hard to make out, perhaps {family} ({why})")
+        """The finding on an answer whose family is a guess: 2 at most, whatever its tone and topic."""
+        score = float(min(self.content_score(style, family), 2))
+        return Finding(family, tone, score, f"hard to make out, perhaps {family} ({why})", {"kind": score})
 
-    def finding(self, style: str, family: str, tone: str) -> Finding:
-        """The finding on an answer that was understood."""
-        content = self.content_score(style, family)
-        score, tone_reason = self._with_tone(content, family, tone)
-        wording = "fits" if content >= 4 else "does not fit" if content <= 2 else "is not wrong but not for"
-        return Finding(family, tone, float(score), f"an answer of kind {family} {wording} a {style} user{tone_reason}")
+    def finding(self, style: str, family: str, tone: str, on_topic: bool | None) -> Finding:
+        """The finding on an answer that was understood: its kind's score, less what tone and topic take away."""
+        kind = self.content_score(style, family)
+        wording = "fits" if kind >= FITTING else "does not fit" if kind <= 2 else "is not wrong but not for"
+        tone_loss, tone_reason = self._tone_loss(family, tone)
+        topic_loss = self.topic_penalty if on_topic is False else 0
+        score = max(1, kind - tone_loss - topic_loss) if kind >= FITTING else kind
+        parts = {"kind": float(kind), "tone": float(5 - 2 * tone_loss)}
+        reason = f"an answer of kind {family} {wording} a {style} user; spoken {tone}{tone_reason}"
+        if on_topic is not None:
+            parts["topic"] = 5.0 if on_topic else 1.0
+            reason += "; takes up the topic" if on_topic else "; says nothing about the topic"
+        return Finding(family, tone, float(score), reason, parts)
 
-    def _with_tone(self, content: int, family: str, tone: str) -> tuple[int, str]:
+    def _tone_loss(self, family: str, tone: str) -> tuple[int, str]:
         own = self.families[family].tone
-        if tone == own or content < 4:
-            return content, f"; spoken {tone}" + (", as it should be" if tone == own else "")
+        if tone == own:
+            return 0, ", as it should be"
         kind = "contrary" if tone in self.contrary.get(own, ()) else "plain"
-        return content - self.tone_penalty[kind], f"; spoken {tone} where {own} would carry it"
+        return self.tone_penalty[kind], f" where {own} would carry it"
 
 
 def repeated_share(words: Sequence[str]) -> float:
@@ -120,6 +175,12 @@ def repeated_share(words: Sequence[str]) -> float:
         repeated += before == word or seen[(before, word)] > 0
         seen[(before, word)] += 1
     return repeated / max(1, len(words) - 1)
+
+
+def echoed_share(question: Sequence[str], words: Sequence[str]) -> float:
+    """Returns the share of an answer's pairs of neighbouring words that the question has as well."""
+    asked = set(itertools.pairwise(question))
+    return sum(pair in asked for pair in itertools.pairwise(words)) / max(1, len(words) - 1)
 
 
 def load_rubric(path: Path | None = None) -> tuple[Rubric, str]:

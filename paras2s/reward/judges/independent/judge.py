@@ -52,7 +52,7 @@ class IndependentJudge(Judge):
     """Scores answers from 1 to 5; it needs the style in which the question was asked."""
 
     name = NAME
-    version = "1"
+    version = "2"
     scores_alone = True
 
     def __init__(self) -> None:
@@ -79,13 +79,25 @@ class IndependentJudge(Judge):
         scored: list[Scored] = []
         for exchange, one in zip(exchanges, measured, strict=True):
             style = exchange.question.style
-            found = self.find(style, one) if style else Unscored(self.name, "the style of the question is not known")
+            text = exchange.question.text or ""
+            found = self.find(text, style, one) if style else Unscored(self.name, "the style of the question is not known")
             if isinstance(found, Unscored):
                 scored.append(found)
                 continue
             reply = f"family={found.family} tone={found.tone} score={found.score:.0f}"
-            verdict = Verdict(self.name, self.version, self.prompt_hash, found.score, found.reason, reply, 0.0, latency_s)
-            scored.append(verdict)
+            scored.append(
+                Verdict(
+                    self.name,
+                    self.version,
+                    self.prompt_hash,
+                    found.score,
+                    found.reason,
+                    reply,
+                    0.0,
+                    latency_s,
+                    parts=found.parts,
+                )
+            )
         return scored
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[MeasuredAnswer | str]:
@@ -96,21 +108,22 @@ class IndependentJudge(Judge):
         measured = dict(zip([digest for digest, _ in by_length], found, strict=True))
         return [measured[clip.digest] for clip in clips]
 
-    def find(self, style: str, measured: MeasuredAnswer | str) -> Finding | Unscored:
-        """Applies the rubric's rules to what was measured."""
+    def find(self, question: str, style: str, measured: MeasuredAnswer | str) -> Finding | Unscored:
+        """Applies the rubric's rules to what was measured; `question` are the question's words."""
         if style not in self._rubric.content:
             return Unscored(self.name, f"the rubric has no rules for style {style!r}")
         if isinstance(measured, str):
             return Unscored(self.name, measured)
         words = normalise_words(measured.transcript).split()
-        if flaw := self._rubric.flaw(words, measured.voiced_share, measured.syllables_per_s, measured.tail_db):
-            return Finding(None, None, 1.0, flaw)
-        kind, share = self._kinds.recognise(measured.transcript)
+        if flaw := self._rubric.flaw(question, words, measured.voiced_share, measured.syllables_per_s, measured.tail_db):
+            return Finding(None, None, 1.0, flaw, {"kind": 1.0})
+        kind, share = self._kinds.recognise(" ".join(self._rubric.without_topic(question, words)))
         if share < MUMBLED:
-            return Finding(None, None, 1.0, f"the words do not make an answer (probability {share:.2f})")
-        if share < UNDERSTOOD:
-            return self._rubric.unsure(style, kind, measured.tone, f"probability {share:.2f}")
-        return self._rubric.finding(style, kind, measured.tone)
+            return Finding(None, None, 1.0, f"the words do not make an answer (probability {share:.2f})", {"kind": 1.0})
+        unclear = f"probability {share:.2f}" if share < UNDERSTOOD else self._rubric.breaks_off(words)
+        if unclear:
+            return self._rubric.unsure(style, kind, measured.tone, unclear)
+        return self._rubric.finding(style, kind, measured.tone, self._rubric.takes_up(question, kind, words))
 
 
 def _measure_chunk(clips: Sequence[Clip]) -> list[MeasuredAnswer | str]:
