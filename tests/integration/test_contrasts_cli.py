@@ -18,7 +18,7 @@ from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.reward_model.model import RewardModelConfig
 from paras2s.utils.io import write_jsonl
 
-SYSTEMS = ["constant", "cascade", "style_deaf", "prosody", "sft", "topline"]
+SYSTEMS = ["bad", "constant", "cascade", "style_deaf", "prosody", "sft", "flat", "topline"]
 
 
 @pytest.fixture
@@ -55,8 +55,14 @@ def test_every_system_is_judged_twice_and_nothing_again(run: Path, monkeypatch: 
         assert [row.answer_clip for row in first] == [row.answer_clip for row in second]
         assert independent["agreement"][name]["asked"] == 8
     # The topline's answers are good ones, and the judge that never measured this voice says so.
-    assert independent["summary"]["topline"]["overall"]["mean"] > 4
+    # Of eight, which ones it mishears depends on the processor: int8 products of Whisper are not the same on all.
+    assert independent["summary"]["topline"]["overall"]["mean"] > 3.5
     assert independent["summary"]["constant"]["overall"]["mean"] < 2.5
+    # Table 1: the bad arm comes last among those that say words, the topline's words in a neutral voice between.
+    means = {name: independent["summary"][name]["overall"]["mean"] for name in SYSTEMS}
+    assert means["bad"] < means["flat"] < means["topline"]
+    for scores in (found, independent["summary"]):
+        assert scores["bad"]["parts"]["kind"]["mean"] < 2 < scores["flat"]["parts"]["kind"]["mean"]
 
     measured = []
     monkeypatch.setattr(

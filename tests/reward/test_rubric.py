@@ -170,13 +170,13 @@ def test_a_rubric_may_take_a_point_for_the_topic(tmp_path: Path) -> None:
 
 
 def test_the_words_of_a_topic_are_no_kind_of_answer(judge: RubricJudge) -> None:
-    """Without the question, "the soup for men" makes it an answer to a man."""
+    """Without the question, "the war on fear" makes it an answer to somebody who is afraid."""
     kinds = []
-    for question in ("I cooked a soup for men.", ""):
-        found = judge.find(Question(question, "happy"), spoken("How lovely about the soup for men.", "cheerful"))
+    for question in ("I won the war on fear.", ""):
+        found = judge.find(Question(question, "happy"), spoken("What lovely news about the war on fear.", "cheerful"))
         assert not isinstance(found, Unscored)
         kinds.append(found.family)
-    assert kinds == ["happy", "male"]
+    assert kinds == ["happy", "fear"]
 
 
 @pytest.mark.parametrize("style", sorted(FAMILIES))

@@ -16,7 +16,16 @@ import torch
 from paras2s.bench.paras2s.judges import IndependentAnswerJudge, RunJudge
 from paras2s.bench.paras2s.metrics import cell, summary
 from paras2s.bench.paras2s.run import Runner
-from paras2s.bench.paras2s.scripted_baselines import CONSTANT, PROSODY, SCRIPTED, STYLE_DEAF, missing_for, open_baseline
+from paras2s.bench.paras2s.scripted_baselines import (
+    BAD,
+    CONSTANT,
+    FLAT,
+    PROSODY,
+    SCRIPTED,
+    STYLE_DEAF,
+    missing_for,
+    open_baseline,
+)
 from paras2s.bench.paras2s.second_judge import compare_judges, describe_agreement, judge_again
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import CASCADE, TOPLINE, PolicySystem, SpokenQuestion, System
@@ -36,7 +45,7 @@ from paras2s.utils.process_pool import cores
 HeldOut = Literal["validation", "test"]
 # What the judges' scores are made of, in the order of the table.
 PARTS = ("kind", "tone", "topic")
-SYSTEMS = (CONSTANT, CASCADE, STYLE_DEAF, PROSODY, "sft", "aligned", TOPLINE)
+SYSTEMS = (BAD, CONSTANT, CASCADE, STYLE_DEAF, PROSODY, "sft", "aligned", FLAT, TOPLINE)
 
 
 def policy_system(run: Run, dataset: Dataset, policy: Policy) -> PolicySystem:

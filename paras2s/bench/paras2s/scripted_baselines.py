@@ -3,7 +3,9 @@
 They bound what a score can mean. The cascade knows the words, and what kind of remark it answers, which the words give away.
 The constant answer knows nothing. The style-deaf oracle knows which two styles a contrast has and what the rubric pays, and
 hears nothing: whoever does not beat it need not have measured anything. The prosody baseline knows the category and takes the
-style from a linear classifier on the question's prosody. The topline knows the true style. One take each: no best is picked.
+style from a linear classifier on the question's prosody. The topline knows the true style. Two know it and make less of it, as
+in the paper's Table 1: the flat one says the topline's words neutrally, the bad one answers the other style, and a judge that
+does not put it last is no judge. One take each: no best is picked.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from paras2s.reward.judges.rubric_rules import Rubric, load_rubric
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Query
 
-CONSTANT, STYLE_DEAF, PROSODY = "constant", "style_deaf", "prosody"
-SCRIPTED = (CONSTANT, CASCADE, STYLE_DEAF, PROSODY, TOPLINE)
+BAD, CONSTANT, STYLE_DEAF, PROSODY, FLAT = "bad", "constant", "style_deaf", "prosody", "flat"
+SCRIPTED = (BAD, CONSTANT, CASCADE, STYLE_DEAF, PROSODY, FLAT, TOPLINE)
 
 
 class Lines(Protocol):
@@ -105,6 +107,25 @@ class Prosody:
         return _of_style(self.classifiers[question.category].predict(self.features[question.id][None])[0])
 
 
+@dataclass(frozen=True)
+class Bad:
+    """Answers the other style of the contrast, in that one's tone: `styles` are both styles of each question's contrast."""
+
+    styles: Mapping[str, tuple[str, ...]]
+
+    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
+        """The other style's sentences."""
+        return _of_style(next(style for style in self.styles[question.id] if style != question.style))
+
+
+class Flat:
+    """Knows the true style, and speaks neutrally."""
+
+    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
+        """The style's sentences."""
+        return Topline().lines(question)[0], "neutral"
+
+
 class Topline:
     """Knows the true style."""
 
@@ -129,6 +150,9 @@ def missing_for(name: str, dataset: Dataset, queries: Sequence[Query]) -> str | 
     if unknown := sorted(styles - load_families().keys()):
         return f"there is no scripted answer for style {unknown[0]!r}"
     labelled = _labelled(dataset)
+    lonely = [contrast for contrast, found in _styles_of_contrasts(queries).items() if len(set(found)) < 2]
+    if name == BAD and lonely:
+        return f"contrast {lonely[0]} has no other style"
     if name == CONSTANT and not labelled:
         return "no training query has a label"
     if name == PROSODY:
@@ -149,14 +173,20 @@ def _chooser(name: str, dataset: Dataset, queries: Sequence[Query]) -> Lines:
     labelled = _labelled(dataset)
     if name == CONSTANT:
         return Constant(best_kind(rubric, [query.style or "" for query in labelled]))
-    if name == STYLE_DEAF:
-        pairs: dict[str, list[str]] = {}
-        for query in queries:
-            pairs.setdefault(query.contrast_id, []).append(query.style or "")
-        return StyleDeaf(rubric, {query.id: tuple(sorted(pairs[query.contrast_id])) for query in queries})
+    if name in (STYLE_DEAF, BAD):
+        pairs = _styles_of_contrasts(queries)
+        styles = {query.id: tuple(sorted(pairs[query.contrast_id])) for query in queries}
+        return StyleDeaf(rubric, styles) if name == STYLE_DEAF else Bad(styles)
     if name == PROSODY:
         return Prosody(_classifiers(dataset, labelled), {query.id: _prosody(dataset, query) for query in queries})
-    return Cascade() if name == CASCADE else Topline()
+    return {CASCADE: Cascade, FLAT: Flat, TOPLINE: Topline}[name]()
+
+
+def _styles_of_contrasts(queries: Sequence[Query]) -> dict[str, list[str]]:
+    pairs: dict[str, list[str]] = {}
+    for query in queries:
+        pairs.setdefault(query.contrast_id, []).append(query.style or "")
+    return pairs
 
 
 def _labelled(dataset: Dataset) -> list[Query]:
