@@ -179,7 +179,8 @@ def _chooser(name: str, dataset: Dataset, queries: Sequence[Query]) -> Lines:
         return StyleDeaf(rubric, styles) if name == STYLE_DEAF else Bad(styles)
     if name == PROSODY:
         return Prosody(_classifiers(dataset, labelled), {query.id: _prosody(dataset, query) for query in queries})
-    return {CASCADE: Cascade, FLAT: Flat, TOPLINE: Topline}[name]()
+    rest: dict[str, Lines] = {CASCADE: Cascade(), FLAT: Flat(), TOPLINE: Topline()}
+    return rest[name]
 
 
 def _styles_of_contrasts(queries: Sequence[Query]) -> dict[str, list[str]]:
