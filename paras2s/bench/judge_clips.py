@@ -13,7 +13,7 @@ from rich.console import Console
 from paras2s.audio.clip import Clip
 from paras2s.bench.display import ClipNames, show_blueprints, show_estimate, show_preference, show_verdict
 from paras2s.bench.made_from import Fusion, MadeFrom, ensemble_of, fusion_of, keep_verdict, sent
-from paras2s.clients.chat import Bill, Request
+from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.configs.schema.audio_judge import load_audio_judge_config
 from paras2s.data_gen.clip_encoder import RunClipEncoder
 from paras2s.data_gen.tts.signal_voice import signal_voice
@@ -23,13 +23,21 @@ from paras2s.reward.judges.audio_judge.dump import write_dump
 from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge, combine_tasks
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
+from paras2s.reward.judges.audio_judge.messages import JudgeRequest, unjoined
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance, names_file
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.overall_judge import OverallJudge
-from paras2s.reward.judges.registry import judge_kind, judge_path, open_audio_judges, open_judge, open_unisrm_judge
+from paras2s.reward.judges.registry import (
+    judge_kind,
+    judge_path,
+    load_unisrm_settings,
+    open_audio_judges,
+    open_judge,
+    open_unisrm_judge,
+)
 from paras2s.reward.judges.rubric import RubricJudge
-from paras2s.reward.judges.unisrm import UniSRMJudge, read_task_inputs
+from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge, read_task_inputs
 from paras2s.types import Blueprint, Label, PairLabel, PairVerdict, Preference, Unscored, Verdict, to_json
 
 
@@ -171,20 +179,32 @@ def judge_answer(
 
 def _compare_by_unisrm(options: JudgeOptions, pair: Pair, on_progress: Progress | None, names: ClipNames) -> Outcome:
     """Compares by T4 with the instruction as its history, or by another task with the inputs that it takes."""
-    _refuse_of_unisrm(options)
+    if options.tone is not None:
+        raise ConfigError(f"--tone: {options.name} is a UniSRM and needs no tone classifier; leave it out")
     if pair.instruction.text is not None or (options.inputs and pair.instruction != Utterance()):
         raise ConfigError("--instruction: of a UniSRM the recording before the answers (T4); give all else by --input")
     inputs = read_task_inputs(options.task or "T4", options.inputs)
-    judge = open_unisrm_judge(
-        options.name, dict(options.overrides), both_orders=True if options.both_orders else None, inputs=inputs
-    )
+    judge = _open_unisrm(options, inputs)
+    if not options.calls:
+        return _unisrm_without_calls(options, judge, pair)
     verdict = _within_budget(judge.compare_batch([pair], on_progress)[0])
     return _preferences({inputs.task: verdict}, names, partial(_made_from, judge, pair))
 
 
-def _refuse_of_unisrm(options: JudgeOptions) -> None:
-    if options.estimate or options.dump is not None or options.tone is not None:
-        raise ConfigError(f"{options.name}: a UniSRM makes no call: leave --estimate, --dump and --tone out")
+def _open_unisrm(options: JudgeOptions, inputs: TaskInputs) -> UniSRMJudge:
+    orders, changed = True if options.both_orders else None, dict(options.overrides)
+    # Before a model of many gigabytes is read.
+    if not options.calls and load_unisrm_settings(options.name, changed).served is None:
+        raise ConfigError(f"--estimate, --dump: {options.name} is in this process and makes no call; leave them out")
+    return open_unisrm_judge(options.name, changed, both_orders=orders, inputs=inputs, calls=options.calls)
+
+
+def _unisrm_without_calls(options: JudgeOptions, judge: UniSRMJudge, item: Pair | Exchange) -> Outcome:
+    requests = judge.requests([item])[0]
+    if isinstance(requests, Unscored):
+        raise JudgeError(requests.reason)
+    assert judge.client is not None
+    return _without_calls(options, judge.client, {judge.task_of(item): list(map(unjoined, requests))}, requests)
 
 
 def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None = None) -> Outcome:
@@ -195,10 +215,11 @@ def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None =
     """
     inputs = options.inputs
     if options.is_unisrm:
-        _refuse_of_unisrm(options)
         if inputs or options.task not in (None, "T2"):
             raise ConfigError("--task, --input: a UniSRM scores a single clip by T2, which takes nothing else")
-        exchange, judge = Exchange(Utterance(), as_clip(clip)), options.open()
+        exchange, judge = Exchange(Utterance(), as_clip(clip)), _open_unisrm(options, TaskInputs())
+        if not options.calls:
+            return _unisrm_without_calls(options, judge, exchange)
         return _scored(judge, exchange, _within_budget(judge.score_batch([exchange], on_progress)[0]))
     task = find_task(options.task or "mos")
     if set(inputs) != set(task.inputs):
@@ -228,8 +249,10 @@ def _judge_by_audio(
         if item.instruction != Utterance() and not any(find_task(name).instructed for name in tasks):
             raise ConfigError(f"--instruction: {', '.join(tasks)} compares clips alone; leave it out")
     judges = options.open_tasks()
-    if options.dump is not None or options.estimate:
-        return _without_calls(options, judges, item)
+    if not options.calls:
+        orders = _audio_calls(judges, item)
+        requests = [request for judge in judges for request in judge.calls_of(orders[judge.task.name])]
+        return _without_calls(options, judges[0].client, orders, requests)
     if isinstance(item, Exchange):
         return _scored(judges[0], item, _within_budget(judges[0].score_batch([item], on_progress)[0]))
     judge = combine_tasks(judges)
@@ -260,8 +283,9 @@ def _ensemble(judge: EnsembleJudge, aspects: Mapping[str, Preference | Unscored]
 def _made_from(judge: Judge, item: Pair | Exchange, fusion: tuple[Fusion, ...] = ()) -> MadeFrom:
     """The item and its prompts, which are made again from cached measurements; no call is made."""
     question = item.instruction if isinstance(item, Pair) else item.question
-    # A UniSRM is prompted in this process, without a request.
-    prompts = None if isinstance(judge, UniSRMJudge) else sent(judge.requests([item])[0])
+    # Of a UniSRM in this process the prompt is no request.
+    unknown = isinstance(judge, UniSRMJudge) and judge.client is None
+    prompts = None if unknown else sent(judge.requests([item])[0])
     return MadeFrom(words=question.text or "", style=question.style or "", prompts=prompts, fusion=fusion)
 
 
@@ -272,20 +296,29 @@ def _scored(judge: Judge, item: Exchange | Pair, verdict: Verdict | Unscored) ->
     )
 
 
-def _without_calls(options: JudgeOptions, judges: Sequence[AudioJudge], item: Pair | Exchange) -> Outcome:
-    requests: list[Request] = []
+def _audio_calls(judges: Sequence[AudioJudge], item: Pair | Exchange) -> dict[str, list[JudgeRequest]]:
+    """The orders of each judge's task."""
+    calls: dict[str, list[JudgeRequest]] = {}
     for judge in judges:
         orders = judge.judge_requests([item])[0]
         if isinstance(orders, Unscored):
             raise JudgeError(f"{judge.task.name}: {orders.reason}")
-        requests += judge.calls_of(orders)
-        if options.dump is not None:
-            write_dump(options.dump, judge, orders)
-    bill = judges[0].client.estimate(requests)
+        calls[judge.task.name] = orders
+    return calls
+
+
+def _without_calls(
+    options: JudgeOptions, client: LLMClient, orders: Mapping[str, Sequence[JudgeRequest]], requests: Sequence[Request]
+) -> Outcome:
+    """Writes the orders of each task and estimates the cost of the requests, as the options say."""
+    if options.dump is not None:
+        for task, messages in orders.items():
+            write_dump(options.dump, task, messages)
+    bill = client.estimate(requests)
 
     def show(console: Console) -> None:
         if options.estimate:
-            show_estimate(console, judges[0].config.llm.model, bill)
+            show_estimate(console, client.config.model, bill)
         if options.dump is not None:
             console.print(f"{options.dump}: the messages and recordings of the judge; no call was made", highlight=False)
 

@@ -19,7 +19,7 @@ Task = Annotated[
 ]
 Dump = Annotated[
     Path | None,
-    typer.Option(help="Folder for the audio and text that an audio judge would be sent; calls nothing."),
+    typer.Option(help="Folder for the audio and text that an audio judge or a served UniSRM would be sent; calls nothing."),
 ]
 RetryUnscored = Annotated[
     bool, typer.Option("--retry-unscored", help="Judge only what the file of verdicts leaves without one.")

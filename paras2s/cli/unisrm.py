@@ -1,4 +1,4 @@
-"""The verbs `unisrm data`, `unisrm import` and `unisrm train`."""
+"""The verbs `unisrm data`, `unisrm import`, `unisrm train` and `unisrm export`."""
 
 from __future__ import annotations
 
@@ -108,3 +108,21 @@ def unisrm_train(
 
     folder = train_stage(stage.value, config, parse_overrides(set_), data, out, seed)
     open_console().print(f"{folder}: the model, and metrics.jsonl", highlight=False)
+
+
+@unisrm_app.command("export")
+def unisrm_export(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder that training has saved: all weights, or adapters.")] = Path(
+        "runs/unisrm/grpo"
+    ),
+    out: Annotated[Path | None, typer.Argument(help="A new folder; else `served` beside the checkpoint.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a trained model for a vLLM server, adapters merged in, with the config of a judge that calls it."""
+    from paras2s.reward.unisrm.export import export_served
+
+    served = export_served(checkpoint, out)
+    if as_json:
+        print_json({"folder": str(served.folder), "name": served.name, "command": served.command, "judge": str(served.judge)})
+        return
+    typer.echo(f"{served.folder}: the model as {served.name}\nserve it: {served.command}\njudge by it: --judge {served.judge}")

@@ -1,6 +1,6 @@
 """A UniSRM as a judge and as a reward: a tiny model of the true class, and scripted replies where verdicts are checked.
 
-Not covered: the verdicts of a trained model, and a served one.
+Not covered: the verdicts of a trained model, and a served one (test_unisrm_served.py).
 """
 
 import json
@@ -18,9 +18,10 @@ from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.judges.base import Exchange, Pair, Utterance
 from paras2s.reward.judges.registry import judge_kind, open_judge, open_unisrm_judge
-from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge, read_task_inputs, weights_digest
+from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge, read_task_inputs
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import RewardSetup, make_source
+from paras2s.reward.unisrm.readers import weights_digest
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.tasks import QualityRecord
 from paras2s.reward.unisrm.thinker import UniSRM

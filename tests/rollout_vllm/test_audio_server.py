@@ -6,11 +6,6 @@ vLLM's structured output, and that the server decodes and counts what we send is
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny.vllm_server import vllm_python, vllm_server
 
 from paras2s.audio.clip import Clip
 from paras2s.clients.chat import LLMClient
-from paras2s.configs.schema.align import SamplingConfig
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
-from paras2s.errors import ConfigError
 from paras2s.reward.judges.audio_judge.concatenation import ToneSignals
 from paras2s.reward.judges.audio_judge.few_shot import Example
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Pair, Utterance
-from paras2s.rollout.vllm_engine import engine_python
 from paras2s.types import Preference, Unscored, Verdict
 
 RATE_HZ = 16_000
@@ -43,14 +36,7 @@ TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 VECTORS_PER_S = 25
 
 
-def _python() -> str | None:
-    try:
-        return engine_python(SamplingConfig(engine="vllm"))
-    except ConfigError:
-        return None
-
-
-pytestmark = pytest.mark.skipif(_python() is None, reason="no .venv-vllm beside the package (make vllm-env)")
+pytestmark = pytest.mark.skipif(vllm_python() is None, reason="no .venv-vllm beside the package (make vllm-env)")
 
 
 def save_tiny(folder: Path) -> None:
@@ -91,46 +77,9 @@ def save_tiny(folder: Path) -> None:
 def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("qwen2-audio")
     save_tiny(folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        _python(), "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name", "tiny", "--host",
-        "127.0.0.1", "--port", port, "--enforce-eager", "--max-model-len", 8000, "--limit-mm-per-prompt", '{"audio": 9}',
-        "--dtype", "float32", "--max-num-seqs", 4,
-    ]  # fmt: skip
-    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
-    # A session of its own, so that the workers it starts end with it, and nothing else does.
-    with subprocess.Popen(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | quiet,
-        start_new_session=True,
-    ) as server:
-        said: list[str] = []
-        known = threading.Event()
-
-        def read() -> None:
-            # To the end: a server whose output nobody takes stands still.
-            assert server.stdout is not None
-            for line in server.stdout:
-                said.append(line)
-                if "Application startup complete" in line:
-                    known.set()
-            known.set()
-
-        reader = threading.Thread(target=read, daemon=True)
-        reader.start()
-        try:
-            known.wait(300)
-            assert server.poll() is None, "vLLM did not start:\n" + "".join(said[-30:])
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            reader.join(60)
-            print("".join(said[-80:]))
+    more = ["--max-model-len", 8000, "--limit-mm-per-prompt", '{"audio": 9}']
+    with vllm_server(folder, "tiny", more) as url:
+        yield url
 
 
 def hum(length_s: float, seed: int) -> Clip:

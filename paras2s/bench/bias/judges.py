@@ -96,7 +96,7 @@ def open_probed(name: str, options: ProbeOptions, calls: bool = True) -> list[Pr
 def _probed(name: str, judge: Judge) -> Probed:
     if isinstance(judge, AudioJudge):
         return _probed_task(name, judge)
-    if isinstance(judge, UniSRMJudge):
+    if isinstance(judge, UniSRMJudge) and judge.client is None:
         return Probed(name, judge, judge.fingerprint)
     if judge.client is None:
         return Probed(name, CachedScores(judge.name, judge.score_batch), judge.fingerprint)

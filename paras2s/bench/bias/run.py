@@ -297,7 +297,7 @@ def _prompts(probed: Probed, pairs: Sequence[Pair]) -> Sequence[tuple[str, ...] 
 
     None of a UniSRM, which is prompted in this process.
     """
-    if isinstance(probed.judge, UniSRMJudge):
+    if isinstance(probed.judge, UniSRMJudge) and probed.requests is None:
         return [None] * len(pairs)
     if probed.requests is None:
         return [()] * len(pairs)

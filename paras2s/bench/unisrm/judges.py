@@ -74,8 +74,10 @@ class UniSRMBench:
         pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
         found: list[Found] = []
         for one in self.judge_model.read(task_id, pairs):
-            if isinstance(one, Unscored):
-                found.append(NoJudgement(one.reason))
+            if isinstance(one, BudgetError):
+                found.append(one)
+            elif isinstance(one, Unscored):
+                found.append(NoJudgement(one.reason, "", one.reply))
             elif isinstance(one.record, Malformed):
                 found.append(NoJudgement(one.record.detail, one.record.reason, one.reply))
             else:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from paras2s.configs.schema.base import Section, load_section, preset_path, read_values
+from paras2s.configs.schema.endpoints import LLMConfig
 
 
 class ScratchConfig(Section):
@@ -106,14 +107,36 @@ def load_unisrm_config(name: str | Path, overrides: dict[str, Any] | None = None
     return load_section(path if path.suffix in (".yaml", ".yml") else preset_path(str(name), "unisrm"), overrides, UniSRMConfig)
 
 
+class ServedUniSRMConfig(Section):
+    """A UniSRM behind an OpenAI-compatible endpoint; `paras2s unisrm export` writes these settings."""
+
+    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="unisrm", max_output_tokens=1024)
+    settings: Path | None = Field(
+        None, description="unisrm.json of the exported model: its instructions and limits; null: those of a new thinker"
+    )
+    audio_format: Literal["wav", "flac", "mp3", "ogg"] = Field("wav", description="of the clips as they are sent")
+    cache_dir: Path = Path("runs/cache")
+
+
 class UniSRMJudgeConfig(Section):
-    """A trained UniSRM as a judge, in this process."""
+    """A trained UniSRM as a judge: `checkpoint` in this process, or `served` by an endpoint."""
 
     kind: Literal["unisrm"]
-    checkpoint: Path = Field(description="folder that training has saved: all weights, or adapters")
-    max_reply_tokens: int = Field(1024, ge=1, description="a longer reply is cut off, and gives no verdict")
-    batch_size: int = Field(8, ge=1, description="replies at once")
+    checkpoint: Path | None = Field(None, description="folder that training has saved: all weights, or adapters")
+    served: ServedUniSRMConfig | None = None
+    max_reply_tokens: int = Field(
+        1024,
+        ge=1,
+        description="of a checkpoint; a longer reply is cut off and gives no verdict (served: llm.max_output_tokens)",
+    )
+    batch_size: int = Field(8, ge=1, description="of a checkpoint: replies at once")
     both_orders: bool = Field(True, description="judge each pair twice, the clips exchanged")
+
+    @model_validator(mode="after")
+    def _check(self) -> UniSRMJudgeConfig:
+        if (self.checkpoint is None) == (self.served is None):
+            raise ValueError("give one of checkpoint (a folder) and served (an endpoint)")
+        return self
 
 
 def is_unisrm_config(path: Path) -> bool:

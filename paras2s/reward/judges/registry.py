@@ -159,7 +159,7 @@ def open_judges(
     if tasks is not None:
         raise ConfigError(f"tasks: only an audio judge has tasks, and {name} is not one")
     if kind == "unisrm":
-        return [open_unisrm_judge(name, overrides, both_orders=both_orders)]
+        return [open_unisrm_judge(name, overrides, both_orders=both_orders, calls=calls)]
     if kind == "llm":
         return [open_llm_judge(name, overrides, both_orders=both_orders, tone=tone, calls=calls)]
     if overrides:
@@ -244,15 +244,18 @@ def open_unisrm_judge(
     *,
     both_orders: bool | None = None,
     inputs: TaskInputs | None = None,
+    calls: bool = True,
 ) -> UniSRMJudge:
     """Opens a UniSRM; `inputs` name the task that pairs are judged by, and what it takes beside them.
+
+    Without `calls` an endpoint's key is not needed, and only the cost can be estimated.
 
     Raises:
         ConfigError: a wrong setting. JudgeError: there is no such model.
     """
     from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge
 
-    return UniSRMJudge(load_unisrm_settings(name, overrides, both_orders), inputs or TaskInputs())
+    return UniSRMJudge(load_unisrm_settings(name, overrides, both_orders), inputs or TaskInputs(), calls)
 
 
 def _open_rubric(name: str | Path, tone: ToneClassifier | Path | str | None) -> Judge:

@@ -27,6 +27,12 @@ HOP = 160
 DIGITS = ("1", "2", "3", "4", "5")
 AUDIO_BOS, AUDIO, AUDIO_EOS = "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"
 SYSTEM = "You are a helpful assistant."
+# The names of the released processor's classes, without which none is made, and those by which it knows its tokens.
+PROCESSOR = {"processor_class": "Qwen2_5OmniProcessor", "image_processor_type": "Qwen2VLImageProcessor"}
+MEDIA_TOKENS = {
+    "audio_token": AUDIO, "audio_bos_token": AUDIO_BOS, "audio_eos_token": AUDIO_EOS, "image_token": "<|IMAGE|>",
+    "video_token": "<|VIDEO|>", "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>",
+}  # fmt: skip
 # A suffix alone would also hit the audio tower, and train it in silence.
 LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
 # Less of the probability than this on the five digits and the prompt is not understood as a question for one.
@@ -97,6 +103,29 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     if "learning_rate" in values:
         values["lr"] = values.pop("learning_rate")
     return values
+
+
+def export_thinker(thinker: Any, tokenizer: Any, folder: Path) -> Any:
+    """Writes a thinker with its adapters merged in, laid out as vLLM reads it, and returns it so.
+
+    vLLM knows only the class of the full model, and drops what is not the thinker's: what is written is a full model without
+    its talker. Beside it stand the settings of the processor, of which only those of sound are used.
+    """
+    from transformers import AutoTokenizer, Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
+
+    merged = thinker.merge_and_unload() if hasattr(thinker, "merge_and_unload") else thinker
+    config = Qwen2_5OmniConfig(thinker_config=merged.config.to_dict(), enable_audio_output=False)
+    with torch.device("meta"):
+        # Its own thinker is never made: of 7 billion weights there are not two in memory.
+        model: Any = Qwen2_5OmniForConditionalGeneration(config)
+    model.thinker = merged
+    model.to(next(merged.parameters()).dtype).save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+    # One that was not released with the processor has the tokens, but not by these names.
+    named: Any = AutoTokenizer.from_pretrained(str(folder), extra_special_tokens=MEDIA_TOKENS)
+    named.save_pretrained(str(folder))
+    write_json(folder / "preprocessor_config.json", mel_extractor().to_dict() | PROCESSOR)
+    return merged
 
 
 class OmniRewardModel:
@@ -262,20 +291,9 @@ class OmniRewardModel:
         write_json(folder / "omni.json", self.config.model_dump(mode="json"))
 
     def export(self, folder: Path) -> None:
-        """The model with its adapter merged in, laid out as vLLM reads it: a full Omni model without its talker.
-
-        vLLM knows only the class of the full model, and drops what is not the thinker's; see `omni_vllm`.
-        """
-        from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
-
-        thinker = self.thinker.merge_and_unload() if hasattr(self.thinker, "merge_and_unload") else self.thinker
-        config = Qwen2_5OmniConfig(thinker_config=thinker.config.to_dict(), enable_audio_output=False)
-        model: Any = Qwen2_5OmniForConditionalGeneration(config)
-        model.thinker = thinker
-        model.to(self.dtype).save_pretrained(str(folder))
-        self.tokenizer.save_pretrained(str(folder))
-        # Merging changed the weights under the adapter's feet.
-        self.thinker = thinker
+        """The model with its adapter merged in, laid out as vLLM reads it; see `omni_vllm`."""
+        # Merging changes the weights under the adapter's feet.
+        self.thinker = export_thinker(self.thinker, self.tokenizer, folder)
 
     def load_adapter(self, folder: Path) -> None:
         """Put a trained adapter on.

@@ -5,17 +5,31 @@ Alphabet: N clips of an item.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from paras2s.audio.clip import Clip
+from paras2s.configs.schema.unisrm import ThinkerConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.judges.prompts import PLACEHOLDER, as_data, read_prompt
-from paras2s.reward.reward_model.omni import AUDIO, AUDIO_BOS, AUDIO_EOS, audio_tokens
+from paras2s.reward.reward_model.omni import AUDIO, AUDIO_BOS, AUDIO_EOS, RATE_HZ, audio_tokens
 from paras2s.reward.unisrm.reply import ASPECTS, PARAGRAPH, SUMMARY, heading, marker, total_prefix
 from paras2s.reward.unisrm.tasks import ASPECT_DESCRIPTIONS, TASKS, Task, TaskId
 
+log = logging.getLogger(__name__)
 HISTORY = re.compile(r"history_([1-9]\d*)")
+
+# The layout of `chat_text` as a chat template, by which a server makes the same tokens of the parts of a message.
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\\n' -}}"
+    "{%- if message['content'] is string -%}{{- message['content'] -}}{%- else -%}{%- for part in message['content'] -%}"
+    f"{{{{- part['text'] if part['type'] == 'text' else '{AUDIO_BOS}{AUDIO}{AUDIO_EOS}' -}}}}"
+    "{%- endfor -%}{%- endif -%}{{- '<|im_end|>\\n' -}}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
 
 
 def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None = None) -> str:
@@ -74,8 +88,23 @@ def clip_order(task_id: TaskId, names: Iterable[str]) -> tuple[str, ...]:
     return order
 
 
-def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> str:
-    """Returns the full prompt, with as many audio tokens for each clip as the thinker makes of its samples at 16 kHz.
+def fitted_clip(name: str, clip: Clip, config: ThinkerConfig) -> Clip:
+    """Returns the clip at 16 kHz, cut where it is too long and the config says so.
+
+    Raises:
+        JudgeError: it is longer than `max_audio_s` where that is an error.
+    """
+    clip, limit_s = clip.at(RATE_HZ), config.max_audio_s
+    if clip.duration_s <= limit_s:
+        return clip
+    if config.too_long == "refuse":
+        raise JudgeError(f"{name} lasts {clip.duration_s:.1f} s, at most {limit_s:g} s are read; thinker.too_long: cut")
+    log.warning("%s lasts %.1f s and is cut to %g s", name, clip.duration_s, limit_s)
+    return replace(clip, samples=clip.samples[: int(limit_s * RATE_HZ)])
+
+
+def user_parts(task_id: TaskId, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    """Returns the user's message as N pairs: the text before a clip, and the name of the clip.
 
     Raises:
         JudgeError: a text or a clip is missing, unknown, or too short.
@@ -85,13 +114,23 @@ def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_sampl
         raise JudgeError(
             f"{task_id}: needs the texts {', '.join(task.texts) or '(none)'}; got {', '.join(sorted(texts)) or 'none'}"
         )
-    lines = [as_data(name, texts[name]) for name in task.texts]
-    for name in clip_order(task_id, clip_samples):
-        count = audio_tokens(clip_samples[name])
-        if count < 1:
-            raise JudgeError(f"{task_id}: {name} is too short to be understood ({clip_samples[name]} samples at 16 kHz)")
-        lines.append(f"{_label(name)}\n{AUDIO_BOS}{AUDIO * count}{AUDIO_EOS}")
-    user = "\n".join(lines)
+    order = clip_order(task_id, clip_samples)
+    if short := [name for name in order if audio_tokens(clip_samples[name]) < 1]:
+        raise JudgeError(f"{task_id}: {short[0]} is too short to be understood ({clip_samples[short[0]]} samples at 16 kHz)")
+    above = "".join(f"{as_data(name, texts[name])}\n" for name in task.texts)
+    return tuple(((above if place == 0 else "\n") + f"{_label(name)}\n", name) for place, name in enumerate(order))
+
+
+def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> str:
+    """Returns the full prompt, with as many audio tokens for each clip as the thinker makes of its samples at 16 kHz.
+
+    Raises:
+        JudgeError: a text or a clip is missing, unknown, or too short.
+    """
+    user = "".join(
+        f"{before}{AUDIO_BOS}{AUDIO * audio_tokens(clip_samples[name])}{AUDIO_EOS}"
+        for before, name in user_parts(task_id, texts, clip_samples)
+    )
     return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
 
 

@@ -5,7 +5,6 @@ Alphabet: N items, L tokens, A audio frames of 10 ms, K clips of all items toget
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,12 +19,11 @@ from paras2s.audio.clip import Clip, read_clip
 from paras2s.configs.schema.base import parse_config
 from paras2s.configs.schema.unisrm import ThinkerConfig
 from paras2s.errors import DataError, JudgeError, one_line
-from paras2s.reward.reward_model.omni import LORA_TARGETS, RATE_HZ, mel_extractor, mel_features
-from paras2s.reward.unisrm.messages import chat_text, clip_order, system_prompt
+from paras2s.reward.reward_model.omni import LORA_TARGETS, mel_extractor, mel_features
+from paras2s.reward.unisrm.messages import chat_text, clip_order, fitted_clip, system_prompt
 from paras2s.reward.unisrm.tasks import TASK_IDS, Item, TaskId
 from paras2s.utils.io import read_json, write_json
 
-log = logging.getLogger(__name__)
 SETTINGS = "unisrm.json"
 END = "<|im_end|>"
 # Items whose clips are held decoded; at 16 kHz three clips of 10 s are 2 MB.
@@ -52,7 +50,7 @@ class UniSRM:
         self.thinker, self.tokenizer, self.config = thinker, tokenizer, config
         self.extractor = mel_extractor()
         self.end_id = int(tokenizer.convert_tokens_to_ids(END))
-        self.systems = {task: system_prompt(task, config.reasoning, config.prompts) for task in TASK_IDS}
+        self.systems = instructions(config)
 
     @classmethod
     def pretrained(cls, config: ThinkerConfig) -> UniSRM:
@@ -126,19 +124,10 @@ class UniSRM:
         Raises:
             JudgeError: a clip is longer than `max_audio_s` where that is an error; or as `chat_text`.
         """
-        samples = {name: self._fitted(name, clip.at(RATE_HZ)) for name, clip in clips.items()}
+        samples = {name: fitted_clip(name, clip, self.config).samples for name, clip in clips.items()}
         text = chat_text(task_id, self.systems[task_id], texts, {name: len(clip) for name, clip in samples.items()})
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return Encoded(tuple(ids), tuple(samples[name] for name in clip_order(task_id, samples)))
-
-    def _fitted(self, name: str, clip: Clip) -> np.ndarray:
-        if clip.duration_s <= self.config.max_audio_s:
-            return clip.samples
-        limit_s = self.config.max_audio_s
-        if self.config.too_long == "refuse":
-            raise JudgeError(f"{name} lasts {clip.duration_s:.1f} s, at most {limit_s:g} s are read; thinker.too_long: cut")
-        log.warning("%s lasts %.1f s and is cut to %g s", name, clip.duration_s, limit_s)
-        return clip.samples[: int(limit_s * RATE_HZ)]
 
     def features(self, rows: Sequence[Encoded]) -> dict[str, Tensor]:
         """Mel features [K, 128, A] of all clips, row after row, and their mask [K, A]. A row given N times is computed once."""
@@ -205,6 +194,11 @@ class UniSRM:
             replies += [self.text_of(row) for row in ids[:, inputs["input_ids"].shape[1] :].tolist()]
         self.thinker.train(was_training)
         return replies
+
+
+def instructions(config: ThinkerConfig) -> dict[TaskId, str]:
+    """The system prompt of each task."""
+    return {task: system_prompt(task, config.reasoning, config.prompts) for task in TASK_IDS}
 
 
 class ItemEncoder:

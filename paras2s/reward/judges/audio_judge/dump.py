@@ -1,4 +1,4 @@
-"""Writes the messages and recordings of an audio judge to a folder, to be read and heard."""
+"""Writes the messages and recordings of a judge's calls to a folder, to be read and heard."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.clients.chat import Audio
-from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.messages import JudgeRequest
 from paras2s.types import to_json
 from paras2s.utils.io import write_bytes, write_json
 
 
-def write_dump(folder: Path, judge: AudioJudge, orders: Sequence[JudgeRequest]) -> None:
-    """Writes a folder for each order: messages.json with every text, and the recordings with their segments.
+def write_dump(folder: Path, task: str, orders: Sequence[JudgeRequest]) -> None:
+    """Writes a folder for each order of a task: messages.json with every text, and the recordings with their segments.
 
     Raises:
         StorageError: a file cannot be written.
     """
-    for old in (folder / judge.task.name).glob("order-*"):
+    for old in (folder / task).glob("order-*"):
         shutil.rmtree(old)
     for number, request in enumerate(orders, 1):
-        place = folder / judge.task.name / f"order-{number}"
+        place = folder / task / f"order-{number}"
         messages, marks, count = [], iter(request.marks), 0
         for message in request.messages:
             content: list[Any] = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paras2s.audio.clip import Clip, encode_clip
-from paras2s.clients.chat import Audio, Message
+from paras2s.clients.chat import Audio, Message, Request
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig, Strategy
 from paras2s.errors import JudgeError
 from paras2s.reward.judges.audio_judge.concatenation import Boundary, Joined, Mark, Segment, Signals, join
@@ -61,6 +61,12 @@ class JudgeRequest:
 
     messages: tuple[Message, ...]
     marks: tuple[tuple[Mark, ...], ...]
+
+
+def unjoined(request: Request) -> JudgeRequest:
+    """Returns a call whose recordings are one clip each."""
+    recordings = [part for message in request.messages for part in message.parts if isinstance(part, Audio)]
+    return JudgeRequest(request.messages, tuple((Mark("clip", 0.0, one.duration_s),) for one in recordings))
 
 
 class MessageBuilder:
