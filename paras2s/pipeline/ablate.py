@@ -19,9 +19,11 @@ from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
-from paras2s.configs.schema.renamed import with_old_names
-from paras2s.configs.schema.run import DataConfig, RunConfig, load_config
+from paras2s.configs.schema.run import RunConfig, load_config
+from paras2s.data_gen.scripted.scripts import SPLITS_VERSION
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
+from paras2s.reward.judges.rubric import RubricJudge
+from paras2s.reward.judges.rubric_rules import load_rubric
 from paras2s.reward.reward_model import VERSION as REWARD_MODEL_VERSION
 from paras2s.run import Run
 from paras2s.utils.cache import key_of
@@ -61,18 +63,17 @@ def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def stage_keys(config: RunConfig) -> dict[str, str]:
     """A key for what each shared stage makes under this config: equal keys, equal outcome."""
-    settings = with_old_names(config.model_dump(mode="json"))
-    if config.data.categories == DataConfig().categories:
-        # Stages of versions that had no such setting are found again.
-        del settings["data"]["categories"]
+    settings = config.model_dump(mode="json")
     if config.distill.teacher.endswith((".yaml", ".yml", ".csv", ".json")) and Path(config.distill.teacher).is_file():
         # A judge edited in place is another teacher, and people may have said more.
         settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
-    keys, so_far = {}, []
+    # What the settings do not say, and what is made depends on.
+    beside = {"data": SPLITS_VERSION, "reward": [REWARD_MODEL_VERSION, RubricJudge.version, load_rubric()[1]]}
+    keys: dict[str, str] = {}
+    so_far: list[Any] = []
     for stage, sections in SECTIONS.items():
         so_far += [settings[section] for section in sections]
-        if stage == "reward":
-            so_far.append(REWARD_MODEL_VERSION)
+        so_far.append(beside.get(stage))
         keys[stage] = key_of(so_far)[:12]
     return keys
 

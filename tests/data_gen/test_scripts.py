@@ -137,7 +137,7 @@ def test_counts_by_hand() -> None:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"rl_contrasts": 39}, r"98 training, 10 validation and 20 test scripts, 99, 8 and 12 are requested; lower data\.\*"),
+        ({"rl_contrasts": 39}, r"98 training, 14 validation and 28 test scripts, 99, 8 and 12 are requested; lower data\.\*"),
         ({"preference_contrasts": 41}, "99, 8 and 12 are requested"),
         ({"test_contrasts": 21}, "98, 8 and 21 are requested"),
         ({"validation_contrasts": 11}, "98, 11 and 12 are requested"),

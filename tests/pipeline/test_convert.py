@@ -98,12 +98,20 @@ def test_a_folder_of_runs_is_converted_run_by_run(tmp_path: Path) -> None:
     assert changed == [f"seed0/{name}/{file}" for name in "ab" for file in ("bench/cascade.jsonl", "config.resolved.yaml")]
 
 
-def test_stages_that_version_0_5_made_are_found_again() -> None:
-    """The key that version 0.5 gave the shared warm-up of the preset demo; its reward model cannot be read any more."""
+def test_stages_of_other_splits_are_not_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 0.5 gave the warm-up of the preset demo the key d444d9bf; its prompts were labelled for the reward model."""
     keys = stage_keys(load_config(preset_path("demo")))
-    assert keys["sft"].startswith("d444d9bf")
-    as_before = load_config(preset_path("demo"), {"distill.steps": 640})
-    assert not stage_keys(as_before)["reward"].startswith("210120c7")
+    assert not keys["sft"].startswith("d444d9bf")
+    monkeypatch.setattr("paras2s.pipeline.ablate.SPLITS_VERSION", 99)
+    other = stage_keys(load_config(preset_path("demo")))
+    assert not set(keys.values()) & set(other.values())
+
+
+def test_another_rubric_makes_another_reward_model_and_the_same_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = stage_keys(load_config(preset_path("demo")))
+    monkeypatch.setattr("paras2s.pipeline.ablate.load_rubric", lambda: (None, "another"))
+    other = stage_keys(load_config(preset_path("demo")))
+    assert {stage: keys[stage] == other[stage] for stage in keys} == {"data": True, "sft": True, "reward": False}
 
 
 def test_what_is_no_run_folder_is_named(tmp_path: Path) -> None:

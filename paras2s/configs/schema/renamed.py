@@ -5,8 +5,6 @@ Read by the error on an old key, and by `paras2s convert`, which rewrites a run 
 
 from __future__ import annotations
 
-from typing import Any
-
 _SAMPLING = ("queries_per_step", "group_size", "temperature", "engine", "engine_python")
 _OBJECTIVE = (
     "loss_type", "scale_rewards", "ratio_level", "average", "text_weight", "audio_weight", "clip_low", "clip_high",
@@ -42,21 +40,3 @@ RENAMED_KEYS: dict[str, str] = {
 
 # Verbs of `bench`.
 RENAMED_BENCH_VERBS = {"guard": "voicebench"}
-
-
-def with_old_names(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings under the names of version 0.5, for keys that are hashed: what was made then is found again.
-
-    Keys that moved to another section keep their place; none of them is hashed.
-    """
-    old_of = {new: old for old, new in RENAMED_KEYS.items() if new.rpartition(".")[0] == old.rpartition(".")[0]}
-
-    def renamed(values: Any, before: str) -> Any:
-        if not isinstance(values, dict):
-            return values
-        return {
-            old_of.get(f"{before}{key}", str(key)).rpartition(".")[2]: renamed(value, f"{before}{key}.")
-            for key, value in values.items()
-        }
-
-    return dict(renamed(settings, ""))

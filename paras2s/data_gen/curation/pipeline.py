@@ -244,12 +244,9 @@ class Pipeline:
             if made.candidate.rejected_by is not None:
                 continue
             self.leakage.add(made.candidate, made.script.split)
-            # The labelled preference queries are prompts for RL too, without their labels.
-            roles: tuple[Role, ...] = ("preference", "rl") if made.role == "preference" else (made.role,)
-            for role in roles:
-                query = _query(made, role)
-                write_bytes(self.config.folder / query.clip, encode_clip(made.clip))
-                queries.append(query)
+            query = _query(made, made.role)
+            write_bytes(self.config.folder / query.clip, encode_clip(made.clip))
+            queries.append(query)
         # The order of RL prompts must not reveal which two belong together, nor which style comes first.
         labelled = [query for query in queries if query.role != "rl"]
         unlabelled = sorted((query for query in queries if query.role == "rl"), key=lambda query: query.id)

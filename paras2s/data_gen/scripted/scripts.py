@@ -18,6 +18,8 @@ from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES
 from paras2s.errors import ConfigError, DataError
 from paras2s.types import CATEGORIES, Category, Role
 
+# Raised whenever the scripts or their roles change: what was learned from others does not compare.
+SPLITS_VERSION = 2
 # Topics that only test queries come from, in whatever category (ParaS2S, section 3.1, step 4).
 TEST_TOPICS: dict[Category, frozenset[str]] = {
     "emotion": frozenset({"food", "entertainment", "sleep", "childhood"}),

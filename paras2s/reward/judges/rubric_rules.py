@@ -179,8 +179,8 @@ def repeated_share(words: Sequence[str]) -> float:
 
 def echoed_share(question: Sequence[str], words: Sequence[str]) -> float:
     """Returns the share of an answer's pairs of neighbouring words that the question has as well."""
-    asked = set(itertools.pairwise(question))
-    return sum(pair in asked for pair in itertools.pairwise(words)) / max(1, len(words) - 1)
+    there = set(itertools.pairwise(question))
+    return sum(pair in there for pair in itertools.pairwise(words)) / max(1, len(words) - 1)
 
 
 def load_rubric(path: Path | None = None) -> tuple[Rubric, str]:
