@@ -19,7 +19,16 @@ HISTORY = re.compile(r"history_([1-9]\d*)")
 
 
 def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None = None) -> str:
-    """Returns a task's instruction with the wanted format; `folder`/T1.md and so on replace the shipped ones.
+    """Returns a task's instruction with the format of a UniSRM's replies; `folder`/T1.md and so on replace the shipped ones.
+
+    Raises:
+        ConfigError: it cannot be read, or does not hold {{format}} once and nothing else.
+    """
+    return instruction(task_id, reply_format(TASKS[task_id], reasoning), folder)
+
+
+def instruction(task_id: TaskId, wanted_format: str, folder: Path | None = None) -> str:
+    """Returns a task's instruction with a reply's format in words.
 
     Raises:
         ConfigError: it cannot be read, or does not hold {{format}} once and nothing else.
@@ -27,7 +36,7 @@ def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None =
     template = read_prompt(task_id, folder, "paras2s.reward.unisrm")
     if PLACEHOLDER.findall(template) != ["format"]:
         raise ConfigError(f"prompt {task_id!r} must hold {{{{format}}}} once, and no other placeholder")
-    return PLACEHOLDER.sub(lambda _: reply_format(TASKS[task_id], reasoning), template)
+    return PLACEHOLDER.sub(lambda _: wanted_format, template)
 
 
 def reply_format(task: Task, reasoning: bool = True) -> str:
@@ -90,12 +99,13 @@ def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_sampl
         count = audio_tokens(clip_samples[name])
         if count < 1:
             raise JudgeError(f"{task_id}: {name} is too short to be understood ({clip_samples[name]} samples at 16 kHz)")
-        lines.append(f"{_label(name)}\n{AUDIO_BOS}{AUDIO * count}{AUDIO_EOS}")
+        lines.append(f"{clip_label(name)}\n{AUDIO_BOS}{AUDIO * count}{AUDIO_EOS}")
     user = "\n".join(lines)
     return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def _label(name: str) -> str:
+def clip_label(name: str) -> str:
+    """Returns what stands above a clip in the prompt."""
     if found := HISTORY.fullmatch(name):
         return f"[Turn {found[1]}]"
     return {"prompt_speech": "[Prompt Speech]", "speech_a": "[Speech A]", "speech_b": "[Speech B]", "speech": "[Speech]"}[name]
