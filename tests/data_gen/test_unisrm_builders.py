@@ -228,6 +228,22 @@ def test_t3_has_every_kind_of_hard_negative_and_labels_by_construction(servers, 
     assert len(scenes) == len({json.dumps(one["messages"]) for one in scenes})
 
 
+def test_t3_may_take_prompts_of_libritts_from_the_same_splits_as_t1(servers, tmp_path):
+    servers.score = prefers(lambda one, other, _: other - one)
+    readers = libritts(tmp_path / "libri")
+    config = servers.config(tmp_path, (20, 6, 6), prompt_corpus=str(readers))
+    build_corpus("libritts-r", config, readers, tmp_path / "out")
+    servers.score = fits_scene
+    report = build_corpus("esd-en", config, esd(tmp_path / "in"), tmp_path / "out")
+    items = read_items(tmp_path / "out")
+    assert {item.factors["corpus"] for item in items} == {"libritts-r", "esd-en"}
+    check_disjoint(items)
+    copied = [item for item in items if item.task == "T3" and any("libritts" in name for name in item.speakers)]
+    assert copied
+    assert all(item.texts["target_emotion"] != "neutral" for item in copied)
+    assert not any("speaker" in reason for _, reason in report.dropped)
+
+
 def follows(sent):
     """A judge of T4: the words of the corpus continue a dialogue, in the voice of the turn before the last one."""
     clips = clips_sent(sent)

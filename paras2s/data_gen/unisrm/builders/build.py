@@ -143,8 +143,8 @@ def build_corpus(
         raise DataError(f"{source}: no pair makes an item: {reasons or 'the corpus has no pair'}")
     write_jsonl(out / f"dropped-{name}.jsonl", lost)
     write_items(out, [*others, *items])
-    count = Counter(item.split for item in items)
-    missing = {split: size - count[split] for split, size in planned.builder.sizes.items() if size > count[split]}
+    count: Counter[str] = Counter(item.split for item in items)
+    missing: dict[str, int] = {split: size - count[split] for split, size in planned.builder.sizes.items() if size > count[split]}
     return BuildReport(count, tried, missing, planned.builder.dropped, maker.spent_usd)
 
 
@@ -159,7 +159,7 @@ def estimate_corpus(name: str, config: UniSRMDataConfig, source: Path, taken: Ma
     writer = Writer(LLMClient(config.writer, calls=False), config.prompts, estimate=True)
     judge = DimensionJudge(judge_config, builder.task, LLMClient(judge_config.llm, calls=False))
     pairs: Counter[tuple[str, str]] = Counter()
-    missing = {}
+    missing: dict[str, int] = {}
     plans: list[PairPlan] = []
     for split in ORDER:
         own = _take(planned.groups(split), planned.most(split))

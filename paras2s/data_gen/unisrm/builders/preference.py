@@ -5,17 +5,29 @@ The prompt is another utterance of the reader. Splits share no reader and no sen
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
 from paras2s.configs.schema.unisrm_data import SplitName, UniSRMDataConfig
 from paras2s.data_gen.libritts import read_corpus
-from paras2s.data_gen.unisrm.builders.plans import ORDER, Builder, PairPlan, Recording, Shares, Source, Synthetic, text_key
+from paras2s.data_gen.unisrm.builders.plans import (
+    ORDER,
+    Builder,
+    PairPlan,
+    Recording,
+    Shares,
+    Source,
+    Synthetic,
+    sizes_of,
+    text_key,
+)
 from paras2s.data_gen.unisrm.builders.writer import Writer
 from paras2s.data_gen.unisrm.layouts.entries import Dropped
 from paras2s.errors import ConfigError
+from paras2s.utils.seeds import seed_of
 
 CORPUS = "libritts-r"
 
@@ -30,6 +42,15 @@ def read_readers(root: Path) -> dict[str, list[Recording]]:
         name: [Recording(root / one.path, one.words, f"{CORPUS}:{name}") for one in found]
         for name, found in read_corpus(root).items()
     }
+
+
+def split_readers(config: UniSRMDataConfig, readers: Mapping[str, Sequence[Recording]]) -> dict[str, SplitName]:
+    """Returns each reader's split: the same one whether T1 is made of them, or T3's prompts are theirs."""
+    sizes = sizes_of(config, "T1")
+    shares = Shares(sizes if any(sizes.values()) else dict.fromkeys(ORDER, 1))
+    names = sorted(readers)
+    random.Random(seed_of(config.seed, CORPUS)).shuffle(names)
+    return {name: shares.allot(len(readers[name])) for name in names}
 
 
 class PreferenceBuilder(Builder):
@@ -48,8 +69,7 @@ class PreferenceBuilder(Builder):
             if count and not self.voices(split, "en"):
                 raise ConfigError(f"voices: none speaks English in {split}; T1 compares TTS systems")
         self.readers = read_readers(root)
-        shares = Shares(self.sizes)
-        self.split_of = {name: shares.allot(len(self.readers[name])) for name in self.shuffled(sorted(self.readers), "readers")}
+        self.split_of = split_readers(config, self.readers)
         self._owners: dict[str, SplitName] = {}
         for split in ORDER:
             for name, found in self.readers.items():

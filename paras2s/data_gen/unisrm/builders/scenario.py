@@ -32,7 +32,7 @@ from paras2s.data_gen.unisrm.builders.plans import (
     shuffled_pair,
     text_key,
 )
-from paras2s.data_gen.unisrm.builders.preference import read_readers
+from paras2s.data_gen.unisrm.builders.preference import read_readers, split_readers
 from paras2s.data_gen.unisrm.builders.writer import Writer
 from paras2s.data_gen.unisrm.layouts.entries import Dropped
 from paras2s.errors import DataError, JudgeError
@@ -137,9 +137,8 @@ class ScenarioBuilder(Builder):
         found: dict[SplitName, list[Recording]] = {split: [] for split in ORDER}
         if self.config.prompt_corpus is not None:
             readers = read_readers(self.config.prompt_corpus)
-            shares = Shares(self.sizes)
-            for name in self.shuffled(sorted(readers), "prompts"):
-                found[shares.allot(len(readers[name]))] += [replace(one, emotion="Neutral") for one in readers[name]]
+            for name, split in split_readers(self.config, readers).items():
+                found[split] += [replace(one, emotion="Neutral") for one in readers[name]]
         return found
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
