@@ -50,6 +50,13 @@ class DimensionJudgeConfig(Section):
     prompts: Path | None = Field(None, description="folder with your own T1.md, T3.md, T4.md")
 
 
+class DimensionBenchConfig(DimensionJudgeConfig):
+    """The same as a judge of `bench unisrm`."""
+
+    kind: Literal["dimensions"]
+    cache_dir: Path = Path("runs/cache")
+
+
 class JudgesConfig(Section):
     """The judge of each pairwise task (section 3)."""
 
@@ -89,7 +96,7 @@ class VerificationConfig(Section):
 
 
 class UniSRMDataConfig(Section):
-    """How UniSRM-Data is made of published corpora (UniSRM, section 3, appendices E and G)."""
+    """Settings of UniSRM-Data from published corpora (UniSRM, section 3, appendices E and G)."""
 
     kind: Literal["unisrm_data"]
     name: str

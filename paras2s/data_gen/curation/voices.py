@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paras2s.configs.schema.curation import CurationConfig, VoiceConfig
+from paras2s.configs.schema.curation import CurationConfig, SynthesisVoice, VoiceConfig
 from paras2s.data_gen.curation.categories import QueryCategory
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.llm_calls import CurationLLM
@@ -33,7 +33,7 @@ class Engines:
     spend: Spend = field(default_factory=Spend)
     _open: dict[str, TTS] = field(default_factory=dict)
 
-    def of(self, voice: VoiceConfig) -> TTS:
+    def of(self, voice: SynthesisVoice) -> TTS:
         """Returns the engine of a voice."""
         if voice.engine not in self._open:
             endpoint = self.config.cosyvoice if voice.engine == "cosyvoice" else self.config.openai

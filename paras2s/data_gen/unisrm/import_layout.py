@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paras2s.audio.clip import read_clip
-from paras2s.data_gen.unisrm.layouts.entries import Dropped, Entry, Layout
+from paras2s.data_gen.unisrm.layouts.entries import Dropped, Entry, Layout, Split
 from paras2s.data_gen.unisrm.layouts.mos import BVCC, SOMOS_CLEAN, SOMOS_FULL
 from paras2s.data_gen.unisrm.layouts.qualispeech import QUALISPEECH
 from paras2s.data_gen.unisrm.layouts.speechjudge import SPEECHJUDGE
@@ -76,7 +76,7 @@ def import_layout(
     out: Path,
     *,
     dry_run: bool = False,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[Split, int] | None = None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ImportReport:
     """Reads a published data set from `source` into the data folder `out`, beside the items of other data sets there.

@@ -59,7 +59,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class BuildEstimate:
-    """What a build would make and cost at most: pairs by split and kind, calls by model, lines by voice."""
+    """The work and the greatest cost of a build: pairs by split and kind, calls by model, lines by voice."""
 
     pairs: Mapping[tuple[str, str], int]
     missing: Mapping[str, int]
@@ -144,7 +144,9 @@ def build_corpus(
     write_jsonl(out / f"dropped-{name}.jsonl", lost)
     write_items(out, [*others, *items])
     count: Counter[str] = Counter(item.split for item in items)
-    missing: dict[str, int] = {split: size - count[split] for split, size in planned.builder.sizes.items() if size > count[split]}
+    missing: dict[str, int] = {
+        split: size - count[split] for split, size in planned.builder.sizes.items() if size > count[split]
+    }
     return BuildReport(count, tried, missing, planned.builder.dropped, maker.spent_usd)
 
 

@@ -43,7 +43,7 @@ class Recording:
 
     @property
     def engine(self) -> str:
-        """What made it, for the shortcut of real against synthetic speech."""
+        """The name of its maker, for the shortcut of real against synthetic speech."""
         return RECORDING
 
 
@@ -59,7 +59,7 @@ class Synthetic:
 
     @property
     def speaker(self) -> str:
-        """Who is heard: the prompt's speaker, or the voice itself."""
+        """The speaker: the prompt's, or the voice itself."""
         return self.prompt.speaker if self.prompt else f"voice:{self.voice.name}"
 
     @property

@@ -1,4 +1,4 @@
-"""What an LLM writes for T3 and T4: a scene for a sentence, and sentences and turns that do not fit (UniSRM, Figure 7)."""
+"""An LLM writes for T3 and T4: a scene for a sentence, and sentences and turns that do not fit (UniSRM, Figure 7)."""
 
 from __future__ import annotations
 

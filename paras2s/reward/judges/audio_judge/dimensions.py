@@ -22,18 +22,21 @@ from paras2s.reward.unisrm.messages import clip_label, clip_order, instruction
 from paras2s.reward.unisrm.reply import plain_words
 from paras2s.reward.unisrm.tasks import SIDES, TASKS, Side, SideScores, Task
 from paras2s.types import Unscored
+from paras2s.utils.cache import key_of
 
+VERSION = "1"
 SPEECH: dict[Side, str] = {"A": "speech_a", "B": "speech_b"}
 KEYS = (*SPEECH.values(), "summary", "better")
 
 
 @dataclass(frozen=True)
 class DimensionScores:
-    """A judge's scores of both clips, its summary, and which clip it calls the better one."""
+    """A judge's scores of both clips, its summary, which clip it calls the better one, and its reply."""
 
     sides: tuple[SideScores, SideScores]
     summary: str
     stated: Side
+    reply: str
 
     @property
     def better(self) -> Side | None:
@@ -54,6 +57,14 @@ class DimensionJudge:
         self.name = f"dimensions:{config.llm.model}"
         self._system = instruction(task_id, json_format(self.task), config.prompts)
         self._schema = json_schema(self.task)
+
+    @property
+    def version(self) -> str:
+        """Our version and a hash of all that may change a score."""
+        llm, audio = self.config.llm, self.config.audio
+        endpoint = [llm.base_url, llm.temperature, llm.top_p, llm.max_output_tokens, llm.seed, llm.structured]
+        settings = [*endpoint, llm.reasoning_effort, llm.extra_body, audio.format, audio.sample_rate_hz, self._system]
+        return f"{VERSION}-{key_of(settings)[:8]}"
 
     def score_pairs(self, items: Sequence[PairInputs], on_progress: Progress | None = None) -> list[Judged]:
         """Scores of pairs, each given as its texts and its clips by name, in order; after the budget's end a BudgetError."""
@@ -135,7 +146,7 @@ def read_scores(task: Task, text: str) -> DimensionScores:
     better = found["better"]
     if better not in SIDES:
         raise JudgeError(f"better: {better!r} is neither A nor B")
-    return DimensionScores((first, second), _words("summary", found["summary"]), better)
+    return DimensionScores((first, second), _words("summary", found["summary"]), better, text)
 
 
 def _side(task: Task, name: str, value: Any) -> SideScores:
