@@ -78,7 +78,7 @@ def clips_sent(sent: dict[str, Any]) -> dict[str, Codes]:
     found, label = {}, ""
     for part in sent["messages"][-1]["content"]:
         if part["type"] == "text":
-            label = part["text"]
+            label = part["text"].strip().splitlines()[-1]
         else:
             data, rate_hz = soundfile.read(io.BytesIO(base64.b64decode(part["input_audio"]["data"])), dtype="float32")
             found[label] = listen(Clip(data, rate_hz))

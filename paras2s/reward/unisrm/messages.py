@@ -83,8 +83,8 @@ def clip_order(task_id: TaskId, names: Iterable[str]) -> tuple[str, ...]:
     return order
 
 
-def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> str:
-    """Returns the full prompt, with as many audio tokens for each clip as the thinker makes of its samples at 16 kHz.
+def user_parts(task_id: TaskId, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    """Returns the user's message as N pairs: the text before a clip, and the name of the clip.
 
     Raises:
         JudgeError: a text or a clip is missing, unknown, or too short.
@@ -94,18 +94,27 @@ def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_sampl
         raise JudgeError(
             f"{task_id}: needs the texts {', '.join(task.texts) or '(none)'}; got {', '.join(sorted(texts)) or 'none'}"
         )
-    lines = [as_data(name, texts[name]) for name in task.texts]
-    for name in clip_order(task_id, clip_samples):
-        count = audio_tokens(clip_samples[name])
-        if count < 1:
-            raise JudgeError(f"{task_id}: {name} is too short to be understood ({clip_samples[name]} samples at 16 kHz)")
-        lines.append(f"{clip_label(name)}\n{AUDIO_BOS}{AUDIO * count}{AUDIO_EOS}")
-    user = "\n".join(lines)
+    order = clip_order(task_id, clip_samples)
+    if short := [name for name in order if audio_tokens(clip_samples[name]) < 1]:
+        raise JudgeError(f"{task_id}: {short[0]} is too short to be understood ({clip_samples[short[0]]} samples at 16 kHz)")
+    above = "".join(f"{as_data(name, texts[name])}\n" for name in task.texts)
+    return tuple(((above if place == 0 else "\n") + f"{_label(name)}\n", name) for place, name in enumerate(order))
+
+
+def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> str:
+    """Returns the full prompt, with as many audio tokens for each clip as the thinker makes of its samples at 16 kHz.
+
+    Raises:
+        JudgeError: a text or a clip is missing, unknown, or too short.
+    """
+    user = "".join(
+        f"{before}{AUDIO_BOS}{AUDIO * audio_tokens(clip_samples[name])}{AUDIO_EOS}"
+        for before, name in user_parts(task_id, texts, clip_samples)
+    )
     return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def clip_label(name: str) -> str:
-    """Returns what stands above a clip in the prompt."""
+def _label(name: str) -> str:
     if found := HISTORY.fullmatch(name):
         return f"[Turn {found[1]}]"
     return {"prompt_speech": "[Prompt Speech]", "speech_a": "[Speech A]", "speech_b": "[Speech B]", "speech": "[Speech]"}[name]

@@ -17,8 +17,8 @@ from paras2s.errors import BudgetError, JudgeError
 from paras2s.reward.judges.audio_judge.messages import SentAudio
 from paras2s.reward.judges.base import Progress
 from paras2s.reward.judges.parsing import agreed, is_readable, require_complete, verdict_objects
-from paras2s.reward.judges.prompts import as_data
-from paras2s.reward.unisrm.messages import clip_label, clip_order, instruction
+from paras2s.reward.reward_model.omni import RATE_HZ
+from paras2s.reward.unisrm.messages import clip_order, instruction, user_parts
 from paras2s.reward.unisrm.reply import plain_words
 from paras2s.reward.unisrm.tasks import SIDES, TASKS, Side, SideScores, Task
 from paras2s.types import Unscored
@@ -75,11 +75,14 @@ class DimensionJudge:
 
     def estimate(self, items: Sequence[tuple[Mapping[str, str], Mapping[str, float]]]) -> Bill:
         """An upper estimate of the cost, of texts and the clips' lengths in seconds."""
-        format_ = self.config.audio.format
-        return self.client.estimate(
-            self._request(texts, {name: Audio(b"", length_s, format_) for name, length_s in lengths.items()})
-            for texts, lengths in items
-        )
+        calls: list[Request | Unscored] = []
+        for texts, lengths in items:
+            sounds = {name: Audio(b"", length_s, self.config.audio.format) for name, length_s in lengths.items()}
+            try:
+                calls.append(self._request(texts, sounds))
+            except JudgeError as error:
+                calls.append(Unscored(self.name, str(error)))
+        return self.client.estimate(calls)
 
     def _sent(self, texts: Mapping[str, str], clips: Mapping[str, Clip]) -> Request | Unscored:
         sent = SentAudio(self.config.audio)
@@ -90,9 +93,11 @@ class DimensionJudge:
             return Unscored(self.name, str(error))
 
     def _request(self, texts: Mapping[str, str], sounds: Mapping[str, Audio]) -> Request:
-        parts: list[str | Audio] = [as_data(name, texts[name]) for name in self.task.texts]
-        for name in clip_order(self.task.id, sounds):
-            parts += [clip_label(name), sounds[name]]
+        """Raises JudgeError: a text or a clip is missing, unknown, or too short."""
+        parts: list[str | Audio] = []
+        samples = {name: int(sound.duration_s * RATE_HZ) for name, sound in sounds.items()}
+        for before, name in user_parts(self.task.id, texts, samples):
+            parts += [before, sounds[name]]
         return Request((Message("system", (self._system,)), Message("user", tuple(parts))), self._schema)
 
     def _read(self, text: str) -> DimensionScores:
