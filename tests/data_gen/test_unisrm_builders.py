@@ -15,13 +15,17 @@ from typer.testing import CliRunner
 from paras2s.audio.clip import read_clip, write_clip
 from paras2s.cli.app import app
 from paras2s.configs.schema.unisrm_data import UniSRMDataConfig, load_unisrm_data
+from paras2s.data_gen.tts.local import shape_of
 from paras2s.data_gen.unisrm.builders.build import BUILDERS, build_corpus, estimate_corpus
+from paras2s.data_gen.unisrm.builders.dialogue import read_dailytalk
+from paras2s.data_gen.unisrm.builders.plans import text_key
 from paras2s.data_gen.unisrm.builders.preference import contradicting
+from paras2s.data_gen.unisrm.builders.scenario import STYLES as ESD_STYLES
 from paras2s.data_gen.unisrm.import_layout import keys_of
 from paras2s.errors import ConfigError, DataError, EndpointError
-from paras2s.reward.unisrm.items import read_items
+from paras2s.reward.unisrm.items import read_items, write_items
 from paras2s.reward.unisrm.reply import parse_reply, write_reply
-from paras2s.reward.unisrm.tasks import TASKS
+from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord
 
 READERS, SENTENCES = 6, 4
 SPLITS = ("sft", "rl", "bench")
@@ -205,7 +209,11 @@ def test_t3_has_every_kind_of_hard_negative_and_labels_by_construction(servers, 
     config = servers.config(tmp_path, (15, 5, 5))
     report = build_corpus(f"esd-{language}", config, esd(tmp_path / "in"), tmp_path / "out")
     assert (report.items, report.missing) == ({"sft": 15, "rl": 5, "bench": 5}, {})
-    assert report.dropped == {("", "a line of words that is not NAME, WORDS, EMOTION"): 4}
+    # Of 4 speakers, 6 sentences and 5 emotions: what is not of one split's speakers and sentences at once.
+    assert report.dropped.pop(("", "a line of words that is not NAME, WORDS, EMOTION")) == 4
+    ((reason, apart),) = report.dropped.items()
+    assert reason == ("", "a recording whose speaker and sentence are in different splits")
+    assert apart < 4 * 6 * 5
     items = read_items(tmp_path / "out")
     check_disjoint(items)
     for item in items:
@@ -241,7 +249,7 @@ def test_t3_may_take_prompts_of_libritts_from_the_same_splits_as_t1(servers, tmp
     copied = [item for item in items if item.task == "T3" and any("libritts" in name for name in item.speakers)]
     assert copied
     assert all(item.texts["target_emotion"] != "neutral" for item in copied)
-    assert not any("speaker" in reason for _, reason in report.dropped)
+    assert not any("its speaker is in" in reason for _, reason in report.dropped)
 
 
 def follows(sent):
@@ -290,6 +298,52 @@ def test_t4_judges_the_next_turn_of_a_spoken_history(servers, tmp_path):
         kinds[fault] += 1
         kinds[item.factors["positive"]] += 1
     assert {"words", "voice", "words and voice", "synthetic", "recording"} <= set(kinds)
+
+
+@pytest.mark.parametrize("servers", [fits_scene], indirect=True)
+def test_what_another_data_set_has_in_another_split_is_not_taken(servers, tmp_path):
+    sentences = [f"Caf\u00e9 number {number} is closed." for number in range(6)]
+    clips = {"prompt_speech": "p.wav", "speech_a": "a.wav", "speech_b": "b.wav"}
+    others = [
+        Item(
+            f"x{number}", "T1", "sft", text_key(text), ("x",), {"reference_text": text}, clips, PairRecord("A"), {"corpus": "x"}
+        )
+        for number, text in enumerate(sentences)
+    ]
+    write_items(tmp_path / "out", others)
+    report = build_corpus("esd-en", servers.config(tmp_path, (5, 5, 5)), esd(tmp_path / "in"), tmp_path / "out")
+    assert report.items == {"sft": 5}
+    assert report.missing == {"rl": 5, "bench": 5}
+    assert report.dropped["bench", "its text is in sft"] > 0
+    # They stay beside the new ones, and nothing was judged in vain.
+    assert read_items(tmp_path / "out")[:6] == others
+    assert len(servers.judged()) == 5
+
+
+def test_every_emotion_has_a_style_that_the_engines_of_this_machine_know():
+    assert list(ESD_STYLES) == list(EMOTIONS)
+    assert all(shape_of(style) for style in ESD_STYLES.values())
+
+
+def test_an_incomplete_dialogue_is_counted(servers, tmp_path):
+    root = dailytalk(tmp_path / "in", dialogues=7)
+    data = root / "data"
+    (data / "0" / "1_1_d0.wav").unlink()
+    (data / "1" / "1_1_d1.txt").write_text(" ")
+    (data / "2" / "0_1_d2.wav").write_bytes((data / "2" / "0_0_d2.wav").read_bytes())
+    (data / "2" / "0_1_d2.txt").write_text("again")
+    (data / "3" / "0_0_d3.wav").rename(data / "3" / "hello.wav")
+    metadata = json.loads((root / "metadata.json").read_text())
+    del metadata["4"]["2"]
+    (root / "metadata.json").write_text(json.dumps(metadata))
+    dialogues, dropped = read_dailytalk(root)
+    assert [one.name for one in dialogues] == ["5", "6"]
+    assert {one.id: one.reason for one in dropped} == {
+        "0": "a turn is missing", "1": "a turn has no words", "2": "a turn stands twice",
+        "3": "a clip is not named TURN_SPEAKER_dDIALOGUE", "4": "a turn has no emotion in metadata.json",
+    }  # fmt: skip
+    # The first two turns are no targets: their speakers have not been heard.
+    assert dialogues[0].targets == [2, 3, 4]
 
 
 def test_a_judge_against_the_construction_loses_the_item_and_is_counted(servers, tmp_path):

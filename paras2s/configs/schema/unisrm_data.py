@@ -64,6 +64,10 @@ class JudgesConfig(Section):
     T3: DimensionJudgeConfig
     T4: DimensionJudgeConfig
 
+    def of(self, task: PairTask) -> DimensionJudgeConfig:
+        """The judge of a task."""
+        return {"T1": self.T1, "T3": self.T3, "T4": self.T4}[task]
+
 
 class SplitSizes(Section):
     """The number of items wanted in each split."""

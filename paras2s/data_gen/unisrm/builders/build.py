@@ -157,7 +157,7 @@ def estimate_corpus(name: str, config: UniSRMDataConfig, source: Path, taken: Ma
         ConfigError: a voice is missing. DataError: the corpus is not laid out as published.
     """
     planned = open_builder(name, config, source, taken)
-    builder, judge_config = planned.builder, getattr(config.judges, planned.builder.task)
+    builder, judge_config = planned.builder, config.judges.of(planned.builder.task)
     writer = Writer(LLMClient(config.writer, calls=False), config.prompts, estimate=True)
     judge = DimensionJudge(judge_config, builder.task, LLMClient(judge_config.llm, calls=False))
     pairs: Counter[tuple[str, str]] = Counter()
@@ -195,8 +195,11 @@ class _Maker:
     def __init__(self, corpus: str, config: UniSRMDataConfig, builder: Builder, out: Path) -> None:
         self.corpus, self.builder, self.out = corpus, builder, out
         cache = JsonCache(config.cache_dir / "unisrm.sqlite")
-        judge_config = getattr(config.judges, builder.task)
-        self._clients = [LLMClient(config.writer, cache, "writer"), LLMClient(judge_config.llm, cache, "judge")]
+        judge_config = config.judges.of(builder.task)
+        self._clients = [
+            LLMClient(config.writer, cache, "writer"),
+            LLMClient(judge_config.llm, cache, f"judges.{builder.task}.llm"),
+        ]
         self.writer = Writer(self._clients[0], config.prompts)
         self.judge = DimensionJudge(judge_config, builder.task, self._clients[1])
         self.speech = Speech(config)

@@ -97,6 +97,8 @@ def _turns(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> tuple[Recor
         label = labels.get(name[1])
         if label is None or "emotion" not in label:
             return "a turn has no emotion in metadata.json"
+        if int(name[1]) in found:
+            return "a turn stands twice"
         found[int(name[1])] = Recording(clip, words, f"{CORPUS}:{name[2]}", str(label["emotion"]) or NO_EMOTION)
     if not found or sorted(found) != list(range(len(found))):
         return "a turn is missing"

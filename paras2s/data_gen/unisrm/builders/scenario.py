@@ -130,6 +130,9 @@ class ScenarioBuilder(Builder):
             split: [one for one in recordings if split_of[one.speaker] == split == split_of[text_key(one.text)]]
             for split in ORDER
         }
+        apart = len(recordings) - sum(map(len, self.recordings.values()))
+        if apart:
+            self.dropped["", "a recording whose speaker and sentence are in different splits"] = apart
         self._prompts = self._read_prompts()
 
     def _read_prompts(self) -> dict[SplitName, list[Recording]]:
