@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
-from tiny.endpoint import Fail, Say, ScriptedEndpoint
+from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 from tiny.spoken import EMOTIONS, STYLES, clips_sent, code_of, listen, scores_reply, speaks, spoken, writes
 from typer.testing import CliRunner
 
@@ -35,7 +35,7 @@ class Servers:
     """A judge, a writer and two TTS systems; `score(request)` gives both candidates' scores, or a reply."""
 
     def __init__(self, stack, score):
-        self.score = score
+        self.score, self.writes = score, writes
         self.broken_after = None
         self.llm = stack.enter_context(ScriptedEndpoint(self._answer))
         self.tts = [stack.enter_context(ScriptedEndpoint(speaks(system))) for system in (1, 2)]
@@ -44,7 +44,7 @@ class Servers:
         if self.broken_after is not None and number >= self.broken_after:
             return Fail(401, "no such key")
         if isinstance(sent["messages"][-1]["content"], str):
-            return writes(sent)
+            return self.writes(sent)
         found = self.score(sent)
         return found if isinstance(found, Say) else Say(found)
 
@@ -101,12 +101,17 @@ def esd(root, sentences=6):
     return root
 
 
+def speaker_of(dialogue, turn):
+    """In every other dialogue somebody speaks twice in a row."""
+    return (0, 1, 1, 0, 1)[turn] if dialogue % 2 else turn % 2
+
+
 def dailytalk(root, dialogues=9, turns=5):
     metadata = {}
     for dialogue in range(dialogues):
         metadata[str(dialogue)] = {}
         for turn in range(turns):
-            text, speaker = f"Dialogue {dialogue} has turn {turn}.", turn % 2
+            text, speaker = f"Dialogue {dialogue} has turn {turn}.", speaker_of(dialogue, turn)
             emotion = ("no emotion", "happiness", "anger")[(dialogue + turn) % 3]
             metadata[str(dialogue)][str(turn)] = {"emotion": emotion, "text": text, "speaker": speaker}
             stem = root / "data" / str(dialogue) / f"{turn}_{speaker}_d{dialogue}"
@@ -236,6 +241,24 @@ def test_t3_has_every_kind_of_hard_negative_and_labels_by_construction(servers, 
     assert len(scenes) == len({json.dumps(one["messages"]) for one in scenes})
 
 
+def test_texts_of_the_wrong_language_or_the_wanted_words_again_are_refused(servers, tmp_path):
+    english = {"scenario_description": "At home.", "paragraph_context": "It rains."}
+    servers.writes = lambda sent: Say(json.dumps(english))
+    with pytest.raises(DataError, match=r"no scene: scenario_description: is not Chinese \(8\)"):
+        build_corpus("esd-zh", servers.config(tmp_path), esd(tmp_path / "in"), tmp_path / "out")
+
+    def repeats(sent):
+        text = said(sent)
+        found = text.partition("Caf\\u00e9 number ")[2] or text.partition("Caf\u00e9 number ")[2]
+        again = {"sentence": f"CAF\u00c9 NUMBER {found[:1]} IS CLOSED"}
+        return Say(json.dumps(again)) if "another sentence" in text else writes(sent)
+
+    servers.writes, servers.score = repeats, fits_scene
+    report = build_corpus("esd-en", servers.config(tmp_path, (20, 0, 0)), esd(tmp_path / "en"), tmp_path / "out")
+    assert report.dropped["sft", "no wrong words: the LLM wrote the wanted words again"] > 0
+    assert "synthetic words" not in {item.factors["fault"] for item in read_items(tmp_path / "out")}
+
+
 def test_t3_may_take_prompts_of_libritts_from_the_same_splits_as_t1(servers, tmp_path):
     servers.score = prefers(lambda one, other, _: other - one)
     readers = libritts(tmp_path / "libri")
@@ -253,17 +276,20 @@ def test_t3_may_take_prompts_of_libritts_from_the_same_splits_as_t1(servers, tmp
 
 
 def follows(sent):
-    """A judge of T4: the words of the corpus continue a dialogue, in the voice of the turn before the last one."""
+    """A judge of T4: it knows the corpus by the words of the last turn, and so words, voice and tone of the next one."""
     clips = clips_sent(sent)
-    turns = [clips[f"[Turn {number}]"] for number in range(1, len(clips) - 1)]
-    wrong = code_of("Quite another sentence that nobody expected")
+    last = clips[f"[Turn {len(clips) - 2}]"].words
+    dialogue, turn = next(
+        (d, t + 1) for d in range(9) for t in range(5) if code_of(f"Dialogue {d} has turn {t}.") == last
+    )  # fmt: skip
     sides = []
     for side in "AB":
         clip = clips[f"[Speech {side}]"]
-        words, voice = clip.words != wrong, clip.speaker == turns[-2].speaker
-        # The turn's own tone, by the making of the corpus: dialogue and turn together.
-        tone = clip.emotion in (turns[-2].emotion, (turns[-1].emotion + 1) % 3)
-        sides.append((9 if words else 1, 9 if voice else 1, 9 if words else 1, 9 if tone else 1, 9))
+        words = 9 if clip.words == code_of(f"Dialogue {dialogue} has turn {turn}.") else 1
+        voice = 9 if clip.speaker == speaker_of(dialogue, turn) else 1
+        # A copied voice brings the tone of its prompt along, also to the right turn: by tone alone the right one ties at worst.
+        tone = 9 if clip.emotion == (dialogue + turn) % 3 else 8
+        sides.append((words, voice, words, tone, 9))
     return scores_reply(TASKS["T4"].keys, *sides)
 
 
@@ -288,7 +314,7 @@ def test_t4_judges_the_next_turn_of_a_spoken_history(servers, tmp_path):
         ]
         good, bad = ("speech_a", "speech_b") if item.record.better == "A" else ("speech_b", "speech_a")
         assert sounds[good].words == code_of(f"Dialogue {number} has turn {turns}.")
-        assert sounds[good].speaker == turns % 2
+        assert sounds[good].speaker == speaker_of(int(number), turns)
         assert (sounds[good].system > 0) == (item.factors["positive"] == "synthetic")
         fault = item.factors["fault"]
         assert (sounds[bad].words != sounds[good].words) == ("words" in fault)

@@ -129,11 +129,6 @@ class DialogueBuilder(Builder):
         self.dialogues: dict[SplitName, list[Dialogue]] = {split: [] for split in ORDER}
         for dialogue in self.shuffled(dialogues, "dialogues"):
             self.dialogues[shares.allot(1)].append(dialogue)
-        self._owners: dict[str, SplitName] = {}
-        for split in ORDER:
-            for dialogue in self.dialogues[split]:
-                for place in dialogue.targets:
-                    self._owners.setdefault(text_key(dialogue.turns[place].text), split)
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
         """Yields a random target of each dialogue, then another one of each, as long as there are targets."""
@@ -144,9 +139,6 @@ class DialogueBuilder(Builder):
                 if turn >= len(targets[dialogue.name]):
                     continue
                 place = targets[dialogue.name][turn]
-                if self._owners[text_key(dialogue.turns[place].text)] != split:
-                    self.dropped[split, "its words are in another split"] += 1
-                    continue
                 plan = self._plan(split, dialogue, place, KINDS[number % len(KINDS)])
                 number += 1
                 if plan is None:

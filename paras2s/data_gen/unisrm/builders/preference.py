@@ -70,12 +70,6 @@ class PreferenceBuilder(Builder):
                 raise ConfigError(f"voices: none speaks English in {split}; T1 compares TTS systems")
         self.readers = read_readers(root)
         self.split_of = split_readers(config, self.readers)
-        self._owners: dict[str, SplitName] = {}
-        for split in ORDER:
-            for name, found in self.readers.items():
-                if self.split_of[name] == split:
-                    for one in found:
-                        self._owners.setdefault(text_key(one.text), split)
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
         """Yields all pairs of a sentence together."""
@@ -84,8 +78,8 @@ class PreferenceBuilder(Builder):
         for name, one in self.shuffled(found, "sentences", split):
             key = text_key(one.text)
             prompts = [other for other in self.readers[name] if text_key(other.text) != key]
-            if self._owners[key] != split or key in seen:
-                self.dropped[split, "its words are taken"] += 1
+            if key in seen:
+                self.dropped[split, "its sentence has been used"] += 1
             elif not prompts:
                 self.dropped[split, "its reader has no other utterance"] += 1
             else:
