@@ -100,6 +100,10 @@ def test_a_rater_who_fails_the_gold_items_is_replaced(tmp_path):
     rows += ["one,r4,A", "g1,r4,A", "g2,r4,B"]
     report = verify(tmp_path, read_ratings(write(tmp_path / "r.csv", rows)), gold, CONFIG)
     assert (report.items, report.unanimous, dict(report.excluded)) == ({"rl": 1}, 1, {"r2": "0 of 2 gold items right"})
+    # A fourth rater who counts comes too late.
+    rows += ["one,r6,B", "g1,r6,A", "g2,r6,B"]
+    report = verify(tmp_path, read_ratings(write(tmp_path / "r.csv", rows)), gold, CONFIG)
+    assert (report.items, report.unanimous) == ({"rl": 1}, 1)
     with pytest.raises(DataError, match="rater r5: has rated no gold item; have one of g1, g2 rated"):
         verify(tmp_path, read_ratings(write(tmp_path / "r.csv", [*rows, "one,r5,A"])), gold, CONFIG)
 

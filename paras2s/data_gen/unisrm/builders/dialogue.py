@@ -151,9 +151,11 @@ class DialogueBuilder(Builder):
         target, history = dialogue.turns[place], dialogue.turns[:place]
         dice = self.dice(dialogue.name, place)
         voice = dice.choice([one for one in self.voices(split, "en") if one.copies])
-        prompt = next(turn for turn in reversed(history) if turn.speaker == target.speaker)
-        right = Synthetic(target.text, voice, prompt)
-        positive: Source = right if dice.random() < self.config.synthetic_positives else target
+        own = [turn for turn in reversed(history) if turn.speaker == target.speaker]
+        # A copy brings the tone of its prompt along.
+        same_tone = [turn for turn in own if turn.emotion == target.emotion]
+        right = Synthetic(target.text, voice, (same_tone or own)[0])
+        copied = dice.random() < self.config.synthetic_positives
         negative, fault = right, "words"
         if kind != "words":
             others = self._other_voices(split, target, history, voice)
@@ -164,6 +166,8 @@ class DialogueBuilder(Builder):
             # A kind of fault first: there are many more takes of another tone than other voices.
             fault = dice.choice(sorted({fault for _, fault in others}))
             negative = dice.choice([one for one, its in others if its == fault])
+        # Of two wrong tones none is the better one.
+        positive: Source = right if copied and (same_tone or fault != "tone") else target
         candidates, better = shuffled_pair(positive, negative, dice)
         factors = {
             "fault": f"words and {fault}" if kind == "words and voice" else fault, "dialogue": dialogue.name, "language": "en",
