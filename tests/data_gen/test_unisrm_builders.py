@@ -22,7 +22,7 @@ from paras2s.data_gen.unisrm.builders.plans import text_key
 from paras2s.data_gen.unisrm.builders.preference import contradicting
 from paras2s.data_gen.unisrm.builders.scenario import STYLES as ESD_STYLES
 from paras2s.data_gen.unisrm.import_layout import keys_of
-from paras2s.errors import ConfigError, DataError, EndpointError
+from paras2s.errors import ConfigError, DataError, EndpointError, JudgeError
 from paras2s.reward.unisrm.items import read_items, write_items
 from paras2s.reward.unisrm.reply import parse_reply, write_reply
 from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord
@@ -244,7 +244,7 @@ def test_t3_has_every_kind_of_hard_negative_and_labels_by_construction(servers, 
 def test_texts_of_the_wrong_language_or_the_wanted_words_again_are_refused(servers, tmp_path):
     english = {"scenario_description": "At home.", "paragraph_context": "It rains."}
     servers.writes = lambda sent: Say(json.dumps(english))
-    with pytest.raises(DataError, match=r"no scene: scenario_description: is not Chinese \(8\)"):
+    with pytest.raises(JudgeError, match=r"writer: .* failed.*no scene: scenario_description: is not Chinese"):
         build_corpus("esd-zh", servers.config(tmp_path), esd(tmp_path / "in"), tmp_path / "out")
 
     def repeats(sent):
@@ -346,6 +346,13 @@ def test_what_another_data_set_has_in_another_split_is_not_taken(servers, tmp_pa
     # They stay beside the new ones, and nothing was judged in vain.
     assert read_items(tmp_path / "out")[:6] == others
     assert len(servers.judged()) == 5
+
+
+def test_a_judge_that_cannot_be_read_is_not_paid_on_and_on(servers, tmp_path):
+    servers.score = lambda sent: "Both are fine."
+    with pytest.raises(JudgeError, match=r"judge: 12 of 12 failed, more than max_failed_share allows"):
+        build_corpus("esd-en", servers.config(tmp_path, (12, 0, 0)), esd(tmp_path / "in"), tmp_path / "out")
+    assert not (tmp_path / "out" / "items.jsonl").exists()
 
 
 def test_every_emotion_has_a_style_that_the_engines_of_this_machine_know():

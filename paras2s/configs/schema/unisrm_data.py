@@ -108,6 +108,7 @@ class UniSRMDataConfig(Section):
     seed: int = 0
     sizes: dict[DataSet, SplitSizes] = Field(description="items wanted (Table 9)")
     max_tries: float = Field(1.5, ge=1, description="pairs made for each wanted item at most; some are dropped by the judge")
+    max_failed_share: float = Field(0.5, gt=0, le=1, description="of texts, lines or judgements; more stop the build")
     voices: tuple[UniSRMVoice, ...] = Field(description="TTS systems")
     writer: LLMConfig = Field(description="of scenes (T3), and of sentences and turns that do not fit (T3, T4)")
     judges: JudgesConfig

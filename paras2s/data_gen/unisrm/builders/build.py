@@ -15,6 +15,8 @@ from pathlib import Path
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.clients.chat import Bill, LLMClient
 from paras2s.configs.schema.unisrm_data import SplitName, UniSRMDataConfig
+from paras2s.data_gen.curation.cost import Spend
+from paras2s.data_gen.curation.llm_calls import stop_if_too_many_failed
 from paras2s.data_gen.tts.base import FailedSpeech
 from paras2s.data_gen.unisrm.builders.dialogue import DialogueBuilder
 from paras2s.data_gen.unisrm.builders.plans import ORDER, Builder, PairPlan, Synthetic
@@ -74,8 +76,7 @@ def open_builder(name: str, config: UniSRMDataConfig, source: Path, taken: Mappi
     Raises:
         ConfigError: no items of it are wanted. DataError: it is not laid out as published.
     """
-    builder = BUILDERS[name](config, source)
-    return PlannedPairs(builder, dict(taken))
+    return PlannedPairs(BUILDERS[name](config, source), dict(taken))
 
 
 @dataclass
@@ -112,7 +113,8 @@ def build_corpus(
 
     Raises:
         ConfigError: a voice or an endpoint is missing. DataError: the corpus is not laid out as published, or gives no item.
-        BudgetError: a budget ended, or an endpoint fails; the same command goes on.
+        BudgetError: a budget ended, or an endpoint fails; the same command goes on. JudgeError: most texts, lines or judgements
+            fail.
     """
     others = [] if not (out / ITEMS).is_file() else [one for one in read_items(out) if one.factors.get("corpus") != name]
     planned = open_builder(name, config, source, {key: item.split for item in others for key in keys_of(item)})
@@ -135,8 +137,11 @@ def build_corpus(
                 if isinstance(one, Dropped):
                     planned.builder.dropped[split, one.reason] += 1
                     lost.append({"id": one.id, "split": split, "reason": one.reason})
+            more = max(0, len(able) - (size - found))
+            if more:
+                planned.builder.dropped[split, "beyond the wanted size"] += more
             items += able[: size - found]
-            found += len(able[: size - found])
+            found += len(able) - more
             progress(len(items), wanted)
     if not items:
         reasons = ", ".join(f"{why} ({count})" for (_, why), count in planned.builder.dropped.items())
@@ -203,6 +208,8 @@ class _Maker:
         self.writer = Writer(self._clients[0], config.prompts)
         self.judge = DimensionJudge(judge_config, builder.task, self._clients[1])
         self.speech = Speech(config)
+        self.max_failed_share = config.max_failed_share
+        self.spends = {"writer": Spend(), "judge": Spend()}
 
     @property
     def spent_usd(self) -> float:
@@ -213,9 +220,10 @@ class _Maker:
         """Returns the item of each pair or the reason why there is none, in order.
 
         Raises:
-            BudgetError: a budget ended; what is paid for is cached.
+            BudgetError: a budget ended; what is paid for is cached. JudgeError: most texts, lines or judgements fail.
         """
         complete = self.builder.complete(plans, self.writer)
+        self._stop_if_failing("writer", len(complete), [one.reason for one in complete if isinstance(one, Dropped)])
         able = [one for one in complete if isinstance(one, PairPlan)]
         spoken = iter(self.speech.clips(list(chain.from_iterable(plan.sources.values() for plan in able))))
         sounds = {plan.id: dict(zip(plan.sources, islice(spoken, len(plan.sources)), strict=True)) for plan in able}
@@ -228,6 +236,8 @@ class _Maker:
                 strict=True,
             )
         )
+        unscored = [one.reason for one in judged.values() if isinstance(one, Unscored)]
+        self._stop_if_failing("judge", len(judged), unscored)
         records: dict[str, PairRecord | Dropped] = {}
         for plan in able:
             failed = [one.reason for one in sounds[plan.id].values() if isinstance(one, FailedSpeech)]
@@ -237,6 +247,13 @@ class _Maker:
             records[plan.id] = found
         _drop_cycles(able, records)
         return [one if isinstance(one, Dropped) else self._item(one, records[one.id], clips) for one in complete]
+
+    def _stop_if_failing(self, stage: str, count: int, reasons: Sequence[str]) -> None:
+        """Raises JudgeError: going on would pay for what cannot be used."""
+        spend = self.spends[stage]
+        spend.requests += count
+        spend.failed += len(reasons)
+        stop_if_too_many_failed(stage, spend, reasons[-1:], self.max_failed_share)
 
     def _item(self, plan: PairPlan, record: PairRecord | Dropped, clips: Mapping[str, Mapping[str, Clip]]) -> Item | Dropped:
         if isinstance(record, Dropped):

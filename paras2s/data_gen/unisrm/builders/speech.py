@@ -14,6 +14,7 @@ from paras2s.configs.schema.curation import SynthesisVoice
 from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.configs.schema.unisrm_data import UniSRMDataConfig, UniSRMVoice
 from paras2s.data_gen.curation.cost import Spend
+from paras2s.data_gen.curation.llm_calls import stop_if_too_many_failed
 from paras2s.data_gen.tts.base import TTS, FailedSpeech, Line, SpeechResult, synthesise_all
 from paras2s.data_gen.tts.engines import OPTIONS, open_engine
 from paras2s.data_gen.tts.remote import SLOW_CHARACTERS_PER_S, speech_usd
@@ -38,7 +39,7 @@ class Speech:
 
     def __init__(self, config: UniSRMDataConfig) -> None:
         """Raises ConfigError: a voice has an option that its engine does not know."""
-        self.cache = config.cache_dir
+        self.cache, self.max_failed_share = config.cache_dir, config.max_failed_share
         self.spends: dict[str, Spend] = {}
         self._engines: dict[str, TTS] = {}
         for voice in config.voices:
@@ -49,7 +50,7 @@ class Speech:
         """Returns a clip of each source or the reason why there is none, in order; equal lines are synthesised once.
 
         Raises:
-            BudgetError: a voice's budget ended; earlier clips stay cached.
+            BudgetError: a voice's budget ended; earlier clips stay cached. JudgeError: most of a voice's lines fail.
         """
         results: dict[int, SpeechResult] = {}
         read: dict[Path, SpeechResult] = {}
@@ -65,6 +66,8 @@ class Speech:
             own = [source for index in indices if isinstance(source := sources[index], Synthetic)]
             spend = self.spends.setdefault(name, Spend())
             spoken = synthesise_all(self._engine(own[0].voice), list(map(line_of, own)), self.cache, spend=spend)
+            failed = [one.reason for one in spoken if isinstance(one, FailedSpeech)]
+            stop_if_too_many_failed(f"speech by {name}", spend, failed[-1:], self.max_failed_share)
             results.update(zip(indices, spoken, strict=True))
         return [results[index] for index in range(len(sources))]
 
