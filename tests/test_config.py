@@ -25,12 +25,13 @@ from paras2s.configs.schema.align import (
     WorkersConfig,
 )
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig, is_audio_judge_config, load_audio_judge_config
-from paras2s.configs.schema.base import dump_config, parse_config, preset_path
+from paras2s.configs.schema.base import dump_config, load_section, parse_config, preset_path
 from paras2s.configs.schema.curation import load_curation
 from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import OmniConfig, RunConfig, load_config
 from paras2s.configs.schema.unisrm import is_unisrm_config, load_unisrm_config, load_unisrm_judge
+from paras2s.configs.schema.unisrm_data import DimensionBenchConfig, load_unisrm_data
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_config
 from paras2s.errors import ConfigError
@@ -40,7 +41,7 @@ from paras2s.reward.blueprint.extract import make_extractors
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.audio_judge.ensemble_rules import find_ensemble
 from paras2s.reward.judges.audio_judge.tasks import find_task
-from paras2s.reward.judges.registry import open_llm_judge
+from paras2s.reward.judges.registry import judge_kind, open_llm_judge
 from paras2s.run import flatten, with_run_dir
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
@@ -51,6 +52,7 @@ DATA = sorted(CONFIGS.glob("data/*.yaml"))
 CLUSTERS = sorted((CONFIGS / "clusters").glob("*.yaml"))
 FAMILIES = sorted((CONFIGS / "policies").glob("*.yaml"))
 UNISRM = sorted(CONFIGS.glob("unisrm/*.yaml"))
+UNISRM_DATA = sorted(CONFIGS.glob("unisrm/data/*.yaml"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -66,13 +68,20 @@ def test_there_are_shipped_configs() -> None:
     assert {"fig2a", "fig3a", "fig3b", "fig3c", "reward_sources"} <= {path.stem for path in PAPER}
     assert {"local", "paper"} <= {path.stem for path in DATA}
     assert {"paper", "without_grpo", "without_rcr", "no_reasoning"} <= {path.stem for path in UNISRM}
-    known = (*SHIPPED, *JUDGES, *PAPER, *DATA, *CLUSTERS, *FAMILIES, *UNISRM)
+    known = (*SHIPPED, *JUDGES, *PAPER, *DATA, *CLUSTERS, *FAMILIES, *UNISRM, *UNISRM_DATA)
     assert sorted(known) == sorted(CONFIGS.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", UNISRM, ids=lambda path: path.stem)
 def test_a_shipped_unisrm_parses(path: Path) -> None:
     assert load_unisrm_config(path.stem).name == path.stem
+
+
+@pytest.mark.parametrize("path", UNISRM_DATA, ids=lambda path: path.stem)
+def test_shipped_settings_of_unisrms_data_parse_and_speak_both_languages(path: Path) -> None:
+    config = load_unisrm_data(path.stem)
+    assert config.name == path.stem
+    assert {language for voice in config.voices if voice.copies for language in voice.languages} == {"en", "zh"}
 
 
 @pytest.mark.parametrize("path", DATA, ids=lambda path: path.stem)
@@ -139,6 +148,9 @@ def test_every_row_of_a_shipped_ablation_resolves(path: Path) -> None:
 def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
     if is_unisrm_config(path):
         assert load_unisrm_judge(path).kind == "unisrm"
+        return
+    if judge_kind(path) == "dimensions":
+        assert load_section(path, None, DimensionBenchConfig).llm.model == "gpt-audio"
         return
     if is_audio_judge_config(path):
         config = load_audio_judge_config(path)

@@ -46,6 +46,7 @@ YAML_KINDS = {
     "ablation": "AblationConfig",
     "unisrm": "UniSRMConfig",
     "unisrm judge": "UniSRMJudgeConfig",
+    "unisrm data": "UniSRMDataConfig",
 }
 
 

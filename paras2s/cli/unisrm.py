@@ -1,4 +1,4 @@
-"""The verbs `unisrm data`, `unisrm import`, `unisrm train` and `unisrm export`."""
+"""The verbs `unisrm data`, `unisrm import`, `unisrm verify`, `unisrm train` and `unisrm export`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Json, Set, parse_overrides, print_json
+from paras2s.cli.options import Estimate, Json, Set, parse_overrides, print_json
 
 unisrm_app = typer.Typer(
     help="UniSRM, a reward model that reasons: its data, and its two stages of training.", no_args_is_help=True
@@ -31,6 +31,10 @@ class PublishedSet(StrEnum):
     bvcc = "bvcc"
     somos_clean = "somos-clean"
     somos_full = "somos-full"
+    libritts_r = "libritts-r"
+    esd_en = "esd-en"
+    esd_zh = "esd-zh"
+    dailytalk = "dailytalk"
 
 
 class Stage(StrEnum):
@@ -74,23 +78,58 @@ def unisrm_import(
     layout: Annotated[PublishedSet, typer.Argument(help="The data set, in the layout of its release.")],
     source: Annotated[Path, typer.Argument(help="Folder of the release, unpacked.")],
     out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips; other data sets' items there stay.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and count everything, and write nothing.")] = False,
+    config: Annotated[
+        str | None,
+        typer.Option(help="Sizes, voices, writer and judges: paper, local, or a YAML. The corpora without labels need one."),
+    ] = None,
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and count everything; call and write nothing.")] = False,
+    estimate: Estimate = False,
     as_json: Json = False,
 ) -> None:
-    """Bring a data set with labels by people into a data folder: T1 of SpeechJudge, T2 of QualiSpeech, BVCC and SOMOS."""
-    from paras2s.data_gen.unisrm.import_layout import import_layout
+    """Bring a published data set into a data folder, with labels by people or by construction and a judge.
+
+    With labels by people: T1 of SpeechJudge, T2 of QualiSpeech, BVCC and SOMOS. Pairs are made, spoken and judged of
+    LibriTTS-R (T1), ESD in English or Chinese (T3) and DailyTalk (T4).
+    """
+    from paras2s.pipeline.unisrm_data import estimate_import, import_corpus, report_lines
     from paras2s.utils.progress import open_console, progress_bar
 
-    console = open_console(to_stderr=as_json)
-    with progress_bar(console, layout.value, None, quiet=as_json) as bar:
-        report = import_layout(layout.value, source, out, dry_run=dry_run, progress=bar.at)
-    dropped = {f"{split}: {why}": count for (split, why), count in report.dropped.items()}
+    console, overrides = open_console(to_stderr=as_json), parse_overrides(set_)
+    if estimate:
+        report = estimate_import(layout.value, source, out, config, overrides)
+    else:
+        with progress_bar(console, layout.value, None, quiet=as_json) as bar:
+            report = import_corpus(layout.value, source, out, config, overrides, dry_run, bar.at)
     if as_json:
-        print_json({"items": dict(report.items), "dropped": dropped})
+        print_json(report)
         return
-    where = "dry run, nothing is written" if dry_run else str(out)
-    items = ", ".join(f"{split} {count}" for split, count in report.items.items())
-    console.print(f"{where}: items: {items}; dropped: {dropped or 'none'}", highlight=False, markup=False)
+    for line in report_lines(report, "nothing is called or written" if estimate or dry_run else str(out)):
+        console.print(line, highlight=False, markup=False)
+
+
+@unisrm_app.command("verify")
+def unisrm_verify(
+    data: Annotated[Path, typer.Argument(help="Folder with items.jsonl.")],
+    ratings: Annotated[
+        Path, typer.Argument(help="CSV of people's choices: item, rater, choice (A, B, invalid), seconds, left.")
+    ],
+    gold: Annotated[Path | None, typer.Option(help="CSV of gold items and their right choices: item, choice.")] = None,
+    config: Annotated[str, typer.Option(help="Whose `verification` counts: paper, local, or a YAML.")] = "paper",
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and write nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Keep the pairs on which most of three people agree with the label; the others go to rejected.jsonl (appendix G)."""
+    from paras2s.pipeline.unisrm_data import report_lines, verify_folder
+    from paras2s.utils.progress import open_console
+
+    report = verify_folder(data, ratings, gold, config, parse_overrides(set_), dry_run)
+    if as_json:
+        print_json(report)
+        return
+    for line in report_lines(report, "nothing is written" if dry_run else str(data)):
+        open_console().print(line, highlight=False, markup=False)
 
 
 @unisrm_app.command("train")

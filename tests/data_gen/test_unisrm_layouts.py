@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from paras2s.bench.unisrm.data import column_of, load_bench
 from paras2s.cli.app import app
 from paras2s.cli.unisrm import PublishedSet
+from paras2s.data_gen.unisrm.builders.build import BUILDERS
 from paras2s.data_gen.unisrm.import_layout import LAYOUTS, import_layout, keys_of
 from paras2s.errors import ConfigError, DataError
 from paras2s.reward.unisrm.items import read_items
@@ -146,7 +147,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
     done = CliRunner().invoke(app, call)
     assert json.loads(dry.stdout) == json.loads(done.stdout) == {"items": {"bench": 2}, "dropped": {"bench: no such clip": 1}}
-    assert {one.value for one in PublishedSet} == set(LAYOUTS)
+    assert {one.value for one in PublishedSet} == {*LAYOUTS, *BUILDERS}
 
 
 def without_column(root):

@@ -54,6 +54,10 @@ def test_every_shipped_judge_opens_by_name_and_by_path(name, tmp_path, monkeypat
         # It reads a checkpoint; tests/reward/test_unisrm_judge.py has one.
         assert registry.judge_kind(name) == "unisrm"
         return
+    if name == "dimensions":
+        # It takes the items of a benchmark, no pair of answers; tests/bench/unisrm has some.
+        assert {one.name for one in registry.open_dimension_judges(name, LOCAL).values()} == {"dimensions:gpt-audio"}
+        return
     # StyleSet's tasks score single clips, and have no ensemble.
     tasks = {"tasks": ["mos"]} if name == "styleset" else {}
     cache = {**LOCAL, **tasks, "cache_dir": str(tmp_path)}

@@ -14,47 +14,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from paras2s.bench.detection.data import DetectPair
+from paras2s.data_gen.libritts import SpokenText, read_corpus
 from paras2s.errors import ConfigError, DataError
-from paras2s.utils.io import read_text, write_json
+from paras2s.utils.io import write_json
 
-TEXT_SUFFIX = ".normalized.txt"
 DEFAULT_VOICE = "en-us"
 Buildable = Literal["speaking_rate", "speaker_identity"]
-
-
-@dataclass(frozen=True, order=True)
-class SpokenText:
-    """One utterance: its path under the root, who speaks, and its words."""
-
-    path: str
-    speaker: str
-    words: str
-
-
-def read_corpus(root: Path) -> dict[str, list[SpokenText]]:
-    """The utterances of every speaker, sorted.
-
-    Raises:
-        DataError: no clip in such a layout, or one without its words; names the file.
-    """
-    found: dict[str, list[SpokenText]] = {}
-    for clip in sorted(root.rglob("*.wav")):
-        text = clip.with_name(clip.name.removesuffix(".wav") + TEXT_SUFFIX)
-        words = read_text(text).strip()
-        if not words:
-            raise DataError(f"{text}: holds no words")
-        if len(clip.relative_to(root).parts) < 3:
-            raise DataError(f"{clip}: expected SPEAKER/CHAPTER/NAME.wav under {root}")
-        speaker = clip.parent.parent.name
-        found.setdefault(speaker, []).append(SpokenText(clip.relative_to(root).as_posix(), speaker, words))
-    if not found:
-        raise DataError(f"{root}: holds no SPEAKER/CHAPTER/NAME.wav")
-    return found
 
 
 def rate_pairs(root: Path, count: int, seed: int, count_sounds: Callable[[str], int]) -> list[DetectPair]:

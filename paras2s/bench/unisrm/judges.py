@@ -6,7 +6,7 @@ A judge that cannot do a task says why, and stands in the tables with that reaso
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,18 +16,28 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.detection.baselines import DnsmosBaseline, MeasuringOptions, SpeakerOptions, embed_speaker
 from paras2s.bench.unisrm.data import Sample
 from paras2s.bench.unisrm.results import Judgement, NoJudgement, judgement_of, judgement_of_label
+from paras2s.configs.schema.unisrm_data import PairTask
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.reward.blueprint.schema import is_silent
+from paras2s.reward.judges.audio_judge.dimensions import DimensionJudge, Judged
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Utterance
-from paras2s.reward.judges.registry import judge_kind, load_judge_config, open_audio_judges, open_judge, open_unisrm_judge
+from paras2s.reward.judges.registry import (
+    judge_kind,
+    load_judge_config,
+    open_audio_judges,
+    open_dimension_judges,
+    open_judge,
+    open_unisrm_judge,
+)
 from paras2s.reward.judges.unisrm import UniSRMJudge
 from paras2s.reward.judges.votes import prefer
 from paras2s.reward.unisrm.messages import HISTORY
 from paras2s.reward.unisrm.reply import Malformed
-from paras2s.reward.unisrm.tasks import TASKS, TaskId
+from paras2s.reward.unisrm.tasks import TASKS, PairRecord, TaskId
 from paras2s.types import Preference, Unscored, Verdict
+from paras2s.utils.cache import key_of
 
 Found = Judgement | NoJudgement | BudgetError
 
@@ -83,6 +93,35 @@ class UniSRMBench:
             else:
                 found.append(judgement_of(one.record, task_id, one.reply))
         return found
+
+
+@dataclass(frozen=True)
+class DimensionsBench:
+    """An audio model that scores both candidates by dimension; like UniSRM it gets every input of a task (Table 12)."""
+
+    name: str
+    judges: Mapping[PairTask, DimensionJudge]
+    inputs: Mapping[TaskId, str]
+    unfit: Mapping[TaskId, str] = field(default_factory=lambda: {"T2": NO_RATING})
+
+    @property
+    def version(self) -> str:
+        """Those of the tasks' judges."""
+        return key_of([one.version for one in self.judges.values()])[:8]
+
+    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
+        """The candidate with the higher total, in the one order of the condition; equal totals tie."""
+        assert task_id != "T2"
+        pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
+        return [self._found(task_id, one) for one in self.judges[task_id].score_pairs(pairs)]
+
+    def _found(self, task_id: TaskId, one: Judged) -> Found:
+        if isinstance(one, BudgetError):
+            return one
+        if isinstance(one, Unscored):
+            return NoJudgement(one.reason, "", one.reply)
+        found = judgement_of(PairRecord(one.better or one.stated, one.sides), task_id, one.reply)
+        return found if one.better else replace(found, better="tie")
 
 
 def _instruction(task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Utterance:
@@ -153,6 +192,9 @@ def open_bench_judge(
     kind, changed = judge_kind(name), dict(overrides or {})
     if kind == "unisrm":
         return UniSRMBench(name, open_unisrm_judge(name, changed, both_orders=False))
+    if kind == "dimensions":
+        judges = open_dimension_judges(name, changed)
+        return DimensionsBench(name, judges, dict.fromkeys(judges, "all texts and clips of the task"))
     if kind in ("rubric", "independent"):
         return RegistryBench(name, "1", None, None, {}, dict.fromkeys(TASKS, NEEDS_STYLE))
     if kind == "reward_model":

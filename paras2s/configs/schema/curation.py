@@ -11,14 +11,19 @@ from paras2s.configs.schema.base import Section, load_section
 from paras2s.configs.schema.endpoints import EndpointConfig, ExtractorConfig, LLMConfig
 
 
-class VoiceConfig(Section):
-    """A voice that the curation pipeline speaks with. Its options are its engine's: see `data_gen/tts`."""
+class SynthesisVoice(Section):
+    """A voice of a TTS engine. Its options are its engine's: see `data_gen/tts`."""
 
     name: str = Field(pattern=r"^[\w.-]{1,40}$")
     engine: Literal["openai", "cosyvoice", "piper", "espeak"]
+    options: dict[str, str | int | float] = Field({}, description="openai: voice; cosyvoice: clip and text; espeak: voice ...")
+
+
+class VoiceConfig(SynthesisVoice):
+    """A voice that the curation pipeline speaks with."""
+
     kind: Literal["male", "female", "child"]
     split: Literal["train", "validation", "test"] = "train"
-    options: dict[str, str | int | float] = Field({}, description="openai: voice; cosyvoice: clip and text; espeak: voice ...")
 
 
 class HumanCheckConfig(Section):

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from paras2s.configs.schema.curation import CurationConfig, VoiceConfig
+from paras2s.configs.schema.curation import CurationConfig, SynthesisVoice, VoiceConfig
 from paras2s.data_gen.curation.categories import QueryCategory
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.llm_calls import CurationLLM
 from paras2s.data_gen.curation.scheduler import SPLIT_OF_ROLE
 from paras2s.data_gen.tts.base import TTS, Line
+from paras2s.data_gen.tts.engines import OPTIONS, open_engine
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.types import Role, Script
 from paras2s.utils.seeds import seed_of
@@ -21,12 +22,6 @@ from paras2s.utils.seeds import seed_of
 # Styles that belong to the speaker, and the kinds of voice that have them; any adult can speak every other style.
 KINDS_OF_STYLE: dict[str, tuple[str, ...]] = {"child": ("child",), "male": ("male",), "female": ("female",)}
 ADULTS = ("male", "female")
-OPTIONS: dict[str, set[str]] = {
-    "openai": {"voice"},
-    "cosyvoice": {"clip", "text", "sample_rate_hz"},
-    "piper": {"f0_factor", "formant_warp"},
-    "espeak": {"voice", "pitch"},
-}
 MANNERS_PER_STYLE = 4
 
 
@@ -38,21 +33,12 @@ class Engines:
     spend: Spend = field(default_factory=Spend)
     _open: dict[str, TTS] = field(default_factory=dict)
 
-    def of(self, voice: VoiceConfig) -> TTS:
+    def of(self, voice: SynthesisVoice) -> TTS:
         """Returns the engine of a voice."""
         if voice.engine not in self._open:
-            self._open[voice.engine] = self._open_engine(voice.engine)
+            endpoint = self.config.cosyvoice if voice.engine == "cosyvoice" else self.config.openai
+            self._open[voice.engine] = open_engine(voice.engine, self.config.cache_dir, endpoint)
         return self._open[voice.engine]
-
-    def _open_engine(self, name: str) -> TTS:
-        from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
-        from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS
-
-        if name == "openai":
-            return OpenAITTS(self.config.openai)
-        if name == "cosyvoice":
-            return CosyVoiceTTS(self.config.cosyvoice)
-        return PiperTTS(self.config.cache_dir) if name == "piper" else EspeakTTS()
 
 
 def engine_of(config: CurationConfig, categories: Mapping[str, QueryCategory], category: str) -> str:

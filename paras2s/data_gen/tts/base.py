@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
-from paras2s.configs.schema.curation import VoiceConfig
+from paras2s.configs.schema.curation import SynthesisVoice
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.errors import AudioError
 from paras2s.utils.cache import key_of
@@ -30,7 +30,7 @@ class Line:
     """
 
     text: str
-    voice: VoiceConfig
+    voice: SynthesisVoice
     style: str
     manner: str = ""
     take: int = 0

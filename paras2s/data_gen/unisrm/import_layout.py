@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from paras2s.audio.clip import read_clip
-from paras2s.data_gen.unisrm.layouts.entries import Dropped, Entry, Layout
+from paras2s.data_gen.unisrm.layouts.entries import Dropped, Entry, Layout, Split
 from paras2s.data_gen.unisrm.layouts.mos import BVCC, SOMOS_CLEAN, SOMOS_FULL
 from paras2s.data_gen.unisrm.layouts.qualispeech import QUALISPEECH
 from paras2s.data_gen.unisrm.layouts.speechjudge import SPEECHJUDGE
@@ -41,26 +42,46 @@ def disjoint(rows: Iterable[Entry | Dropped], taken: Mapping[str, str]) -> Itera
     `taken` maps the keys of `keys_of` to the split that has them; it is looked at anew for each row.
     """
     for row in rows:
-        if isinstance(row, Entry):
-            own = row.item.split
-            clash = [(key.partition(":")[0], split) for key in keys_of(row.item) if (split := taken.get(key, own)) != own]
-            if clash:
-                yield Dropped(row.item.id, "its {} is in {}".format(*clash[0]))
-                continue
+        if isinstance(row, Entry) and (clash := clash_of(keys_of(row.item), row.item.split, taken)):
+            row = Dropped(row.item.id, clash)
         yield row
 
 
-def keys_of(item: Item) -> tuple[str, ...]:
+def clash_of(keys: Iterable[str], own: str, taken: Mapping[str, str]) -> str | None:
+    """Returns why something of the split `own` cannot be taken; None where no other split has one of its keys."""
+    clash = [(key.partition(":")[0], split) for key in keys if (split := taken.get(key, own)) != own]
+    return "its {} is in {}".format(*clash[0]) if clash else None
+
+
+class Keyed(Protocol):
+    """An item, or a plan of one."""
+
+    @property
+    def text_id(self) -> str:
+        """Stands for its text."""
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Everybody who is heard."""
+
+
+def keys_of(item: Keyed) -> tuple[str, ...]:
     """Returns what no other split may have: an item's text and its speakers."""
     return (f"text:{item.text_id}", *(f"speaker:{name}" for name in item.speakers))
 
 
 def import_layout(
-    name: str, source: Path, out: Path, *, dry_run: bool = False, progress: Callable[[int, int], None] = lambda *_: None
+    name: str,
+    source: Path,
+    out: Path,
+    *,
+    dry_run: bool = False,
+    sizes: Mapping[Split, int] | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ImportReport:
     """Reads a published data set from `source` into the data folder `out`, beside the items of other data sets there.
 
-    Items of the same data set are replaced. `dry_run` reads everything and writes nothing.
+    Items of the same data set are replaced. `dry_run` reads everything and writes nothing. `sizes`: the most items of a split.
 
     Raises:
         ConfigError: no such layout. DataError: a file or a column is missing, a cell is not as documented, or no row makes an
@@ -76,16 +97,20 @@ def import_layout(
     items: list[Item] = []
     ids: set[str] = set()
     dropped: Counter[tuple[str, str]] = Counter()
+    count: Counter[str] = Counter()
     done = 0
     for split in sorted(layout.splits, key=ORDER.index):
         for row in disjoint(layout.read(source, split), taken):
             if isinstance(row, Entry) and row.item.id in ids:
                 row = Dropped(row.item.id, "its id stands twice")
+            if isinstance(row, Entry) and sizes is not None and count[split] >= sizes[split]:
+                row = Dropped(row.item.id, "beyond the wanted size")
             made = row if isinstance(row, Dropped) else _copied(row, name, out, dry_run)
             if isinstance(made, Dropped):
                 dropped[split, made.reason] += 1
             else:
                 items.append(made)
+                count[split] += 1
                 ids.add(made.id)
                 taken.update(dict.fromkeys(keys_of(made), split))
             done += 1
@@ -95,7 +120,7 @@ def import_layout(
         raise DataError(f"{source}: no row makes an item: {reasons or 'the tables are empty'}")
     if not dry_run:
         write_items(out, [*others, *items])
-    return ImportReport(Counter(item.split for item in items), dropped)
+    return ImportReport(count, dropped)
 
 
 def _copied(entry: Entry, corpus: str, out: Path, dry_run: bool) -> Item | Dropped:

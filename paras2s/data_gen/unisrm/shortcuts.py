@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +29,15 @@ class Shortcut:
     n: int
 
 
+# An item's factor `engine_a` or `engine_b` where nobody synthesised that side.
+RECORDING = "recording"
 Feature = Callable[[Item, str], float]
 
 
 def measure_shortcuts(folder: Path, items: Sequence[Item]) -> list[Shortcut]:
-    """The shortcuts of every task that has items: majority, text alone, engine, length, loudness."""
+    """The shortcuts of every task that has items: majority, text alone, engine, length, loudness; of data with real speech
+    also which side is a recording.
+    """
     levels: dict[str, tuple[float, float]] = {}
 
     def sound(item: Item, name: str) -> tuple[float, float]:
@@ -43,12 +47,14 @@ def measure_shortcuts(folder: Path, items: Sequence[Item]) -> list[Shortcut]:
             levels[path] = (clip.duration_s, float(np.sqrt(np.mean(clip.samples.astype(np.float64) ** 2))))
         return levels[path]
 
-    features: Mapping[str, Feature] = {
+    features: dict[str, Feature] = {
         "engine": lambda item, name: float(item.factors.get(f"engine_{name[-1]}", "") == "codec2"),
         "length": lambda item, name: sound(item, name)[0],
         "loudness": lambda item, name: sound(item, name)[1],
     }
     found = []
+    if any(RECORDING in item.factors.values() for item in items):
+        features["recording"] = lambda item, name: float(item.factors.get(f"engine_{name[-1]}", "") == RECORDING)
     for task in TASKS.values():
         own = [item for item in items if item.task == task.id]
         train, test = ([item for item in own if item.split == split] for split in ("sft", "bench"))

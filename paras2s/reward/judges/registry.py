@@ -1,24 +1,27 @@
 """Opens a judge by name or path: the one factory behind every verb and reward source.
 
 A judge is "rubric", "independent", the name of a shipped config (`configs/judges`), a YAML file, or a folder with a distilled
-reward model or a UniSRM. The keys of a YAML file tell whether it is an LLM judge, an audio judge, a UniSRM or a rubric.
+reward model or a UniSRM. The keys of a YAML file tell whether it is an LLM judge, an audio judge, a UniSRM, a judge of
+dimensions or a rubric.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig, is_audio_judge_config, load_audio_judge_config
-from paras2s.configs.schema.base import preset_path, read_values, shipped_presets
+from paras2s.configs.schema.base import load_section, preset_path, read_values, shipped_presets
 from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
 from paras2s.configs.schema.unisrm import UniSRMJudgeConfig, is_unisrm_config, load_unisrm_judge
+from paras2s.configs.schema.unisrm_data import DimensionBenchConfig, PairTask
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.base import Judge
 
 if TYPE_CHECKING:
     from paras2s.reward.judges.audio_judge.concatenation import Speak
+    from paras2s.reward.judges.audio_judge.dimensions import DimensionJudge
     from paras2s.reward.judges.audio_judge.judge import AudioJudge
     from paras2s.reward.judges.llm_judge import LLMJudge
     from paras2s.reward.judges.reward_model_judge import ClipEncoder
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
 
 RUBRIC, INDEPENDENT, REWARD_MODEL, UNISRM = "rubric", "independent", "reward_model", "unisrm"
 WEIGHTS, UNISRM_SETTINGS = "reward_model.safetensors", "unisrm.json"
+NEEDS_ITEMS = "this judge needs the texts and clips of a UniSRM item; it is for `bench unisrm`"
 # Makes the encoder from the folder of a run.
 MakeEncoder = Callable[[Path], "ClipEncoder"]
-Kind = Literal["rubric", "independent", "reward_model", "llm", "audio", "unisrm"]
+Kind = Literal["rubric", "independent", "reward_model", "llm", "audio", "unisrm", "dimensions"]
 
 
 def judge_path(name: str | Path) -> Path:
@@ -61,6 +65,8 @@ def judge_kind(name: str | Path) -> Kind:
     if is_audio_judge_config(path):
         return "audio"
     values = read_values(path)
+    if isinstance(values, dict) and values.get("kind") == "dimensions":
+        return "dimensions"
     return "rubric" if isinstance(values, dict) and "families" in values else "llm"
 
 
@@ -90,6 +96,8 @@ def load_judge_config(name: str | Path, overrides: dict[str, Any] | None = None)
         return load_audio_judge_config(judge_path(name), overrides)
     if kind == "llm":
         return load_judging_config(judge_path(name), overrides)
+    if kind == "dimensions":
+        raise ConfigError(f"{name}: {NEEDS_ITEMS}")
     raise ConfigError(f"{name}: this judge makes no call, and has no config of an endpoint")
 
 
@@ -158,6 +166,8 @@ def open_judges(
         return list(open_audio_judges(name, overrides, tasks=tasks, both_orders=both_orders, voice=voice, calls=calls))
     if tasks is not None:
         raise ConfigError(f"tasks: only an audio judge has tasks, and {name} is not one")
+    if kind == "dimensions":
+        raise ConfigError(f"{name}: {NEEDS_ITEMS}")
     if kind == "unisrm":
         return [open_unisrm_judge(name, overrides, both_orders=both_orders, calls=calls)]
     if kind == "llm":
@@ -256,6 +266,21 @@ def open_unisrm_judge(
     from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge
 
     return UniSRMJudge(load_unisrm_settings(name, overrides, both_orders), inputs or TaskInputs(), calls)
+
+
+def open_dimension_judges(name: str | Path, overrides: dict[str, Any] | None = None) -> dict[PairTask, DimensionJudge]:
+    """Opens a judge of dimensions for each task that compares; they share endpoint, budget and cache.
+
+    Raises:
+        ConfigError: a wrong setting.
+    """
+    from paras2s.clients.chat import LLMClient
+    from paras2s.reward.judges.audio_judge.dimensions import DimensionJudge
+    from paras2s.utils.cache import JsonCache
+
+    config = load_section(judge_path(name), overrides, DimensionBenchConfig)
+    client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"))
+    return {task_id: DimensionJudge(config, task_id, client) for task_id in get_args(PairTask)}
 
 
 def _open_rubric(name: str | Path, tone: ToneClassifier | Path | str | None) -> Judge:

@@ -15,24 +15,24 @@ from paras2s.utils.io import read_jsonl, write_jsonl
 ITEMS = "items.jsonl"
 
 
-def write_items(folder: Path, items: Sequence[Item]) -> None:
+def write_items(folder: Path, items: Sequence[Item], file: str = ITEMS) -> None:
     """Writes a data set's items; their clips are there already."""
-    write_jsonl(folder / ITEMS, [asdict(item) for item in items])
+    write_jsonl(folder / file, [asdict(item) for item in items])
 
 
-def read_items(folder: Path, splits: Sequence[str] = ("sft", "rl", "bench")) -> list[Item]:
+def read_items(folder: Path, splits: Sequence[str] = ("sft", "rl", "bench"), file: str = ITEMS) -> list[Item]:
     """Reads the items of some splits.
 
     Raises:
         DataError: the file is missing, or an item is not valid; names its line.
     """
     items = []
-    for number, row in enumerate(read_jsonl(folder / ITEMS), 1):
+    for number, row in enumerate(read_jsonl(folder / file), 1):
         try:
             item = Item(**row | {"record": _record(row["record"]), "speakers": tuple(row["speakers"])})
             _check(item)
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{folder / ITEMS}:{number}: no valid item ({one_line(error)})") from error
+            raise DataError(f"{folder / file}:{number}: no valid item ({one_line(error)})") from error
         items.append(item)
     return [item for item in items if item.split in splits]
 

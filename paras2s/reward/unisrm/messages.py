@@ -33,7 +33,16 @@ CHAT_TEMPLATE = (
 
 
 def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None = None) -> str:
-    """Returns a task's instruction with the wanted format; `folder`/T1.md and so on replace the shipped ones.
+    """Returns a task's instruction with the format of a UniSRM's replies; `folder`/T1.md and so on replace the shipped ones.
+
+    Raises:
+        ConfigError: it cannot be read, or does not hold {{format}} once and nothing else.
+    """
+    return instruction(task_id, reply_format(TASKS[task_id], reasoning), folder)
+
+
+def instruction(task_id: TaskId, wanted_format: str, folder: Path | None = None) -> str:
+    """Returns a task's instruction with a reply's format in words.
 
     Raises:
         ConfigError: it cannot be read, or does not hold {{format}} once and nothing else.
@@ -41,7 +50,7 @@ def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None =
     template = read_prompt(task_id, folder, "paras2s.reward.unisrm")
     if PLACEHOLDER.findall(template) != ["format"]:
         raise ConfigError(f"prompt {task_id!r} must hold {{{{format}}}} once, and no other placeholder")
-    return PLACEHOLDER.sub(lambda _: reply_format(TASKS[task_id], reasoning), template)
+    return PLACEHOLDER.sub(lambda _: wanted_format, template)
 
 
 def reply_format(task: Task, reasoning: bool = True) -> str:

@@ -30,6 +30,7 @@ NUMBER = r"[-+]?\d+(?:\.\d+)?"
 TAG = re.compile(r"</?(?:think|answer)>")
 SUMMARY = "[Comparison summary]"
 ASPECTS, PARAGRAPH = "[Aspect descriptions]", "[Natural language description]"
+NO_MARKS = str.maketrans("<>[]", "()()")
 # A reply of the longest task has some 2,000 characters; nothing of this length is one.
 MAX_CHARACTERS = 50_000
 
@@ -120,6 +121,11 @@ def _quality_think(record: QualityRecord) -> str:
 def _quality_answer(task: Task, record: QualityRecord) -> str:
     """Key and value of each aspect; the mean of several raters is rounded, a half upwards."""
     return " ".join(f"{key}={int(score + 0.5)};" for key, score in zip(task.keys, record.scores, strict=True))
+
+
+def plain_words(text: str) -> str:
+    """Returns text on one line, without what a reply's marks would be taken for."""
+    return " ".join(text.translate(NO_MARKS).split())
 
 
 def heading(task: Task, side: Side) -> str:

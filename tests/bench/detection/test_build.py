@@ -15,9 +15,10 @@ from outside import LIBRISPEECH
 from typer import Typer
 from typer.testing import CliRunner
 
-from paras2s.bench.detection.build import rate_pairs, read_corpus, speaker_pairs
+from paras2s.bench.detection.build import rate_pairs, speaker_pairs
 from paras2s.bench.detection.data import SUITES, load_pairs, read_pair_audio
 from paras2s.cli.bench_detection import bench_detect_pairs
+from paras2s.data_gen.libritts import read_corpus
 from paras2s.errors import ConfigError, DataError
 from paras2s.reward.judges.base import Pair
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny.endpoint import Say, ScriptedEndpoint
+from tiny.endpoint import Say, ScriptedEndpoint, said
 from tiny.unisrm import pair_record, tone_clip
 from typer.testing import CliRunner
 
@@ -38,6 +38,7 @@ from paras2s.cli.app import app
 from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, ConfigError, DataError, StorageError
+from paras2s.reward.judges.registry import open_judge
 from paras2s.reward.unisrm.items import write_items
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.tasks import TASKS, Item, QualityRecord
@@ -361,6 +362,31 @@ def test_judges_of_the_registry_get_pairs_and_clips(data, tmp_path):
         judge = open_bench_judge("audio", {"cache_dir": str(tmp_path), "llm.base_url": server.base_url})
         found = judge.judge("T3", [sample], [sample.read()])
     assert found[0].better == "B"
+
+
+def test_a_judge_of_dimensions_gets_all_inputs_and_gives_dimensions(data, tmp_path):
+    def reply(sent, number):
+        text = said(sent)
+        side = {key: {"explanation": "x", "score": 5} for key in TASKS["T3"].keys}
+        better = {**side, "scenario_match": {"explanation": "y", "score": 9}} if "calm" not in text else side
+        return Say(json.dumps({"speech_a": side, "speech_b": better, "summary": "z", "better": "B"}))
+
+    samples = load_bench(data).samples("own")[10:12]
+    with ScriptedEndpoint(reply) as server:
+        judge = open_bench_judge("dimensions", {"cache_dir": str(tmp_path), "llm.base_url": server.base_url})
+        clear, tied = (
+            judge.judge("T3", [replace(one, item=replace(one.item, texts={**one.item.texts, "target_emotion": emotion}))],
+                        [one.read()])[0]
+            for one, emotion in zip(samples, ("sad", "calm"), strict=True)
+        )  # fmt: skip
+    assert set(judge.unfit) == {"T2"}
+    assert (clear.better, clear.dimensions) == ("B", {"text_fidelity": 0, "scenario_match": -1, "naturalness": 0})
+    assert (tied.better, set(tied.dimensions.values())) == ("tie", {0})
+    assert "target_text" in said(server.requests[0])
+    changed = {"cache_dir": str(tmp_path), "llm.base_url": server.base_url, "llm.seed": 1}
+    assert open_bench_judge("dimensions", changed).version != judge.version
+    with pytest.raises(ConfigError, match="needs the texts and clips of a UniSRM item"):
+        open_judge("dimensions")
 
 
 def test_the_higher_measure_wins(data):

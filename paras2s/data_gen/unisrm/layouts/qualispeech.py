@@ -24,6 +24,7 @@ from paras2s.data_gen.unisrm.layouts.entries import (
     require_columns,
     short_digest,
 )
+from paras2s.reward.unisrm.reply import plain_words
 from paras2s.reward.unisrm.tasks import ASPECT_DESCRIPTIONS, TASKS, Item, QualityRecord
 from paras2s.utils.io import read_csv
 
@@ -59,8 +60,8 @@ def read(root: Path, split: Split) -> Iterator[Entry | Dropped]:
         if clip is None:
             yield Dropped(name, "no such clip")
             continue
-        paragraph = _words(row[PARAGRAPH])
-        said = tuple(_words(row[aspect.lower()]) or NOTHING for aspect in ASPECT_DESCRIPTIONS)
+        paragraph = plain_words(str(row[PARAGRAPH] or ""))
+        said = tuple(plain_words(str(row[aspect.lower()] or "")) or NOTHING for aspect in ASPECT_DESCRIPTIONS)
         record = QualityRecord(scores, said if paragraph else (), paragraph)
         same = short_digest(clip.read_bytes())
         item = Item(
@@ -68,11 +69,6 @@ def read(root: Path, split: Split) -> Iterator[Entry | Dropped]:
             {"corpus": "qualispeech"},
         )  # fmt: skip
         yield Entry(item, {"speech": clip})
-
-
-def _words(value: Any) -> str:
-    """A cell's words on one line, without what a reply's tags would be taken for."""
-    return " ".join(str(value or "").replace("<", "(").replace(">", ")").replace("[", "(").replace("]", ")").split())
 
 
 QUALISPEECH = Layout("qualispeech", "T2", ("sft", "rl", "bench"), read, lambda root, split: sum(1 for _ in _rows(root, split)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from paras2s.audio.clip import Clip, encode_clip
 from paras2s.clients.chat import Audio, Message, Request
-from paras2s.configs.schema.audio_judge import AudioJudgeConfig, Strategy
+from paras2s.configs.schema.audio_judge import AudioInputConfig, AudioJudgeConfig, Strategy
 from paras2s.errors import JudgeError
 from paras2s.reward.judges.audio_judge.concatenation import Boundary, Joined, Mark, Segment, Signals, join
 from paras2s.reward.judges.audio_judge.tasks import AudioTask
@@ -81,7 +81,7 @@ class MessageBuilder:
     ) -> None:
         self.config, self.task, self.prompt, self.signals = config, task, prompt, signals
         self.strategy = config.strategy if examples else _without_examples(config.strategy)
-        sent = _Sent(config)
+        sent = SentAudio(config.audio)
         opening = [Message("system", (prompt.system,))]
         if self.strategy in ("examples", "examples_and_test"):
             opening += self._shown_together(examples, sent)
@@ -95,17 +95,17 @@ class MessageBuilder:
         Raises:
             JudgeError: a recording is larger, or all together are longer, than the config lets be sent.
         """
-        sent = _Sent(self.config, self._opening_sent)
+        sent = SentAudio(self.config.audio, self._opening_sent)
         joined = self.strategy in ("test", "examples_and_test")
         announced: Boundary | None = "test" if self.strategy == "examples_and_test" else None
         test = Message("user", tuple(self._user(case, joined, sent, announced)))
         return JudgeRequest((*self._opening, test), tuple(sent.marks))
 
-    def _shown_in_turn(self, example: ShownExample, sent: _Sent) -> list[Message]:
+    def _shown_in_turn(self, example: ShownExample, sent: SentAudio) -> list[Message]:
         question = self._user(example.case, self.strategy == "pair_example", sent, None)
         return [Message("user", tuple(question)), Message("assistant", (example.reply,))]
 
-    def _shown_together(self, examples: Sequence[ShownExample], sent: _Sent) -> list[Message]:
+    def _shown_together(self, examples: Sequence[ShownExample], sent: SentAudio) -> list[Message]:
         segments: list[Segment] = []
         for number, example in enumerate(examples, 1):
             segments += [Segment("example", number=number), *_segments(example.case)]
@@ -119,7 +119,7 @@ class MessageBuilder:
                 )
         return [Message("user", tuple(parts)), Message("assistant", (UNDERSTOOD,))]
 
-    def _user(self, case: Case, joined: bool, sent: _Sent, announced: Boundary | None) -> list[str | Audio]:
+    def _user(self, case: Case, joined: bool, sent: SentAudio, announced: Boundary | None) -> list[str | Audio]:
         parts: list[str | Audio] = []
         if joined:
             opening = [Segment(announced)] if announced else []
@@ -136,21 +136,27 @@ class MessageBuilder:
         return join(segments, self.signals, self.config.silence_s, self.config.audio.sample_rate_hz)
 
 
-class _Sent:
+class SentAudio:
     """Encodes the recordings of one call within the config's limits; `before` are those of the opening."""
 
-    def __init__(self, config: AudioJudgeConfig, before: _Sent | None = None) -> None:
-        self.config = config
+    def __init__(self, limits: AudioInputConfig, before: SentAudio | None = None) -> None:
+        self.limits = limits
         self.marks: list[tuple[Mark, ...]] = list(before.marks) if before else []
         self.audio_s: float = before.audio_s if before else 0.0
         self.sent_mb: float = before.sent_mb if before else 0.0
 
     def alone(self, name: str, clip: Clip) -> Audio:
-        at = clip.at(self.config.audio.sample_rate_hz)
+        """Encodes one clip.
+
+        Raises:
+            JudgeError: it is larger, or all together are longer, than the config lets be sent.
+        """
+        at = clip.at(self.limits.sample_rate_hz)
         return self.joined(Joined(at, (Mark(name, 0.0, at.duration_s),)))
 
     def joined(self, recording: Joined) -> Audio:
-        limits = self.config.audio
+        """Encodes clips that are joined into one, likewise."""
+        limits = self.limits
         data = encode_clip(recording.clip, limits.format.upper())
         self.audio_s += recording.clip.duration_s
         sent_mb = len(data) * BASE64 / BYTES_PER_MB

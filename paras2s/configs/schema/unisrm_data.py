@@ -1,0 +1,138 @@
+"""Settings of UniSRM's data from published corpora: sizes, voices, the LLMs that write and judge, and people's verification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from paras2s.configs.schema.audio_judge import AudioInputConfig
+from paras2s.configs.schema.base import Section, load_section, preset_path
+from paras2s.configs.schema.curation import SynthesisVoice
+from paras2s.configs.schema.endpoints import EndpointConfig, LLMConfig
+
+Language = Literal["en", "zh"]
+SplitName = Literal["sft", "rl", "bench"]
+PairTask = Literal["T1", "T3", "T4"]
+# The columns of Table 9: T3 is built in two languages.
+DataSet = Literal["T1", "T2", "T3-en", "T3-zh", "T4"]
+
+
+class UniSRMVoice(SynthesisVoice):
+    """A TTS system. One that copies the prompt's voice (cosyvoice without a clip) serves all splits; any other voice one."""
+
+    endpoint: EndpointConfig | None = Field(None, description="of openai and cosyvoice")
+    split: SplitName | None = Field(None, description="whose items it speaks; null: it copies, and speaks all")
+    languages: tuple[Language, ...] = ("en",)
+
+    @property
+    def copies(self) -> bool:
+        """Whether it speaks in the voice of a prompt."""
+        return self.engine == "cosyvoice" and "clip" not in self.options
+
+    @model_validator(mode="after")
+    def _check(self) -> UniSRMVoice:
+        if (self.endpoint is None) != (self.engine in ("piper", "espeak")):
+            raise ValueError(f"endpoint: {self.engine} needs {'one' if self.endpoint is None else 'none'}")
+        if self.copies and self.split is not None:
+            raise ValueError("split: a voice that copies the prompt belongs to none; leave it out")
+        if not self.copies and self.split is None:
+            raise ValueError("split: a voice of its own belongs to one of sft, rl, bench, or splits would share a speaker")
+        return self
+
+
+class DimensionJudgeConfig(Section):
+    """An audio model that scores both clips of a pair dimension by dimension."""
+
+    llm: LLMConfig
+    audio: AudioInputConfig = AudioInputConfig()
+    prompts: Path | None = Field(None, description="folder with your own T1.md, T3.md, T4.md")
+
+
+class DimensionBenchConfig(DimensionJudgeConfig):
+    """The same as a judge of `bench unisrm`."""
+
+    kind: Literal["dimensions"]
+    cache_dir: Path = Path("runs/cache")
+
+
+class JudgesConfig(Section):
+    """The judge of each pairwise task (section 3)."""
+
+    T1: DimensionJudgeConfig
+    T3: DimensionJudgeConfig
+    T4: DimensionJudgeConfig
+
+    def of(self, task: PairTask) -> DimensionJudgeConfig:
+        """The judge of a task."""
+        return {"T1": self.T1, "T3": self.T3, "T4": self.T4}[task]
+
+
+class SplitSizes(Section):
+    """The number of items wanted in each split."""
+
+    sft: int = Field(ge=0)
+    rl: int = Field(ge=0)
+    bench: int = Field(ge=0)
+
+
+class VerificationConfig(Section):
+    """People's verification of a split's labels (appendix G.2); the paper gives no limits for excluding a rater."""
+
+    tasks: tuple[PairTask, ...] = Field(("T1",), description="whose items are verified; the paper describes T1 alone")
+    splits: tuple[SplitName, ...] = ("rl", "bench")
+    raters: int = Field(3, ge=1, description="who must have rated each pair")
+    min_valid: int = Field(2, ge=1, description="of them that do not call the pair invalid")
+    min_agree: int = Field(2, ge=1, description="of them that prefer the same clip; more than half of `raters`")
+    min_gold_share: float = Field(0.75, ge=0, le=1, description="of the gold items that a rater must get right")
+    min_median_s: float = Field(2.0, ge=0, description="a rater with a lower median time an item is excluded")
+    max_left_share: float = Field(0.95, gt=0.5, le=1, description="a rater who chooses the left clip more often is excluded")
+    min_left_items: int = Field(10, ge=1, description="with fewer choices a share of left ones says nothing")
+
+    @model_validator(mode="after")
+    def _check(self) -> VerificationConfig:
+        if not self.raters / 2 < self.min_agree <= self.raters:
+            raise ValueError(f"min_agree: {self.min_agree} of {self.raters} is no majority")
+        if self.min_valid > self.raters:
+            raise ValueError(f"min_valid: {self.min_valid} is more than raters ({self.raters})")
+        return self
+
+
+class UniSRMDataConfig(Section):
+    """Settings of UniSRM-Data from published corpora (UniSRM, section 3, appendices E and G)."""
+
+    kind: Literal["unisrm_data"]
+    name: str
+    cache_dir: Path = Path("runs/cache")
+    seed: int = 0
+    sizes: dict[DataSet, SplitSizes] = Field(description="items wanted (Table 9)")
+    max_tries: float = Field(1.5, ge=1, description="pairs made for each wanted item at most; some are dropped by the judge")
+    max_failed_share: float = Field(0.5, gt=0, le=1, description="of texts, lines or judgements; more stop the build")
+    voices: tuple[UniSRMVoice, ...] = Field(description="TTS systems")
+    writer: LLMConfig = Field(description="of scenes (T3), and of sentences and turns that do not fit (T3, T4)")
+    judges: JudgesConfig
+    prompts: Path | None = Field(None, description="folder with your own prompts of the writer")
+    prompt_corpus: Path | None = Field(None, description="LibriTTS-R, for the voices of T3's synthetic negatives; null: ESD's")
+    synthetic_positives: float = Field(
+        0.5, ge=0, le=1, description="share of T4's positives that are synthesised like its negatives; the paper has a subset"
+    )
+    verification: VerificationConfig = VerificationConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> UniSRMDataConfig:
+        names = [voice.name for voice in self.voices]
+        if len(set(names)) < len(names):
+            raise ValueError(f"voices: {max(names, key=names.count)!r} stands twice")
+        return self
+
+
+def load_unisrm_data(name: str | Path, overrides: dict[str, Any] | None = None) -> UniSRMDataConfig:
+    """Loads a config by the name of a shipped one, or from a YAML file.
+
+    Raises:
+        ConfigError: no such config, unknown key, bad value.
+    """
+    path = Path(name)
+    own = path.suffix in (".yaml", ".yml")
+    return load_section(path if own else preset_path(str(name), "unisrm/data"), overrides, UniSRMDataConfig)
