@@ -78,7 +78,9 @@ BENCHMARKS = {
     "judge_calls": Benchmark("Judge calls", "judge_calls.py", ("--repeats", "5"), beside_busy=True),
     "rank": Benchmark("Ranking", "rank.py", ("--verdicts", VERDICTS)),
     "curation": Benchmark("Curation", "curation.py"),
-    "demonstrations": Benchmark("Demonstrations against reinforcement", "demonstrations.py", ("{RUN}",)),
+    "dependence": Benchmark("Words or voice", "dependence.py", ("{RUN}",)),
+    "other_synthesiser": Benchmark("Another synthesiser", "other_synthesiser.py", ("{RUN}",)),
+    "composed": Benchmark("Composed answers", "composed.py", ("{RUN}",)),
     "growth": Benchmark("Cost growth", "growth.py"),
     "studio": Benchmark("The studio", "studio.py"),
     "precision": Benchmark("Half precision in the logits", "precision.py"),
@@ -146,7 +148,7 @@ def main() -> int:
     parser.add_argument("--render", action="store_true", help="renew the documents, run nothing")
     parser.add_argument("--trace", dest="TRACE", metavar="CHECKOUT", help="of TRACE's release")
     parser.add_argument("--trace-python", dest="TRACE_PYTHON", metavar="PYTHON", help="with what that needs")
-    parser.add_argument("--run", dest="RUN", metavar="FOLDER", help="a finished run, for demonstrations.py")
+    parser.add_argument("--run", dest="RUN", metavar="FOLDER", help="a finished run, for what is measured of one")
     options = parser.parse_args()
     given = {key: value for key, value in vars(options).items() if key.isupper() and value is not None}
     failed = []
