@@ -369,7 +369,7 @@ REMEDIES = {
     "gradients": "align.lora: {rank: 16}, or more devices in learner.shard_over",
     "activations": "align.optimizer.gradient_checkpointing: true, or a lower align.optimizer.micro_batch_size",
     "logits": "a smaller learner.logits_at_once, or fewer engine.rows",
-    "gathered": "align.lora: {rank: 16}, roles apart, or learner.gather: layer where your learner can",
+    "gathered": "align.lora: {rank: 16}, roles apart, or align.workers.learner.gather: layer",
     "keys and values": "fewer engine.rows, or a lower policy.max_answer_steps",
     "reward model": "roles apart, with devices for the reward",
     "rollout weights": "roles apart, or engine.dtype_bytes: 2",

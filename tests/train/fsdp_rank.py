@@ -62,14 +62,16 @@ def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
 
 
 def main() -> None:
-    """`fsdp_rank.py RANK WORLD PORT JOBS.json`."""
-    rank, world, port = map(int, sys.argv[1:4])
+    """`fsdp_rank.py RANK WORLD JOBS.json PORT PORT`: a group of ranks for each way to gather, one after the other."""
+    rank, world = map(int, sys.argv[1:3])
     torch.set_num_threads(1)
-    jobs = json.loads(Path(sys.argv[4]).read_text())
-    devices = Sharded(rank, world, "127.0.0.1", port, "cpu", mixed_precision=False)
-    for job in jobs:
-        run(devices, job, Path(job["out"]))
-    devices.close()
+    jobs = json.loads(Path(sys.argv[3]).read_text())
+    for gather, port in zip(("step", "layer"), map(int, sys.argv[4:]), strict=True):
+        devices = Sharded(rank, world, "127.0.0.1", port, "cpu", mixed_precision=False, gather=gather)
+        for job in jobs:
+            if job.get("gather", "step") == gather:
+                run(devices, job, Path(job["out"]))
+        devices.close()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,14 @@ CASES: dict[str, dict[str, Any]] = {
     "lora": LORA,
     "checkpointed": {"gradient_checkpointing": True},
 }
+# Ranks that gather layer by layer. In portions of 3, one of the two has four passes and the other two; passes are equal in
+# number, not in length. The checkpointed one would gather once more where activations are made anew.
+LAYERED: dict[str, dict[str, Any]] = {
+    "layer full": {"micro_batch_size": 32},
+    "layer portions": CASES["portions"],
+    "layer lora": LORA | {"micro_batch_size": 4},
+    "layer checkpointed": {"gradient_checkpointing": True, "micro_batch_size": 3},
+}
 
 
 def free_port() -> int:
@@ -45,11 +53,11 @@ def free_port() -> int:
 def on_ranks(world: int, jobs: list[dict[str, Any]], folder: Path) -> None:
     """Each job on `world` processes; one group of them for all jobs, since starting takes longer than running."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    port, paths = free_port(), os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    ports, paths = [str(free_port()), str(free_port())], os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(HERE / "fsdp_rank.py")]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(world), str(port), str(folder / "jobs.json")], env=environment,
+        subprocess.Popen([*command, str(rank), str(world), str(folder / "jobs.json"), *ports], env=environment,
                          stderr=subprocess.PIPE, text=True)
         for rank in range(world)
     ]  # fmt: skip
@@ -81,18 +89,26 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         job(folder / "2", name, settings, save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}")
         for name, settings in CASES.items()
     ]
+    jobs += [
+        job(folder / "2", name, settings, gather="layer", save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}")
+        for name, settings in LAYERED.items()
+    ]
     jobs += [job(folder / "2", f"on-{name}", CASES[name], 2, resume=folder / "2" / f"at3-{name}") for name in ("full", "lora")]
+    # What one way has written the other goes on from.
+    jobs += [job(folder / "2", f"on-{name}", LAYERED[name], 2, gather="layer", resume=folder / "2" / f"at3-{other}")
+             for name, other in (("layer portions", "layer portions"), ("layer full", "full"))]  # fmt: skip
     on_ranks(2, jobs, folder)
     # Three ranks have fewer groups than one each to share in some steps; they go on from what two have written.
     on_ranks(3, [job(folder / "3", "full", {}), job(folder / "3", "on-full", {}, 2, resume=folder / "2" / "at3-full"),
-                 job(folder / "3", "few", {"groups_per_update": 2})], folder)  # fmt: skip
+                 job(folder / "3", "few", {"groups_per_update": 2}),
+                 job(folder / "3", "layer few", {"groups_per_update": 2, "micro_batch_size": 3}, gather="layer")], folder)  # fmt: skip
     return folder
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
-    for name, settings in (CASES | {"few": {"groups_per_update": 2}}).items():
+    for name, settings in (CASES | LAYERED | {"few": {"groups_per_update": 2}}).items():
         steps = 3 if name == "few" else 5
         run(Devices(), job(folder, name, settings, steps), folder / name)
         run(Devices(), job(folder, f"{name}3", settings, 3), folder / f"{name}3")
@@ -111,7 +127,7 @@ def assert_close_weights(found: dict[str, np.ndarray], expected: dict[str, np.nd
         np.testing.assert_allclose(value, expected[name], atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *LAYERED])
 def test_two_ranks_are_one_process(name: str, done: Path, alone: Path) -> None:
     (log, weights), (expected, wanted) = seen(done / "2", name), seen(alone, f"{name}3")
     assert_close_logs(log, expected)
@@ -119,15 +135,17 @@ def test_two_ranks_are_one_process(name: str, done: Path, alone: Path) -> None:
     assert log[1]["kl"] > 0
 
 
-@pytest.mark.parametrize("name", ["full", "few"])
-def test_three_ranks_are_one_process(name: str, done: Path, alone: Path) -> None:
-    """Three groups for three ranks; and two, so that a rank has nothing to do."""
-    (log, weights), (expected, wanted) = seen(done / "3", name), seen(alone, "few" if name == "few" else "full3")
+@pytest.mark.parametrize(("name", "lone"), [("full", "full3"), ("few", "few"), ("layer few", "few")])
+def test_three_ranks_are_one_process(name: str, lone: str, done: Path, alone: Path) -> None:
+    """Three groups for three ranks; and two, so that a rank has nothing to do: layer by layer it passes padding alone."""
+    (log, weights), (expected, wanted) = seen(done / "3", name), seen(alone, lone)
     assert_close_logs(log, expected)
     assert_close_weights(weights, wanted)
 
 
-@pytest.mark.parametrize(("world", "name"), [("2", "full"), ("2", "lora"), ("3", "full")])
+@pytest.mark.parametrize(
+    ("world", "name"), [("2", "full"), ("2", "lora"), ("3", "full"), ("2", "layer portions"), ("2", "layer full")]
+)
 def test_ranks_go_on_from_a_checkpoint_of_two(world: str, name: str, done: Path, alone: Path) -> None:
     log, weights = seen(done / world, f"on-{name}")
     expected, wanted = seen(alone, name)
@@ -135,9 +153,9 @@ def test_ranks_go_on_from_a_checkpoint_of_two(world: str, name: str, done: Path,
     assert_close_weights(weights, wanted)
 
 
-@pytest.mark.parametrize("name", ["full", "lora"])
+@pytest.mark.parametrize("name", ["full", "lora", "layer lora"])
 def test_the_exported_policy_is_the_lone_learners(name: str, done: Path, tmp_path: Path) -> None:
-    learner = make_learner(Devices(), CASES[name])
+    learner = make_learner(Devices(), (CASES | LAYERED)[name])
     advance(learner, 3)
     learner.export(tmp_path)
     first = first_policy()
