@@ -45,11 +45,26 @@ def advance(learner: Learner, steps: int) -> list[dict[str, Any]]:
     return log
 
 
+def watch(model: torch.nn.Module) -> list[int]:
+    """How many numbers of the weights are there in full whenever a linear layer is read or left by its gradient."""
+    seen = [0]
+
+    def look(*_: Any) -> None:
+        seen.append(sum(one.numel() for one in model.parameters() if not hasattr(one, "full_tensor")))
+
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            module.register_forward_hook(look)
+            module.register_full_backward_hook(look)
+    return seen
+
+
 def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
     """Steps, a checkpoint, more steps, and the policy itself."""
     learner = make_learner(devices, job["settings"])
     if job.get("resume"):
         learner.restore(Path(job["resume"]))
+    held = watch(learner.policy.model)
     log = advance(learner, job["steps"])
     if job.get("save"):
         learner.save(Path(job["save"]))
@@ -58,6 +73,7 @@ def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
         learner.export(Path(job["export"]))
     if devices.rank == 0:
         (out / "log.json").write_text(json.dumps(log))
+        (out / "held.json").write_text(json.dumps(max(held)))
         np.savez(out / "weights.npz", **weights)
 
 

@@ -37,7 +37,6 @@ CASES: dict[str, dict[str, Any]] = {
 # Ranks that gather layer by layer. In portions of 3, one of the two has four passes and the other two; passes are equal in
 # number, not in length. The checkpointed one would gather once more where activations are made anew.
 LAYERED: dict[str, dict[str, Any]] = {
-    "layer full": {"micro_batch_size": 32},
     "layer portions": CASES["portions"],
     "layer lora": LORA | {"micro_batch_size": 4},
     "layer checkpointed": {"gradient_checkpointing": True, "micro_batch_size": 3},
@@ -63,7 +62,7 @@ def on_ranks(world: int, jobs: list[dict[str, Any]], folder: Path) -> None:
     ]  # fmt: skip
     try:
         for one in ranks:
-            _, error = one.communicate(timeout=240)
+            _, error = one.communicate(timeout=600)
             assert one.returncode == 0, error[-3000:]
     finally:
         for one in ranks:
@@ -95,8 +94,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     jobs += [job(folder / "2", f"on-{name}", CASES[name], 2, resume=folder / "2" / f"at3-{name}") for name in ("full", "lora")]
     # What one way has written the other goes on from.
-    jobs += [job(folder / "2", f"on-{name}", LAYERED[name], 2, gather="layer", resume=folder / "2" / f"at3-{other}")
-             for name, other in (("layer portions", "layer portions"), ("layer full", "full"))]  # fmt: skip
+    jobs += [job(folder / "2", f"on-{name}", settings, 2, gather="layer", resume=folder / "2" / f"at3-{other}") for
+             name, other, settings in (("layer portions", "layer portions", LAYERED["layer portions"]),
+                                       ("full by layers", "full", {"micro_batch_size": 32}))]  # fmt: skip
     on_ranks(2, jobs, folder)
     # Three ranks have fewer groups than one each to share in some steps; they go on from what two have written.
     on_ranks(3, [job(folder / "3", "full", {}), job(folder / "3", "on-full", {}, 2, resume=folder / "2" / "at3-full"),
@@ -144,11 +144,11 @@ def test_three_ranks_are_one_process(name: str, lone: str, done: Path, alone: Pa
 
 
 @pytest.mark.parametrize(
-    ("world", "name"), [("2", "full"), ("2", "lora"), ("3", "full"), ("2", "layer portions"), ("2", "layer full")]
+    ("world", "name"), [("2", "full"), ("2", "lora"), ("3", "full"), ("2", "layer portions"), ("2", "full by layers")]
 )
 def test_ranks_go_on_from_a_checkpoint_of_two(world: str, name: str, done: Path, alone: Path) -> None:
     log, weights = seen(done / world, f"on-{name}")
-    expected, wanted = seen(alone, name)
+    expected, wanted = seen(alone, name.removesuffix(" by layers"))
     assert_close_logs(log, expected[3:])
     assert_close_weights(weights, wanted)
 
@@ -167,6 +167,16 @@ def test_the_exported_policy_is_the_lone_learners(name: str, done: Path, tmp_pat
     one, other = (policy.logprobs(prompts, answers, Sampling())[0] for policy in (found, expected))
     torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
     assert not torch.allclose(one.double(), first.logprobs(prompts, answers, Sampling())[0].double(), atol=1e-3)
+
+
+def test_layers_are_put_back_behind_their_pass(done: Path) -> None:
+    """The most that a rank holds: all of it; or two of five layers, and embedding, norms, adaptor and heads."""
+    sizes = {name: value.numel() for name, value in first_policy().model.named_parameters()}
+    layers = sum(size for name, size in sizes.items() if "layers." in name and "adaptor" not in name)
+    held = {name: json.loads((done / "2" / name / "held.json").read_text()) for name in ("full", *LAYERED)}
+    assert held["full"] == sum(sizes.values())
+    for name in ("layer portions", "layer checkpointed"):
+        assert held[name] == sum(sizes.values()) - layers + 2 * layers / 5
 
 
 def test_activations_made_anew_change_nothing() -> None:
