@@ -331,9 +331,11 @@ def learner_memory(
         full = plan.weight_bytes * total
         parts["gathered"] = full + (plan.weight_bytes + plan.gradient_bytes if lora else plan.gradient_bytes) * trained
     elif shards > 1:
-        # Two layers are gathered at a time, and the root: embedding, heads, norms, adaptor.
-        root = total - sizes.cached_layers * layer_parameters(sizes)
-        parts["gathered"] = plan.weight_bytes * (2 * layer_parameters(sizes) + root)
+        # Two layers are gathered at a time, and the root: embedding, heads, norms, adaptor. The gradients of one layer, and
+        # of the root till a pass is over, are there in full before they are exchanged.
+        layer = layer_parameters(sizes)
+        root = total - sizes.cached_layers * layer
+        parts["gathered"] = plan.weight_bytes * (2 * layer + root + (0 if lora else layer + root))
     elif plan.weight_bytes < 4 and not lora:
         parts["gathered"] = plan.weight_bytes * total
     return parts

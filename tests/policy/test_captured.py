@@ -16,6 +16,7 @@ from test_conformance import WARM, case, seeds
 from tiny.dual_stream import small_config, small_model, small_policy
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from paras2s.policy.dual_stream import captured
 from paras2s.policy.dual_stream.captured import CapturedDecoder, States, graph_recorder, size_of
@@ -37,7 +38,9 @@ class Tape(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("operation not permitted when stream is capturing")
         made = func(*args, **(kwargs or {}))
-        self.operations.append((func, args, kwargs or {}, made))
+        # The memory of now, whatever a parameter may be given later.
+        args, kwargs = tree_map(lambda one: one.detach() if isinstance(one, Tensor) else one, (args, kwargs or {}))
+        self.operations.append((func, args, kwargs, made))
         return made
 
     def run(self) -> None:

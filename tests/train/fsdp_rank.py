@@ -64,7 +64,7 @@ def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
     learner = make_learner(devices, job["settings"])
     if job.get("resume"):
         learner.restore(Path(job["resume"]))
-    held = watch(learner.policy.model)
+    held = watch(learner.policy.model) if job.get("watch") else []
     log = advance(learner, job["steps"])
     if job.get("save"):
         learner.save(Path(job["save"]))
@@ -73,7 +73,7 @@ def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
         learner.export(Path(job["export"]))
     if devices.rank == 0:
         (out / "log.json").write_text(json.dumps(log))
-        (out / "held.json").write_text(json.dumps(max(held)))
+        (out / "held.json").write_text(json.dumps(max(held, default=None)))
         np.savez(out / "weights.npz", **weights)
 
 

@@ -20,6 +20,7 @@ from fsdp_rank import advance, first_policy, make_learner, run
 from tiny.dual_stream import small_rollouts
 from tiny.learner import GROUP, STEPS, make_prompts
 
+from paras2s.configs.schema.align import LAYERED_ROWS, AlignConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Sampling
@@ -85,11 +86,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every case on two ranks and alone; checkpoints in the middle, and a learner that goes on from them."""
     folder = tmp_path_factory.mktemp("sharded")
     jobs = [
-        job(folder / "2", name, settings, save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}")
+        job(folder / "2", name, settings, save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}",
+            **({"watch": True} if name == "full" else {}))
         for name, settings in CASES.items()
     ]
     jobs += [
-        job(folder / "2", name, settings, gather="layer", save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}")
+        job(folder / "2", name, settings, gather="layer", save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}",
+            **({"watch": True} if name == "layer checkpointed" else {}))
         for name, settings in LAYERED.items()
     ]
     jobs += [job(folder / "2", f"on-{name}", CASES[name], 2, resume=folder / "2" / f"at3-{name}") for name in ("full", "lora")]
@@ -170,13 +173,12 @@ def test_the_exported_policy_is_the_lone_learners(name: str, done: Path, tmp_pat
 
 
 def test_layers_are_put_back_behind_their_pass(done: Path) -> None:
-    """The most that a rank holds: all of it; or two of five layers, and embedding, norms, adaptor and heads."""
+    """The most weights that a rank reads from: all; or those of one layer in five, and embedding, norms, adaptor and heads."""
     sizes = {name: value.numel() for name, value in first_policy().model.named_parameters()}
     layers = sum(size for name, size in sizes.items() if "layers." in name and "adaptor" not in name)
-    held = {name: json.loads((done / "2" / name / "held.json").read_text()) for name in ("full", *LAYERED)}
+    held = {name: json.loads((done / "2" / name / "held.json").read_text()) for name in ("full", "layer checkpointed")}
     assert held["full"] == sum(sizes.values())
-    for name in ("layer portions", "layer checkpointed"):
-        assert held[name] == sum(sizes.values()) - layers + 2 * layers / 5
+    assert held["layer checkpointed"] == sum(sizes.values()) - layers + layers / 5
 
 
 def test_activations_made_anew_change_nothing() -> None:
@@ -214,3 +216,28 @@ def test_one_process_reads_what_two_ranks_wrote(name: str, done: Path, alone: Pa
     other = make_learner(Devices(), {"lora": {"rank": 3, "alpha": 4}}).policy
     with pytest.raises(PolicyError, match=r"parts: \d+ tensors do not fit: .*lora_A"):
         fill_trained(done / "2" / f"at3-{name}", other)
+
+
+@pytest.mark.parametrize(
+    ("learner", "rows", "said"),
+    [
+        ({"count": 1, "gather": "layer"}, 8, "one rank has nothing to gather"),
+        ({"count": 2, "gather": "layer"}, None, "set optimizer.micro_batch_size to at most 32"),
+        ({"count": 2, "gather": "layer"}, 33, "set optimizer.micro_batch_size to at most 32"),
+    ],
+)
+def test_ranks_that_would_wait_for_each_other_are_refused(learner: dict[str, Any], rows: int | None, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        AlignConfig.model_validate({"workers": {"learner": learner}, "optimizer": {"micro_batch_size": rows}})
+
+
+def test_as_many_answers_as_are_allowed_make_one_pass() -> None:
+    """33 would be two for some ranks and one for others."""
+    model, prompts = first_policy().model, make_prompts(1)
+    calls: list[int] = []
+    model.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    for count in (1, LAYERED_ROWS, LAYERED_ROWS + 1):
+        answers = [rollout.blocks for rollout in small_rollouts(first_policy(), prompts, count, STEPS, 0)]
+        model(prompts, answers, Sampling())
+        assert len(calls) == (3 if count > LAYERED_ROWS else 2)
+        calls.clear()

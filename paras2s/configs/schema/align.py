@@ -48,6 +48,7 @@ class SamplingConfig(Section):
     resample: ResampleConfig | None = Field(None, description="replace queries whose groups are flat; None: they stay")
     engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies; see `make vllm-env`")
     engine_python: Path | None = Field(None, description="vLLM's own interpreter; None: .venv-vllm/bin/python")
+    tensor_parallel: int = Field(1, ge=1, description="GPUs over which each worker's vLLM splits the model")
 
     @property
     def temperatures(self) -> tuple[float, float]:
@@ -172,6 +173,18 @@ class AlignConfig(Section):
     def _pairs_stay_together(self) -> AlignConfig:
         if self.objective.loss_type == "dpo" and self.optimizer.micro_batch_size == 1:
             raise ValueError("objective.loss_type dpo: both answers of a pair go through together; set micro_batch_size to 2")
+        return self
+
+    @model_validator(mode="after")
+    def _engines_have_their_devices(self) -> AlignConfig:
+        over, gpus = self.sampling.tensor_parallel, self.workers.rollout.gpus
+        if over > 1 and self.sampling.engine != "vllm":
+            raise ValueError("sampling.tensor_parallel: only vLLM splits a model; set sampling.engine to vllm, or leave it out")
+        if over > 1 and gpus not in (0, over):
+            raise ValueError(
+                f"sampling.tensor_parallel {over}: a worker needs {over} whole GPUs and reserves {gpus:g}; "
+                f"set workers.rollout.gpus to {over}"
+            )
         return self
 
     @model_validator(mode="after")
