@@ -1,7 +1,7 @@
 """Steps of fixed sizes against the model's own, plainly and recorded: the same tokens, masks and log-probs.
 
-Not covered: a GPU. `FakeRecorder` stands for CUDA's: it knows operations and memory alone, as a graph does, but runs them on the
-processor and has no streams and no pool.
+Not covered: a GPU. `FakeRecorder` stands for CUDA's: it knows operations and memory alone, as a graph does, but runs them on
+the processor and has no streams and no pool.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ class Broken(EmbeddedPolicy):
             sampling = Sampling(max_steps=sampling.max_steps)
         if self.fault == "skipping":
             # As many passes as prompts, so that a rank of few prompts would leave the others waiting.
-            parts = [super(Broken, self).logprobs([one], [blocks], sampling)[0] for one, blocks in zip(prompts, answers, strict=True)]
+            each = zip(prompts, answers, strict=True)
+            parts = [super(Broken, self).logprobs([one], [blocks], sampling)[0] for one, blocks in each]
             steps = max(part.shape[1] for part in parts)
             return (torch.cat([torch.nn.functional.pad(part, (0, 0, 0, steps - part.shape[1])) for part in parts]),)
         (logp,) = super().logprobs(prompts, answers, sampling)

@@ -53,7 +53,8 @@ def free_port() -> int:
 def on_ranks(world: int, jobs: list[dict[str, Any]], folder: Path) -> None:
     """Each job on `world` processes; one group of them for all jobs, since starting takes longer than running."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    ports, paths = [str(free_port()), str(free_port())], os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    ports = [str(free_port()), str(free_port())]
+    paths = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(HERE / "fsdp_rank.py")]
     ranks = [
@@ -86,13 +87,26 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every case on two ranks and alone; checkpoints in the middle, and a learner that goes on from them."""
     folder = tmp_path_factory.mktemp("sharded")
     jobs = [
-        job(folder / "2", name, settings, save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}",
-            **({"watch": True} if name == "full" else {}))
+        job(
+            folder / "2",
+            name,
+            settings,
+            save=folder / "2" / f"at3-{name}",
+            export=folder / "2" / f"policy-{name}",
+            **({"watch": True} if name == "full" else {}),
+        )
         for name, settings in CASES.items()
     ]
     jobs += [
-        job(folder / "2", name, settings, gather="layer", save=folder / "2" / f"at3-{name}", export=folder / "2" / f"policy-{name}",
-            **({"watch": True} if name == "layer checkpointed" else {}))
+        job(
+            folder / "2",
+            name,
+            settings,
+            gather="layer",
+            save=folder / "2" / f"at3-{name}",
+            export=folder / "2" / f"policy-{name}",
+            **({"watch": True} if name == "layer checkpointed" else {}),
+        )
         for name, settings in LAYERED.items()
     ]
     jobs += [job(folder / "2", f"on-{name}", CASES[name], 2, resume=folder / "2" / f"at3-{name}") for name in ("full", "lora")]
@@ -104,7 +118,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Three ranks have fewer groups than one each to share in some steps; they go on from what two have written.
     on_ranks(3, [job(folder / "3", "full", {}), job(folder / "3", "on-full", {}, 2, resume=folder / "2" / "at3-full"),
                  job(folder / "3", "few", {"groups_per_update": 2}),
-                 job(folder / "3", "layer few", {"groups_per_update": 2, "micro_batch_size": 3}, gather="layer")], folder)  # fmt: skip
+                 job(folder / "3", "layer few", {"groups_per_update": 2, "micro_batch_size": 3}, gather="layer")],
+             folder)  # fmt: skip
     return folder
 
 

@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.base import Section
 
-
 # The most answers of which every policy makes one pass over its layers.
 LAYERED_ROWS = 32
 

@@ -164,8 +164,7 @@ class DecodeCache:
         over_prompt = self._by_row(self._by_prompt(q, places) @ prompt_k.transpose(2, 3), q.shape[2], places)
         over_own = q @ self.keys[layer, :rows, :, :stop].transpose(2, 3)
         over_prompt, over_own = (
-            scores if mask is None else scores + mask
-            for scores, mask in zip((over_prompt, over_own), unseen, strict=True)
+            scores if mask is None else scores + mask for scores, mask in zip((over_prompt, over_own), unseen, strict=True)
         )
         weights = torch.cat([over_prompt, over_own], -1).softmax(-1)
         attended = weights[..., width:] @ self.values[layer, :rows, :, :stop]
@@ -174,7 +173,7 @@ class DecodeCache:
         return attended.view(rows, -1, 1, size)
 
     def fixed(self, places: Tensor, lengths: Tensor, width: int, stop: int) -> KVCache:
-        """This cache as N rows see it whose places and lengths [N] are read from these tensors, and no shape from it."""
+        """The cache as N rows see it whose places and lengths [N] are read from these tensors; no shape depends on them."""
         return _FixedRows(self, places, lengths, width, stop)
 
     def clear(self) -> None:
