@@ -49,9 +49,8 @@ def main() -> None:
         with OperationCount() as everything:
             sample(model, prompts, 4, Sampling(max_steps=STEPS), seeds, decoder=decoder)
     outside = (everything.count - inside.count) / recorded[0]
-    print(
-        f"{recorded[0]} recorded steps of {inside.count / recorded[0]:,.0f} operations; {outside:,.0f} a step outside, prompts included"
-    )
+    print(f"{recorded[0]} recorded steps of {inside.count / recorded[0]:,.0f} operations")
+    print(f"{outside:,.0f} a step outside, prompts included")
 
 
 if __name__ == "__main__":
