@@ -121,6 +121,7 @@ class CapturedDecoder(ModelDecoder):
             self._recorded[size] = self._record(work)
         except RuntimeError as error:
             warnings.warn(f"the sampler runs without recorded steps: {error}", stacklevel=2)
-            self._record, self._recorded = None, {}
+            # Memory may be what is short.
+            self._record, self._recorded, self._cache = None, {}, None
             return work()
         return self._recorded[size]()
