@@ -87,10 +87,9 @@ class CapturedDecoder(ModelDecoder):
             self._recorded, self._warm, self._cache = {}, set(), None
             self._cache, self._sizes = super().cache(read, seats, group_size, capacity, width), sizes
             rows = seats * group_size
-            ids = {"dtype": torch.long, "device": key.device}
-            self._tokens = torch.zeros(rows, 1 + self.model.dual_config.num_codebooks, **ids)
-            self._position, self._lengths = torch.zeros(rows, **ids), torch.zeros(rows, **ids)
-            self._places = torch.arange(rows, **ids)
+            self._places = torch.arange(rows, device=key.device)
+            self._position, self._lengths = torch.zeros_like(self._places), torch.zeros_like(self._places)
+            self._tokens = self._places.new_zeros(rows, 1 + self.model.dual_config.num_codebooks)
         self._cache.clear()
         return self._cache
 
