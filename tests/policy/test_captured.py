@@ -136,8 +136,8 @@ def test_records_follow_weights_that_are_filled_and_not_those_that_are_replaced(
 def test_longer_answers_and_more_prompts_get_memory_of_their_own() -> None:
     model, prompts = case("two codebooks")
     decoder = CapturedDecoder(model, FakeRecorder())
-    for asked, sampling in ((prompts[:1], WARM), (prompts, Sampling(0.7, 1.4, 14)), (prompts[:1], WARM)):
-        assert_same(answers(model, asked, decoder, sampling), answers(model, asked, ModelDecoder(model), sampling))
+    for chosen, sampling in ((prompts[:1], WARM), (prompts, Sampling(0.7, 1.4, 14)), (prompts[:1], WARM)):
+        assert_same(answers(model, chosen, decoder, sampling), answers(model, chosen, ModelDecoder(model), sampling))
 
 
 def test_what_cannot_be_recorded_runs_plainly() -> None:
