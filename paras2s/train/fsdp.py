@@ -93,7 +93,7 @@ class Sharded(Devices):
         return list(items[self.rank :: self.world])
 
     def passes(self, own: int) -> int:
-        """How many passes each rank must make: its own; layer by layer, as many as the one that has most."""
+        """The number of passes that this rank must make: its own; layer by layer, as many as the rank that has most."""
         return int(self.largest(np.array([own]))[0]) if self._by_layer else own
 
     def total(self, values: np.ndarray) -> np.ndarray:

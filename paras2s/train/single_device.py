@@ -27,7 +27,7 @@ class Devices:
         return list(items)
 
     def passes(self, own: int) -> int:
-        """How many passes this rank must make where `own` are its own."""
+        """The number of passes that this rank must make where `own` are its own."""
         return own
 
     def total(self, values: np.ndarray) -> np.ndarray:

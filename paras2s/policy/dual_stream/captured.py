@@ -56,7 +56,7 @@ class _GraphPool:
 
 
 def graph_recorder(device: torch.device) -> Record | None:
-    """What records graphs on a device; None where nothing does."""
+    """The recorder of graphs on a device; None where there is none."""
     return _GraphPool() if device.type == "cuda" else None
 
 

@@ -157,7 +157,7 @@ class DecodeCache:
     def weigh(
         self, layer: int, q: Tensor, spans: tuple[int, int], unseen: tuple[Tensor | None, Tensor | None], places: Tensor | None
     ) -> Tensor:
-        """What queries [N, H, 1, D] see in the first so many positions of prompts and answers; `places` None: all in order."""
+        """Attention of queries [N, H, 1, D] over the first positions of prompts and answers; `places` None: all in order."""
         (width, stop), (rows, _, _, size), heads = spans, q.shape, self.keys.shape[2]
         q = (q * size**-0.5).view(rows, heads, -1, size)
         prompt_k, prompt_v = self.prompt_keys[layer, :, :, :width], self.prompt_values[layer, :, :, :width]

@@ -59,7 +59,7 @@ class StreamPolicy(Policy):
 
     @cached_property
     def _captured(self) -> CapturedDecoder:
-        """Of the model that this policy samples with; it records where there is a GPU."""
+        """The decoder with recorded steps of the model that this policy samples with; it records where there is a GPU."""
         return CapturedDecoder(self.model, graph_recorder(self.device))
 
     def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:

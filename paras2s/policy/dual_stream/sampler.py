@@ -98,7 +98,7 @@ class ModelDecoder:
         return self.states(tokens, position, cache, with_text)
 
     def states(self, tokens: Tensor, position: Tensor, cache: KVCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
-        """What `step` gives, over whatever cache."""
+        """The states that `step` gives, over whatever cache."""
         x = self.model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
         text, audio = self.model.hidden(x, position[:, None], cache, text_steps=int(with_text))
         return text, None if audio is None else audio[:, -1]
