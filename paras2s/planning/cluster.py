@@ -110,7 +110,7 @@ class LearnerPlan(Section):
     logits_at_once: int | None = Field(2**25, ge=1, description="more are made in parts; null: all at once")
     shard_over: int = Field(1, ge=1, description="devices that share one copy of weights and optimiser (FSDP)")
     gather: Literal["step", "layer"] = Field(
-        "step", description="step: as train/fsdp.py, full weights and gradients while learning; layer: one after another"
+        "step", description="step: full weights and gradients while learning; layer: one after another (train/fsdp.py)"
     )
 
 
@@ -346,6 +346,8 @@ def override_by_run(cluster: Cluster, align: AlignConfig) -> Cluster:
         changed["rows"] = optimizer.micro_batch_size
     if "gradient_checkpointing" in optimizer.model_fields_set:
         changed["checkpointing"] = optimizer.gradient_checkpointing
+    if "gather" in align.workers.learner.model_fields_set:
+        changed["gather"] = align.workers.learner.gather
     driver = cluster.driver
     if "max_staleness" in align.model_fields_set:
         driver = Driver(kind="async", max_staleness=align.max_staleness) if align.max_staleness else Driver()

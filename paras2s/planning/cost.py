@@ -331,9 +331,11 @@ def learner_memory(
         full = plan.weight_bytes * total
         parts["gathered"] = full + (plan.weight_bytes + plan.gradient_bytes if lora else plan.gradient_bytes) * trained
     elif shards > 1:
-        # Two layers are gathered at a time, and the root: embedding, heads, norms, adaptor.
-        root = total - sizes.cached_layers * layer_parameters(sizes)
-        parts["gathered"] = plan.weight_bytes * (2 * layer_parameters(sizes) + root)
+        # Two layers are gathered at a time, and the root: embedding, heads, norms, adaptor. The gradients of one layer, and
+        # of the root till a pass is over, are there in full before they are exchanged.
+        layer = layer_parameters(sizes)
+        root = total - sizes.cached_layers * layer
+        parts["gathered"] = plan.weight_bytes * (2 * layer + root + (0 if lora else layer + root))
     elif plan.weight_bytes < 4 and not lora:
         parts["gathered"] = plan.weight_bytes * total
     return parts
@@ -369,7 +371,7 @@ REMEDIES = {
     "gradients": "align.lora: {rank: 16}, or more devices in learner.shard_over",
     "activations": "align.optimizer.gradient_checkpointing: true, or a lower align.optimizer.micro_batch_size",
     "logits": "a smaller learner.logits_at_once, or fewer engine.rows",
-    "gathered": "align.lora: {rank: 16}, roles apart, or learner.gather: layer where your learner can",
+    "gathered": "align.lora: {rank: 16}, roles apart, or align.workers.learner.gather: layer",
     "keys and values": "fewer engine.rows, or a lower policy.max_answer_steps",
     "reward model": "roles apart, with devices for the reward",
     "rollout weights": "roles apart, or engine.dtype_bytes: 2",

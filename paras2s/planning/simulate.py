@@ -197,7 +197,7 @@ def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int
     """Weights are gathered, gradients scattered, and those shared among copies.
 
     Once a step for the reference and once for the policy, even where LoRA makes them the same weights; or layer by layer
-    for both and for the way back, in each pass.
+    for both and for the way back, in each pass, for prompts and for their answers.
     """
     plan, devices = cluster.learner, cluster.count("learner")
     shards, copies = plan.shard_over, devices // plan.shard_over
@@ -205,7 +205,7 @@ def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int
     if shards > 1:
         moved = 2 * plan.weight_bytes * total + plan.gradient_bytes * trained
         if plan.gather == "layer":
-            moved = passes * (3 * plan.weight_bytes * total + plan.gradient_bytes * trained)
+            moved = 2 * passes * (3 * plan.weight_bytes * total + plan.gradient_bytes * trained)
         spent_s += (shards - 1) / shards * moved / bandwidth(cluster, shards)
     if copies > 1:
         moved = 2 * (copies - 1) / copies * plan.gradient_bytes * trained / shards

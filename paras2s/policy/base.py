@@ -64,7 +64,8 @@ class Policy(ABC):
     """A speech-to-speech model that can be trained by reinforcement learning.
 
     `model` is the network, under the released checkpoint's parameter names. Its forward is the teacher-forced pass,
-    `model(prompts, answers, sampling)`, so that a wrapper such as FSDP sees one call.
+    `model(prompts, answers, sampling)`, so that a wrapper such as FSDP sees one call. It reads every module of `spec.sharded`
+    equally often whatever the answers are, up to 32 of them: ranks that gather layer by layer would else wait forever.
     """
 
     spec: PolicySpec

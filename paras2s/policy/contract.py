@@ -6,6 +6,7 @@ A check gives what it measured; it raises nothing, whatever the policy does. The
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -335,6 +336,34 @@ def targets_are_scored(subject: Subject) -> Finding:
     )
 
 
+def layers_are_read_alike(subject: Subject) -> Finding:
+    """10: a pass reads the sharded modules in one order, whatever the answers are (ranks gather them in it)."""
+    name, policy = "10 every pass reads every layer", subject.policy
+    found = _answers(subject.sampled(subject.warm))
+    first = [tuple(_first_step(block) for block in blocks) for blocks in found]
+    read: list[str] = []
+    layers = [(one, module) for one, module in policy.model.named_modules() if re.fullmatch(policy.spec.sharded, one)]
+    hooks = [module.register_forward_pre_hook(lambda *_, one=one: read.append(one)) for one, module in layers]
+    orders = []
+    try:
+        for count, answers in ((len(found), found), (1, found), (1, first)):
+            read.clear()
+            subject.scored(subject.prompts[:count], answers[:count], subject.warm)
+            orders.append(tuple(read))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    ok = len(set(orders)) == 1 and {one for one, _ in layers} == set(orders[0])
+    calls = ", ".join(str(len(order)) for order in orders)
+    return Finding(name, ok, f"{len(layers)} layers; calls for all answers, one group's, first steps alone: {calls}")
+
+
+def _first_step(block: Block) -> Block:
+    """The block's first step: as short as an answer can be."""
+    labels = None if block.labels is None else block.labels[:, :1]
+    return Block(block.slots, block.tokens[:, :1], block.sampled[:, :1], block.behaviour_logp[:, :1], labels)
+
+
 CHECKS: tuple[Callable[[Subject], Finding], ...] = (
     behaviour_is_scored,
     batch_is_one_by_one,
@@ -346,6 +375,7 @@ CHECKS: tuple[Callable[[Subject], Finding], ...] = (
     first_tokens_sum_to_one,
     sound_is_decoded,
     targets_are_scored,
+    layers_are_read_alike,
 )
 
 

@@ -70,14 +70,14 @@ class VllmEngine:
                 f"{type(policy).__name__} is none; set align.sampling.engine to native"
             )
         self.policy, self.decoder, self.version = policy, decoder, -1
-        self._python, self._threads = engine_python(config), threads
+        self._python, self._threads, self._devices = engine_python(config), threads, config.tensor_parallel
         self._folder = tempfile.TemporaryDirectory(prefix="paras2s-vllm-")
         decoder.export_hf(Path(self._folder.name))
         self._weights: dict[str, np.ndarray] | None = None
         self._worker = self._start()
 
     def _start(self) -> Any:
-        """On this machine and this worker's own GPU, if it has one."""
+        """On this machine and this worker's own GPUs, if it has any."""
         on_gpu = torch.cuda.is_available()
         # A test or a user may stand in another folder than the package's.
         variables = {"PYTHONPATH": str(REPOSITORY)}
@@ -97,7 +97,7 @@ class VllmEngine:
         made = ray.remote(VllmWorker).options(**options)
         if self.decoder.head_dim < 32 and not on_gpu:
             raise PolicyError("vLLM's CPU build wants attention heads of 32 dimensions or more")
-        return made.remote(self._folder.name, dtype, context, self._threads, share)
+        return made.remote(self._folder.name, dtype, context, self._threads, share, self._devices)
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Into the policy here, and from it into the engine."""

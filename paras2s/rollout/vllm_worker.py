@@ -13,6 +13,7 @@ Made for vLLM 0.32 on the CPU. Letters: B prompts, G answers each, T tokens of a
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ BLOCK_TOKENS = 32
 
 # vLLM silently raises lower temperatures to this, and at 0 is greedy: neither is the policy that is trained.
 LOWEST_TEMPERATURE = 0.01
+
+# Files here are in memory (Linux).
+MEMORY = Path("/dev/shm")
 
 ENVIRONMENT = {
     # The engine in this process: weights then reach it as tensors. In a process of its own they would have to be pickled,
@@ -47,9 +51,12 @@ class VllmWorker:
     architecture that vLLM knows. On the CPU its attention heads must have 32, 64, 80, 96, 112, 128, 160, 192, 224, 256 or
     512 dimensions; others fail only when they sample. `gpu_memory_share` is the share of the device's memory (on the CPU,
     of the machine's) that the engine takes for everything: Python and torch (0.75 GB), weights, and the rest for its cache.
+    Over several devices (tensor parallelism) vLLM has a process for each, which get new weights through a file in memory.
     """
 
-    def __init__(self, model_folder: str, dtype: str, max_length: int, threads: int, gpu_memory_share: float) -> None:
+    def __init__(
+        self, model_folder: str, dtype: str, max_length: int, threads: int, gpu_memory_share: float, devices: int = 1
+    ) -> None:
         os.environ.update(ENVIRONMENT)
         # Set by Ray to 1 for an actor; OpenMP reads it once, and on the CPU vLLM forbids torch.set_num_threads.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -60,6 +67,7 @@ class VllmWorker:
         self.version = -1
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.shapes = checkpoint_shapes(Path(model_folder))
+        self._handover = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) if devices > 1 else None
         self.llm = LLM(
             model=model_folder,
             skip_tokenizer_init=True,
@@ -68,6 +76,9 @@ class VllmWorker:
             max_model_len=max_length,
             block_size=BLOCK_TOKENS,
             gpu_memory_utilization=gpu_memory_share,
+            tensor_parallel_size=devices,
+            # Inside a Ray actor vLLM would otherwise look for a placement group of its own.
+            distributed_executor_backend="mp" if devices > 1 else None,
             # A prompt prefilled in parts kills a CPU engine that was given seeds ("CPU Generator does not use offset").
             enable_chunked_prefill=False,
             enable_prefix_caching=True,
@@ -99,11 +110,20 @@ class VllmWorker:
         self.version = -1
         # Not `model.load_weights`: on the CPU the weights were packed for its kernels and the originals dropped (shape [0]).
         # This unpacks, loads and packs again.
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors()})
+        self.llm.collective_rpc("reload_weights", kwargs=self._handed_over(tensors()))
         # Keys and values of the old weights would be taken for the new ones'.
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("the prefix cache was not reset: answers are still being sampled")
         self.version = version
+
+    def _handed_over(self, tensors: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+        """The weights as vLLM takes them: as they are in this process, by their folder in others."""
+        if self._handover is None:
+            return {"weights_iterator": tensors}
+        from safetensors.torch import save_file
+
+        save_file(dict(tensors), Path(self._handover.name) / "model.safetensors")
+        return {"weights_path": self._handover.name}
 
     def sample(
         self,

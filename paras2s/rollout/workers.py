@@ -238,7 +238,7 @@ class LearnerActor:
         mixed_precision = config.optimizer.mixed_precision
         if ranks > 1 or mixed_precision:
             device = "cuda" if torch.cuda.is_available() and self._policy.device != "cpu" else "cpu"
-            devices = Sharded(rank, ranks, *rendezvous, device, mixed_precision)
+            devices = Sharded(rank, ranks, *rendezvous, device, mixed_precision, config.workers.learner.gather)
 
         def reopen() -> Policy:
             return load_policy(self._checkpoint, self._policy.kind, "cpu", self._policy.torch_dtype)

@@ -1,11 +1,16 @@
 """A learner as one of several ranks that share its weights, by FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
-Between steps every rank holds its part of the float32 weights, of the frozen copy and of the optimiser's states. For a step
-all gather the weights once, do their own passes, and exchange gradients once. So ranks may differ in how many passes they
-make and how long their answers are, which gathering layer by layer does not survive: one rank would wait for another's
-call forever. The cost is one full copy of the weights, and of their gradients, a device during the passes.
+Between steps every rank holds its part of the float32 weights, of the frozen copy and of the optimiser's states. Two ways
+to gather them for a step (`align.workers.learner.gather`):
 
-Left out: gathering layer by layer (ZeRO-3), tensor parallelism, offloading to the host.
+- `step`: all gather the weights once, do their own passes, and exchange gradients once. Ranks may differ in how many passes
+  they make. The cost is one full copy of the weights, and of their gradients, a device during the passes.
+- `layer` (ZeRO-3): each layer is gathered when it is read and put back behind it, and its gradients are exchanged at once;
+  embedding, norms and heads are there all through a pass. A rank waits for the others at every layer, so all make equally
+  many passes (`passes`; the learner fills up), and a pass reads every layer equally often whatever its answers are (a
+  policy's part of the contract, which `Policy.model` states).
+
+Left out: tensor parallelism, offloading to the host.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,9 +39,18 @@ TIMEOUT = datetime.timedelta(minutes=10)
 class Sharded(Devices):
     """One rank of `world`; they meet at `host`:`port`, where rank 0 listens."""
 
-    def __init__(self, rank: int, world: int, host: str, port: int, device: str, mixed_precision: bool) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        host: str,
+        port: int,
+        device: str,
+        mixed_precision: bool,
+        gather: Literal["step", "layer"] = "step",
+    ) -> None:
         self.rank, self.world, self.device = rank, world, torch.device(device)
-        self.mixed_precision = mixed_precision
+        self.mixed_precision, self._by_layer = mixed_precision, gather == "layer"
         tcp_store: Any = getattr(dist, "TCPStore")  # noqa: B009 - torch does not export it to type checkers
         store = tcp_store(host, port, world, is_master=rank == 0, timeout=TIMEOUT, wait_for_workers=False)
         backend = "nccl" if self.device.type == "cuda" else "gloo"
@@ -50,7 +64,8 @@ class Sharded(Devices):
         self._reference_parts = self._parts
         if policy.frozen is not None:
             self._reference_parts = self._shard(policy.frozen, policy.spec.sharded)
-        _allow_empty_call(policy.model)
+        if not self._by_layer:
+            _allow_empty_call(policy.model)
 
     def _shard(self, model: nn.Module, layers: str) -> list[Any]:
         from torch.distributed.device_mesh import init_device_mesh
@@ -64,9 +79,11 @@ class Sharded(Devices):
         if not named:
             raise PolicyError(f"no module of the policy is named like {layers!r}, so there is nothing to shard")
         for module in (*named, model):
-            fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+            # The root's own, embedding and heads, are read all through a pass.
+            back = self._by_layer and module is not model
+            fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=back)
         assert isinstance(model, FSDPModule)
-        model.set_reshard_after_backward(False)
+        model.set_reshard_after_backward(self._by_layer)
         # Passes of this rank may not have reached every weight, and the exchange must be of the same ones everywhere.
         model.set_reduce_scatter_unused_params(True)
         return [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -74,6 +91,10 @@ class Sharded(Devices):
     def share(self, items: Sequence[int]) -> list[int]:
         """Every `world`-th of them; none, for a rank that is one too many."""
         return list(items[self.rank :: self.world])
+
+    def passes(self, own: int) -> int:
+        """The number of passes that this rank must make: its own; layer by layer, as many as the rank that has most."""
+        return int(self.largest(np.array([own]))[0]) if self._by_layer else own
 
     def total(self, values: np.ndarray) -> np.ndarray:
         """Sums over all ranks."""
@@ -92,14 +113,15 @@ class Sharded(Devices):
     def gathered(self, policy: Policy) -> Iterator[None]:
         """Around a step's passes: inside, the weights are gathered; afterwards the gradients are those of all ranks."""
         model: Any = policy.model
-        for part in self._parts:
+        for part in () if self._by_layer else self._parts:
             part.unshard()
-        model.set_requires_gradient_sync(False)
+        model.set_requires_gradient_sync(self._by_layer)
         try:
             yield
-            model.set_requires_gradient_sync(True)
-            # A backward pass without inputs: gradients are exchanged in one order, the same on every rank.
-            model(None, None, None).backward()
+            if not self._by_layer:
+                model.set_requires_gradient_sync(True)
+                # A backward pass without inputs: gradients are exchanged in one order, the same on every rank.
+                model(None, None, None).backward()
         finally:
             # Before clipping and stepping, which would otherwise change gathered weights that the next gathering overwrites.
             for part in self._parts:
@@ -108,7 +130,7 @@ class Sharded(Devices):
     @contextmanager
     def gathered_reference(self, policy: Policy) -> Iterator[None]:
         """Around the reference's passes: inside, its weights are gathered; with adapters they are the policy's own."""
-        for part in self._reference_parts:
+        for part in () if self._by_layer else self._reference_parts:
             part.unshard()
         try:
             yield

@@ -99,13 +99,19 @@ class Learner:
         if chosen := top_groups_by_reward_std(advantages.compared, self.config.objective.groups_per_update):
             size = self.config.optimizer.micro_batch_size
             batches = micro_batches(prompts, rollouts, advantages.groups, self.devices.share(chosen), size)
+            # One answer, for passes that are made only so that other ranks need not wait for this one.
+            padding = micro_batches(prompts, rollouts, advantages.groups, chosen[:1], 1)[:1]
+            padding *= self.devices.passes(len(batches)) - len(batches)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
-            metrics |= self._update(batches, on_policy)
+            metrics |= self._update(batches, padding, on_policy)
         self.next_step += 1
         return metrics
 
-    def _update(self, batches: Sequence[MicroBatch], on_policy: bool) -> Metrics:
-        """Add up the gradient of this rank's micro-batches as if all ranks' were one batch, then step the optimiser."""
+    def _update(self, batches: Sequence[MicroBatch], padding: Sequence[MicroBatch], on_policy: bool) -> Metrics:
+        """Add up the gradient of this rank's micro-batches as if all ranks' were one batch, then step the optimiser.
+
+        `padding` goes through as well, and adds nothing.
+        """
         model, dtype = self.policy.model, self.compute_dtype
         tokens = [token_batch(batch.answers, dtype, self.policy.device) for batch in batches]
         normalizer = self._normalizer(tokens)
@@ -113,13 +119,15 @@ class Learner:
         self.optimiser.zero_grad()
         model.train()
         # Before the passes with a gradient, so that the full weights of copy and policy are never in memory together.
-        references = self._reference_logps(batches)
+        references = self._reference_logps([*batches, *padding])
         with self.devices.gathered(self.policy):
-            for batch, known, ref_logp in zip(batches, tokens, references, strict=True):
+            for batch, known, ref_logp in zip(batches, tokens, references[: len(batches)], strict=True):
                 result = self._forward(batch, known, ref_logp, normalizer)
                 tally.add(result, parity(known, result.logp))
                 # Several devices average their gradients, and the loss is a sum over them.
                 torch.autograd.backward(result.objective.loss * self.devices.world)
+            for batch in padding:
+                torch.autograd.backward(0.0 * self._logp(batch).sum())
         metrics = self._checked(tally, on_policy)
         norm = self.devices.clip(model.parameters(), self.config.optimizer.max_grad_norm)
         if not np.isfinite(norm):

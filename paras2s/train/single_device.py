@@ -26,6 +26,10 @@ class Devices:
         """The part of them that is for this rank."""
         return list(items)
 
+    def passes(self, own: int) -> int:
+        """The number of passes that this rank must make where `own` are its own."""
+        return own
+
     def total(self, values: np.ndarray) -> np.ndarray:
         """Sums over all ranks."""
         return values

@@ -146,7 +146,8 @@ def test_learner_memory_by_hand() -> None:
         # The policy in 2 bytes and its gradients in 4, all of them on each device; the reference was, and is not any more.
         "gathered": 2 * total + 4 * total,
     }
-    assert learner_parts(shard_over=2, gather="layer")["gathered"] == 2 * (2 * LAYER + total - 4 * LAYER)
+    # Two layers and what is in none; of gradients one layer's, and those of what is in none.
+    assert learner_parts(shard_over=2, gather="layer")["gathered"] == 2 * (3 * LAYER + 2 * (total - 4 * LAYER))
     assert learner_parts(weight_bytes=4).get("gathered", 0) == 0
 
 

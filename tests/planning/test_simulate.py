@@ -129,9 +129,10 @@ def test_exchange_by_hand() -> None:
     # With adapters the same weights come twice, before the reference's passes and again before the policy's.
     adapters = of_two.model_copy(update={"learner": learner.model_copy(update={"trainable": "lora"})})
     assert exchange_seconds(adapters, total=1e9, trained=1e6, passes=3) == pytest.approx(0.5 * (2 * 2e9 + 4e6) / 50e9)
-    # Layer by layer they come three times a pass: for the reference, for the policy, and on the way back.
+    # Layer by layer they come three times a pass, for the reference, for the policy and on the way back; each time twice, for
+    # prompts and for answers.
     by_layer = of_two.model_copy(update={"learner": learner.model_copy(update={"gather": "layer"})})
-    assert exchange_seconds(by_layer, total=1e9, trained=1e9, passes=3) == pytest.approx(3 * 0.5 * (3 * 2 + 4) * 1e9 / 50e9)
+    assert exchange_seconds(by_layer, total=1e9, trained=1e9, passes=3) == pytest.approx(6 * 0.5 * (3 * 2 + 4) * 1e9 / 50e9)
     # Two copies on two nodes: what a device has of the gradients goes over the network, there and back.
     copies = cluster(devices=2, devices_per_node=1)
     assert exchange_seconds(copies, total=1e9, trained=1e9, passes=3) == pytest.approx(2 * 0.5 * 4 * 1e9 / 5e9)

@@ -45,11 +45,26 @@ def advance(learner: Learner, steps: int) -> list[dict[str, Any]]:
     return log
 
 
+def watch(model: torch.nn.Module) -> list[int]:
+    """How many numbers of the weights are there in full whenever a linear layer is read or left by its gradient."""
+    seen = [0]
+
+    def look(*_: Any) -> None:
+        seen.append(sum(one.numel() for one in model.parameters() if not hasattr(one, "full_tensor")))
+
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            module.register_forward_hook(look)
+            module.register_full_backward_hook(look)
+    return seen
+
+
 def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
     """Steps, a checkpoint, more steps, and the policy itself."""
     learner = make_learner(devices, job["settings"])
     if job.get("resume"):
         learner.restore(Path(job["resume"]))
+    held = watch(learner.policy.model) if job.get("watch") else []
     log = advance(learner, job["steps"])
     if job.get("save"):
         learner.save(Path(job["save"]))
@@ -58,18 +73,21 @@ def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
         learner.export(Path(job["export"]))
     if devices.rank == 0:
         (out / "log.json").write_text(json.dumps(log))
+        (out / "held.json").write_text(json.dumps(max(held, default=None)))
         np.savez(out / "weights.npz", **weights)
 
 
 def main() -> None:
-    """`fsdp_rank.py RANK WORLD PORT JOBS.json`."""
-    rank, world, port = map(int, sys.argv[1:4])
+    """`fsdp_rank.py RANK WORLD JOBS.json PORT PORT`: a group of ranks for each way to gather, one after the other."""
+    rank, world = map(int, sys.argv[1:3])
     torch.set_num_threads(1)
-    jobs = json.loads(Path(sys.argv[4]).read_text())
-    devices = Sharded(rank, world, "127.0.0.1", port, "cpu", mixed_precision=False)
-    for job in jobs:
-        run(devices, job, Path(job["out"]))
-    devices.close()
+    jobs = json.loads(Path(sys.argv[3]).read_text())
+    for gather, port in zip(("step", "layer"), map(int, sys.argv[4:]), strict=True):
+        devices = Sharded(rank, world, "127.0.0.1", port, "cpu", mixed_precision=False, gather=gather)
+        for job in jobs:
+            if job.get("gather", "step") == gather:
+                run(devices, job, Path(job["out"]))
+        devices.close()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.base import Section
 
+# The most answers of which every policy makes one pass over its layers.
+LAYERED_ROWS = 32
+
 
 class LoraConfig(Section):
     """Low-rank adapters on every projection of the policy's decoder layers, both branches; the rest is frozen."""
@@ -44,6 +47,7 @@ class SamplingConfig(Section):
     resample: ResampleConfig | None = Field(None, description="replace queries whose groups are flat; None: they stay")
     engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies; see `make vllm-env`")
     engine_python: Path | None = Field(None, description="vLLM's own interpreter; None: .venv-vllm/bin/python")
+    tensor_parallel: int = Field(1, ge=1, description="GPUs over which each worker's vLLM splits the model")
 
     @property
     def temperatures(self) -> tuple[float, float]:
@@ -127,12 +131,20 @@ class RolloutRoleConfig(RoleConfig):
     max_count: int | None = Field(None, ge=1, description="workers as machines join; None: no more than `count`")
 
 
+class LearnerRoleConfig(RoleConfig):
+    """The ranks of the learner, which share its weights (FSDP2)."""
+
+    gather: Literal["step", "layer"] = Field(
+        "step", description="of the weights: all for a step's passes, or layer by layer (ZeRO-3): less memory, more exchange"
+    )
+
+
 class WorkersConfig(Section):
     """The Ray actors of a run, by role."""
 
     rollout: RolloutRoleConfig = RolloutRoleConfig()
     reward: RoleConfig = RoleConfig()
-    learner: RoleConfig = Field(RoleConfig(), description="its ranks share the weights (FSDP2)")
+    learner: LearnerRoleConfig = LearnerRoleConfig()
     ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
 
 
@@ -160,6 +172,32 @@ class AlignConfig(Section):
     def _pairs_stay_together(self) -> AlignConfig:
         if self.objective.loss_type == "dpo" and self.optimizer.micro_batch_size == 1:
             raise ValueError("objective.loss_type dpo: both answers of a pair go through together; set micro_batch_size to 2")
+        return self
+
+    @model_validator(mode="after")
+    def _engines_have_their_devices(self) -> AlignConfig:
+        over, gpus = self.sampling.tensor_parallel, self.workers.rollout.gpus
+        if over > 1 and self.sampling.engine != "vllm":
+            raise ValueError("sampling.tensor_parallel: only vLLM splits a model; set sampling.engine to vllm, or leave it out")
+        if over > 1 and gpus not in (0, over):
+            raise ValueError(
+                f"sampling.tensor_parallel {over}: a worker needs {over} whole GPUs and reserves {gpus:g}; "
+                f"set workers.rollout.gpus to {over}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_stay_in_step(self) -> AlignConfig:
+        if self.workers.learner.gather != "layer":
+            return self
+        if self.workers.learner.count == 1:
+            raise ValueError("workers.learner.gather layer: one rank has nothing to gather; leave it out, or raise its count")
+        rows = self.optimizer.micro_batch_size
+        if rows is None or rows > LAYERED_ROWS:
+            raise ValueError(
+                "workers.learner.gather layer: ranks meet at every layer, so their passes must be alike; "
+                f"set optimizer.micro_batch_size to at most {LAYERED_ROWS}"
+            )
         return self
 
     def evaluates_after(self, step: int) -> bool:

@@ -96,7 +96,8 @@ class DecodeCache:
         self.keys, self.values = (_zeros((*of_answers, capacity, size), key) for _ in range(2))
         self.group_size, self.seats, self.in_place = group_size, seats, in_place
         self.prompt_lengths = torch.zeros(seats, dtype=torch.long, device=key.device)
-        # Of the rows there are: where each stands in [seats, G], and how many steps it has.
+        # Of the rows there are: where each stands in [seats, G], and how many steps it has. `width` and `longest` are the
+        # longest prompt's and the longest answer's.
         self.places = torch.zeros(0, dtype=torch.long, device=key.device)
         self.lengths = torch.zeros(0, dtype=torch.long, device=key.device)
         self._own_unseen: Tensor | None = None
@@ -124,43 +125,61 @@ class DecodeCache:
     def advance(self) -> None:
         """Moves on by one step, after all layers have read it."""
         self.lengths = self.lengths + 1
-        self._longest += 1
+        self.longest += 1
         self._own_unseen = None
 
     def select(self, rows: Tensor) -> None:
         """Drop all rows but these, in ascending order."""
         count = len(rows)
         for held in () if self.in_place else (self.keys, self.values):
-            written = held[:, : len(self.places), :, : self._longest]
-            held[:, :count, :, : self._longest] = written.index_select(1, rows)
+            written = held[:, : len(self.places), :, : self.longest]
+            held[:, :count, :, : self.longest] = written.index_select(1, rows)
         self.places, self.lengths = self.places[rows], self.lengths[rows]
         self._settle()
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One step, L = 1; the caller calls `advance` once all layers are through."""
-        width, stop, (rows, heads, _, size) = self._width, self._longest + 1, k.shape
+        rows, stop = len(k), self.longest + 1
         if self._uneven and self._own_unseen is None:
             behind = torch.arange(stop, device=self.lengths.device) > self.lengths[:, None]
-            self._own_unseen = self._minus_infinity(behind)
+            self._own_unseen = self.minus_infinity(behind)
         if self._own_unseen is None:
-            self.keys[layer, :rows, :, self._longest], self.values[layer, :rows, :, self._longest] = k[:, :, 0], v[:, :, 0]
+            self.keys[layer, :rows, :, self.longest], self.values[layer, :rows, :, self.longest] = k[:, :, 0], v[:, :, 0]
         else:
-            self.keys[layer, self._rows, :, self.lengths], self.values[layer, self._rows, :, self.lengths] = (
-                k[:, :, 0],
-                v[:, :, 0],
-            )
+            self.write(layer, self._rows, self.lengths, k, v)
+        places = None if self._full else self.places
+        return self.weigh(layer, q, (self.width, stop), (self._unseen, self._own_unseen), places)
+
+    def write(self, layer: int, rows: Tensor, lengths: Tensor, k: Tensor, v: Tensor) -> None:
+        """Put the newest keys and values [N, J, 1, D] behind what each row has."""
+        self.keys[layer, rows, :, lengths], self.values[layer, rows, :, lengths] = k[:, :, 0], v[:, :, 0]
+
+    def weigh(
+        self, layer: int, q: Tensor, spans: tuple[int, int], unseen: tuple[Tensor | None, Tensor | None], places: Tensor | None
+    ) -> Tensor:
+        """Attention of queries [N, H, 1, D] over the first positions of prompts and answers; `places` None: all in order."""
+        (width, stop), (rows, _, _, size), heads = spans, q.shape, self.keys.shape[2]
         q = (q * size**-0.5).view(rows, heads, -1, size)
         prompt_k, prompt_v = self.prompt_keys[layer, :, :, :width], self.prompt_values[layer, :, :, :width]
-        over_prompt = self._by_row(self._by_prompt(q) @ prompt_k.transpose(2, 3), q.shape[2])
-        if self._unseen is not None:
-            over_prompt = over_prompt + self._unseen
+        over_prompt = self._by_row(self._by_prompt(q, places) @ prompt_k.transpose(2, 3), q.shape[2], places)
         over_own = q @ self.keys[layer, :rows, :, :stop].transpose(2, 3)
-        if self._own_unseen is not None:
-            over_own = over_own + self._own_unseen
+        over_prompt, over_own = (
+            scores if mask is None else scores + mask for scores, mask in zip((over_prompt, over_own), unseen, strict=True)
+        )
         weights = torch.cat([over_prompt, over_own], -1).softmax(-1)
         attended = weights[..., width:] @ self.values[layer, :rows, :, :stop]
-        attended = attended + self._by_row(self._by_prompt(weights[..., :width]) @ prompt_v, q.shape[2])
+        of_prompt = self._by_prompt(weights[..., :width], places) @ prompt_v
+        attended = attended + self._by_row(of_prompt, q.shape[2], places)
         return attended.view(rows, -1, 1, size)
+
+    def fixed(self, places: Tensor, lengths: Tensor, width: int, stop: int) -> KVCache:
+        """The cache as N rows see it whose places and lengths [N] are read from these tensors; no shape depends on them."""
+        return _FixedRows(self, places, lengths, width, stop)
+
+    def clear(self) -> None:
+        """Let all answers leave. What was written stays, and nobody sees it."""
+        self.places, self.lengths = self.places[:0], self.lengths[:0]
+        self._settle()
 
     def _settle(self) -> None:
         """Recomputes masks and widths, which hold for all layers and steps until rows change."""
@@ -169,30 +188,49 @@ class DecodeCache:
         self._rows = torch.arange(count, device=self.places.device)
         # All seats taken in order: queries can be viewed by prompt, and need not be put in place.
         self._full = count == self.seats * self.group_size and bool((self.places == self._rows).all())
-        self._width = int(lengths.max()) if count else 0
-        self._longest = int(self.lengths.max()) if count else 0
+        self.width = int(lengths.max()) if count else 0
+        self.longest = int(self.lengths.max()) if count else 0
         self._unseen: Tensor | None = None
         self._own_unseen = None
-        if count and int(lengths.min()) < self._width:
-            behind = torch.arange(self._width, device=lengths.device) >= lengths[:, None]
-            self._unseen = self._minus_infinity(behind)
-        self._uneven = bool(count) and int(self.lengths.min()) < self._longest
+        if count and int(lengths.min()) < self.width:
+            behind = torch.arange(self.width, device=lengths.device) >= lengths[:, None]
+            self._unseen = self.minus_infinity(behind)
+        self._uneven = bool(count) and int(self.lengths.min()) < self.longest
 
-    def _minus_infinity(self, where: Tensor) -> Tensor:
+    def minus_infinity(self, where: Tensor) -> Tensor:
+        """A mask [N, 1, 1, L] to add to scores, of where [N, L] nothing is seen."""
         zeros = torch.zeros(where.shape, dtype=self.keys.dtype, device=where.device)
         return zeros.masked_fill(where, float("-inf"))[:, None, None]
 
-    def _by_prompt(self, x: Tensor) -> Tensor:
+    def _by_prompt(self, x: Tensor, places: Tensor | None) -> Tensor:
         """Rows [N, J, R, E] to [seats, J, G R, E]; empty seats hold zeros."""
         _, heads, repeats, size = x.shape
-        if not self._full:
+        if places is not None:
             full = torch.zeros(self.seats * self.group_size, heads, repeats, size, dtype=x.dtype, device=x.device)
-            x = full.index_copy_(0, self.places, x)
+            x = full.index_copy_(0, places, x)
         x = x.view(self.seats, self.group_size, heads, repeats, size).transpose(1, 2)
         return x.reshape(self.seats, heads, self.group_size * repeats, size)
 
-    def _by_row(self, x: Tensor, repeats: int) -> Tensor:
+    def _by_row(self, x: Tensor, repeats: int, places: Tensor | None) -> Tensor:
         """The way back: [seats, J, G R, E] to [N, J, R, E]."""
         heads, size = x.shape[1], x.shape[3]
         x = x.view(self.seats, heads, self.group_size, repeats, size).transpose(1, 2).reshape(-1, heads, repeats, size)
-        return x if self._full else x.index_select(0, self.places)
+        return x if places is None else x.index_select(0, places)
+
+
+class _FixedRows:
+    """See `DecodeCache.fixed`. Masks are made of the tensors anew, so that they hold whenever these are filled anew."""
+
+    def __init__(self, cache: DecodeCache, places: Tensor, lengths: Tensor, width: int, stop: int) -> None:
+        self._cache, self._places, self._lengths, self._spans = cache, places, lengths, (width, stop)
+        of_prompts, device = cache.prompt_lengths[places // cache.group_size], lengths.device
+        self._rows = torch.arange(len(places), device=device)
+        self._unseen = (
+            cache.minus_infinity(torch.arange(width, device=device) >= of_prompts[:, None]),
+            cache.minus_infinity(torch.arange(stop, device=device) > lengths[:, None]),
+        )
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `DecodeCache.attend`."""
+        self._cache.write(layer, self._rows, self._lengths, k, v)
+        return self._cache.weigh(layer, q, self._spans, self._unseen, self._places)

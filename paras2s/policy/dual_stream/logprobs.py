@@ -92,7 +92,8 @@ def teacher_forced(model: DualStreamNetwork, prompts: Sequence[Prompt], blocks: 
     ends = [None if state is None else state[torch.arange(len(prompts)), lengths - 1] for state in states]
     logp = torch.zeros(tokens.shape, dtype=_wide(x.dtype), device=device)
     for rows in torch.split(counts.argsort(descending=True), ROWS_AT_ONCE):
-        count, rows = int(counts[rows].max()), rows.to(device)
+        # One step at least, so that every pass reads every layer (see `Policy`).
+        count, rows = max(1, int(counts[rows].max())), rows.to(device)
         part = _score_rows(model, read, ends, prompt_of[rows], tokens[rows], sampled[rows], count, sampling)
         logp = logp.index_copy(0, rows, part)
     return logp
@@ -115,12 +116,12 @@ def _score_rows(
     config = model.dual_config
     fed = tokens[:, :count]
     positions = read.lengths[prompt_of][:, None] + torch.arange(count, device=tokens.device)
-    text_count = int(_fed_steps(sampled[..., :1]).max())
+    text_count = max(1, int(_fed_steps(sampled[..., :1]).max()))
     cache = AnswerCache(read, prompt_of, count)
     x = model.embed(fed[..., 1:], fed[..., 0], None, None)
     states = model.hidden(x, positions, cache, text_steps=text_count)
     text_state, audio_state = (
-        None if end is None or state is None else torch.cat([end[prompt_of][:, None], state], 1)
+        None if end is None or state is None else torch.cat([end[prompt_of][:, None], state], 1)[:, : tokens.shape[1]]
         for end, state in zip(ends, states, strict=True)
     )
     assert text_state is not None

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paras2s.policy.dual_stream.kv_cache import DecodeCache
+from paras2s.policy.dual_stream.kv_cache import DecodeCache, PromptCache
 from paras2s.policy.dual_stream.network import Attention, DualStreamNetwork, FeedForward, Layer, RMSNorm, rotary
 
 SOURCE = Path(__file__).with_name("decode.cpp")
@@ -188,6 +188,10 @@ class NativeDecoder:
             first, last = config.audio_ranges[0][0], config.audio_ranges[-1][1]
             self._audio_head = _Head(self._packed(model.mimo_output.weight[first:last]), config.audio_ranges)
         self._scratch = torch.empty(0)
+
+    def cache(self, read: PromptCache, seats: int, group_size: int, capacity: int, width: int) -> DecodeCache:
+        """See `sampler.Decoder.cache`."""
+        return DecodeCache(read, seats, group_size, capacity, width, self.in_place)
 
     def step(self, tokens: Tensor, position: Tensor, cache: DecodeCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
         """See `sampler.Decoder.step`; positions are those of the cache."""

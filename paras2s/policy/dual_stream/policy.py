@@ -6,6 +6,7 @@ The embedded policy, Kimi-Audio, and the interleaved single-stream models are su
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ import torch
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.alterations import alterations_of
+from paras2s.policy.dual_stream.captured import CapturedDecoder, graph_recorder
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import answer_logits
 from paras2s.policy.dual_stream.model import DualStreamLM
@@ -50,7 +52,15 @@ class StreamPolicy(Policy):
     ) -> list[Generation]:
         """See `sampler.sample`."""
         self.model.eval()
-        return sample(self.model, prompts, group_size, sampling, seeds)
+        captured = self._captured
+        # A record knows neither another model that stands in for it, nor adapters that are switched off and on.
+        usable = captured.records and captured.model is self.model and not self.adapters
+        return sample(self.model, prompts, group_size, sampling, seeds, decoder=captured if usable else None)
+
+    @cached_property
+    def _captured(self) -> CapturedDecoder:
+        """The decoder with recorded steps of the model that this policy samples with; it records where there is a GPU."""
+        return CapturedDecoder(self.model, graph_recorder(self.device))
 
     def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
         """See `logprobs.answer_logits`."""

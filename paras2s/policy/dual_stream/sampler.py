@@ -21,7 +21,7 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
-from paras2s.policy.dual_stream.kv_cache import DecodeCache, PromptCache
+from paras2s.policy.dual_stream.kv_cache import DecodeCache, KVCache, PromptCache
 from paras2s.policy.dual_stream.logprobs import pad_prompts
 from paras2s.policy.dual_stream.native import native_decoder
 from paras2s.policy.dual_stream.network import DualStreamNetwork
@@ -68,6 +68,9 @@ class Decoder(Protocol):
     # Whether it reads a cache whose answers stay in place, so that one that ends leaves at no cost.
     in_place: bool
 
+    def cache(self, read: PromptCache, seats: int, group_size: int, capacity: int, width: int) -> DecodeCache:
+        """An empty cache for prompts and answers like these (see `DecodeCache`)."""
+
     def step(self, tokens: Tensor, position: Tensor, cache: DecodeCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
         """States of the text [n, 1, d] (n, 0, d where it is not wanted) and the audio [n, d], if any, behind tokens [n, S]."""
 
@@ -86,8 +89,16 @@ class ModelDecoder:
     def __init__(self, model: DualStreamNetwork) -> None:
         self.model = model
 
+    def cache(self, read: PromptCache, seats: int, group_size: int, capacity: int, width: int) -> DecodeCache:
+        """See `Decoder.cache`."""
+        return DecodeCache(read, seats, group_size, capacity, width)
+
     def step(self, tokens: Tensor, position: Tensor, cache: DecodeCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
         """See `Decoder.step`."""
+        return self.states(tokens, position, cache, with_text)
+
+    def states(self, tokens: Tensor, position: Tensor, cache: KVCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
+        """The states that `step` gives, over whatever cache."""
         x = self.model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
         text, audio = self.model.hidden(x, position[:, None], cache, text_steps=int(with_text))
         return text, None if audio is None else audio[:, -1]
@@ -140,8 +151,11 @@ def sample(
     sampling: Sampling,
     seeds: Sequence[Sequence[int]],
     rows_at_once: int = ROWS_AT_ONCE,
+    decoder: Decoder | None = None,
 ) -> list[Generation]:
     """G answers for each of B prompts, at most `rows_at_once` answers (or one group) in the batch at a time.
+
+    `decoder` None: the compiled one where it fits, else the model's own modules.
 
     Raises:
         PolicyError: see `check_request`.
@@ -151,8 +165,9 @@ def sample(
     rows, slots, steps = len(prompts) * group_size, 1 + config.num_codebooks, sampling.max_steps
     uniforms = uniforms_of(seeds, steps, slots).to(device)
     recorded: list[tuple[Tensor, ...]] = []
-    decoder: Decoder = native_decoder(model, max(prompt.length for prompt in prompts) + steps) or ModelDecoder(model)
-    admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size), decoder.in_place)
+    if decoder is None:
+        decoder = native_decoder(model, max(prompt.length for prompt in prompts) + steps) or ModelDecoder(model)
+    admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size), decoder)
     here, cache = admission.admit(None)
     while True:
         drawn, sampled, logp = _draw(decoder, config, here, uniforms[here.answer, here.step], sampling)
@@ -189,10 +204,10 @@ class _Admission:
     """Prompts that wait, and how their groups enter the batch."""
 
     def __init__(
-        self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int, in_place: bool
+        self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int, decoder: Decoder
     ) -> None:
         self.model, self.prompts, self.group_size, self.steps, self.rows = model, prompts, group_size, steps, rows
-        self.in_place = in_place
+        self.decoder = decoder
         at_once = min(len(prompts), rows // group_size)
         # A seat is held by the longest answer of its group; with twice the seats the others' rows are not left idle.
         self.seats = at_once if at_once == len(prompts) else 2 * at_once
@@ -232,7 +247,7 @@ class _Admission:
             audio_state=None if audio_state is None else audio_state[of, last],
         )
         if present is None:
-            cache = DecodeCache(read, self.seats, self.group_size, self.steps, self.width, self.in_place)
+            cache = self.decoder.cache(read, self.seats, self.group_size, self.steps, self.width)
             cache.admit(read)
             return new, cache
         here, cache = present
