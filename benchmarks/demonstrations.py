@@ -52,8 +52,8 @@ def main() -> None:
     model = RewardModel.load(options.folder / "reward")
     for contrasts in options.contrasts:
         run = Run(with_contrasts(config, contrasts), Console(), quiet=True)
-        policy = run_warmup(run, dataset)
-        rows = open_runner(run, dataset, model, "test").bench("sft", policy_system(run, dataset, policy))
+        run_warmup(run, dataset)
+        rows = open_runner(run, dataset, model, "test").bench("sft", policy_system(run, dataset, run.load_policy(run.sft_dir)))
         found += describe(f"SFT, {contrasts} contrasts", rows)
     for name in ("sft", "aligned"):
         found += describe(f"the run's own {name}", load_rows(options.folder / "bench" / f"{name}.jsonl"))
