@@ -25,7 +25,7 @@ from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.data_gen.scripted.build import answer_take
 from paras2s.data_gen.scripted.scripts import load_families
 from paras2s.data_gen.tts.render import render
-from paras2s.pipeline.warmup import demonstrated_queries
+from paras2s.pipeline.demonstrations import demonstrated_queries
 from paras2s.policy.answers import answer_settings_of
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.rollout.engine import NativeEngine, answer_seeds

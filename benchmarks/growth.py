@@ -110,7 +110,7 @@ def open_tiny(folder: Path, name: str, size: int, **sections: dict[str, Any]) ->
 def warmup(folder: Path, variable: str, size: int) -> Callable[[], object]:
     from paras2s.configs.schema.run import PolicyConfig, WarmupConfig
     from paras2s.data_gen.dataset import load_dataset
-    from paras2s.pipeline.warmup import make_examples
+    from paras2s.pipeline.demonstrations import learned_demonstrations, make_examples
     from paras2s.policy.registry import NEW_POLICY, policy_class
     from paras2s.train.sft import Warmup
 
@@ -119,7 +119,12 @@ def warmup(folder: Path, variable: str, size: int) -> Callable[[], object]:
     sizes = PolicyConfig(hidden_size=hidden, intermediate_size=2 * hidden)
     policy = policy_class(NEW_POLICY).create(sizes, dataset, [one.clip for one in dataset.of_role("demonstration")], 0)
     steps, batch = size if variable == "steps" else 4, size if variable == "examples a step" else 16
-    learner = Warmup(policy, make_examples(policy, dataset, 1) * 32, WarmupConfig(steps=steps, batch_size=batch), 0)
+    learner = Warmup(
+        policy,
+        make_examples(policy, dataset, learned_demonstrations(dataset, WarmupConfig(demonstration_contrasts=1))) * 32,
+        WarmupConfig(steps=steps, batch_size=batch),
+        0,
+    )
     learner.step(0)
     return lambda: [learner.step(step) for step in range(steps)]
 
@@ -130,8 +135,7 @@ def distill(folder: Path, variable: str, size: int) -> Callable[[], object]:
     settings = {"steps": size if variable == "steps" else 20, "batch_size": 32, "hidden_size": 64, "degenerate_answers": 2}
     settings["answers_per_query"] = size if variable == "answers a query" else 2
     run, dataset = open_tiny(folder, f"distill-{variable}", size, distill=settings)
-    policy = run.load_policy(run.sft_dir)
-    return lambda: run_distill(run, dataset, policy)
+    return lambda: run_distill(run, dataset)
 
 
 def align_step(folder: Path, variable: str, size: int) -> Callable[[], object]:

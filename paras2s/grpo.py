@@ -53,6 +53,7 @@ from paras2s.train.checkpoint import (
     step_name,
 )
 from paras2s.types import Reward, Unscored
+from paras2s.utils.epochs import rows_of_step
 
 if TYPE_CHECKING:
     from paras2s.utils.progress import Bar
@@ -152,10 +153,7 @@ def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
 
 def choose_prompts(step: int, per_step: int, available: int, seed: int) -> list[int]:
     """Rows of the RL prompts that a step samples: every prompt once an epoch, in an order that the seed alone decides."""
-    epochs = range(step * per_step // available, ((step + 1) * per_step - 1) // available + 1)
-    order = np.concatenate([np.random.default_rng([seed, ORDER_STREAM, epoch]).permutation(available) for epoch in epochs])
-    start = step * per_step - epochs[0] * available
-    return [int(row) for row in order[start : start + per_step]]
+    return rows_of_step(step, per_step, available, [seed, ORDER_STREAM])
 
 
 class Rows(Protocol[Item]):

@@ -33,13 +33,20 @@ STAGES = ("data", "warmup", "distill", "align", "bench")
 
 RESOLVED, ORIGIN, PROGRESS = "config.resolved.yaml", "origin.json", "progress.json"
 # Settings of a run that another start of it may change: they do not shape what comes out.
-MAY_CHANGE = ("run_dir", "align.keep_rollouts_every", "align.keep_checkpoints")
+MAY_CHANGE = (
+    "run_dir",
+    "warmup.learner",
+    "distill.rollout",
+    "distill.omni.checkpoint_every",
+    "align.keep_rollouts_every",
+    "align.keep_checkpoints",
+)
 
 
 def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
     """Write a resolved config into its folder, or refuse a folder that holds another one.
 
-    `may_change`: dotted keys of what does not shape the outcome, such as a budget.
+    `may_change`: dotted keys of what does not shape the outcome, such as a budget; a section's is that of all its settings.
 
     Raises:
         ConfigError: the folder belongs to a run with other settings; names the first of them.
@@ -48,7 +55,9 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
     if path.is_file() and path.read_text() != resolved:
         there, here = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
         _refuse_old(path, there)
-        other = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key) and key not in may_change)
+        free = tuple(f"{key}." for key in may_change)
+        changed = {key for key in there.keys() | here.keys() if there.get(key) != here.get(key)}
+        other = sorted(key for key in changed if not f"{key}.".startswith(free))
         if other:
             raise ConfigError(
                 f"{path}: this folder holds a run with other settings ({other[0]}: {there.get(other[0])!r}); choose another "

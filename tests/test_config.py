@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from paras2s.reward.judges.audio_judge.ensemble_rules import find_ensemble
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.registry import judge_kind, open_llm_judge
 from paras2s.run import flatten, with_run_dir
+from paras2s.utils.epochs import rows_of_step
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
@@ -133,6 +135,16 @@ def test_the_papers_preset_reads_the_papers_data_once() -> None:
     assert config.warmup.steps == -(-10_000 // config.warmup.batch_size)
     assert omni.steps * omni.batch_size == 10_000 * config.distill.answers_per_query == 320_000
     assert align.steps * align.sampling.queries_per_step == 100_000
+    # By the order that the training goes in: every pair once, no demonstration left out.
+    pairs = Counter(row for step in range(omni.steps) for row in rows_of_step(step, omni.batch_size, 320_000, [0, 11]))
+    assert (len(pairs), set(pairs.values())) == (320_000, {1})
+    shown = {row for step in range(config.warmup.steps) for row in rows_of_step(step, config.warmup.batch_size, 10_000, [0, 1])}
+    assert len(shown) == 10_000
+    # Every stage uses the eight devices; Ray fills a device before it takes the next, so each worker has all of one.
+    for role in (config.warmup.learner, config.distill.rollout):
+        assert role is not None
+        assert (role.count, role.gpus) == (8, 1)
+    assert config.policy.transcript_in_prompt
 
 
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)

@@ -28,7 +28,7 @@ def distill(
 
     run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
     run.open()
-    run_distill(run, load_dataset(run.data_dir), run.load_policy(run.sft_dir))
+    run_distill(run, load_dataset(run.data_dir))
     if export is not None:
         export_omni(run, export)
     if as_json:

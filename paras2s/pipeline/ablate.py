@@ -101,10 +101,8 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False) -> di
     from paras2s.pipeline.warmup import run_warmup
 
     dataset = run_data(run)
-    policy = run_warmup(run, dataset)
-    model = run_distill(run, dataset, policy)
-    # The loop's workers have its weights; this process needs them no more.
-    del policy
+    run_warmup(run, dataset)
+    model = run_distill(run, dataset)
     if row.system == "aligned":
         run_align(run, dataset, resume=True)
     benched = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))

@@ -55,10 +55,8 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     run.say(announce(run))
     with MemoryWatch() as memory:
         dataset = run_data(run)
-        policy = run_warmup(run, dataset)
-        model = run_distill(run, dataset, policy)
-        # The loop's workers have its weights; this process needs them no more.
-        del policy
+        run_warmup(run, dataset)
+        model = run_distill(run, dataset)
         run_align(run, dataset, resume)
         benched = run_bench(run, dataset, model, "test")
     describe_bench(run, benched)
@@ -73,7 +71,7 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
 
 def report(run: Run, dataset: Dataset, benched: BenchedRun) -> Path:
     """Write report.html."""
-    from paras2s.pipeline.warmup import first_contrasts
+    from paras2s.pipeline.demonstrations import first_contrasts
 
     agreed = read_json(run.reward_dir / "agreement.json")
     shown = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)

@@ -11,13 +11,15 @@ from typing import Any
 import torch
 
 from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions, prepare_prompts
+from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.errors import JudgeError
+from paras2s.pipeline.demonstrations import first_contrasts
 from paras2s.pipeline.distill_omni import distill_omni
 from paras2s.pipeline.other_answers import JudgedSpoken, judge_spoken
 from paras2s.pipeline.people import PeopleTeacher, require_people
 from paras2s.pipeline.preference_set import (
     JudgedAnswers,
+    Wanted,
     degenerate_answers,
     judge_sampled,
     open_teacher,
@@ -27,9 +29,7 @@ from paras2s.pipeline.preference_set import (
 )
 from paras2s.pipeline.reward_agreement import agreement_report
 from paras2s.pipeline.reward_probes import disorder_report, probe, spoken_report
-from paras2s.pipeline.warmup import first_contrasts
-from paras2s.policy.base import Policy
-from paras2s.reward.reward_model.model import RewardModel
+from paras2s.reward.reward_model.model import MAX_STEPS, RewardModel
 from paras2s.reward.reward_model.teachers import Teacher
 from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, learned_codes, train_reward_model
 from paras2s.run import Run
@@ -38,7 +38,7 @@ from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import cores
 
 
-def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
+def run_distill(run: Run, dataset: Dataset) -> RewardModel:
     """Make the preference set and train the reward models, or load the small one where all is whole already."""
     config, teacher = run.config.distill, open_teacher(run, dataset)
     if (run.reward_dir / "agreement.json").is_file() and not _has_new_scores(run, teacher):
@@ -57,14 +57,14 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
             queries = first_contrasts(queries, config.preference_contrasts)
         # Test queries are for the benchmark alone; a dataset of one's own may have no others.
         held_out = dataset.of_role("validation") or dataset.of_role("test")
-        prompts, held_prompts = (prepare_prompts(policy, dataset, part) for part in (queries, held_out))
-        sampled = sample_answers(run, policy, queries, prompts, config.answers_per_query, stream=1_000_000)
-        held_sampled = sample_answers(run, policy, held_out, held_prompts, 2, stream=2_000_000)
+        wanted = Wanted(queries, config.answers_per_query, stream=1_000_000), Wanted(held_out, 2, stream=2_000_000)
+        sampled, held_sampled = sample_answers(run, dataset, wanted)
         if isinstance(teacher, PeopleTeacher):
             answers = [study_answers(dataset, *one) for one in ((queries, sampled), (held_out, held_sampled))]
             require_people(teacher, [*answers[0], *answers[1]], run.reward_dir / "people")
         judged = judge_sampled(run, dataset, teacher, queries, sampled)
         save_preferences(run, judged)
+        _announce_cuts(run, judged)
         # An LLM would be paid for them, people have not scored them, and a curated dataset has no scripted answers.
         scripted = teacher.free and run.config.data.curated is None
         styles = sorted({query.style or "" for query in queries})
@@ -98,6 +98,15 @@ def run_distill(run: Run, dataset: Dataset, policy: Policy) -> RewardModel:
         write_json(run.reward_dir / "agreement.json", report)
     describe_reward(run)
     return model
+
+
+def _announce_cuts(run: Run, judged: JudgedAnswers) -> None:
+    """Say where the small reward model does not read answers to their end; in GRPO it leaves those without a score."""
+    if long := sum(len(codes) > MAX_STEPS for codes in judged.codes):
+        run.say(
+            f"  {long} of {len(judged.codes)} answers are longer than the {MAX_STEPS / CODEC.frame_rate_hz:.1f} s that "
+            "the small reward model reads: it learns from their beginning, and gives none of that length a reward"
+        )
 
 
 def _has_new_scores(run: Run, teacher: Teacher) -> bool:

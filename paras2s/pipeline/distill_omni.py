@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from paras2s.audio.clip import Clip, read_clip
+from paras2s.audio.clip import read_clip
 from paras2s.configs.schema.run import OmniConfig
 from paras2s.data_gen.dataset import Dataset, inside
 from paras2s.errors import JudgeError
+from paras2s.pipeline.people import answer_key
 from paras2s.pipeline.preference_set import JudgedAnswers, degenerate_answers
 from paras2s.pipeline.reward_agreement import PROBES_OF_EACH, agreement_report
 from paras2s.reward.reward_model.omni import (
@@ -23,18 +25,46 @@ from paras2s.reward.reward_model.omni import (
     audio_tokens,
     read_adapter_config,
 )
+from paras2s.reward.reward_model.omni_train import OmniTraining
 from paras2s.reward.sources.omni import InProcess
 from paras2s.run import Run
+from paras2s.train.checkpoint import (
+    Position,
+    describe_size,
+    latest_checkpoint,
+    remove_superseded,
+    restore_training,
+    save_training,
+    step_name,
+    training_bytes,
+)
+from paras2s.utils.cache import key_of
+from paras2s.utils.io import append_jsonl, drop_steps_from
 
 
-def spoken_pairs(dataset: Dataset, judged: JudgedAnswers, places: Sequence[int]) -> list[SpokenPair]:
-    """Question and answer as sound."""
-    clips: dict[int, Clip] = {}
-    for place in places:
-        owner = judged.owners[place]
-        if owner not in clips:
-            clips[owner] = read_clip(inside(dataset.folder, judged.queries[owner].clip))
-    return [SpokenPair(clips[judged.owners[place]], judged.clips[place]) for place in places]
+@dataclass(frozen=True)
+class SpokenPairs(Sequence[SpokenPair]):
+    """Questions and some of their answers as sound, each read when it is wanted."""
+
+    dataset: Dataset
+    judged: JudgedAnswers
+    places: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, row: int) -> SpokenPair: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> SpokenPairs: ...
+
+    def __getitem__(self, row: int | slice) -> SpokenPair | SpokenPairs:
+        if isinstance(row, slice):
+            return SpokenPairs(self.dataset, self.judged, self.places[row])
+        place = self.places[row]
+        question = self.judged.queries[self.judged.owners[place]].clip
+        return SpokenPair(read_clip(inside(self.dataset.folder, question)), self.judged.answers[place].sound())
 
 
 def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
@@ -45,20 +75,14 @@ def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: JudgedA
     """
     model = OmniRewardModel.pretrained(config)
     model.add_lora()
-    taught = [(place, score) for place, score in judged.scored() if _audible(judged.clips[place], config)]
+    taught = [(place, score) for place, score in judged.scored() if _audible(judged.durations_s[place], config)]
     if not taught:
         raise JudgeError("the teacher scored none of the sampled answers, so there is nothing to learn from")
-    pairs = spoken_pairs(dataset, judged, [place for place, _ in taught])
-    with run.bar("Omni steps", config.steps) as bar:
-        model.train(
-            pairs,
-            [round(score) for _, score in taught],
-            run.config.seed,
-            lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
-        )
+    pairs = SpokenPairs(dataset, judged, [place for place, _ in taught])
+    _train(run, OmniTraining(model, pairs, [round(score) for _, score in taught], run.config.seed), _data_key(judged, taught))
     model.save_adapter(run.reward_dir / "omni")
     pupil = InProcess(model)
-    scored = pupil.score_each(spoken_pairs(dataset, held, [place for place, _ in held.scored()]))
+    scored = pupil.score_each(SpokenPairs(dataset, held, [place for place, _ in held.scored()]))
     found = [one for one in scored if isinstance(one, OmniScore)]
     mass = [one.digit_mass for one in found]
     # Agreement over what it could score; how many it could not stands beside.
@@ -72,6 +96,34 @@ def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: JudgedA
         "low_mass_share": float(np.mean([one < LOW_MASS for one in mass])) if mass else None,
         "probes": _probe(pupil, dataset, held),
     }
+
+
+def _train(run: Run, training: OmniTraining, data: str) -> None:
+    """All steps, from the newest checkpoint of a training on the same data; afterwards there is the adapter."""
+    config = training.model.config
+    checkpoints = run.folder / "checkpoints" / f"omni-{data}"
+    found = latest_checkpoint(checkpoints)
+    first = restore_training(found, training.model, training.optimiser) if found else 0
+    log = run.folder / "omni.jsonl"
+    drop_steps_from(log, first)
+    # One is kept, and one more while it is written.
+    if most := min(2, (config.steps - 1) // config.checkpoint_every):
+        run.say(f"  {describe_size(training_bytes(training.model), most, adapters=True)}")
+    with run.bar("Omni steps", config.steps) as bar:
+        for step in range(first, config.steps):
+            loss = training.step(step)
+            append_jsonl(log, {"step": step, "loss": loss})
+            bar.at(step + 1, config.steps, f"loss {loss:.2f}")
+            if (step + 1) % config.checkpoint_every == 0 and step + 1 < config.steps:
+                save_training(checkpoints / step_name(step + 1), training.model, training.optimiser, Position(step + 1))
+                remove_superseded(checkpoints, 1, None)
+    training.finish()
+
+
+def _data_key(judged: JudgedAnswers, taught: Sequence[tuple[int, float]]) -> str:
+    """Names what is learned from: where people said more, training begins again."""
+    rows = [[answer_key(judged.queries[judged.owners[place]].id, judged.codes[place]), score] for place, score in taught]
+    return key_of(rows)[:12]
 
 
 def export_omni(run: Run, folder: Path) -> None:
@@ -88,11 +140,9 @@ def export_omni(run: Run, folder: Path) -> None:
     run.say(f"  serve it: vllm serve {folder} --limit-mm-per-prompt '{{\"audio\": 2}}'")
 
 
-def _audible(clip: Clip, config: OmniConfig) -> bool:
+def _audible(duration_s: float, config: OmniConfig) -> bool:
     """Whether a clip is neither too short to have a token nor longer than is read."""
-    if not len(clip.samples) or clip.duration_s > config.max_audio_s:
-        return False
-    return audio_tokens(len(clip.at(RATE_HZ).samples)) > 0
+    return duration_s <= config.max_audio_s and audio_tokens(int(duration_s * RATE_HZ)) > 0
 
 
 def _probe(pupil: InProcess, dataset: Dataset, held: JudgedAnswers) -> dict[str, Any]:

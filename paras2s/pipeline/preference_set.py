@@ -1,117 +1,149 @@
-"""The preference set: answers that the SFT policy samples, and what the teacher scores them (ParaS2S, section 4.2)."""
+"""The preference set: answers that the SFT policy samples, and what the teacher scores them (ParaS2S, section 4.2).
+
+Answers and scores are written as they come. A run that was stopped samples and judges what is missing, and memory holds the
+sound of no more answers than are judged together.
+"""
 
 from __future__ import annotations
 
-import io
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
-from paras2s.audio.clip import Clip, read_clip, write_clip
-from paras2s.data_gen.dataset import Dataset, inside
-from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
+from paras2s.audio.clip import Clip
+from paras2s.data_gen.dataset import ClipFolder, Dataset, inside
+from paras2s.data_gen.policy_inputs import code_clips, encode_questions
 from paras2s.data_gen.tts.piper_world import USER_STYLES
-from paras2s.errors import AudioError
+from paras2s.errors import ConfigError, DataError
 from paras2s.pipeline.people import PeopleTeacher, StudyAnswer, answer_key, is_people
-from paras2s.policy.base import Policy
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import Sampling
+from paras2s.policy.weights import fingerprint
 from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
 from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.reward.reward_model.teachers import LLMTeacher, RubricTeacher, Scores, Teacher, TeacherRequest
-from paras2s.rollout.engine import NativeEngine, answer_seeds
-from paras2s.rollout.reward_inputs import embedded_codes
+from paras2s.rollout.answer_files import AnswerShard, StoredAnswer, plan_shards, read_shard
+from paras2s.rollout.samplers import LocalSampler, Sampler, WorkerSampler
 from paras2s.run import Run
+from paras2s.train.checkpoint import size_text
 from paras2s.types import Query, Unscored
-from paras2s.utils.io import write_bytes, write_jsonl
+from paras2s.utils.cache import key_of
+from paras2s.utils.io import read_json, write_json, write_jsonl
 from paras2s.utils.progress import progress_bar
 
-BATCH_QUERIES = 16
+# Answers that are judged together: chunks for 64 measuring processes, at most 9 GB of sound (31 s each, 24 kHz).
+JUDGED_TOGETHER = 3072
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Answers as the embedded codec's codes [T, K], and which query each was given to. Stored before a judge is paid.
-
-    `clips` is their sound where the policy has a codec of its own, None where the codes are all there is.
-    """
+    """Answers, and which query each was given to."""
 
     owners: list[int]
-    codes: list[np.ndarray]
-    clips: list[Clip] | None = None
+    answers: list[StoredAnswer]
 
-    def sounds(self) -> list[Clip]:
-        """The answers' sound, decoded where the codes are all there is."""
-        return self.clips if self.clips is not None else [CODEC.decode(one) for one in self.codes]
+    @property
+    def coded_by_policy(self) -> bool:
+        """Whether the codes are the policy's own, and not made from its sound."""
+        return all(one.file is None for one in self.answers)
+
+    def parts(self, size: int) -> Iterator[Sampled]:
+        """The same in parts of at most `size` answers."""
+        for start in range(0, len(self.answers), size):
+            part = slice(start, start + size)
+            yield Sampled(self.owners[part], self.answers[part])
 
 
 def study_answers(dataset: Dataset, queries: Sequence[Query], sampled: Sampled) -> list[StudyAnswer]:
     """Sampled answers as people may be given them."""
     return [
-        StudyAnswer(answer_key(query.id, codes), query.id, query.category or "", inside(dataset.folder, query.clip), clip)
-        for owner, codes, clip in zip(sampled.owners, sampled.codes, sampled.sounds(), strict=True)
+        StudyAnswer(
+            answer_key(query.id, one.codes), query.id, query.category or "", inside(dataset.folder, query.clip), one.sound()
+        )
+        for owner, one in zip(sampled.owners, sampled.answers, strict=True)
         for query in [queries[owner]]
     ]
 
 
-def sample_answers(
-    run: Run, policy: Policy, queries: Sequence[Query], prompts: Sequence[Prompt], count: int, stream: int
-) -> Sampled:
-    """Sample `count` answers to each query, or read those of an earlier try that was stopped."""
-    path = run.reward_dir / f"sampled-{stream}.npz"
-    query_ids = [query.id for query in queries]
-    sounds = policy.spec.code_format != CODEC.version
-    if (kept := _load_sampled(path, query_ids, count, sounds)) is not None:
-        return kept
-    engine = NativeEngine(policy)
-    temperature = run.config.distill.temperature
+def open_sampler(run: Run) -> Sampler:
+    """The sampler that this run's config names."""
+    checkpoint = run.sft_dir.resolve()
+    if run.config.distill.rollout is None:
+        return LocalSampler(lambda: run.load_policy(checkpoint))
+    return WorkerSampler(run.config, checkpoint)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`count` answers to each of some queries; `stream` sets their seeds apart from those of other answers of the run."""
+
+    queries: Sequence[Query]
+    count: int
+    stream: int
+
+
+def sample_answers(run: Run, dataset: Dataset, wanted: Sequence[Wanted]) -> list[Sampled]:
+    """Sample all answers that are wanted; shards that an earlier try wrote are read.
+
+    Raises:
+        ConfigError: the disk has no room for them.
+    """
+    planned = [_plan(run, one) for one in wanted]
+    missing = [shard for shards in planned for shard in shards if read_shard(shard) is None]
+    total = sum(len(one.queries) for one in wanted)
+    with run.bar("answers sampled", total) as bar:
+        done = total - sum(len(shard.queries) for shard in missing)
+        for number, shard in enumerate(open_sampler(run).sample(ClipFolder(dataset.folder.resolve()), missing)):
+            done += len(shard.queries)
+            bar.at(done, total)
+            if number == 0 and len(missing) > 1:
+                _announce_size(run, shard, len(missing))
+    return [
+        Sampled(
+            [owner for owner in range(len(one.queries)) for _ in range(one.count)], [a for s in shards for a in _written(s)]
+        )
+        for one, shards in zip(wanted, planned, strict=True)
+    ]
+
+
+def _plan(run: Run, wanted: Wanted) -> list[AnswerShard]:
+    temperature, seed = run.config.distill.temperature, run.config.seed
     sampling = Sampling(temperature, temperature, run.config.policy.max_answer_steps)
-    owners: list[int] = []
-    codes: list[np.ndarray] = []
-    clips: list[Clip] = []
-    with run.bar("answers sampled", len(queries)) as bar:
-        for start in range(0, len(queries), BATCH_QUERIES):
-            part = slice(start, start + BATCH_QUERIES)
-            seeds = answer_seeds(run.config.seed, stream + start, range(len(query_ids[part])), count)
-            for number, rollout in enumerate(engine.generate(query_ids[part], prompts[part], count, sampling, seeds, sounds)):
-                owners += [start + number] * count
-                codes += embedded_codes(rollout, CODEC)
-                clips += [Clip(wave, rollout.sample_rate_hz) for wave in rollout.waves] if sounds else []
-            bar.at(min(start + BATCH_QUERIES, len(queries)), len(queries))
-    buffer = io.BytesIO()
-    width = CODEC.num_codebooks
-    flat = np.concatenate([np.zeros((0, width), dtype=np.int16), *(one.astype(np.int16) for one in codes)])
-    arrays: dict[str, Any] = {"asked": np.array(query_ids)}  # The name that files of earlier versions have.
-    np.savez(buffer, **arrays, owners=owners, steps=[len(one) for one in codes], codes=flat)
-    for number, clip in enumerate(clips):
-        if len(clip.samples):
-            write_clip(_sound(path, number), clip)
-    write_bytes(path, buffer.getvalue())
-    return Sampled(owners, codes, clips if sounds else None)
+    # Absolute, since workers have other working directories.
+    folder = (run.reward_dir / f"sampled-{wanted.stream}").resolve()
+    made_of = key_of([fingerprint(run.sft_dir), seed, wanted.stream, temperature, sampling.max_steps])
+    return plan_shards(folder, wanted.queries, wanted.count, sampling, seed, wanted.stream, made_of)
 
 
-def _sound(path: Path, number: int) -> Path:
-    return path.with_suffix("") / f"{number:06d}.wav"
+def _written(shard: AnswerShard) -> list[StoredAnswer]:
+    answers = read_shard(shard)
+    if answers is None:
+        raise DataError(
+            f"{shard.path}: a worker has written this shard elsewhere; put the run on storage that all machines share"
+        )
+    return answers
 
 
-def _load_sampled(path: Path, query_ids: Sequence[str], count: int, sounds: bool) -> Sampled | None:
-    """The stored answers; None where there are none, or they are of other queries."""
-    try:
-        with np.load(path) as held:
-            if held["asked"].tolist() != list(query_ids) or len(held["owners"]) != count * len(query_ids):
-                return None
-            edges = np.cumsum(held["steps"])[:-1]
-            codes = np.split(held["codes"].astype(np.int64), edges)
-            if not sounds:
-                return Sampled(held["owners"].tolist(), list(codes))
-            clips = [read_clip(_sound(path, n)) if len(one) else CODEC.decode(one) for n, one in enumerate(codes)]
-            return Sampled(held["owners"].tolist(), list(codes), clips)
-    except (AudioError, OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
+def _announce_size(run: Run, shard: AnswerShard, shards: int) -> None:
+    """Say how much disk the answers take, by the first shard of them.
+
+    Raises:
+        ConfigError: there is less.
+    """
+    files = [shard.path, *(shard.sounds.iterdir() if shard.sounds.is_dir() else ())]
+    wanted = sum(file.stat().st_size for file in files) * (shards - 1)
+    free = shutil.disk_usage(shard.folder).free
+    run.say(f"  the answers take {size_text(wanted)} more in {shard.folder}, which has {size_text(free)} left")
+    if wanted > free:
+        raise ConfigError(
+            f"distill.answers_per_query: the answers take {size_text(wanted)} more and {shard.folder} has {size_text(free)} "
+            "left; free some, or take fewer answers or shorter ones (policy.max_answer_steps)"
+        )
 
 
 def open_teacher(run: Run, dataset: Dataset) -> Teacher:
@@ -134,25 +166,37 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
 
 @dataclass(frozen=True)
 class JudgedAnswers:
-    """Sampled answers to some queries and what the teacher says of each.
+    """Sampled answers to some queries and what the teacher says of each; their sound is on the disk.
 
-    `coded_again` are the codes that the answers' sound is coded into, where `codes` are the policy's own; else the same.
+    `again` are the codes that the answers' sound is coded into, where `codes` are the policy's own; else None.
     """
 
     queries: Sequence[Query]
     encoded: Sequence[EncodedQuestion]
     owners: list[int]
-    codes: list[np.ndarray]
-    clips: list[Clip]
+    answers: list[StoredAnswer]
     scores: list[Scores | Unscored]
+    durations_s: list[float]
+    loudness_db: list[float]
     per_s: float
-    coded_again: list[np.ndarray]
+    again: list[np.ndarray] | None
+
+    @cached_property
+    def codes(self) -> list[np.ndarray]:
+        """Codes [T, K] of the embedded codec."""
+        return [one.codes for one in self.answers]
+
+    @property
+    def coded_again(self) -> list[np.ndarray]:
+        """The codes that the answers' sound is coded into."""
+        return self.codes if self.again is None else self.again
 
     def only(self, places: Sequence[int]) -> JudgedAnswers:
         """The same, of some answers alone."""
-        fields: tuple[list[Any], ...] = (self.owners, self.codes, self.clips, self.scores, self.coded_again)
-        owners, codes, clips, scores, again = ([field[place] for place in places] for field in fields)
-        return JudgedAnswers(self.queries, self.encoded, owners, codes, clips, scores, self.per_s, again)
+        fields: tuple[list[Any], ...] = (self.owners, self.answers, self.scores, self.durations_s, self.loudness_db)
+        owners, answers, scores, durations, loudness = ([field[place] for place in places] for field in fields)
+        again = None if self.again is None else [self.again[place] for place in places]
+        return JudgedAnswers(self.queries, self.encoded, owners, answers, scores, durations, loudness, self.per_s, again)
 
     def scored(self) -> list[tuple[int, float]]:
         """(answer, score for its own style) of those that have one."""
@@ -171,31 +215,71 @@ def judge_sampled(
     sampled: Sampled,
     with_bar: bool = True,
 ) -> JudgedAnswers:
-    """Score all answers by the teacher; `per_s` counts the time it takes to measure them too.
+    """Score all answers by the teacher, part by part; `per_s` counts the time it takes to measure them too.
 
     `with_bar` False: another bar is shown meanwhile, and there can be only one.
     """
-    owners, codes = sampled.owners, sampled.codes
-    clips = sampled.sounds()
-    of_answers = [queries[owner] for owner in owners]
-    requests = [
-        TeacherRequest(q.text or "", q.style or "", inside(dataset.folder, q.clip), clip, answer_key(q.id, one))
-        for q, clip, one in zip(of_answers, clips, codes, strict=True)
-    ]
     started = time.perf_counter()
-    cost = teacher.cost(requests)
-    if cost.calls:
-        usd = "an unknown price" if cost.usd is None else f"at most {cost.usd:.2f} USD"
-        run.say(f"  {teacher.name} scores {cost.calls} answers, for {usd}; cached scores cost nothing")
+    if not teacher.free:
+        _announce_cost(run, dataset, teacher, queries, sampled)
     tell = run.save_progress if with_bar else None
-    with progress_bar(run.console, "answers judged", len(clips), run.quiet or not with_bar, tell) as bar:
-        scores = teacher.scores(requests, bar.at)
+    total = len(sampled.answers)
+    scores: list[Scores | Unscored] = []
+    durations_s: list[float] = []
+    loudness_db: list[float] = []
+    again: list[np.ndarray] = []
+    with progress_bar(run.console, "answers judged", total, run.quiet or not with_bar, tell) as bar:
+        for part in sampled.parts(JUDGED_TOGETHER):
+            clips = [one.sound() for one in part.answers]
+            before = len(scores)
+            requests = _requests(dataset, queries, part, clips)
+            scores += _score(run, teacher, requests, lambda done, _, before=before: bar.at(before + done, total))
+            durations_s += [clip.duration_s for clip in clips]
+            loudness_db += [_loudness_db(clip) for clip in clips]
+            again += code_clips(clips) if sampled.coded_by_policy else []
     unscored = [one for one in scores if isinstance(one, Unscored)]
     if unscored:
         run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")
-    per_s = len(clips) / (time.perf_counter() - started)
-    again = codes if sampled.clips is not None else code_clips(clips)
-    return JudgedAnswers(queries, encode_questions(dataset, queries), owners, codes, clips, scores, per_s, again)
+    per_s = total / (time.perf_counter() - started)
+    encoded = encode_questions(dataset, queries)
+    owners, answers, coded = sampled.owners, sampled.answers, again if sampled.coded_by_policy else None
+    return JudgedAnswers(queries, encoded, owners, answers, scores, durations_s, loudness_db, per_s, coded)
+
+
+def _requests(dataset: Dataset, queries: Sequence[Query], part: Sampled, clips: Sequence[Clip]) -> list[TeacherRequest]:
+    of_answers = [queries[owner] for owner in part.owners]
+    return [
+        TeacherRequest(q.text or "", q.style or "", inside(dataset.folder, q.clip), clip, answer_key(q.id, one.codes))
+        for q, clip, one in zip(of_answers, clips, part.answers, strict=True)
+    ]
+
+
+def _announce_cost(run: Run, dataset: Dataset, teacher: Teacher, queries: Sequence[Query], sampled: Sampled) -> None:
+    """Say what the scores cost at most."""
+    calls = 0
+    usd: float | None = 0.0
+    for part in sampled.parts(JUDGED_TOGETHER):
+        cost = teacher.cost(_requests(dataset, queries, part, [one.sound() for one in part.answers]))
+        # A price that is not known once is known nowhere.
+        calls, usd = calls + cost.calls, None if cost.usd is None or usd is None else usd + cost.usd
+    if calls:
+        price = "an unknown price" if usd is None else f"at most {usd:.2f} USD"
+        run.say(f"  {teacher.name} scores {calls} answers, for {price}; cached scores cost nothing")
+
+
+def _score(run: Run, teacher: Teacher, requests: Sequence[TeacherRequest], on_progress: Any) -> list[Scores | Unscored]:
+    """Scores of one part. Those of a teacher without a cache of its own are written, and read by a run that goes on."""
+    if not teacher.free:
+        return teacher.scores(requests, on_progress)
+    path = run.reward_dir / "judged" / f"{key_of([teacher.name, [[one.key, one.style] for one in requests]])[:32]}.json"
+    if not path.is_file():
+        scores = teacher.scores(requests, on_progress)
+        write_json(path, [{"unscored": vars(one)} if isinstance(one, Unscored) else {"scores": one} for one in scores])
+    return [one["scores"] if "scores" in one else Unscored(**one["unscored"]) for one in read_json(path)]
+
+
+def _loudness_db(clip: Clip) -> float:
+    return float(10 * np.log10(np.mean(clip.samples**2) + 1e-10)) if len(clip.samples) else -100.0
 
 
 def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, list[Clip]]:
@@ -212,8 +296,9 @@ def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, 
 def save_preferences(run: Run, judged: JudgedAnswers) -> None:
     """The preference set, to be looked at: which answer to which query, its scores by style or why it has none."""
     rows = []
-    for owner, codes, clip, scores in zip(judged.owners, judged.codes, judged.clips, judged.scores, strict=True):
+    both = zip(judged.owners, judged.answers, judged.durations_s, judged.scores, strict=True)
+    for owner, answer, duration_s, scores in both:
         unscored = scores.reason if isinstance(scores, Unscored) else None
-        row = {"query_id": judged.queries[owner].id, "style": judged.queries[owner].style, "steps": len(codes)}
-        rows.append(row | {"duration_s": clip.duration_s, "scores": None if unscored else scores, "unscored": unscored})
+        row = {"query_id": judged.queries[owner].id, "style": judged.queries[owner].style, "steps": len(answer.codes)}
+        rows.append(row | {"duration_s": duration_s, "scores": None if unscored else scores, "unscored": unscored})
     write_jsonl(run.reward_dir / "preferences.jsonl", rows)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from paras2s.pipeline.preference_set import JudgedAnswers
 from paras2s.reward.reward_model.train import agreement, fit_baseline
@@ -13,16 +11,11 @@ from paras2s.reward.reward_model.train import agreement, fit_baseline
 PROBES_OF_EACH = 8
 
 
-def _loudness_db(judged: JudgedAnswers, place: int) -> float:
-    samples = judged.clips[place].samples
-    return float(10 * np.log10(np.mean(samples**2) + 1e-10)) if len(samples) else -100.0
-
-
 # What a reward model would have learned if it had listened to nothing that matters.
-BASELINES = {
+BASELINES: dict[str, Callable[[JudgedAnswers, int], float]] = {
     "majority": lambda judged, place: 0.0,
-    "length": lambda judged, place: float(len(judged.codes[place])),
-    "loudness": _loudness_db,
+    "length": lambda judged, place: float(len(judged.answers[place].codes)),
+    "loudness": lambda judged, place: judged.loudness_db[place],
 }
 
 

@@ -2,107 +2,91 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from paras2s.configs.schema.run import WarmupConfig
 from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.policy_inputs import prepare_prompts
-from paras2s.errors import DataError
+from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples
 from paras2s.policy.answers import answer_settings_of, write_answer_settings
-from paras2s.policy.base import Policy
-from paras2s.policy.registry import NEW_POLICY, is_checkpoint, load_policy, policy_class
+from paras2s.policy.registry import is_checkpoint
 from paras2s.run import Run
-from paras2s.train.checkpoint import latest_checkpoint, remove_superseded, step_name
-from paras2s.train.sft import Example, Warmup
-from paras2s.types import Category, Query
+from paras2s.train.checkpoint import describe_size, latest_checkpoint, remove_superseded, step_name
+from paras2s.train.sft import Warmup
 from paras2s.utils.io import append_jsonl, drop_steps_from
 from paras2s.utils.process_pool import cores
 
 CHECKPOINT_EVERY, KEEP_CHECKPOINTS = 100, 2
 
 
-def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
-    """Queries of the first `count` contrasts of each category; the manifest's order spreads the styles over them."""
-    seen: dict[Category | None, list[str]] = defaultdict(list)
-    for query in queries:
-        if query.contrast_id not in seen[query.category]:
-            seen[query.category].append(query.contrast_id)
-    return [query for query in queries if query.contrast_id in seen[query.category][:count]]
+class Updates(Protocol):
+    """A warm-up in this process (`train/sft.py`), or its ranks together (`warmup_ranks.py`)."""
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of a checkpoint."""
+
+    def restore(self, folder: Path) -> int:
+        """Continue from a checkpoint; returns the step to do next."""
+
+    def step(self, number: int) -> dict[str, float]:
+        """One update; returns the losses in nats a token."""
+
+    def save(self, folder: Path, next_step: int) -> None:
+        """Write a checkpoint."""
+
+    def export(self, folder: Path) -> None:
+        """Write the SFT policy."""
 
 
-def demonstrated_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
-    """The queries whose demonstrations a warm-up learns from."""
-    shown = first_contrasts(dataset.of_role("demonstration"), config.demonstration_contrasts)
-    return shown + first_contrasts(dataset.of_role("preference"), config.preference_contrasts)
+@contextmanager
+def open_updates(run: Run, dataset: Dataset) -> Iterator[Updates]:
+    """The warm-up that the config asks for: in this process, or on ranks."""
+    config = run.config.warmup
+    demonstrations = learned_demonstrations(dataset, config)
+    if config.learner is None:
+        policy = first_policy(run, dataset)
+        yield Warmup(policy, make_examples(policy, dataset, demonstrations), config, run.config.seed)
+    else:
+        # Ray is not loaded for a warm-up in this process.
+        from paras2s.pipeline.warmup_ranks import open_ranks
+
+        with open_ranks(run, len(demonstrations)) as ranks:
+            yield ranks
 
 
-def make_examples(policy: Policy, dataset: Dataset, config: WarmupConfig) -> list[Example]:
-    """The demonstrations that a warm-up learns from as prompts and targets.
-
-    Raises:
-        DataError: there is none, or one answers a query that is not in the manifest.
-    """
-    queries = demonstrated_queries(dataset, config)
-    known = {query.id for query in dataset.queries}
-    prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
-    unknown = [one.query_id for one in dataset.demonstrations if one.query_id not in known]
-    if unknown or not dataset.demonstrations:
-        raise DataError(f"{dataset.folder}: no demonstrations, or for unknown queries ({unknown[:3]}); run `paras2s data`")
-    chosen = [one for one in dataset.demonstrations if one.query_id in prompts]
-    targets = {
-        (clip, text): policy.encode_demonstration(dataset, clip, text)
-        for clip, text in sorted({(one.clip, one.text) for one in chosen})
-    }
-    return [Example(prompts[one.query_id], targets[one.clip, one.text]) for one in chosen]
-
-
-def first_policy(run: Run, dataset: Dataset) -> Policy:
-    """The policy to warm up: a new one, or released weights."""
-    sizes = run.config.policy
-    if sizes.weights is None:
-        questions = [query.clip for query in dataset.of_role("demonstration")]
-        return policy_class(sizes.kind or NEW_POLICY).create(sizes, dataset, questions, run.config.seed)
-    policy = load_policy(sizes.weights, sizes.kind, sizes.device, sizes.torch_dtype, sizes.decoder)
-    if run.config.warmup.lora is not None and run.config.warmup.steps:
-        policy.add_lora(run.config.warmup.lora.rank, run.config.warmup.lora.alpha)
-    return policy
-
-
-def run_warmup(run: Run, dataset: Dataset) -> Policy:
-    """Train the SFT policy, continue a cut-off training, or load it where it is complete already."""
+def run_warmup(run: Run, dataset: Dataset) -> None:
+    """Train the SFT policy, or continue a training that was cut off; one that is complete stays."""
     if is_checkpoint(run.sft_dir):
         run.say("  the SFT policy is there already")
-        return run.load_policy(run.sft_dir)
+        return
     torch.set_num_threads(cores())
-    config, seed = run.config.warmup, run.config.seed
-    policy = first_policy(run, dataset)
+    config = run.config.warmup
     if config.steps == 0:
-        _save(run, policy)
-        return policy
-    with run.stage("warmup"), run.bar("warm-up steps", config.steps) as bar:
-        warmup = Warmup(policy, make_examples(policy, dataset, config), config, seed)
-        checkpoints = run.folder / "checkpoints" / "sft"
+        _save(run, first_policy(run, dataset).save)
+        return
+    with run.stage("warmup"), open_updates(run, dataset) as updates, run.bar("warm-up steps", config.steps) as bar:
+        checkpoints = (run.folder / "checkpoints" / "sft").resolve()
+        if most := min(KEEP_CHECKPOINTS + 1, (config.steps - 1) // CHECKPOINT_EVERY):
+            run.say(f"  {describe_size(updates.checkpoint_bytes, most, config.lora is not None)}")
         found = latest_checkpoint(checkpoints)
-        first = warmup.restore(found) if found else 0
+        first = updates.restore(found) if found else 0
         log = run.folder / "warmup.jsonl"
         drop_steps_from(log, first)
         for step in range(first, config.steps):
-            losses = warmup.step(step)
+            losses = updates.step(step)
             append_jsonl(log, {"step": step, **losses})
             bar.at(step + 1, config.steps, f"text {losses['loss_text']:.2f} audio {losses['loss_audio']:.2f}")
             if (step + 1) % CHECKPOINT_EVERY == 0 and step + 1 < config.steps:
-                warmup.save(checkpoints / step_name(step + 1), step + 1)
+                updates.save(checkpoints / step_name(step + 1), step + 1)
                 remove_superseded(checkpoints, KEEP_CHECKPOINTS, None)
-        policy.merge_lora()
-        policy.narrow_trained()
-        _save(run, policy)
-    return policy
+        _save(run, updates.export)
 
 
-def _save(run: Run, policy: Policy) -> None:
+def _save(run: Run, write: Callable[[Path], None]) -> None:
     """The settings first: the policy's own description is the sign that it is complete."""
     write_answer_settings(run.sft_dir, answer_settings_of(run.config))
-    policy.save(run.sft_dir)
+    write(run.sft_dir.resolve())

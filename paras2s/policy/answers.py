@@ -1,4 +1,4 @@
-"""The settings a checkpoint answers with where nothing else is said: longest answer, temperature and top-k by stream, decoder.
+"""The settings a checkpoint answers with where nothing else is said: sampling by stream, decoder, and how it is asked.
 
 A run writes them beside the weights it makes (`answers.json`). A released checkpoint has its family's (`configs/policies/`).
 """
@@ -20,10 +20,13 @@ ANSWERS = "answers.json"
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """Sampling, and `module:function` of the decoder for a model whose vocoder is no package (`policy.decoder`)."""
+    """Sampling, `module:function` of the decoder for a model whose vocoder is no package, and the prompt (`policy.decoder`,
+    `policy.transcript_in_prompt`).
+    """
 
     sampling: Sampling
     decoder: str | None = None
+    transcript_in_prompt: bool = False
 
 
 def answer_settings_of(config: RunConfig) -> AnswerSettings:
@@ -31,7 +34,7 @@ def answer_settings_of(config: RunConfig) -> AnswerSettings:
     bench = config.bench
     warm = bench.temperature if bench.audio_temperature is None else bench.audio_temperature
     sampling = Sampling(bench.temperature, warm, config.policy.max_answer_steps, bench.text_top_k or 0, bench.audio_top_k or 0)
-    return AnswerSettings(sampling, config.policy.decoder)
+    return AnswerSettings(sampling, config.policy.decoder, config.policy.transcript_in_prompt)
 
 
 def write_answer_settings(folder: Path, settings: AnswerSettings) -> None:
@@ -49,7 +52,8 @@ def read_answer_settings(folder: Path, kind: str) -> AnswerSettings | None:
     if path.is_file():
         held = read_json(path)
         try:
-            return AnswerSettings(Sampling(**held["sampling"]), held["decoder"])
+            # Those of version 0.11 and before do not say how it is asked.
+            return AnswerSettings(Sampling(**held["sampling"]), held["decoder"], bool(held.get("transcript_in_prompt", False)))
         except (KeyError, TypeError) as error:
             raise PolicyError(f"{path}: not how a policy answers ({error}); delete it for its family's") from error
     values = family_values(kind)

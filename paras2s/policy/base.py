@@ -161,6 +161,14 @@ class Policy(ABC):
         """A prompt with noise added for training; unchanged by default. It needs no weights: the driver has none."""
         return prompt
 
+    def use_transcript(self) -> None:
+        """From now on put a question's transcript into the text stream beside its sound.
+
+        Raises:
+            PolicyError: this policy has no place for it, or always reads it.
+        """
+        raise PolicyError(f"policy.transcript_in_prompt: is for Kimi-Audio, and this is {type(self).__name__}; leave it out")
+
     def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
         """Logits [T, n] of each slot of one answer (G = 1), at least float32, to be compared with the makers' (`official.py`).
 

@@ -101,6 +101,8 @@ def load_policy(
         adapters.merge_into(policy)
     if (settings := read_answer_settings(folder, kind)) is not None:
         policy.sampling, decoder = settings.sampling, decoder or settings.decoder
+        if settings.transcript_in_prompt:
+            policy.use_transcript()
     if decoder is not None:
         if not hasattr(policy, "decoder"):
             raise PolicyError(f"policy.decoder: {type(policy).__name__} has a decoder of its own; leave it out")

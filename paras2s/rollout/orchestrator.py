@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import remove_placement_group
 
 from paras2s.configs.schema.align import RoleConfig, WorkersConfig
 from paras2s.configs.schema.run import RunConfig
-from paras2s.errors import PolicyError
 from paras2s.policy.types import ClipStore, Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout import workers
@@ -31,17 +29,7 @@ from paras2s.rollout.engine import answer_seeds
 from paras2s.rollout.prompts import ENCODED_AT_ONCE
 from paras2s.rollout.reward_inputs import with_waves
 from paras2s.rollout.timeline import Span
-from paras2s.rollout.worker_group import (
-    LOST,
-    RESUME,
-    Call,
-    WorkerGroup,
-    actor_options,
-    describe_loss,
-    reserve,
-    results,
-    wait_placed,
-)
+from paras2s.rollout.worker_group import Call, WorkerGroup, actor_options, errors_of_workers, reserve, results, wait_placed
 from paras2s.types import Query, Reward, Rollout, Unscored
 
 if TYPE_CHECKING:
@@ -113,7 +101,7 @@ class Orchestrator:
             ConfigError: the cluster does not hold them.
         """
         # One role after the other: small workers must not take the places of large ones.
-        wait_placed([self._learner_places], "learner", self.roles.learner)
+        wait_placed([self._learner_places], "align.workers.learner", self.roles.learner)
         self.rollout.place(self.roles.rollout.count)
         self.reward.place(self.roles.reward.count)
         self.learners = self._make_learners(resume_from)
@@ -247,15 +235,8 @@ def open_orchestrator(run: RunConfig, sft: Path, rewards: RewardSetup, resume_fr
     """
     orchestrator = Orchestrator(run, sft, rewards)
     try:
-        orchestrator.open(resume_from)
-        yield orchestrator
-    except (RayTaskError, *LOST) as error:
-        cause = error.cause if isinstance(error, RayTaskError) else error
-        if not isinstance(cause, RayError) and isinstance(cause, Exception):
-            raise cause from error
-        if isinstance(cause, RayActorError) and cause.actor_init_failed:
-            raise PolicyError(f"a worker could not start: {describe_loss(cause)}") from error
-        # A call to the learner, or one that should have read weights which are lost with it.
-        raise PolicyError(f"the run cannot go on: {describe_loss(cause)}; {RESUME}") from error
+        with errors_of_workers():
+            orchestrator.open(resume_from)
+            yield orchestrator
     finally:
         orchestrator.close()

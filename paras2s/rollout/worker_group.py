@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -29,7 +30,7 @@ PLACEMENT_TIMEOUT_S = 120.0
 TRIES = 5
 # Ray's errors for a worker that is gone, or for a result that only its machine had.
 LOST = (RayActorError, ObjectLostError, NodeDiedError, OutOfMemoryError)
-RESUME = "`paras2s align CONFIG --resume` goes on from the newest checkpoint"
+RESUME = "the same command, of `align` with --resume, goes on from what is written"
 
 
 def describe_loss(error: Exception) -> str:
@@ -41,6 +42,25 @@ def describe_loss(error: Exception) -> str:
         return lines[-1]
     actor = [line.removeprefix("class_name: ") for line in lines if line.startswith("class_name: ")]
     return ": ".join([*actor[:1], lines[0].rstrip(".")])
+
+
+@contextmanager
+def errors_of_workers() -> Iterator[None]:
+    """Inside, an error in an actor is raised as itself.
+
+    Raises:
+        PolicyError: a worker is gone for good.
+    """
+    try:
+        yield
+    except (RayTaskError, *LOST) as error:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if not isinstance(cause, RayError) and isinstance(cause, Exception):
+            raise cause from error
+        if isinstance(cause, RayActorError) and cause.actor_init_failed:
+            raise PolicyError(f"a worker could not start: {describe_loss(cause)}") from error
+        # A call to the learner, or one that should have read weights which are lost with it.
+        raise PolicyError(f"the run cannot go on: {describe_loss(cause)}; {RESUME}") from error
 
 
 def reserve(role: RoleConfig, count: int, strategy: str) -> Any:
@@ -59,8 +79,8 @@ def actor_options(role: RoleConfig, group: Any, bundle: int) -> dict[str, Any]:
     }
 
 
-def wait_placed(groups: Sequence[Any], name: str, role: RoleConfig) -> None:
-    """Wait until all of a role's placement groups are placed.
+def wait_placed(groups: Sequence[Any], key: str, role: RoleConfig) -> None:
+    """Wait until all of a role's placement groups are placed; `key` is the role's in the config.
 
     Raises:
         ConfigError: the cluster does not hold them.
@@ -72,7 +92,7 @@ def wait_placed(groups: Sequence[Any], name: str, role: RoleConfig) -> None:
     count = sum(group.bundle_count for group in groups)
     free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}  # type: ignore[no-untyped-call]
     raise ConfigError(
-        f"align.workers.{name}: {count} x {role.bundle} do not fit; the cluster has {free or 'nothing'} left. "
+        f"{key}: {count} x {role.bundle} do not fit; the cluster has {free or 'nothing'} left. "
         "Lower its count, or change what each worker reserves"
     )
 
@@ -98,8 +118,12 @@ class Worker:
 class WorkerGroup:
     """The workers of one role: some at first, up to `max_count` as machines join, and new ones for those lost."""
 
-    def __init__(self, name: str, role: RoleConfig, max_count: int, make: Callable[[dict[str, Any]], Any]) -> None:
+    def __init__(
+        self, name: str, role: RoleConfig, max_count: int, make: Callable[[dict[str, Any]], Any], key: str | None = None
+    ) -> None:
         self.name, self.role, self.max_count, self._make = name, role, max_count, make
+        # The role's in the config.
+        self.key = key or f"align.workers.{name}"
         self.workers: list[Worker] = []
         self.starting: list[Worker] = []
         self._turn = self._failed = 0
@@ -111,7 +135,7 @@ class WorkerGroup:
             ConfigError: the cluster does not hold them.
         """
         self._request(count)
-        wait_placed([worker.group for worker in self.starting], self.name, self.role)
+        wait_placed([worker.group for worker in self.starting], self.key, self.role)
 
     def open(self) -> None:
         """Wait until the first workers have started."""

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import ray
@@ -29,6 +29,7 @@ from paras2s.policy.types import ClipStore, Prompt, Sampling
 from paras2s.policy.weights import fingerprint
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup
+from paras2s.rollout.answer_files import AnswerShard, sample_into
 from paras2s.rollout.engine import Engine, NativeEngine, spoken
 from paras2s.rollout.prompts import encode_into, encoder_version
 from paras2s.rollout.reward_inputs import Waves, embedded_codes, sounds, with_waves
@@ -111,6 +112,28 @@ def make_engine(policy: Policy, config: AlignConfig, policy_config: PolicyConfig
     return engine
 
 
+def open_devices(
+    rank: int,
+    ranks: int,
+    meet_at: tuple[str, int],
+    policy: PolicyConfig,
+    mixed_precision: bool,
+    gather: Literal["step", "layer"] = "step",
+) -> Devices:
+    """The devices of one rank of several, which wait for each other here; of a lone one its own."""
+    if ranks == 1 and not mixed_precision:
+        return Devices()
+    device = "cuda" if torch.cuda.is_available() and policy.device != "cpu" else "cpu"
+    return Sharded(rank, ranks, *meet_at, device, mixed_precision, gather)
+
+
+def meeting_point() -> tuple[str, int]:
+    """An address at which ranks can meet the one that calls this: its machine and a free port."""
+    with socket.socket() as held:
+        held.bind(("", 0))
+        return str(ray.util.get_node_ip_address()), int(held.getsockname()[1])  # type: ignore[no-untyped-call]
+
+
 @ray.remote
 class RolloutWorker:
     """Samples answers with the weights that come with each call."""
@@ -148,6 +171,10 @@ class RolloutWorker:
         """Encode the prompts of these queries that are not in the folder yet; returns their files' names."""
         policy = self.engine.policy
         return encode_into(folder, policy, self._encoder, clips, queries)
+
+    def sample_into(self, clips: ClipStore, shard: AnswerShard) -> None:
+        """Sample a shard of the preference set with the checkpoint's own weights, and write it."""
+        sample_into(self.engine, clips, shard)
 
     def generate(
         self,
@@ -226,19 +253,14 @@ class LearnerActor:
         self._recorder = SpanRecorder("learner")
 
     def rendezvous(self) -> tuple[str, int]:
-        """Address at which the ranks can meet this one: its machine and a free port."""
-        with socket.socket() as held:
-            held.bind(("", 0))
-            return str(ray.util.get_node_ip_address()), int(held.getsockname()[1])  # type: ignore[no-untyped-call]
+        """Address at which the ranks can meet this one."""
+        return meeting_point()
 
     def open(self, rank: int, rendezvous: tuple[str, int], resume_from: Path | None) -> None:
         """Load the policy and meet the other ranks; all ranks are called at once."""
-        config, ranks = self._config, self._config.workers.learner.count
-        devices = Devices()
-        mixed_precision = config.optimizer.mixed_precision
-        if ranks > 1 or mixed_precision:
-            device = "cuda" if torch.cuda.is_available() and self._policy.device != "cpu" else "cpu"
-            devices = Sharded(rank, ranks, *rendezvous, device, mixed_precision, config.workers.learner.gather)
+        config = self._config
+        ranks, mixed_precision = config.workers.learner.count, config.optimizer.mixed_precision
+        devices = open_devices(rank, ranks, rendezvous, self._policy, mixed_precision, config.workers.learner.gather)
 
         def reopen() -> Policy:
             return load_policy(self._checkpoint, self._policy.kind, "cpu", self._policy.torch_dtype)

@@ -10,13 +10,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from paras2s.errors import DataError, PolicyError, one_line
-from paras2s.policy.base import Policy
 from paras2s.policy.weights import check_state, shapes_of
 from paras2s.utils.io import read_json, write_bytes, write_json
 
@@ -71,7 +70,14 @@ def check_base(folder: Path, base: str | None) -> None:
         )
 
 
-def save_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, position: Position) -> None:
+class Trainable(Protocol):
+    """Something that is trained: a policy, or a reward model."""
+
+    def trainable(self) -> dict[str, Tensor]:
+        """Parameters that learn, by name."""
+
+
+def save_training(folder: Path, policy: Trainable, optimiser: torch.optim.Optimizer, position: Position) -> None:
     """Write a checkpoint; `trainer.json` comes last, as the sign that it is complete. With LoRA it holds the adapters alone.
 
     What no gradient has reached yet has no state in the optimiser: all of it, before the first update.
@@ -87,7 +93,7 @@ def save_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer
     write_position(folder, position)
 
 
-def fill_trained(folder: Path, policy: Policy) -> None:
+def fill_trained(folder: Path, policy: Trainable) -> None:
     """Fill what the policy trains from a checkpoint, whether one process wrote it or several ranks did.
 
     Raises:
@@ -120,7 +126,7 @@ def _fill_from_parts(parts: Path, wanted: Mapping[str, Tensor]) -> None:
         raise PolicyError(f"{parts}: cannot be read ({type(error).__name__}); take another checkpoint") from error
 
 
-def restore_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> int:
+def restore_training(folder: Path, policy: Trainable, optimiser: torch.optim.Optimizer) -> int:
     """Fill policy and optimiser from a checkpoint and return the step to do next.
 
     Raises:
@@ -128,7 +134,9 @@ def restore_training(folder: Path, policy: Policy, optimiser: torch.optim.Optimi
     """
     position = read_position(folder)
     if (folder / PARTS).is_dir():
-        raise PolicyError(f"{folder}: a checkpoint of several learners; set align.workers.learner.count to continue it")
+        raise PolicyError(
+            f"{folder}: a checkpoint of several learners; set align.workers.learner.count (a warm-up: warmup.learner) to go on"
+        )
     fill_trained(folder, policy)
     path = folder / OPTIMISER
     tensors = _read(path)
@@ -211,6 +219,11 @@ def remove_all(folder: Path) -> None:
 def _remove(folder: Path) -> None:
     (folder / COMPLETE).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def training_bytes(trained: Trainable) -> int:
+    """Size of a checkpoint: the trained weights, and two numbers of the optimiser for each."""
+    return 3 * sum(value.numel() * value.element_size() for value in trained.trainable().values())
 
 
 def describe_size(each_bytes: int, most: int, adapters: bool) -> str:

@@ -167,7 +167,7 @@ class Sharded(Devices):
 
         position = read_position(folder)
         if not (folder / PARTS).is_dir():
-            raise PolicyError(f"{folder}: a checkpoint of one learner; set align.workers.learner.count to 1 to continue it")
+            raise PolicyError(f"{folder}: a checkpoint of one learner; continue it with one (align.workers.learner.count: 1)")
         model, states = get_state_dict(policy.model, optimiser, options=_trained())
         held: dict[str, Any] = {"model": model, "optimiser": states}
         load(held, checkpoint_id=folder / PARTS)

@@ -18,7 +18,7 @@ from paras2s.policy.weights import to_arrays
 from paras2s.train.advantages import advantages_of, rule_of
 from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
-from paras2s.train.checkpoint import Position, check_base, write_position
+from paras2s.train.checkpoint import Position, check_base, training_bytes, write_position
 from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResult, truncated_importance
 from paras2s.train.single_device import Devices
 from paras2s.types import Reward, Rollout, Unscored
@@ -220,8 +220,8 @@ class Learner:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Size of a checkpoint: the trained weights, and two numbers of the optimiser for each."""
-        return 3 * sum(value.numel() * value.element_size() for value in self.policy.trainable().values())
+        """Size of a checkpoint."""
+        return training_bytes(self.policy)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint (see `checkpoint.save_training`)."""

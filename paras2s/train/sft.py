@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,8 +14,13 @@ from paras2s.configs.schema.run import WarmupConfig
 from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.train.batching import token_batch
-from paras2s.train.checkpoint import Position, restore_training, save_training
+from paras2s.train.checkpoint import Position, training_bytes
+from paras2s.train.single_device import Devices
 from paras2s.types import AUDIO, TEXT, Block
+from paras2s.utils.epochs import rows_of_step
+
+# Random streams of a run's seed.
+ORDER_STREAM, AUGMENT_STREAM = 1, 2
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,26 @@ def stream_losses(
 
 
 class Warmup:
-    """The optimiser and the order of demonstrations; `step` n depends on the seed and n alone, so it can be resumed."""
+    """The optimiser and the order of demonstrations; `step` n depends on the seed and n alone, so it can be resumed.
 
-    def __init__(self, policy: Policy, examples: Sequence[Example], config: WarmupConfig, seed: int) -> None:
+    As one rank of several it passes its share of each batch, and every rank must make the same calls.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        examples: Sequence[Example],
+        config: WarmupConfig,
+        seed: int,
+        devices: Devices | None = None,
+        reopen: Callable[[], Policy] | None = None,
+    ) -> None:
         self.policy, self.examples, self.config, self.seed = policy, examples, config, seed
+        self.devices, self._reopen = devices or Devices(), reopen
         if config.gradient_checkpointing:
             policy.enable_gradient_checkpointing()
         policy.widen_trainable()
+        self.devices.spread(policy)
         # Adapters alone, where there are any: frozen weights have no optimiser state.
         learning = policy.trainable().values()
         decayed, plain = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]
@@ -71,14 +89,9 @@ class Warmup:
 
     def batch(self, step: int) -> list[Example]:
         """Demonstrations of a step, each augmented anew."""
-        size = self.config.batch_size
-        count = len(self.examples)
-        epochs = range(step * size // count, ((step + 1) * size - 1) // count + 1)
-        orders = [np.random.default_rng([self.seed, 1, epoch]).permutation(count) for epoch in epochs]
-        place = step * size % count
-        rows = np.concatenate(orders)[place : place + size]
-        rng = np.random.default_rng([self.seed, 2, step])
-        chosen = [self.examples[int(row)] for row in rows]
+        rows = rows_of_step(step, self.config.batch_size, len(self.examples), [self.seed, ORDER_STREAM])
+        rng = np.random.default_rng([self.seed, AUGMENT_STREAM, step])
+        chosen = [self.examples[row] for row in rows]
         return [replace(one, prompt=self.policy.augment_prompt(one.prompt, self.config.augment, rng)) for one in chosen]
 
     def step(self, number: int) -> dict[str, float]:
@@ -89,20 +102,39 @@ class Warmup:
         self.optimiser.zero_grad()
         batch, first = self.batch(number), self.config.first_token_weight
         counts = [max(1.0, mask.sum().item()) for mask in stream_masks(batch, first)]
+        own = self.devices.share(range(len(batch)))
         size = self.config.micro_batch_size or len(batch)
-        total = torch.zeros(2)
-        for start in range(0, len(batch), size):
-            losses = stream_losses(self.policy, batch[start : start + size], first, counts)
-            torch.autograd.backward(self.config.text_weight * losses[0] + losses[1])
-            total += losses.detach().cpu()
-        torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), 1.0)
+        total = np.zeros(2)
+        with self.devices.gathered(self.policy):
+            for start in range(0, len(own), size):
+                part = [batch[place] for place in own[start : start + size]]
+                losses = stream_losses(self.policy, part, first, counts)
+                # Several devices average their gradients, and the loss is a sum over them.
+                torch.autograd.backward((self.config.text_weight * losses[0] + losses[1]) * self.devices.world)
+                total += losses.detach().double().cpu().numpy()
+        self.devices.clip(self.policy.model.parameters(), 1.0)
         self.optimiser.step()
-        return {"loss_text": total[0].item(), "loss_audio": total[1].item()}
+        text, audio = self.devices.total(total).tolist()
+        return {"loss_text": text, "loss_audio": audio}
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of a checkpoint."""
+        return training_bytes(self.policy)
 
     def save(self, folder: Path, next_step: int) -> None:
         """Write a checkpoint."""
-        save_training(folder, self.policy, self.optimiser, Position(next_step))
+        self.devices.save(folder, self.policy, self.optimiser, Position(next_step))
 
     def restore(self, folder: Path) -> int:
         """Continue from a checkpoint; returns the step to do next."""
-        return restore_training(folder, self.policy, self.optimiser)
+        return self.devices.restore(folder, self.policy, self.optimiser)
+
+    def export(self, folder: Path) -> None:
+        """Write the policy, adapters merged, under the released names. The last thing a warm-up does."""
+
+        def first_policy() -> Policy:
+            assert self._reopen is not None
+            return self._reopen()
+
+        self.devices.export(folder, self.policy, first_policy)

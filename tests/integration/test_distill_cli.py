@@ -29,6 +29,7 @@ from paras2s.reward.reward_model.disorder import KEPT_OUT, TAUGHT
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.reward.reward_model.teachers import RubricTeacher
 from paras2s.reward.sources.composite import CompositeReward
+from paras2s.rollout.answer_files import StoredAnswer
 from paras2s.run import Run
 from paras2s.types import Query
 from paras2s.utils.io import read_json, read_jsonl, write_json
@@ -68,7 +69,7 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: 
         first = len(server.requests)
         (tmp_path / "run/reward/agreement.json").unlink()
         # What was sampled is kept: another machine need not sample the same to go on.
-        kept = sorted((tmp_path / "run/reward").glob("sampled-*.npz"))
+        kept = sorted((tmp_path / "run/reward").glob("sampled-*/*.npz"))
         assert len(kept) == 2
         invoke("distill", config)
         assert len(server.requests) == first
@@ -201,9 +202,10 @@ def test_scripted_answers_are_spoken_and_judged_and_disorder_is_worth_nothing_to
         [query],
         [question],
         [0] * len(good),
-        codes,
-        [CODEC.decode(one) for one in codes],
+        [StoredAnswer(one, None) for one in codes],
         [one.scores for one in good],
+        [1.0] * len(good),
+        [-20.0] * len(good),
         1.0,
         codes,
     )

@@ -19,7 +19,7 @@ from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import stage_keys
 from paras2s.pipeline.convert import convert_run, renamed
-from paras2s.run import claim_folder, flatten, open_run
+from paras2s.run import MAY_CHANGE, claim_folder, flatten, open_run
 
 OLD: dict[str, Any] = {
     "name": "mine",
@@ -83,6 +83,15 @@ def test_an_old_folder_is_refused_by_name_until_it_is_converted(tmp_path: Path) 
     assert json.loads((folder / "bench" / "cascade.jsonl").read_text()) == {"system": "cascade", "score": 3.0}
     assert set(json.loads((folder / "bench" / "summary.json").read_text())) == {"cascade", "sft"}
     assert convert_run(folder) == []
+
+
+def test_a_folder_may_go_on_with_other_workers_and_with_nothing_else(tmp_path: Path) -> None:
+    alone, on_eight = RunConfig(), {"rollout": {"count": 8, "gpus": 1}}
+    claim_folder(tmp_path, dump_config(alone), MAY_CHANGE)
+    claim_folder(tmp_path, dump_config(RunConfig.model_validate({"distill": on_eight})), MAY_CHANGE)
+    claim_folder(tmp_path, dump_config(RunConfig.model_validate({"warmup": {"learner": {"count": 2}}})), MAY_CHANGE)
+    with pytest.raises(ConfigError, match=r"other settings \(distill\.answers_per_query: 3\)"):
+        claim_folder(tmp_path, dump_config(RunConfig.model_validate({"distill": {"answers_per_query": 4}})), MAY_CHANGE)
 
 
 def test_resources_of_a_node_keep_their_names() -> None:

@@ -17,7 +17,8 @@ from tiny.dual_stream import small_config, small_model, small_policy, small_prom
 from paras2s.configs.schema.run import RunConfig
 from paras2s.data_gen.dataset import Dataset
 from paras2s.pipeline import warmup
-from paras2s.pipeline.warmup import first_contrasts, run_warmup
+from paras2s.pipeline.demonstrations import first_contrasts
+from paras2s.pipeline.warmup import run_warmup
 from paras2s.policy.base import Policy
 from paras2s.run import Run
 from paras2s.train.sft import Example, Warmup
@@ -60,6 +61,7 @@ def test_a_killed_warm_up_goes_on_to_the_same_log(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(warmup, "first_policy", policy_of)
     monkeypatch.setattr(warmup, "make_examples", demonstrations)
+    monkeypatch.setattr(warmup, "learned_demonstrations", lambda *_: [])
     monkeypatch.setattr(warmup, "CHECKPOINT_EVERY", 2)
     still = {"words_dropped": 0.0, "codes_dropped": 0.0, "prosody_noise": 0.0, "words_noise": 0.0}
     settings = {"steps": 5, "batch_size": 2, "augment": still}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiny.dual_stream import small_config, small_model, small_policy
 
 from paras2s.configs.schema.run import BenchConfig, PolicyConfig, RunConfig
 from paras2s.errors import PolicyError
@@ -24,9 +25,19 @@ def test_a_runs_settings_by_stream() -> None:
 
 
 def test_written_and_read_again(tmp_path: Path) -> None:
-    settings = AnswerSettings(Sampling(0.5, 0.9, 70, 1, 7), "mine:open")
+    settings = AnswerSettings(Sampling(0.5, 0.9, 70, 1, 7), "mine:open", transcript_in_prompt=True)
     write_answer_settings(tmp_path, settings)
     assert read_answer_settings(tmp_path, "kimi") == settings
+
+
+def test_a_file_of_version_0_11_is_asked_without_the_transcript(tmp_path: Path) -> None:
+    (tmp_path / "answers.json").write_text('{"sampling": {"max_steps": 9}, "decoder": null}')
+    assert read_answer_settings(tmp_path, "kimi") == AnswerSettings(Sampling(max_steps=9))
+
+
+def test_a_policy_without_a_place_for_the_transcript_refuses_it() -> None:
+    with pytest.raises(PolicyError, match=r"policy\.transcript_in_prompt: is for Kimi-Audio, and this is EmbeddedPolicy"):
+        small_policy(small_model(small_config())).use_transcript()
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("kimi", 600), ("moshi", 600), ("qwen_omni", 2400), ("embedded", 52)])

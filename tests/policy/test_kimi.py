@@ -20,6 +20,7 @@ from tiny.kimi import CODES, IDS, SIZES, TEXT, write_golden, write_kimi
 from tiny.whisper_vq import noise
 
 from paras2s.errors import ParaS2SError, PolicyError
+from paras2s.policy.answers import AnswerSettings, write_answer_settings
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
 from paras2s.policy.dual_stream.model import DualStreamLM
@@ -71,6 +72,40 @@ def test_golden_prompt_with_an_earlier_answer() -> None:
     assert found.text.tolist() == [*[BLANK] * 6, BLANK, 108386, 6313, *[BLANK] * 6, BLANK, BLANK, 100640, BLANK, BLANK]
     # What the model said itself is heard by its codes alone.
     assert np.flatnonzero(found.continuous).tolist() == [2]
+
+
+def test_a_transcript_stands_beside_the_codes_from_the_first_on() -> None:
+    """ParaS2S, section 4: both streams are filled up to one length; other places are as released."""
+    config = released_config()
+    short = lay_out([Message("user", (5, 6), (0, 1, 16383))], config, 151676)
+    plain = lay_out([Message("user", (), (0, 1, 16383))], config, 151676)
+    assert short.text.tolist() == [BLANK, BLANK, 5, 6, *[BLANK] * 5]
+    assert short.audio.tolist() == plain.audio.tolist()
+    assert short.continuous.tolist() == plain.continuous.tolist()
+    long = lay_out([Message("user", (5, 6, 7), (0,))], config, 151676)
+    assert long.audio.tolist() == [151670, 151661, 152064, BLANK, BLANK, 151663, 151676, 151645, 151671]
+    assert long.text.tolist() == [BLANK, BLANK, 5, 6, 7, *[BLANK] * 4]
+    # Continuous features are the sound's alone.
+    assert np.flatnonzero(long.continuous).tolist() == [2]
+
+
+def test_a_checkpoint_says_whether_it_is_asked_with_the_transcript(folder: Path, tmp_path: Path) -> None:
+    turns = [Turn("user", "Why?", noise(16_000))]
+    plain = load_policy(folder, device="cpu")
+    assert (plain.encode_prompt(turns).text_ids == IDS["blank_id"]).all()
+    plain.use_transcript()
+    plain.save(tmp_path / "sft")
+    write_answer_settings(tmp_path / "sft", AnswerSettings(Sampling(), transcript_in_prompt=True))
+    found, expected = load_policy(tmp_path / "sft", device="cpu").encode_prompt(turns), plain.encode_prompt(turns)
+    np.testing.assert_array_equal(found.text_ids, expected.text_ids)
+    words = found.text_ids[found.continuous]
+    assert words[:4].tolist() == [*b"Why?"]
+    assert (words[4:] == IDS["blank_id"]).all()
+    # Its log-probs are of the prompt with the words.
+    without = load_policy(folder, device="cpu").encode_prompt(turns)
+    (answer,) = plain.generate([expected], 1, Sampling(max_steps=5), [[1]])
+    one, other = (plain.logprobs([prompt], [answer.blocks], Sampling())[0] for prompt in (found, without))
+    assert not torch.allclose(one, other, atol=1e-3)
 
 
 def test_prompt_layout_of_groups() -> None:

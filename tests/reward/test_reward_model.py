@@ -329,7 +329,7 @@ def test_batches_hold_the_proportions_and_classes_they_should(missing: bool) -> 
     assert 10 <= hidden <= 19
     # An answer without a score for its own question is not crossed either.
     assert len(crossed) == (5 if missing else 9)
-    assert preferences.own_pairs() == [(q, q) for q in range(1 if missing else 0, 3)]
+    assert preferences.own_pairs == [(q, q) for q in range(1 if missing else 0, 3)]
 
 
 def test_answers_out_of_order_are_worth_1() -> None:

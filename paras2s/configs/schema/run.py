@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig
+from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig, RoleConfig, RolloutRoleConfig
 from paras2s.configs.schema.base import Section, parse_config, read_values, with_overrides
 from paras2s.configs.schema.families import with_family
 
@@ -43,6 +43,9 @@ class PolicyConfig(Section):
     decoder: str | None = Field(
         None,
         description="module:function of a folder, gives .decode(codes, seed) -> Clip: for models whose vocoder is no package",
+    )
+    transcript_in_prompt: bool = Field(
+        False, description="Kimi-Audio: the question's transcript in the text stream beside its codes, as in ParaS2S, section 4"
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1; auto: a GPU where there is one")
     dtype: Literal["float32", "bfloat16"] | None = Field(None, description="None: as the weights are stored")
@@ -83,6 +86,10 @@ class WarmupConfig(Section):
     lora: LoraConfig | None = Field(None, description="learn adapters alone, and fold them in at the end")
     micro_batch_size: int | None = Field(None, ge=1, description="examples in one pass; None: the full batch")
     gradient_checkpointing: bool = Field(False, description="recompute activations for the gradient")
+    mixed_precision: bool = Field(False, description="learn in bfloat16, with float32 master weights; with `learner` alone")
+    learner: RoleConfig | None = Field(
+        None, description="ranks that share the weights (FSDP2), at align.workers.ray_address; None: this process"
+    )
 
 
 class OmniConfig(Section):
@@ -94,6 +101,9 @@ class OmniConfig(Section):
     lr: float = Field(1e-6, gt=0)
     batch_size: int = Field(10, ge=1)
     steps: int = Field(1000, ge=1)
+    micro_batch_size: int | None = Field(None, ge=1, description="pairs in one pass; None: the full batch")
+    gradient_checkpointing: bool = Field(False, description="recompute activations for the gradient")
+    checkpoint_every: int = Field(500, ge=1, description="steps; a run that was stopped goes on from the newest")
     max_audio_s: float = Field(60.0, gt=0, description="of a clip")
     prompts: Path | None = Field(None, description="folder with your own omni.md")
 
@@ -116,6 +126,9 @@ class DistillConfig(Section):
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
     degenerate_answers: int = Field(96, ge=1, description="of each kind (silence, noise, a looped word ...), worth 1, to learn")
     temperature: float = 1.2
+    rollout: RolloutRoleConfig | None = Field(
+        None, description="workers that sample the answers, at align.workers.ray_address; None: this process"
+    )
     steps: int = 1000
     batch_size: int = 48
     lr: float = 2e-3

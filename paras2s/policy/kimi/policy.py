@@ -86,7 +86,7 @@ def lay_out(messages: Sequence[Message], config: DualStreamConfig, output_id: in
     """
     if not messages:
         raise PolicyError("a prompt needs a message")
-    blank, offset = config.blank_id, config.codebook_offsets[0]
+    blank = config.blank_id
     rows: list[tuple[int, int, bool]] = []
     for role, held in groupby(messages, key=lambda message: message.role):
         group = list(held)
@@ -97,7 +97,7 @@ def lay_out(messages: Sequence[Message], config: DualStreamConfig, output_id: in
                 rows += [(blank, config.text_eos_id, False)] if role == "assistant" else []
             elif role == "user":
                 rows.append((config.media_begin_id, blank, False))
-                rows += [(offset + code, blank, True) for code in message.codes]
+                rows += _question(message, config)
                 rows.append((config.media_end_id, blank, False))
                 rows += [(output_id, blank, False)] if message is group[-1] else []
             else:
@@ -106,6 +106,19 @@ def lay_out(messages: Sequence[Message], config: DualStreamConfig, output_id: in
     rows.append((config.assistant_id, blank, False))
     audio, text, continuous = zip(*rows, strict=True)
     return Layout(np.array(audio), np.array(text), np.array(continuous))
+
+
+def _question(message: Message, config: DualStreamConfig) -> list[tuple[int, int, bool]]:
+    """A user's codes with their transcript beside them, from the first code on; the shorter is filled up with blanks.
+
+    ParaS2S (section 4) fills both streams up to one length and does not say where the words begin. Without words it is the
+    released layout.
+    """
+    assert message.codes is not None
+    length = max(len(message.codes), len(message.words))
+    audio = [config.codebook_offsets[0] + code for code in message.codes] + [config.blank_id] * (length - len(message.codes))
+    text = [*message.words, *[config.blank_id] * (length - len(message.words))]
+    return [(sound, word, place < len(message.codes)) for place, (sound, word) in enumerate(zip(audio, text, strict=True))]
 
 
 def _given(message: Message, config: DualStreamConfig) -> list[tuple[int, int, bool]]:
@@ -120,6 +133,8 @@ def _given(message: Message, config: DualStreamConfig) -> list[tuple[int, int, b
 
 class KimiPolicy(StreamPolicy):
     """Kimi-Audio behind the policy interface."""
+
+    with_transcript = False
 
     def __init__(self, model: DualStreamLM, words: RankBpe, text_only_id: int, context_steps: int, folder: Path) -> None:
         self.model, self.words, self.text_only_id, self.folder = model, words, text_only_id, folder
@@ -138,7 +153,7 @@ class KimiPolicy(StreamPolicy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn], speak: bool = True) -> Prompt:
-        """A dialogue; the transcript of a user's clip is not read: the model listens to the clip.
+        """A dialogue; the model listens to a user's clip, and reads its transcript where `use_transcript` was called.
 
         Raises:
             PolicyError: a system turn, which this model was not trained with.
@@ -153,7 +168,7 @@ class KimiPolicy(StreamPolicy):
             codes = tuple(int(code) for code in self.tokenizer.encode(turn.clip))
             if turn.role == "user":
                 clips.append(turn.clip)
-                messages.append(Message("user", (), codes))
+                messages.append(Message("user", tuple(self.words.encode(turn.text)) if self.with_transcript else (), codes))
             else:
                 messages.append(Message("assistant", tuple(self.words.encode(turn.text)), codes))
         config = self.config
@@ -164,6 +179,10 @@ class KimiPolicy(StreamPolicy):
             features = np.zeros((len(layout.audio), config.continuous_dim), dtype=np.float32)
             features[layout.continuous] = whisper
         return Prompt(layout.audio[:, None], layout.text, features, layout.continuous, code_offsets=config.codebook_offsets)
+
+    def use_transcript(self) -> None:
+        """See `_question`."""
+        self.with_transcript = True
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
         """A demonstration in the layout of ParaS2S's warm-up (docs/policies.md, "Kimi-Audio: targets")."""

@@ -1,13 +1,13 @@
 """`OmniRewardModel`: the Qwen2.5-Omni thinker as reward model (ParaS2S, 4.2): two clips and a guideline in, one digit out.
 
 Trained by cross entropy on that digit with LoRA on the language model; the score is the expected value over the five
-digits. The talker is never loaded. Left out of the paper: nothing of the method; several GPUs.
+digits. `omni_train` trains it. The talker is never loaded. Left out of the paper: nothing of the method; several GPUs.
 Alphabet: N pairs (or clips), L tokens, A audio frames of 10 ms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,10 +217,10 @@ class OmniRewardModel:
 
         The thinker's own forward would build logits [N, L, V]; only the last place is needed.
         """
-        thinker = self.thinker.get_base_model() if hasattr(self.thinker, "get_base_model") else self.thinker
-        hidden = thinker.model(**self.batch(pairs), use_cache=False).last_hidden_state[:, -1]
-        logits: Tensor = thinker.lm_head(hidden)
-        return logits.float()
+        hidden = self.base.model(**self.batch(pairs), use_cache=False).last_hidden_state[:, -1]
+        logits: Tensor = self.base.lm_head(hidden)
+        # Half precision is too coarse for a softmax.
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     # Scoring.
 
@@ -240,6 +240,15 @@ class OmniRewardModel:
 
     # Training.
 
+    @property
+    def base(self) -> Any:
+        """The thinker itself, beneath its adapters."""
+        return self.thinker.get_base_model() if hasattr(self.thinker, "get_base_model") else self.thinker
+
+    def trainable(self) -> dict[str, Tensor]:
+        """Parameters that learn, by name."""
+        return {name: parameter for name, parameter in self.thinker.named_parameters() if parameter.requires_grad}
+
     def add_lora(self) -> None:
         """Adapters on the language model alone; everything else is frozen."""
         from peft import LoraConfig, get_peft_model
@@ -251,39 +260,6 @@ class OmniRewardModel:
         """Cross entropy of the digit over the full vocabulary, so that mass leaves all tokens that are no digit."""
         wanted = torch.tensor([self.digit_ids[score - 1] for score in scores], device=self.device)
         return torch.nn.functional.cross_entropy(self.next_logits(pairs), wanted)
-
-    def train(
-        self,
-        pairs: Sequence[SpokenPair],
-        scores: Sequence[int],
-        seed: int,
-        on_step: Callable[[int, float], None] = lambda step, loss: None,
-    ) -> None:
-        """AdamW over `steps` batches, each drawn without repeats until all pairs were seen.
-
-        Raises:
-            JudgeError: no pairs, a score off the scale, or a loss that is not finite.
-        """
-        if not pairs or len(pairs) != len(scores) or not set(scores) <= {1, 2, 3, 4, 5}:
-            raise JudgeError(f"{len(pairs)} pairs and {len(scores)} scores from 1 to 5 do not make a preference set")
-        trainable = [parameter for parameter in self.thinker.parameters() if parameter.requires_grad]
-        optimiser = torch.optim.AdamW(trainable, lr=self.config.lr, weight_decay=0.0)
-        rng = np.random.default_rng([seed, 11])
-        order: list[int] = []
-        self.thinker.train()
-        for step in range(self.config.steps):
-            while len(order) < self.config.batch_size:
-                order += rng.permutation(len(pairs)).tolist()
-            rows, order = order[: self.config.batch_size], order[self.config.batch_size :]
-            loss = self.loss([pairs[row] for row in rows], [scores[row] for row in rows])
-            if not torch.isfinite(loss):
-                raise JudgeError(f"step {step}: the loss is {loss.item()}; lower distill.omni.lr")
-            optimiser.zero_grad()
-            torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(trainable, 1.0)
-            optimiser.step()
-            on_step(step, loss.item())
-        self.thinker.eval()
 
     def save_adapter(self, folder: Path) -> None:
         """The adapter as peft writes it, and the settings it was trained with."""

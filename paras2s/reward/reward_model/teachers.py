@@ -114,6 +114,9 @@ class LLMTeacher:
     def __init__(self, judge: LLMJudge, max_unscored_share: float) -> None:
         self._judge, self._most = judge, max_unscored_share
         self._usd: float | None = 0.0
+        # Over all calls: answers come part by part.
+        self._judged = self._failed = 0
+        self._last_failure = ""
         self.name = f"{judge.name}/{judge.version}/{judge.answer_prompt.hash}"
 
     def _exchange(self, one: TeacherRequest) -> Exchange:
@@ -122,24 +125,26 @@ class LLMTeacher:
     def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
         """Scores answers chunk by chunk; replies are cached as they come, so a stopped run repeats no call."""
         found: list[Scores | Unscored] = []
-        failed = 0
         for start in range(0, len(requests), CHUNK_ANSWERS):
             chunk = requests[start : start + CHUNK_ANSWERS]
             judged = self._judge.score_batch([self._exchange(one) for one in chunk])
             for one, verdict in zip(chunk, judged, strict=True):
                 if isinstance(verdict, BudgetError):
                     raise verdict
-                failed += isinstance(verdict, Unscored)
+                self._judged += 1
+                if isinstance(verdict, Unscored):
+                    self._failed += 1
+                    self._last_failure = verdict.reason
                 if isinstance(verdict, Verdict):
                     known = self._usd is not None and verdict.cost_usd is not None
                     self._usd = (self._usd or 0.0) + (verdict.cost_usd or 0.0) if known else None
                 found.append({one.style: verdict.score} if isinstance(verdict, Verdict) else verdict)
             on_progress(len(found), len(requests))
-            if len(found) >= FEW_ANSWERS and failed > self._most * len(found):
-                last = next(one for one in reversed(found) if isinstance(one, Unscored))
+            if self._judged >= FEW_ANSWERS and self._failed > self._most * self._judged:
                 raise JudgeError(
-                    f"{self.name} scored none of {failed} in {len(found)} answers, more than distill.max_unscored_share "
-                    f"allows (the last: {last.reason}); mend the judge and run again, its replies are cached"
+                    f"{self.name} scored none of {self._failed} in {self._judged} answers, more than "
+                    f"distill.max_unscored_share allows (the last: {self._last_failure}); mend the judge and run again, its "
+                    "replies are cached"
                 )
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -48,10 +49,15 @@ class PreferenceSet:
     answers: tuple[ScoredAnswer, ...]
     degenerate: tuple[np.ndarray, ...]
 
-    def of_style(self, style: str) -> list[int]:
-        """Places of the questions in one style."""
-        return [place for place, one in enumerate(self.styles) if one == style]
+    @cached_property
+    def by_style(self) -> dict[str, list[int]]:
+        """Places of the questions in each style."""
+        places: dict[str, list[int]] = {}
+        for place, style in enumerate(self.styles):
+            places.setdefault(style, []).append(place)
+        return places
 
+    @cached_property
     def own_pairs(self) -> list[tuple[int, int]]:
         """(question, answer) as sampled, where the judge scored it."""
         return [
@@ -60,6 +66,7 @@ class PreferenceSet:
             if a.question is not None and self.styles[a.question] in a.scores
         ]
 
+    @cached_property
     def others(self) -> list[int]:
         """Places of the other systems' answers that have a score."""
         return [row for row, a in enumerate(self.answers) if a.question is None and a.scores]
@@ -96,7 +103,7 @@ def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng:
     Raises:
         JudgeError: the judge scored none of the answers.
     """
-    own, others = preferences.own_pairs(), preferences.others()
+    own, others = preferences.own_pairs, preferences.others
     if not own:
         raise JudgeError("the judge scored none of the sampled answers, so there is nothing to learn from")
     nothing = dict.fromkeys(names, 1.0)
@@ -131,7 +138,7 @@ def _with_other_words(preferences: PreferenceSet, place: int, rng: np.random.Gen
     question = preferences.questions[place]
     if rng.random() >= CROSSED_WORDS or not question.words_dim:
         return question
-    alike = preferences.of_style(preferences.styles[place])
+    alike = preferences.by_style[preferences.styles[place]]
     other = preferences.questions[alike[int(rng.integers(len(alike)))]]
     features = question.features.copy()
     features[:, -question.words_dim :] = other.features[0, -question.words_dim :]

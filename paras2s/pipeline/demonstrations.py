@@ -1,0 +1,75 @@
+"""The demonstrations that a warm-up learns from, as a policy reads them, and the policy that it begins with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+
+from paras2s.configs.schema.run import WarmupConfig
+from paras2s.data_gen.dataset import Dataset
+from paras2s.data_gen.policy_inputs import prepare_prompts
+from paras2s.errors import DataError
+from paras2s.policy.base import Policy
+from paras2s.policy.registry import NEW_POLICY, load_policy, policy_class
+from paras2s.run import Run
+from paras2s.train.sft import Example
+from paras2s.types import Category, Demonstration, Query
+
+
+def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
+    """Queries of the first `count` contrasts of each category; the manifest's order spreads the styles over them."""
+    seen: dict[Category | None, list[str]] = defaultdict(list)
+    for query in queries:
+        if query.contrast_id not in seen[query.category]:
+            seen[query.category].append(query.contrast_id)
+    return [query for query in queries if query.contrast_id in seen[query.category][:count]]
+
+
+def demonstrated_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
+    """The queries whose demonstrations a warm-up learns from."""
+    shown = first_contrasts(dataset.of_role("demonstration"), config.demonstration_contrasts)
+    return shown + first_contrasts(dataset.of_role("preference"), config.preference_contrasts)
+
+
+def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demonstration]:
+    """The demonstrations that a warm-up learns from.
+
+    Raises:
+        DataError: there is none, or one answers a query that is not in the manifest.
+    """
+    learned, known = {query.id for query in demonstrated_queries(dataset, config)}, {query.id for query in dataset.queries}
+    unknown = [one.query_id for one in dataset.demonstrations if one.query_id not in known]
+    if unknown or not dataset.demonstrations:
+        raise DataError(f"{dataset.folder}: no demonstrations, or for unknown queries ({unknown[:3]}); run `paras2s data`")
+    return [one for one in dataset.demonstrations if one.query_id in learned]
+
+
+def make_examples(policy: Policy, dataset: Dataset, demonstrations: Sequence[Demonstration]) -> list[Example]:
+    """Demonstrations as prompts and targets; what several share is encoded once."""
+    answered = {one.query_id for one in demonstrations}
+    queries = [query for query in dataset.queries if query.id in answered]
+    prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
+    targets = {
+        (clip, text): policy.encode_demonstration(dataset, clip, text)
+        for clip, text in sorted({(one.clip, one.text) for one in demonstrations})
+    }
+    return [Example(prompts[one.query_id], targets[one.clip, one.text]) for one in demonstrations]
+
+
+def first_policy(run: Run, dataset: Dataset, device: str | None = None) -> Policy:
+    """The policy to warm up: a new one, or released weights on `device`, None being the config's."""
+    sizes, lora = run.config.policy, run.config.warmup.lora
+    if sizes.weights is None:
+        questions = [query.clip for query in dataset.of_role("demonstration")]
+        policy = policy_class(sizes.kind or NEW_POLICY).create(sizes, dataset, questions, run.config.seed)
+    else:
+        policy = load_policy(sizes.weights, sizes.kind, device or sizes.device, sizes.torch_dtype, sizes.decoder)
+        if lora is not None and run.config.warmup.steps:
+            # Adapters are drawn at random, and every rank must draw the same.
+            torch.manual_seed(run.config.seed)
+            policy.add_lora(lora.rank, lora.alpha)
+    if sizes.transcript_in_prompt:
+        policy.use_transcript()
+    return policy
