@@ -20,12 +20,12 @@ from paras2s.planning import cost
 from paras2s.planning.cluster import Cluster, KnownPolicy, Rates, load_cluster, policy_facts
 from paras2s.planning.cost import GIB
 from paras2s.planning.footprint import DeviceLoad, RoleMemory, device_loads, place, refusal, run_cluster
-from paras2s.planning.simulate import hosts_of, load_of, role_memory
+from paras2s.planning.simulate import TURNS, hosts_of, load_of, role_memory
+from paras2s.policy.base import Policy
+from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.registry import NEW_POLICY, kind_of
 from paras2s.train.learner import prepare
 
-# A plan that counts a role by more than this otherwise is not of these networks.
-AGREEMENT = 0.15
 # The cluster whose devices a run with GPUs is laid on where none are here.
 DEFAULT_CLUSTER, HERE = "h100x8", "this_machine"
 
@@ -89,6 +89,9 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
     learner, rollout = policy_skeleton(policy, kind), policy_skeleton(policy, kind)
     weights = next(learner.policy.model.parameters())
     mine = _in_its_precision(mine, weights.element_size(), align.optimizer.mixed_precision, align.lora is not None)
+    known = _with_sizes(known, learner.policy)
+    parameters = {"policy": learner.policy.model} | learner.encoders | learner.vocoder
+    counts = {name: sum(one.numel() for one in model.parameters()) for name, model in parameters.items()}
     planned = _planned(config, mine, rates, known)
     roles = {
         "learner": _learner(config, learner, mine, planned["learner"]),
@@ -102,19 +105,32 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
     room = (cluster.rates.memory_gib.value - cluster.reserve_gib.value) * GIB
     load = load_of(config, known)
     sizes = cost.policy_sizes(known.sizes, known.facts)
-    parameters = {"policy": rollout.policy.model} | rollout.encoders | rollout.vocoder
+    hosts = hosts_of(sizes, known.facts, mine, load, align.steps * load.queries)
+    for role, one in roles.items():
+        if one.host:
+            hosts[f"all {role} workers"] = {part: workers[role].count * size for part, size in one.host.items()}
     return DryRun(
         policy=known.name,
         sizes_from=rollout.sizes_from,
-        parameters={name: sum(one.numel() for one in model.parameters()) for name, model in parameters.items()},
+        parameters=counts,
         roles=roles,
         devices=loads,
         room=room,
         place=where,
         planned={role: sum(parts.values()) for role, parts in planned.items()},
-        hosts=hosts_of(sizes, known.facts, mine, load, align.steps * load.queries),
+        hosts=hosts,
         problems=[text for one in loads if (text := refusal(one, roles, room))],
     )
+
+
+def _with_sizes(known: KnownPolicy, policy: Policy) -> KnownPolicy:
+    """The plan's facts with the sizes of the network that was built; the embedded policy's are the run's already."""
+    config = getattr(policy, "config", None)
+    if not isinstance(config, DualStreamConfig) or config.mask_invalid_ids:
+        return known
+    facts = {"text_vocab": config.text_vocab, "codebook_sizes": config.codebook_sizes, "continuous_dim": config.continuous_dim}
+    named = {name: getattr(config, name) for name in known.facts.sizes}
+    return KnownPolicy(known.name, known.facts.model_copy(update=facts), known.sizes.model_copy(update=named))
 
 
 def _in_its_precision(cluster: Cluster, stored: int, mixed: bool, lora: bool) -> Cluster:
@@ -151,7 +167,8 @@ def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: M
         "weights": total / shards,
         "reference": bytes_of(policy.frozen) / shards if policy.frozen is not None else 0.0,
         "optimiser": 2 * 4.0 * trained / shards,
-        "gradients": min(gradients / shards, planned["gradients"]),
+        # As many of them as are there at the plan's fullest moment.
+        "gradients": planned["gradients"] * (8.0 * trained / shards) / planned["optimiser"],
         "activations": planned["activations"],
         "logits": planned["logits"],
     }
@@ -177,7 +194,7 @@ def _rollout(config: RunConfig, skeleton: Skeleton, planned: Mapping[str, float]
         "audio encoders": float(bytes_of(*skeleton.encoders.values())),
         "vocoder": float(bytes_of(*skeleton.vocoder.values())),
     }
-    caches = {part: planned[part] for part in ("keys and values", "logits", "vocoder's keys and values")}
+    caches = {part: planned[part] for part in TURNS["rollout"]}
     return RoleMemory(device | caches, {"weights beneath the adapters": float(beneath)})
 
 

@@ -423,8 +423,11 @@ def rollout_memory(
     size = engine.dtype_bytes
     encoder, speaking = facts.audio_encoder, facts.speaking
     state = speaking.state_gib if speaking is not None else None
+    counted = parameters(sizes)
     return {
-        "weights": float(size * sum(parameters(sizes).values())),
+        "weights": float(size * sum(counted.values())),
+        # On a processor, and in float32, the compiled step of `policy/dual_stream/native.py` packs layers and heads anew.
+        "compiled step": 4.0 * (sum(counted.values()) - counted["embedding"] - counted["adaptor"]) if size == 4 else 0.0,
         "adapters": 4.0 * lora_parameters(sizes, lora_rank) if lora_rank else 0.0,
         "keys and values": cache_bytes(sizes, rows * most_steps + prompts * prompt_steps, size),
         "logits": 4.0 * 4 * rows * max(sizes.text_rows, sizes.audio_rows),

@@ -92,7 +92,8 @@ def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ..
     Raises:
         ConfigError: they do not fit; the role and its reservation are named.
     """
-    free, held = [1.0] * devices, [[] for _ in range(devices)]  # type: tuple[list[float], list[list[str]]]
+    free: list[float] = [1.0] * devices
+    held: list[list[str]] = [[] for _ in range(devices)]
     for role in PLACED:
         config = workers[role]
         for _ in range(config.count if config.gpus else 0):
@@ -116,7 +117,8 @@ def device_loads(placed: Sequence[tuple[str, ...]], roles: Mapping[str, RoleMemo
     for here in dict.fromkeys(placed):
         if not here:
             continue
-        turns = [roles[role].turn for role in here]
+        # Workers of one role work at once.
+        turns = [here.count(role) * roles[role].turn for role in dict.fromkeys(here)]
         needed = sum(roles[role].lasting for role in here) + (max(turns) if in_turn else sum(turns))
         found.append(DeviceLoad(tuple(number for number, one in enumerate(placed) if one == here), here, needed))
     return found
@@ -126,7 +128,7 @@ def refusal(load: DeviceLoad, roles: Mapping[str, RoleMemory], room: float) -> s
     """A line on what does not fit on a device: the role that has the most, the bytes, and what to change; None where all fits."""
     if load.needed <= room:
         return None
-    role = max(load.roles, key=lambda one: sum(roles[one].device.values()))
+    role = max(load.roles, key=lambda one: load.roles.count(one) * sum(roles[one].device.values()))
     part, size = max(roles[role].device.items(), key=lambda one: one[1])
     shared = f"shared by {', '.join(load.roles)}, " if len(load.roles) > 1 else ""
     return (

@@ -566,7 +566,7 @@ def role_memory(
 
 # What a role gives back when its turn on a device ends.
 TURNS = {
-    "rollout": ("keys and values", "logits", "vocoder's keys and values"),
+    "rollout": ("compiled step", "keys and values", "logits", "vocoder's keys and values"),
     "learner": ("activations", "logits", "gathered"),
     "reward": ("reward model's activations",),
 }
