@@ -22,7 +22,10 @@ def align(
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
     meta: Annotated[
-        bool, typer.Option("--meta", help="Dry run without weights: what each role holds on each device; exits 1 if it does not fit.")
+        bool,
+        typer.Option(
+            "--meta", help="Dry run without weights: what each role holds on each device; exits 1 if it does not fit."
+        ),
     ] = False,
     cluster: Annotated[
         str | None, typer.Option(help="Of --meta: a cluster's YAML or a shipped one; else the GPUs here, or h100x8.")
@@ -72,9 +75,13 @@ def _show(console: Console, found: DryRun) -> None:
             if size:
                 roles.add_row(role, part, f"{size / GIB:.2f}", "in the host's memory")
         total = sum(one.device.values())
-        roles.add_row(role, "all on its device", f"{total / GIB:.2f}", f"the plan: {found.planned[role] / GIB:.2f}", style="bold")
+        roles.add_row(
+            role, "all on its device", f"{total / GIB:.2f}", f"the plan: {found.planned[role] / GIB:.2f}", style="bold"
+        )
     console.print(roles)
-    devices = Table("devices", "workers", "GiB at the fullest moment", "", title=f"devices: {found.place}", title_justify="left")
+    devices = Table(
+        "devices", "workers", "GiB at the fullest moment", "", title=f"devices: {found.place}", title_justify="left"
+    )
     for load in found.devices:
         fits = "[green]fits[/green]" if load.needed <= found.room else "[red]does not fit[/red]"
         devices.add_row(load.name, ", ".join(load.roles), f"{load.needed / GIB:.2f} of {found.room / GIB:.2f}", fits)

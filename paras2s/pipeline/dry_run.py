@@ -7,6 +7,7 @@ Left out: fragments and a device's context (the cluster's `reserve_gib`), and wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from paras2s.pipeline.skeletons import Skeleton, bytes_of, policy_skeleton, rewa
 from paras2s.planning import cost
 from paras2s.planning.cluster import Cluster, KnownPolicy, Rates, load_cluster, policy_facts
 from paras2s.planning.cost import GIB
-from paras2s.planning.footprint import DeviceLoad, RoleMemory, device_loads, place, refusal, run_cluster
+from paras2s.planning.footprint import DeviceLoad, RoleMemory, device_loads, place, refusal, run_cluster, shared_ranks
 from paras2s.planning.simulate import TURNS, hosts_of, load_of, role_memory
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.config import DualStreamConfig
@@ -32,7 +33,7 @@ DEFAULT_CLUSTER, HERE = "h100x8", "this_machine"
 
 @dataclass(frozen=True)
 class DryRun:
-    """Bytes by role and part, by device, and of hosts; `planned` are the plan's for a role, `problems` say what does not fit."""
+    """Bytes by role and part, by device, and of hosts; `planned` are the plan's for a role, `problems` what does not fit."""
 
     policy: str
     sizes_from: str
@@ -46,7 +47,7 @@ class DryRun:
     problems: list[str]
 
     def apart(self, role: str) -> float:
-        """How far the plan is from what was summed, as a share of it."""
+        """The plan's bytes less those summed, as a share of the latter."""
         summed = sum(self.roles[role].device.values())
         return self.planned[role] / summed - 1 if summed else 0.0
 
@@ -57,27 +58,35 @@ def devices_here() -> list[float]:
     return [float(torch.cuda.get_device_properties(number).total_memory) for number in range(count)]
 
 
+def memory_here() -> float:
+    """Bytes of this machine's memory."""
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
 def choose_cluster(config: RunConfig, rates: Rates, name: str | None) -> tuple[Cluster, str]:
-    """A named cluster, else this machine's GPUs; where a run wants GPUs and none are here, `DEFAULT_CLUSTER`. And a word for it."""
+    """A named cluster, else this machine's GPUs or memory; `DEFAULT_CLUSTER` for a run that wants GPUs where none are.
+
+    And a word for it.
+    """
     workers = config.align.workers
     wanted = any(role.gpus for role in (workers.rollout, workers.reward, workers.learner))
     if name is not None:
         return load_cluster(name, rates), name
     if not wanted:
-        return load_cluster(HERE, rates), HERE
+        return load_cluster(HERE, rates, {"device.memory_gib.value": memory_here() / GIB}), "this machine's memory"
     found = devices_here()
     if not found:
         return load_cluster(DEFAULT_CLUSTER, rates), f"{DEFAULT_CLUSTER}, since this machine has no GPU"
-    known = load_cluster(DEFAULT_CLUSTER, rates, {"device.memory_gib.value": min(found) / GIB, "devices": len(found),
-                                                  "learner.shard_over": 1})  # fmt: skip
-    return known, f"{len(found)} GPUs here"
+    changes = {"device.memory_gib.value": min(found) / GIB, "devices": len(found), "learner.shard_over": 1}
+    return load_cluster(DEFAULT_CLUSTER, rates, changes), f"{len(found)} GPUs here"
 
 
 def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) -> DryRun:
-    """What GRPO of this run would hold and need.
+    """Build a run's roles and sum what they would hold and need.
 
     Raises:
-        ConfigError: a policy, reward or engine that is not counted, or workers that find no place. PolicyError: a broken checkpoint.
+        ConfigError: a policy, reward or engine that is not counted, or workers that find no place.
+        PolicyError: a broken checkpoint.
     """
     align, policy = config.align, config.policy
     if align.sampling.engine != "native":
@@ -119,7 +128,7 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
         place=where,
         planned={role: sum(parts.values()) for role, parts in planned.items()},
         hosts=hosts,
-        problems=[text for one in loads if (text := refusal(one, roles, room))],
+        problems=[text for one in loads if (text := refusal(one, roles, room))] + (shared_ranks(loads) if on_gpus else []),
     )
 
 
@@ -187,7 +196,9 @@ def _rollout(config: RunConfig, skeleton: Skeleton, planned: Mapping[str, float]
     if lora is not None:
         with torch.device("meta"):
             policy.add_lora(lora.rank, lora.alpha)
-        beneath = sum(one.get_base_layer().weight.numel() * one.get_base_layer().weight.element_size() for one in policy.adapters)
+        beneath = sum(
+            one.get_base_layer().weight.numel() * one.get_base_layer().weight.element_size() for one in policy.adapters
+        )
     device = {
         "weights": float(weights),
         "adapters": float(bytes_of(policy.model) - weights),

@@ -24,6 +24,8 @@ from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.weights import shard_files, stored_dtype
 
 RELEASED = "released"
+# Kinds of policies that a dry run builds.
+COUNTED = ("embedded", "kimi")
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,10 @@ def policy_skeleton(config: PolicyConfig, kind: str) -> Skeleton:
     Raises:
         ConfigError: of a kind that no dry run knows. PolicyError: a folder whose config is broken.
     """
-    made = {"embedded": _embedded, "kimi": _kimi}
-    if kind not in made:
-        raise ConfigError(f"--meta: {kind} is not counted; it knows {', '.join(made)}, as `paras2s plan` does")
+    if kind not in COUNTED:
+        raise ConfigError(f"--meta: {kind} is not counted; it knows {', '.join(COUNTED)}, as `paras2s plan` does")
     with torch.device("meta"):
-        return made[kind](config)
+        return _kimi(config) if kind == "kimi" else _embedded(config)
 
 
 def _embedded(config: PolicyConfig) -> Skeleton:
@@ -125,7 +126,9 @@ def _kimi_components(folder: Path | None, policy: Policy) -> tuple[dict[str, nn.
         "speech tokenizer": WhisperVQEncoder(WhisperVQConfig.model_validate(sizes(TOKENIZER, "config.json"))),
     }
     vocoder: dict[str, nn.Module] = {
-        "flow matching": FlowModel(FlowConfig.from_released(sizes(FLOW, "config.yaml"))).to(next(policy.model.parameters()).dtype),
+        "flow matching": FlowModel(FlowConfig.from_released(sizes(FLOW, "config.yaml"))).to(
+            next(policy.model.parameters()).dtype
+        ),
         "vocoder": BigVGAN(BigVGANConfig.from_released(sizes(VOCODER, "config.json"))),
     }
     return encoders, vocoder

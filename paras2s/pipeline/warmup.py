@@ -10,6 +10,7 @@ import torch
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.errors import DataError
+from paras2s.pipeline.preflight import check_run
 from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import NEW_POLICY, is_checkpoint, load_policy, policy_class
@@ -69,6 +70,7 @@ def run_warmup(run: Run, dataset: Dataset) -> Policy:
     if is_checkpoint(run.sft_dir):
         run.say("  the SFT policy is there already")
         return run.load_policy(run.sft_dir)
+    check_run(run)
     torch.set_num_threads(cores())
     config, seed = run.config.warmup, run.config.seed
     policy = first_policy(run, dataset)

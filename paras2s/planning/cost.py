@@ -419,7 +419,7 @@ def rollout_memory(
     prompt_steps: int,
     lora_rank: int | None = None,
 ) -> dict[str, float]:
-    """Bytes on one device, by part; there is room for `most_steps` of every answer. Adapters lie beside what they are folded into."""
+    """Bytes on one device, by part; there is room for `most_steps` of every answer, and adapters lie beside the weights."""
     size = engine.dtype_bytes
     encoder, speaking = facts.audio_encoder, facts.speaking
     state = speaking.state_gib if speaking is not None else None

@@ -102,8 +102,8 @@ def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ..
             fitting = sorted((one for one in range(devices) if free[one] >= share - 1e-9), key=lambda one: free[one])
             if len(fitting) < wanted:
                 raise ConfigError(
-                    f"align.workers.{role}: {config.count} workers with {config.gpus:g} of a device each do not fit the {devices} "
-                    f"devices beside the others; lower align.workers.{role}.count or .gpus, or take more devices"
+                    f"align.workers.{role}: {config.count} workers with {config.gpus:g} of a device each do not fit the "
+                    f"{devices} devices beside the others; lower align.workers.{role}.count or .gpus, or take more devices"
                 )
             for number in fitting[:wanted]:
                 free[number] -= share
@@ -112,7 +112,7 @@ def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ..
 
 
 def device_loads(placed: Sequence[tuple[str, ...]], roles: Mapping[str, RoleMemory], in_turn: bool) -> list[DeviceLoad]:
-    """What devices need: all that lasts, and the most that one role has while it works; of all at once unless `in_turn`."""
+    """Needs of devices: all that lasts, and the most that one role has while it works; of all at once unless `in_turn`."""
     found = []
     for here in dict.fromkeys(placed):
         if not here:
@@ -125,14 +125,24 @@ def device_loads(placed: Sequence[tuple[str, ...]], roles: Mapping[str, RoleMemo
 
 
 def refusal(load: DeviceLoad, roles: Mapping[str, RoleMemory], room: float) -> str | None:
-    """A line on what does not fit on a device: the role that has the most, the bytes, and what to change; None where all fits."""
+    """A line on what does not fit: the device, the role that has the most, bytes, and what to change; None where all fits."""
     if load.needed <= room:
         return None
     role = max(load.roles, key=lambda one: load.roles.count(one) * sum(roles[one].device.values()))
     part, size = max(roles[role].device.items(), key=lambda one: one[1])
     shared = f"shared by {', '.join(load.roles)}, " if len(load.roles) > 1 else ""
+    remedy = REMEDIES.get(part, "fewer roles on a device, or devices with more memory")
     return (
-        f"{load.name}: {shared}needs {load.needed:,.0f} bytes ({load.needed / GIB:.1f} GiB) and has {room:,.0f} ({room / GIB:.1f}); "
-        f"the most is the {role}'s {part} ({size / GIB:.1f} GiB): "
-        f"{REMEDIES.get(part, 'fewer roles on a device, or devices with more memory')}"
+        f"{load.name}: {shared}needs {load.needed:,.0f} bytes ({load.needed / GIB:.1f} GiB) and has {room:,.0f} "
+        f"({room / GIB:.1f}); the most is the {role}'s {part} ({size / GIB:.1f} GiB): {remedy}"
     )
+
+
+def shared_ranks(loads: Sequence[DeviceLoad]) -> list[str]:
+    """A line for each device that two of the learner's ranks would share."""
+    return [
+        f"{load.name}: {load.roles.count('learner')} of the learner's ranks share it, which NCCL refuses; raise "
+        "align.workers.learner.gpus above 0.5"
+        for load in loads
+        if load.roles.count("learner") > 1
+    ]

@@ -587,8 +587,11 @@ def device_memory(
 
 def colocated(roles: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Bytes by part of a device that has these roles: what lasts of all, and the most that one has while it works."""
-    lasting = {f"{role} {part}": size for role, parts in roles.items() for part, size in parts.items() if part not in TURNS[role]}
+    lasting = {
+        f"{role} {part}": size for role, parts in roles.items() for part, size in parts.items() if part not in TURNS[role]
+    }
     turns = [
-        {f"while {role} works: {part}": size for part, size in parts.items() if part in TURNS[role]} for role, parts in roles.items()
+        {f"while {role} works: {part}": size for part, size in parts.items() if part in TURNS[role]}
+        for role, parts in roles.items()
     ]
     return lasting | max(turns, key=lambda parts: sum(parts.values()), default={})

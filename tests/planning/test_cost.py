@@ -140,8 +140,8 @@ def test_learner_memory_by_hand() -> None:
         "reference": total,
         "optimiser": 4 * total,
         "gradients": 2 * total,
-        # Of 10 prompt positions, 14 d + 4 f and 2 j of what each sees, in 4 layers; of 12 of answers, which see 32, in 3; of 8 of
-        # their texts, which see 28, in one. The ends of both branches, and a mask an answer.
+        # Of 10 prompt positions, 14 d + 4 f and 2 j of what each sees, in 4 layers; of 12 of answers, which see 32, in 3; of 8
+        # of their texts, which see 28, in one. The ends of both branches, and a mask an answer.
         "activations": 2 * (4 * (80 * 10 + 4 * 10) + 3 * (80 * 12 + 4 * 32) + (80 * 8 + 4 * 28) + 4.5 * 4 * 40 + 4 * 3 * 8),
         # Log-probs of both heads, 4 x 2 x 5 of text and 4 x 3 x 7 of audio, and three copies of the larger; 4 bytes each.
         "logits": 4 * (40 + 84) + 3 * 4 * 84,
@@ -177,7 +177,9 @@ def test_what_less_memory_costs() -> None:
 def test_where_all_gradients_are_made_activations_are_gone() -> None:
     """Long texts of one short answer: the way back ends fuller than it begins, with two look-ups' gradients of the table."""
     big = replace(TINY, vocab=100_000)
-    parts = cost.learner_memory(big, LearnerPlan(rows=None, weight_bytes=4), rows=1, prompts=1, steps=1, text_steps=1, prompt_steps=1)
+    parts = cost.learner_memory(
+        big, LearnerPlan(rows=None, weight_bytes=4), rows=1, prompts=1, steps=1, text_steps=1, prompt_steps=1
+    )
     total = sum(cost.parameters(big).values())
     assert parts["gradients"] == 4 * total + 2 * 4 * 100_000 * 4
     assert parts["activations"] == parts["logits"] == 0

@@ -20,7 +20,7 @@ from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError
 from paras2s.pipeline import dry_run as module
 from paras2s.pipeline.dry_run import DryRun, choose_cluster, dry_run
-from paras2s.planning.footprint import RoleMemory, device_loads, place, refusal
+from paras2s.planning.footprint import RoleMemory, device_loads, place, refusal, shared_ranks
 
 GIB = 2**30
 DECODER, LORA = 9_766_334_464, 49_020_928
@@ -32,7 +32,7 @@ def kimi() -> DryRun:
 
 
 def test_the_papers_run_by_hand(kimi: DryRun) -> None:
-    """Built from published sizes: 8 ranks share bfloat16 weights and float32 adapters, which gather in bfloat16 with gradients in 4."""
+    """8 ranks share bfloat16 weights and float32 adapters, which gather in bfloat16 with gradients in float32."""
     learner, rollout = kimi.roles["learner"].device, kimi.roles["rollout"]
     assert kimi.sizes_from == "configs/released/kimi.yaml"
     assert kimi.parameters["policy"] == DECODER
@@ -74,7 +74,17 @@ def test_the_rates_hold_what_is_built(kimi: DryRun) -> None:
 def test_all_weights_do_not_fit_and_it_says_whose_and_what_to_change() -> None:
     app = typer.Typer()
     app.command()(align)
-    words = [str(KIMI_CONFIG), "--meta", "--cluster", "h100x8", "--json", "-s", "align.lora=null", "-s", "align.optimizer.lr=1e-5"]
+    words = [
+        str(KIMI_CONFIG),
+        "--meta",
+        "--cluster",
+        "h100x8",
+        "--json",
+        "-s",
+        "align.lora=null",
+        "-s",
+        "align.optimizer.lr=1e-5",
+    ]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1, done.output
     found = json.loads(done.stdout)
@@ -104,7 +114,9 @@ def test_workers_are_placed_as_ray_does_and_what_finds_no_place_is_named() -> No
     halves = thirds | {"learner": RoleConfig(count=2, gpus=0.5), "reward": RoleConfig(count=1, cpus=1)}
     assert place(halves, 2) == [("learner", "learner"), ("rollout", "rollout")]
     assert place(thirds | {"learner": RoleConfig(count=1, gpus=2)}, 3)[:2] == [("learner",), ("learner",)]
-    with pytest.raises(ConfigError, match=r"align.workers.rollout: 2 workers with 0.3 of a device each do not fit the 1 devices"):
+    with pytest.raises(
+        ConfigError, match=r"align.workers.rollout: 2 workers with 0.3 of a device each do not fit the 1 devices"
+    ):
         place(thirds | {"learner": RoleConfig(count=1, gpus=0.6)}, 1)
 
 
@@ -119,6 +131,10 @@ def test_a_devices_bytes_by_hand() -> None:
     assert (apart.needed, alone.needed, alone.numbers) == (5 + 3 + 3 + 7, 5, (1, 2))
     assert device_loads(placed, roles, in_turn=False)[0].needed == 5 + 3 + 3 + 7 + 2 + 2
     assert refusal(alone, roles, 5) is None
+    assert shared_ranks([apart, alone]) == []
+    assert shared_ranks(device_loads([("learner", "learner")], roles, in_turn=True))[0].startswith(
+        "device 0: 2 of the learner's ranks"
+    )
     said = refusal(alone, roles, 4)
     assert said is not None
     assert said.startswith("devices 1 to 2: needs 5 bytes (0.0 GiB) and has 4 (0.0); the most is the rollout's weights")
@@ -127,7 +143,9 @@ def test_a_devices_bytes_by_hand() -> None:
 def test_the_devices_are_those_here_or_the_named_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     paper = load_config(KIMI_CONFIG)
     assert choose_cluster(paper, RATES, None)[1] == "h100x8, since this machine has no GPU"
-    assert choose_cluster(RunConfig(), RATES, None)[1] == "this_machine"
+    monkeypatch.setattr(module, "memory_here", lambda: 7.0 * GIB)
+    cluster, where = choose_cluster(RunConfig(), RATES, None)
+    assert (cluster.rates.memory_gib.value, where) == (7, "this machine's memory")
     monkeypatch.setattr(module, "devices_here", lambda: [24.0 * GIB] * 8)
     cluster, where = choose_cluster(paper, RATES, None)
     assert (cluster.devices, cluster.rates.memory_gib.value, where) == (8, 24, "8 GPUs here")
@@ -140,7 +158,10 @@ def test_the_devices_are_those_here_or_the_named_ones(monkeypatch: pytest.Monkey
     [
         ({"policy.kind": "moshi"}, "no policy 'moshi' in the rates"),
         ({"align.sampling.engine": "vllm"}, "counts align.sampling.engine native"),
-        ({"reward.sources": [{"kind": "omni", "options": {"model": "Qwen/Qwen2.5-Omni-99B"}}]}, "sizes of Qwen/Qwen2.5-Omni-99B"),
+        (
+            {"reward.sources": [{"kind": "omni", "options": {"model": "Qwen/Qwen2.5-Omni-99B"}}]},
+            "sizes of Qwen/Qwen2.5-Omni-99B",
+        ),
     ],
 )
 def test_what_is_not_counted_is_named(overrides: dict[str, Any], named: str) -> None:

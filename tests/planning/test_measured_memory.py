@@ -85,7 +85,9 @@ def measured_learner(config: RunConfig) -> float:
     rewards: list[Sequence[Any]] = [[Reward(float(number), {}) for number in range(GROUP)] for _ in range(QUERIES)]
     learner.step(prompts, rollouts, rewards)
     learner.optimiser.zero_grad()
-    states = [value for state in learner.optimiser.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    states = [
+        value for state in learner.optimiser.state.values() for value in state.values() if isinstance(value, torch.Tensor)
+    ]
     with LiveBytes([*held(policy.model, policy.frozen), *states]) as live:
         learner.step(prompts, [replace(one, policy_version=1) for one in rollouts], rewards)
     return float(live.peak)
@@ -109,7 +111,10 @@ def test_a_samplers_memory_is_as_the_dry_run_says(released: Path, lora: bool) ->
     policy = KimiPolicy.load(released)
     if lora:
         policy.add_lora(**LORA)
-    encoders, vocoder = (policy.whisper.encoder, policy.tokenizer.encoder), (policy.detokenizer.flow, policy.detokenizer.vocoder)
+    encoders, vocoder = (
+        (policy.whisper.encoder, policy.tokenizer.encoder),
+        (policy.detokenizer.flow, policy.detokenizer.vocoder),
+    )
     engine, prompts = NativeEngine(policy), prompts_of(policy)
     if lora:
         # As a worker does: the adapters lie beside the weights that they are folded into.

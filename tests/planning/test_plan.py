@@ -187,7 +187,7 @@ def test_all_of_kimis_weights_on_16_learners_by_hand() -> None:
     learner = kimi_plan(cluster="gpu64", overrides={"align.lora": None}).memory["learner"]
     total = 9_766_334_464
     lasting = [learner.pop(part) for part in ("weights", "reference", "optimiser", "gradients")]
-    # At the end of the way back, two look-ups' gradients of the table lie beside those that are scattered; activations are gone.
+    # At the end of the way back, two look-ups' gradients of the table lie beside those that are scattered.
     table = 4 * 168_448 * 3584
     assert lasting == [4 * total / 16, 2 * total / 16, 8 * total / 16, 4 * total / 16 + 2 * table]
     assert learner.pop("gathered") == 6 * total
