@@ -82,7 +82,7 @@ def _check_kimi(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     words = RankBpe.read(folder / "tiktoken.model", {}, KIMI_PATTERN)
     if words.size > first:
         raise PolicyError(
-            f"{folder / 'tiktoken.model'}: has {words.size} words, and {name} is {first}: it is not this checkpoint's tokenizer; "
+            f"{folder / 'tiktoken.model'}: has {words.size} words, and {name} is {first}: it is another model's tokenizer; "
             "copy tiktoken.model and tokenizer_config.json from the release again"
         )
     skeleton = policy_skeleton(PolicyConfig(weights=folder), "kimi")
