@@ -259,9 +259,10 @@ def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = Non
         raise ConfigError(f"{path}: not a cluster ({one_line(error)})") from error
     for dotted, value in (overrides or {}).items():
         *parents, key = dotted.split(".")
-        if parents[:1] == ["device"] and isinstance(values, dict) and values.get("device") in rates.devices:
+        device = values.get("device") if isinstance(values, dict) else None
+        if parents[:1] == ["device"] and isinstance(device, str) and device in rates.devices:
             # To change one of its rates, its rates must be there.
-            values["device"] = rates.devices[values["device"]].model_dump()
+            values["device"] = rates.devices[device].model_dump()
         place = values
         for parent in parents:
             place = place.setdefault(parent, {}) if isinstance(place, dict) else None

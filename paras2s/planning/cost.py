@@ -329,12 +329,13 @@ def activation_bytes(
     def left(own: float, seen: float) -> float:
         return (wide * d + inner * f) * own + 2 * j * seen
 
-    working = (wide_besides * d + inner_besides * f) * chunk * steps
+    kept = 0.0
+    working: float = (wide_besides * d + inner_besides * f) * chunk * steps
     if plan.checkpointing:
-        kept = d * rows * (ahead * steps + text * text_steps) + (d + 2 * j) * read * sizes.cached_layers
+        kept += d * rows * (ahead * steps + text * text_steps) + (d + 2 * j) * read * sizes.cached_layers
         working += max(left(chunk * steps, chunk * (steps + prompt_steps)), left(read, read))
     else:
-        kept = sizes.cached_layers * left(read, read)
+        kept += sizes.cached_layers * left(read, read)
         for layers, length in ((ahead, steps), (text, text_steps)):
             kept += layers * left(rows * length, rows * (length + prompt_steps))
     kept += numbers.end * d * (rows * (steps + text_steps) + 2 * read) + rows * steps * (prompt_steps + steps)
