@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paras2s.cli.options import parse_overrides
+from paras2s.cli.options import Json, parse_overrides, print_json
 from paras2s.cli.run_options import Config, RunDir, Seed, Set
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paras2s.pipeline.dry_run import DryRun
 
 
 def align(
@@ -16,12 +21,72 @@ def align(
     seed: Seed = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
+    meta: Annotated[
+        bool,
+        typer.Option(
+            "--meta", help="Dry run without weights: what each role holds on each device; exits 1 if it does not fit."
+        ),
+    ] = False,
+    cluster: Annotated[
+        str | None, typer.Option(help="Of --meta: a cluster's YAML or a shipped one; else the GPUs here, or h100x8.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Move the SFT policy toward its better answers by GRPO."""
-    from paras2s.data_gen.dataset import load_dataset
-    from paras2s.pipeline.align import run_align
+    from paras2s.errors import ConfigError
     from paras2s.run import open_run
 
     run = open_run(config, parse_overrides(set_), seed, run_dir)
+    if meta:
+        from paras2s.pipeline.dry_run import dry_run, dry_run_json
+        from paras2s.planning.cluster import load_rates
+
+        found = dry_run(run.config, load_rates(), cluster)
+        if as_json:
+            print_json(dry_run_json(found))
+        else:
+            _show(run.console, found)
+        if found.problems:
+            raise typer.Exit(1)
+        return
+    if cluster is not None or as_json:
+        raise ConfigError("--cluster and --json belong to --meta")
+    from paras2s.data_gen.dataset import load_dataset
+    from paras2s.pipeline.align import run_align
+
     run.open()
     run_align(run, load_dataset(run.data_dir), resume)
+
+
+def _show(console: Console, found: DryRun) -> None:
+    """Memory by role and part, by device, and of hosts, as tables."""
+    from rich.table import Table
+
+    from paras2s.planning.cost import GIB
+
+    counted = ", ".join(f"{name} {count / 1e9:.3f}" for name, count in found.parameters.items())
+    console.print(f"{found.policy}, sizes from {found.sizes_from}; billions of parameters: {counted}", highlight=False)
+    roles = Table("role", "part", "GiB", "", title="a worker of each role", title_justify="left")
+    for role, one in found.roles.items():
+        for part, size in one.device.items():
+            if size:
+                roles.add_row(role, part, f"{size / GIB:.2f}", "while it works" if one.in_turn(part) else "")
+        for part, size in one.host.items():
+            if size:
+                roles.add_row(role, part, f"{size / GIB:.2f}", "in the host's memory")
+        total = sum(one.device.values())
+        roles.add_row(
+            role, "all on its device", f"{total / GIB:.2f}", f"the plan: {found.planned[role] / GIB:.2f}", style="bold"
+        )
+    console.print(roles)
+    devices = Table(
+        "devices", "workers", "GiB at the fullest moment", "", title=f"devices: {found.place}", title_justify="left"
+    )
+    for load in found.devices:
+        fits = "[green]fits[/green]" if load.needed <= found.room else "[red]does not fit[/red]"
+        devices.add_row(load.name, ", ".join(load.roles), f"{load.needed / GIB:.2f} of {found.room / GIB:.2f}", fits)
+    for place, parts in found.hosts.items():
+        devices.add_row(place, "", f"{sum(parts.values()) / GIB:.2f}", "")
+    console.print(devices)
+    for problem in found.problems:
+        console.print(f"[red]does not fit[/red]: {problem}", highlight=False)

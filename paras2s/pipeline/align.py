@@ -11,6 +11,7 @@ from paras2s.data_gen.policy_inputs import CODEC, question_encoder
 from paras2s.data_gen.scripted.build import prompt_categories
 from paras2s.errors import ConfigError
 from paras2s.grpo import GRPOJob, train_grpo
+from paras2s.pipeline.preflight import check_align
 from paras2s.policy.registry import kind_of, policy_class
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import RewardModel
@@ -70,6 +71,7 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     if (run.aligned_dir / "trainer.json").is_file():
         run.say("  the aligned policy is there already")
         return
+    check_align(run, resume)
     config = run.config.align
     kind = policy_class(run.config.policy.kind or kind_of(run.sft_dir))
 

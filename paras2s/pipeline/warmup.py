@@ -11,6 +11,7 @@ import torch
 
 from paras2s.data_gen.dataset import Dataset
 from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples
+from paras2s.pipeline.preflight import check_run
 from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.registry import is_checkpoint
 from paras2s.run import Run
@@ -63,6 +64,7 @@ def run_warmup(run: Run, dataset: Dataset) -> None:
     if is_checkpoint(run.sft_dir):
         run.say("  the SFT policy is there already")
         return
+    check_run(run)
     torch.set_num_threads(cores())
     config = run.config.warmup
     if config.steps == 0:

@@ -104,6 +104,7 @@ class LearnerPlan(Section):
     lora_rank: int = Field(16, ge=1)
     weight_bytes: Literal[2, 4] = Field(2, description="of a weight in products; those that are trained are kept in 4 besides")
     gradient_bytes: Literal[2, 4] = 4
+    adapter_bytes: Literal[2, 4] = Field(2, description="of an adapter's weight in products: 4 without mixed precision")
     checkpointing: bool = Field(True, description="activations of one layer at a time, computed again on the way back")
     rows: int | None = Field(8, ge=1, description="answers in memory at once on a device; null: all of a step")
     chunk_rows: int | None = Field(None, ge=1, description="answers that go through together; null: as many as rows")
@@ -157,12 +158,13 @@ class Encoder(Section):
 
     parameters: Figure
     positions: Figure = Field(description="it goes over, a question")
+    held_gib: Figure = Field(description="of weights of all that encodes a question, in the precisions they are held in")
 
 
 class Speaker(Section):
     """The vocoder that turns audio tokens into sound."""
 
-    parameters: Figure
+    held_gib: Figure = Field(description="of its weights, in the precisions they are held in")
     gflop_per_s: Figure = Field(description="of sound")
     state_gib: Figure | None = Field(None, description="of keys and values of the answers that are spoken at once, on a device")
 
@@ -196,6 +198,9 @@ class RewardFacts(Section):
     parameters: Figure | None = Field(None, description="that every position goes through; null: no network on a device")
     positions_per_s: Figure | None = Field(None, description="of question and answer")
     prompt_positions: Figure | None = None
+    held_gib: Figure | None = Field(None, description="of a reward worker's weights on its device; null: none")
+    position_bytes: Figure | None = Field(None, description="of a layer's activations, a position while answers are scored")
+    batch_size: Figure | None = Field(None, description="answers scored at once")
     encoder_parameters: Figure | None = None
     encoder_positions_per_s: Figure | None = None
     tokens_in: Figure | None = Field(None, description="text tokens of a call, null: no call")
@@ -254,9 +259,10 @@ def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = Non
         raise ConfigError(f"{path}: not a cluster ({one_line(error)})") from error
     for dotted, value in (overrides or {}).items():
         *parents, key = dotted.split(".")
-        if parents[:1] == ["device"] and isinstance(values, dict) and values.get("device") in rates.devices:
+        device = values.get("device") if isinstance(values, dict) else None
+        if parents[:1] == ["device"] and isinstance(device, str) and device in rates.devices:
             # To change one of its rates, its rates must be there.
-            values["device"] = rates.devices[values["device"]].model_dump()
+            values["device"] = rates.devices[device].model_dump()
         place = values
         for parent in parents:
             place = place.setdefault(parent, {}) if isinstance(place, dict) else None
@@ -342,6 +348,7 @@ def override_by_run(cluster: Cluster, align: AlignConfig) -> Cluster:
         elif changed.get("trainable", cluster.learner.trainable) == "full":
             # Weights that are trained are float32; those beneath adapters stay as they are stored.
             changed["weight_bytes"] = 4
+        changed["adapter_bytes"] = 2 if optimizer.mixed_precision else 4
     if "micro_batch_size" in optimizer.model_fields_set:
         changed["rows"] = optimizer.micro_batch_size
     if "gradient_checkpointing" in optimizer.model_fields_set:

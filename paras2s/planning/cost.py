@@ -11,6 +11,7 @@ Alphabet: d hidden, f intermediate, j = key heads x head size, V vocabulary, P p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -282,63 +283,127 @@ def cache_bytes(sizes: PolicySizes, positions: float, dtype_bytes: int) -> float
     return 2 * sizes.kv * sizes.cached_layers * dtype_bytes * positions
 
 
-def activation_bytes(sizes: PolicySizes, positions: float, seen: float, plan: LearnerPlan) -> float:
-    """Bytes that the backward pass needs for positions that see keys and values of `seen` positions.
+@dataclass(frozen=True)
+class LayerNumbers:
+    """Numbers that a layer leaves for the way back, a position, and those it takes besides when its turn comes: of d and of f.
 
-    A layer leaves 9 d (two norms' inputs and insides, q, what was seen, and that side by side) and 4 f (gate, its
-    activation, up, product), and 2 j of what is seen: a prompt's keys stand before each of its answers. With checkpointing
-    a layer leaves its input alone, and one layer at a time all of it.
+    `end` is left by the end of a branch, of d.
     """
-    full = ((9 * sizes.hidden + 4 * sizes.intermediate) * positions + 2 * sizes.kv * seen) * plan.weight_bytes
+
+    left: tuple[int, int]
+    besides: tuple[int, int]
+    end: float
+
+
+# Counted on the layer itself (tests/planning/test_measured_memory.py). Half precision keeps its norms' inputs and outputs in
+# float32 besides; a weight that does not learn keeps no input, but its adapter does, in float32 a copy for each product.
+FLOAT32, FLOAT32_LORA = LayerNumbers((9, 4), (1, 1), 2.5), LayerNumbers((7, 4), (1, 1), 2.5)
+HALF, HALF_LORA = LayerNumbers((14, 4), (2, 2), 4.5), LayerNumbers((10, 4), (2, 1), 4.5)
+HALF_FLOAT32_LORA = LayerNumbers((19, 5), (1, 3), 4.5)
+
+
+def layer_numbers(plan: LearnerPlan) -> LayerNumbers:
+    """Those of a learner's weights and adapters."""
+    if plan.weight_bytes == 4:
+        return FLOAT32_LORA if plan.trainable == "lora" else FLOAT32
+    if plan.trainable == "full":
+        return HALF
+    return HALF_LORA if plan.adapter_bytes == 2 else HALF_FLOAT32_LORA
+
+
+def activation_bytes(
+    sizes: PolicySizes, plan: LearnerPlan, rows: int, prompts: int, steps: int, text_steps: int, prompt_steps: int
+) -> tuple[float, float]:
+    """Bytes that the way back finds when it begins, and those that the layer which it is at takes besides.
+
+    A layer leaves what `layer_numbers` says, and 2 j of what is seen: a prompt's keys stand before each of its answers. With
+    checkpointing a layer leaves its input (and a prompt's keys, which answers read) and is computed anew, `chunk_rows` at a
+    time. Each answer has a mask of its own.
+    """
+    d, f, j = sizes.hidden, sizes.intermediate, sizes.kv
+    numbers = layer_numbers(plan)
+    (wide, inner), (wide_besides, inner_besides) = numbers.left, numbers.besides
+    ahead, text = sizes.shared + sizes.branch, sizes.branch
+    chunk, read = min(rows, plan.chunk_rows or rows), prompts * prompt_steps
+
+    def left(own: float, seen: float) -> float:
+        return (wide * d + inner * f) * own + 2 * j * seen
+
+    kept = 0.0
+    working: float = (wide_besides * d + inner_besides * f) * chunk * steps
     if plan.checkpointing:
-        return sizes.cached_layers * sizes.hidden * positions * plan.weight_bytes + full
-    return sizes.cached_layers * full
+        kept += d * rows * (ahead * steps + text * text_steps) + (d + 2 * j) * read * sizes.cached_layers
+        working += max(left(chunk * steps, chunk * (steps + prompt_steps)), left(read, read))
+    else:
+        kept += sizes.cached_layers * left(read, read)
+        for layers, length in ((ahead, steps), (text, text_steps)):
+            kept += layers * left(rows * length, rows * (length + prompt_steps))
+    kept += numbers.end * d * (rows * (steps + text_steps) + 2 * read) + rows * steps * (prompt_steps + steps)
+    return kept * plan.weight_bytes, working * plan.weight_bytes
 
 
-def logit_bytes(scored: float, at_once: float, plan: LearnerPlan) -> float:
-    """Bytes of one head that scores so many logits, `at_once` of them in one call.
+def logit_bytes(heads: Sequence[tuple[float, float]], plan: LearnerPlan) -> float:
+    """Bytes of heads that score so many logits each, and so many of them in one call.
 
-    Float32 log-probs of each are kept for the way back, and a call has three more copies meanwhile. Calls for more than
-    `logits_at_once` are made in parts, whose four copies are all there is.
+    Float32 log-probs of each are kept for the way back, and the call that is under way has three more copies. Calls for more
+    than `logits_at_once` are made in parts, whose four copies are all there is.
     """
-    if plan.logits_at_once is None or at_once <= plan.logits_at_once:
-        return 4 * (scored + 3 * at_once)
-    return 4 * 4 * plan.logits_at_once
+    kept, working = 0.0, 0.0
+    for scored, at_once in heads:
+        in_parts = plan.logits_at_once is not None and at_once > plan.logits_at_once
+        kept += 0.0 if in_parts else 4 * scored
+        working = max(working, 16.0 * (plan.logits_at_once or 0) if in_parts else 12 * at_once)
+    return kept + working
 
 
 def learner_memory(
     sizes: PolicySizes, plan: LearnerPlan, rows: int, prompts: int, steps: int, text_steps: int, prompt_steps: int
 ) -> dict[str, float]:
-    """Bytes on one device, by part; `rows` answers behind `prompts` prompts are in memory at once."""
+    """Bytes on one device, by part, at the fullest moment; `rows` answers behind `prompts` prompts are in memory at once.
+
+    That is where the way back begins, with the logits; in its first layer; or at its end, where activations are gone and
+    all gradients are made.
+    """
     total, shards = sum(parameters(sizes).values()), plan.shard_over
-    trained = lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total
-    positions = rows * steps + prompts * prompt_steps
+    lora = plan.trainable == "lora"
+    trained = lora_parameters(sizes, plan.lora_rank) if lora else total
     chunk = min(rows, plan.chunk_rows or rows)
     heads = [(text_steps, sizes.text_rows)] + ([(steps, sizes.audio_rows)] if sizes.codebooks else [])
-    logits = [logit_bytes(rows * length * width, chunk * length * width, plan) for length, width in heads]
-    lora = plan.trainable == "lora"
-    parts = {
+    logits = [(float(rows * length * width), float(chunk * length * width)) for length, width in heads]
+    lasting = {
         # What is trained is kept in float32; LoRA's reference is the same weights without it.
         "weights": (plan.weight_bytes * total + 4 * trained if lora else 4 * total) / shards,
         "reference": 0.0 if lora else plan.weight_bytes * total / shards,
         "optimiser": 8 * trained / shards,
-        "gradients": plan.gradient_bytes * trained / shards,
-        "activations": activation_bytes(sizes, positions, positions + rows * prompt_steps, plan),
-        "logits": sum(logits),
-    }
-    if shards > 1 and plan.gather == "step":
+    } | gathered_memory(sizes, plan, total, trained)
+    gradients = plan.gradient_bytes * trained / shards
+    table = 0.0 if lora else plan.gradient_bytes * sizes.vocab * sizes.hidden
+    # Passes before this one have left theirs; in the only one the heads' are made while all activations are there.
+    early = gradients if plan.rows is not None or lora else len(heads) * table
+    kept, working = activation_bytes(sizes, plan, rows, prompts, steps, text_steps, prompt_steps)
+    moments = [
+        {"gradients": early, "activations": kept, "logits": logit_bytes(logits, plan)},
+        {"gradients": early, "activations": kept + working, "logits": 0.0},
+        # A look-up's gradient is as large as the table, and is added to those before.
+        {"gradients": gradients + 2 * table, "activations": 0.0, "logits": 0.0},
+    ]
+    return lasting | max(moments, key=lambda parts: sum(parts.values()))
+
+
+def gathered_memory(sizes: PolicySizes, plan: LearnerPlan, total: float, trained: float) -> dict[str, float]:
+    """Bytes of full weights, and of their gradients, that a device holds while it learns; {}: its own are all there is."""
+    lora = plan.trainable == "lora"
+    if plan.shard_over > 1 and plan.gather == "step":
         # The reference is gathered, read and put back before the policy's own weights are.
         full = plan.weight_bytes * total
-        parts["gathered"] = full + (plan.weight_bytes + plan.gradient_bytes if lora else plan.gradient_bytes) * trained
-    elif shards > 1:
+        return {"gathered": full + (plan.weight_bytes + plan.gradient_bytes if lora else plan.gradient_bytes) * trained}
+    if plan.shard_over > 1:
         # Two layers are gathered at a time, and the root: embedding, heads, norms, adaptor. The gradients of one layer, and
         # of the root till a pass is over, are there in full before they are exchanged.
         layer = layer_parameters(sizes)
         root = total - sizes.cached_layers * layer
-        parts["gathered"] = plan.weight_bytes * (2 * layer + root + (0 if lora else layer + root))
-    elif plan.weight_bytes < 4 and not lora:
-        parts["gathered"] = plan.weight_bytes * total
-    return parts
+        return {"gathered": plan.weight_bytes * (2 * layer + root + (0 if lora else layer + root))}
+    return {"gathered": plan.weight_bytes * total} if plan.weight_bytes < 4 and not lora else {}
 
 
 def checkpoint_bytes(sizes: PolicySizes, plan: LearnerPlan) -> int:
@@ -348,17 +413,29 @@ def checkpoint_bytes(sizes: PolicySizes, plan: LearnerPlan) -> int:
 
 
 def rollout_memory(
-    sizes: PolicySizes, engine: Engine, facts: PolicyFacts, rows: int, prompts: int, most_steps: int, prompt_steps: int
+    sizes: PolicySizes,
+    engine: Engine,
+    facts: PolicyFacts,
+    rows: int,
+    prompts: int,
+    most_steps: int,
+    prompt_steps: int,
+    lora_rank: int | None = None,
 ) -> dict[str, float]:
-    """Bytes on one device, by part; there is room for `most_steps` of every answer."""
+    """Bytes on one device, by part; there is room for `most_steps` of every answer, and adapters lie beside the weights."""
     size = engine.dtype_bytes
-    frozen = sum(one.parameters.value for one in (facts.audio_encoder, facts.speaking) if one is not None)
-    state = facts.speaking.state_gib if facts.speaking is not None else None
+    encoder, speaking = facts.audio_encoder, facts.speaking
+    state = speaking.state_gib if speaking is not None else None
+    counted = parameters(sizes)
     return {
-        "weights": float(size * sum(parameters(sizes).values())),
+        "weights": float(size * sum(counted.values())),
+        # On a processor, and in float32, the compiled step of `policy/dual_stream/native.py` packs layers and heads anew.
+        "compiled step": 4.0 * (sum(counted.values()) - counted["embedding"] - counted["adaptor"]) if size == 4 else 0.0,
+        "adapters": 4.0 * lora_parameters(sizes, lora_rank) if lora_rank else 0.0,
         "keys and values": cache_bytes(sizes, rows * most_steps + prompts * prompt_steps, size),
         "logits": 4.0 * 4 * rows * max(sizes.text_rows, sizes.audio_rows),
-        "audio encoder and vocoder": size * frozen,
+        "audio encoders": GIB * encoder.held_gib.value if encoder is not None else 0.0,
+        "vocoder": GIB * speaking.held_gib.value if speaking is not None else 0.0,
         "vocoder's keys and values": GIB * state.value if state is not None else 0.0,
     }
 
@@ -374,6 +451,7 @@ REMEDIES = {
     "gathered": "align.lora: {rank: 16}, roles apart, or align.workers.learner.gather: layer",
     "keys and values": "fewer engine.rows, or a lower policy.max_answer_steps",
     "reward model": "roles apart, with devices for the reward",
+    "reward model's activations": "a lower batch_size in the reward source's options",
     "rollout weights": "roles apart, or engine.dtype_bytes: 2",
 }
 
@@ -384,7 +462,9 @@ def complaint(role: str, parts: dict[str, float], room: float) -> str | None:
     if needed <= room:
         return None
     largest = max(parts, key=lambda part: parts[part])
-    remedy = REMEDIES.get(largest.rpartition(": ")[2], "devices with more memory")
+    part = largest.rpartition(": ")[2]
+    # Colocated parts have their role before them.
+    remedy = REMEDIES.get(part) or REMEDIES.get(part.partition(" ")[2], "devices with more memory")
     return (
         f"{role}: needs {needed / GIB:.1f} GiB a device and has {room / GIB:.1f}; the most is {largest} "
         f"({parts[largest] / GIB:.1f} GiB): {remedy}"
@@ -401,6 +481,7 @@ class RewardLoad:
     processor_s: float
     work: Work
     resident_bytes: float
+    working_bytes: float
     calls: int
     concurrency: int
     latency_s: float
@@ -416,7 +497,7 @@ def reward_load(
         ConfigError: a kind of reward that the rates do not know, or a judge that cannot be read.
     """
     answers, input_s = queries * group, facts.question_s.value + answer_s
-    processor_s, resident, latency_s, usd = 0.0, 0.0, 0.0, 0.0
+    processor_s, resident, working, latency_s, usd = 0.0, 0.0, 0.0, 0.0, 0.0
     work, calls, slots, priced = Work(), 0, 1, True
     for source in config.reward.sources:
         if source.kind not in rates.rewards:
@@ -426,7 +507,8 @@ def reward_load(
         each_s += known.seconds_per_s.value * answer_s if known.seconds_per_s else 0.0
         processor_s += answers * each_s / config.align.workers.reward.count
         work += _network(known, input_s).times(answers)
-        resident += 2 * sum(one.value for one in (known.parameters, known.encoder_parameters) if one is not None)
+        resident += GIB * known.held_gib.value if known.held_gib is not None else 0.0
+        working = max(working, _scored_bytes(known, input_s))
         if known.tokens_in is not None:
             more, concurrency, call_usd = _calls(source, known, group, input_s)
             calls += more * queries
@@ -434,7 +516,15 @@ def reward_load(
             latency_s = max(latency_s, known.latency_s.value if known.latency_s else 0.0)
             priced = priced and call_usd is not None
             usd += (call_usd or 0.0) * more * queries
-    return RewardLoad(processor_s, work, resident, calls, slots, latency_s, usd if priced else None)
+    return RewardLoad(processor_s, work, resident, working, calls, slots, latency_s, usd if priced else None)
+
+
+def _scored_bytes(known: RewardFacts, input_s: float) -> float:
+    """Activations of the answers that a reward model scores at once."""
+    if known.position_bytes is None or known.positions_per_s is None or known.batch_size is None:
+        return 0.0
+    prompt = known.prompt_positions.value if known.prompt_positions else 0.0
+    return known.position_bytes.value * known.batch_size.value * (known.positions_per_s.value * input_s + prompt)
 
 
 def _network(known: RewardFacts, input_s: float) -> Work:

@@ -545,32 +545,53 @@ def hosts_of(sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Loa
     return host_memory(prompts, batches, load.queries, load.group, prompt, answer, sound_s, weights)
 
 
-def device_memory(
+def role_memory(
     sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad
 ) -> dict[str, dict[str, float]]:
-    """Bytes on one device of each role, by part. Colocated roles keep what lasts and take turns with the rest."""
+    """Bytes on one device of each role by itself, by part."""
     plan, engine = cluster.learner, cluster.engine
     answers_each = math.ceil(load.queries * load.group / cluster.count("rollout"))
     rows = min(engine.rows, answers_each)
-    most = load.audio.most
-    rollout = cost.rollout_memory(sizes, engine, facts, rows, math.ceil(rows / load.group), most, load.prompt_steps)
+    rank = plan.lora_rank if plan.trainable == "lora" else None
+    prompts = math.ceil(rows / load.group)
+    rollout = cost.rollout_memory(sizes, engine, facts, rows, prompts, load.audio.most, load.prompt_steps, rank)
     learned = math.ceil(load.learned * load.group / cluster.count("learner"))
     rows = min(plan.rows or learned, learned)
     longest, text = (min(one.most, math.ceil(one.mean * (1 + (one.spread or 1.0)))) for one in (load.audio, load.text))
     groups = math.ceil(rows / load.group)
     learner = cost.learner_memory(sizes, plan, rows, groups, longest, min(text, longest), load.prompt_steps)
-    judge = {"reward model": reward.resident_bytes} if reward.resident_bytes else {}
-    if cluster.roles.layout == "apart":
-        roles = {"rollout": rollout, "learner": learner}
-        if cluster.roles.reward:
-            return roles | {"reward": judge}
-        return roles | {"rollout": rollout | judge}
-    lasting = learner | {f"rollout {part}": size for part, size in rollout.items()} | judge
+    judge = {"reward model": reward.resident_bytes, "reward model's activations": reward.working_bytes}
+    return {"rollout": rollout, "learner": learner, "reward": judge if reward.resident_bytes else {}}
+
+
+# What a role gives back when its turn on a device ends.
+TURNS = {
+    "rollout": ("compiled step", "keys and values", "logits", "vocoder's keys and values"),
+    "learner": ("activations", "logits", "gathered"),
+    "reward": ("reward model's activations",),
+}
+
+
+def device_memory(
+    sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad
+) -> dict[str, dict[str, float]]:
+    """Bytes on one device of each role, by part. Colocated roles keep what lasts and take turns with the rest."""
+    roles = role_memory(sizes, facts, cluster, load, reward)
+    if cluster.roles.layout == "colocated":
+        return {"every device": colocated(roles)}
+    if cluster.roles.reward:
+        return roles
+    judge = roles.pop("reward")
+    return roles | {"rollout": roles["rollout"] | judge}
+
+
+def colocated(roles: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Bytes by part of a device that has these roles: what lasts of all, and the most that one has while it works."""
+    lasting = {
+        f"{role} {part}": size for role, parts in roles.items() for part, size in parts.items() if part not in TURNS[role]
+    }
     turns = [
-        {f"while {what}: {part}": lasting.pop(f"{prefix}{part}", 0.0) for part in parts}
-        for what, prefix, parts in (
-            ("learning", "", ("activations", "logits", "gathered")),
-            ("sampling", "rollout ", ("keys and values", "logits", "vocoder's keys and values")),
-        )
+        {f"while {role} works: {part}": size for part, size in parts.items() if part in TURNS[role]}
+        for role, parts in roles.items()
     ]
-    return {"every device": lasting | max(turns, key=lambda parts: sum(parts.values()))}
+    return lasting | max(turns, key=lambda parts: sum(parts.values()), default={})

@@ -37,11 +37,12 @@ class Adapters:
         Raises:
             PolicyError: they do not fit it, by name.
         """
-        from paras2s.policy.weights import load_tensors
+        from paras2s.policy.weights import check_rank, load_tensors, shapes_of, stored_shapes
 
         policy.add_lora(self.rank, self.alpha)
         tensors = policy.trainable()
         own = {_stored(name): name for name in tensors}
+        check_rank(shapes_of(tensors), stored_shapes([self.folder / WEIGHTS]), str(self.folder / WEIGHTS))
         load_tensors(tensors, [self.folder / WEIGHTS], str(self.folder / WEIGHTS), lambda name: own.get(name, name))
         policy.merge_lora()
         policy.narrow_trained()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paras2s.configs.schema.families import ARCHITECTURES
-from paras2s.errors import PolicyError
+from paras2s.errors import DataError, PolicyError
 from paras2s.policy.adapters import has_adapters, read_adapters
 from paras2s.policy.answers import read_answer_settings
 from paras2s.utils.io import read_json
@@ -72,6 +72,23 @@ def kind_of(folder: Path) -> str:
     )
 
 
+def check_kind(folder: Path, kind: str | None) -> None:
+    """Compare the kind that a run names with what the checkpoint calls itself; what it does not say is not compared.
+
+    Raises:
+        PolicyError: it is of another family.
+    """
+    try:
+        own = kind_of(folder)
+    except (PolicyError, DataError):
+        return
+    if kind in POLICIES and kind != own:
+        raise PolicyError(
+            f"{folder}: holds weights of {own}, and policy.kind is {kind}; set policy.kind: {own} (or leave it out), or name "
+            f"the folder of a {kind}"
+        )
+
+
 def is_checkpoint(folder: Path) -> bool:
     """Whether a complete policy is there: its description is written last."""
     return has_adapters(folder) or any((folder / name).is_file() for name in ("policy.json", "config.json"))
@@ -95,6 +112,7 @@ def load_policy(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     adapters = read_adapters(folder) if has_adapters(folder) else None
     weights = folder if adapters is None else adapters.base
+    check_kind(weights, kind)
     kind = kind or kind_of(weights)
     policy = policy_class(kind).load(weights, device, dtype)
     if adapters is not None:

@@ -105,14 +105,8 @@ def load_tensors(
 
     own = {name: value.detach() for name, value in (model.state_dict() if isinstance(model, nn.Module) else model).items()}
     files, path = list(files), None
-    found: dict[str, tuple[int, ...]] = {}
+    check_state(shapes_of(own), stored_shapes(files, rename), where)
     try:
-        for path in files:
-            with safe_open(path, "pt") as held:
-                for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
-                    if (ours := rename(name)) is not None:
-                        found[ours] = tuple(held.get_slice(name).get_shape())
-        check_state(shapes_of(own), found, where)
         for path in files:
             with safe_open(path, "pt") as held:
                 for name in held.keys():  # noqa: SIM118
@@ -120,6 +114,45 @@ def load_tensors(
                         own[ours].copy_(held.get_tensor(name))
     except (FileNotFoundError, SafetensorError) as error:
         raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make it anew") from error
+
+
+def stored_shapes(files: Iterable[Path], rename: Callable[[str], str | None] = lambda name: name) -> dict[str, tuple[int, ...]]:
+    """Name to shape of all tensors in safetensors files, from their headers alone; `rename` as in `load_tensors`.
+
+    Raises:
+        PolicyError: a file is missing, cut off, or no such file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[str, tuple[int, ...]] = {}
+    for path in files:
+        try:
+            with safe_open(path, "pt") as held:
+                for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                    if (ours := rename(name)) is not None:
+                        found[ours] = tuple(held.get_slice(name).get_shape())
+        except (OSError, SafetensorError) as error:
+            raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again or make it anew") from error
+    return found
+
+
+def adapter_rank(shapes: Shapes) -> int | None:
+    """The rank of the adapters among tensors; None where there are none."""
+    return next((shape[0] for name, shape in sorted(shapes.items()) if "lora_A" in name and shape), None)
+
+
+def check_rank(expected: Shapes, found: Shapes, where: str) -> None:
+    """Compare the ranks of adapters, which differ in every tensor.
+
+    Raises:
+        PolicyError: they are of another rank; says which to set.
+    """
+    wanted, stored = adapter_rank(expected), adapter_rank(found)
+    if wanted is not None and stored is not None and wanted != stored:
+        raise PolicyError(
+            f"{where}: holds adapters of rank {stored}, and rank {wanted} is wanted; set lora: {{rank: {stored}}} to what they "
+            "were trained with, or start anew"
+        )
 
 
 def stored_dtype(files: Iterable[Path]) -> torch.dtype:

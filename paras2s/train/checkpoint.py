@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paras2s.errors import DataError, PolicyError, one_line
-from paras2s.policy.weights import check_state, shapes_of
+from paras2s.policy.weights import check_rank, check_state, shapes_of
 from paras2s.utils.io import read_json, write_bytes, write_json
 
 # The layout of these folders; those from before it had a number are of the first.
@@ -104,6 +104,7 @@ def fill_trained(folder: Path, policy: Trainable) -> None:
         _fill_from_parts(folder / PARTS, wanted)
         return
     trained = _read(folder / TRAINED)
+    check_rank(shapes_of(wanted), shapes_of(trained), str(folder / TRAINED))
     check_state(shapes_of(wanted), shapes_of(trained), str(folder / TRAINED))
     for name, value in trained.items():
         wanted[name].data.copy_(value)
@@ -119,7 +120,9 @@ def _fill_from_parts(parts: Path, wanted: Mapping[str, Tensor]) -> None:
     try:
         described = FileSystemReader(parts).read_metadata().state_dict_metadata
         sizes = {name: tuple(getattr(described.get(f"model.{name}"), "size", ())) for name in wanted}
-        check_state(shapes_of(wanted), {name: size for name, size in sizes.items() if f"model.{name}" in described}, str(parts))
+        there = {name: size for name, size in sizes.items() if f"model.{name}" in described}
+        check_rank(shapes_of(wanted), there, str(parts))
+        check_state(shapes_of(wanted), there, str(parts))
         load(held, checkpoint_id=parts, no_dist=True)
     # Torch derives the first from BaseException.
     except (CheckpointException, RuntimeError, ValueError, EOFError, OSError) as error:

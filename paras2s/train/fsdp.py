@@ -27,13 +27,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from paras2s.errors import PolicyError
+from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.base import Policy
 from paras2s.train.checkpoint import PARTS, Position, read_position, write_position
 from paras2s.train.single_device import Devices
 
 # How long a rank waits for the others before it gives up.
 TIMEOUT = datetime.timedelta(minutes=10)
+
+
+NO_NCCL = (
+    "align.workers.learner: ranks on GPUs meet by NCCL, and this torch is built without it; install torch's build for CUDA on "
+    "Linux, or set align.workers.learner.count to 1 and align.optimizer.mixed_precision to false"
+)
 
 
 class Sharded(Devices):
@@ -51,9 +57,11 @@ class Sharded(Devices):
     ) -> None:
         self.rank, self.world, self.device = rank, world, torch.device(device)
         self.mixed_precision, self._by_layer = mixed_precision, gather == "layer"
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        if backend == "nccl" and not dist.is_nccl_available():
+            raise ConfigError(NO_NCCL)
         tcp_store: Any = getattr(dist, "TCPStore")  # noqa: B009 - torch does not export it to type checkers
         store = tcp_store(host, port, world, is_master=rank == 0, timeout=TIMEOUT, wait_for_workers=False)
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         self._parts: list[Any] = []
         self._reference_parts: list[Any] = []

@@ -32,6 +32,22 @@ def schedule(config: AlignConfig, step: int) -> float:
     return min(1.0, (step + 1) / config.optimizer.warmup_steps) * (1 - 0.9 * step / config.steps)
 
 
+def prepare(policy: Policy, config: AlignConfig) -> dict[str, torch.dtype]:
+    """Give a policy what its training needs: adapters, or a frozen reference; what learns is float32 from now on.
+
+    Returns the precision that rollout workers hold it in.
+    """
+    if config.optimizer.gradient_checkpointing:
+        policy.enable_gradient_checkpointing()
+    if config.lora is not None:
+        policy.add_lora(config.lora.rank, config.lora.alpha)
+    else:
+        policy.freeze_reference()
+    dtypes = {name: value.dtype for name, value in policy.trainable().items()}
+    policy.widen_trainable()
+    return dtypes
+
+
 class Learner:
     """The policy under training, its frozen reference and the optimiser; on one device, or as one rank of several."""
 
@@ -50,15 +66,7 @@ class Learner:
         self.base = base
         # Of the sources of reward, by name.
         self.source_weights = weights
-        if config.optimizer.gradient_checkpointing:
-            policy.enable_gradient_checkpointing()
-        if config.lora is not None:
-            policy.add_lora(config.lora.rank, config.lora.alpha)
-        else:
-            policy.freeze_reference()
-        # What learns is float32; rollout workers get it in the precision they hold it in.
-        self._dtypes = {name: value.dtype for name, value in policy.trainable().items()}
-        policy.widen_trainable()
+        self._dtypes = prepare(policy, config)
         self.devices.spread(policy)
         self.sampling = Sampling(*config.sampling.temperatures, max_steps)
         trainable = policy.trainable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,10 +140,11 @@ def test_learner_memory_by_hand() -> None:
         "reference": total,
         "optimiser": 4 * total,
         "gradients": 2 * total,
-        # 22 positions, which see 22 and 4 times their prompt; 4 layers with keys of their own.
-        "activations": 4 * 2 * ((9 * 4 + 4 * 6) * 22 + 2 * 2 * 42),
-        # JsonCache once, and three copies: 4 x 2 x 5 logits of text, 4 x 3 x 7 of audio, 4 bytes each.
-        "logits": 4 * 4 * (4 * 2 * 5 + 4 * 3 * 7),
+        # Of 10 prompt positions, 14 d + 4 f and 2 j of what each sees, in 4 layers; of 12 of answers, which see 32, in 3; of 8
+        # of their texts, which see 28, in one. The ends of both branches, and a mask an answer.
+        "activations": 2 * (4 * (80 * 10 + 4 * 10) + 3 * (80 * 12 + 4 * 32) + (80 * 8 + 4 * 28) + 4.5 * 4 * 40 + 4 * 3 * 8),
+        # Log-probs of both heads, 4 x 2 x 5 of text and 4 x 3 x 7 of audio, and three copies of the larger; 4 bytes each.
+        "logits": 4 * (40 + 84) + 3 * 4 * 84,
         # The policy in 2 bytes and its gradients in 4, all of them on each device; the reference was, and is not any more.
         "gathered": 2 * total + 4 * total,
     }
@@ -165,9 +167,23 @@ def test_adapters_by_hand() -> None:
 
 def test_what_less_memory_costs() -> None:
     assert learner_parts(checkpointing=True)["activations"] < learner_parts()["activations"]
-    # Both heads in parts of 3 logits, of which there are four copies.
-    assert learner_parts(logits_at_once=3)["logits"] == 2 * 4 * 4 * 3
-    assert learner_parts(chunk_rows=1)["logits"] == 4 * (4 + 3) * (2 * 5 + 3 * 7)
+    heads = [(40.0, 10.0), (84.0, 21.0)]
+    # A call scores a quarter of them.
+    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=None)) == 4 * (40 + 84) + 3 * 4 * 21
+    # In parts of 3 logits nothing is kept, and there are four copies of a part.
+    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=3)) == 4 * 4 * 3
+    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=15)) == 4 * 40 + 4 * 4 * 15
+
+
+def test_where_all_gradients_are_made_activations_are_gone() -> None:
+    """Long texts of one short answer: the way back ends fuller than it begins, with two look-ups' gradients of the table."""
+    big = replace(TINY, vocab=100_000)
+    parts = cost.learner_memory(
+        big, LearnerPlan(rows=None, weight_bytes=4), rows=1, prompts=1, steps=1, text_steps=1, prompt_steps=1
+    )
+    total = sum(cost.parameters(big).values())
+    assert parts["gradients"] == 4 * total + 2 * 4 * 100_000 * 4
+    assert parts["activations"] == parts["logits"] == 0
 
 
 def test_rollout_memory_by_hand() -> None:

