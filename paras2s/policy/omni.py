@@ -7,6 +7,7 @@ Alphabet: B prompts, G answers a prompt, N answers, L prompt tokens, T steps, S 
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
 from paras2s.policy.types import Generation, Prompt, Sampling, Turn
+from paras2s.policy.weights import shard_files
 from paras2s.types import Block
 from paras2s.utils.io import write_bytes
 
@@ -32,6 +34,7 @@ HOP, MAX_CLIP_S = 160, 300.0
 START, END = "<|im_start|>", "<|im_end|>"
 # Read and written as they are, so that a checkpoint of ours is one for everybody else.
 COMPANIONS = ("generation_config.json", "preprocessor_config.json", "chat_template.json", "chat_template.jinja")
+THINKER_NORM = "thinker.model.norm.weight"
 # Answers under way at once.
 ROWS_AT_ONCE = 64
 # What `advance(rows, step, tokens)` does: read what was drawn at `step`, [n, S], and give the next states [n, .].
@@ -48,6 +51,27 @@ def replies_of(block: Block, end: int) -> np.ndarray:
     """
     ends = block.tokens[:, :, 0] == end
     return np.where(ends.any(1), ends.argmax(1), ends.shape[1] - 1)
+
+
+def stored_name(name: str) -> str:
+    """A parameter's name in a checkpoint: as released, which is what transformers writes and not how it names its modules."""
+    name = re.sub(r"^thinker\.model\.(audio_tower|visual)\.", r"thinker.\1.", name)
+    return name.replace("thinker.model.language_model.", "thinker.model.", 1)
+
+
+def thinker_dtype(folder: Path) -> torch.dtype:
+    """The precision of a checkpoint's thinker; its vocoder's may be another.
+
+    Raises:
+        PolicyError: there is no thinker.
+    """
+    from safetensors import safe_open
+
+    for path in shard_files(folder):
+        with safe_open(path, "pt") as held:
+            if THINKER_NORM in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                return held.get_tensor(THINKER_NORM).dtype
+    raise PolicyError(f"{folder}: {THINKER_NORM} is missing; this is no Omni model")
 
 
 # -- tensors of rows that are padded on the right ---------------------------------------------------------------------

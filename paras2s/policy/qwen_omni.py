@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +44,8 @@ from paras2s.policy.omni import (
     run_stack,
     score,
     stacked,
+    stored_name,
+    thinker_dtype,
 )
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
@@ -314,28 +315,11 @@ class QwenOmniPolicy(OmniPolicy):
         except Exception as error:
             # transformers, tokenizers and pickle raise what they like.
             raise PolicyError(f"{folder}: not a complete Qwen2.5-Omni ({one_line(error)[:300]})") from error
-        policy = cls(_empty(config, dtype or stored_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
+        policy = cls(_empty(config, dtype or thinker_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
         policy.reload(folder)
         policy.read_companions(folder)
         policy.model.to(device)
         return policy
-
-
-def stored_name(name: str) -> str:
-    """A parameter's name in a checkpoint: as released, which is what transformers writes and not how it names its modules."""
-    name = re.sub(r"^thinker\.model\.(audio_tower|visual)\.", r"thinker.\1.", name)
-    return name.replace("thinker.model.language_model.", "thinker.model.", 1)
-
-
-def stored_dtype(folder: Path) -> torch.dtype:
-    """The precision of a checkpoint's thinker."""
-    from safetensors import safe_open
-
-    for path in shard_files(folder):
-        with safe_open(path, "pt") as held:
-            if "thinker.model.norm.weight" in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
-                return held.get_tensor("thinker.model.norm.weight").dtype
-    raise PolicyError(f"{folder}: thinker.model.norm.weight is missing; this is no Qwen2.5-Omni")
 
 
 def _empty(config: Any, dtype: torch.dtype) -> Any:

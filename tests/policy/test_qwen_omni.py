@@ -21,7 +21,8 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import DataError, PolicyError
 from paras2s.policy import omni
 from paras2s.policy.dual_stream.sampler import uniforms_of
-from paras2s.policy.qwen_omni import AUDIO_MARKS, stored_name
+from paras2s.policy.omni import stored_name
+from paras2s.policy.qwen_omni import AUDIO_MARKS
 from paras2s.policy.qwen_omni import QwenOmniPolicy as Omni
 from paras2s.policy.types import Generation, Prompt, Sampling, Turn
 from paras2s.policy.weights import write_tensors
@@ -446,7 +447,7 @@ def test_half_precision_leaves_alone_what_must_not_be_rounded(saved: Path, polic
         ("talker.codec_head.weight", None, r"talker.codec_head.weight \[11, 16\] is missing"),
         ("talker.extra", torch.zeros(2), r"talker.extra \[2\] is not wanted"),
         ("thinker.lm_head.weight", torch.zeros(3, 32), r"thinker.lm_head.weight is \[3, 32\], the config wants \[320, 32\]"),
-        ("thinker.model.norm.weight", None, r"thinker.model.norm.weight is missing; this is no Qwen2.5-Omni"),
+        ("thinker.model.norm.weight", None, r"thinker.model.norm.weight is missing; this is no Omni model"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused_by_name(
