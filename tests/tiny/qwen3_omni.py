@@ -123,6 +123,7 @@ def tiny_qwen3_omni_turns() -> list[list[Turn]]:
 def write_qwen3_omni(folder: Path, dtype: torch.dtype = torch.float32, seed: int = 1) -> Path:
     """A checkpoint in the released layout."""
     policy = tiny_qwen3_omni(seed)
-    policy.model.to(dtype)
+    for part in (policy.model.thinker, policy.model.talker):
+        part.to(dtype)
     policy.save(folder)
     return folder

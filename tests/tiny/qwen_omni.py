@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -182,3 +183,12 @@ def released_inputs(policy: QwenOmniPolicy, dialogues: list[list[Turn]]) -> dict
         "input_features": made["input_features"].double(),
         "feature_attention_mask": made["attention_mask"],
     }
+
+
+def write_qwen_omni(folder: Path, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
+    """A checkpoint in the released layout."""
+    policy = tiny_qwen_omni(seed)
+    for part in (policy.model.thinker, policy.model.talker):
+        part.to(dtype)
+    policy.save(folder)
+    return folder
