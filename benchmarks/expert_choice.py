@@ -2,10 +2,10 @@
 
     python benchmarks/expert_choice.py
 
-Qwen3-Omni's text decoder as transformers has it, random weights: 12 layers, a width of 256, 32 experts, 4 of them for each token
-(released: 48 layers, 2,048, 128, 8). The sampler reads 48 tokens of 8 answers one by one behind 40 of a prompt, the learner all
-at once. "Replayed": the learner takes the sampler's experts. Not covered: trained weights and routers, whose choices are less
-even, and GPUs.
+Qwen3-Omni's text decoder as transformers has it, random weights: 12 layers, a width of 256, 32 experts, 4 of them for each
+token (released: 48 layers, 2,048, 128, 8). The sampler reads 48 tokens of 8 answers one by one behind 40 of a prompt, the
+learner all at once. "Replayed": the learner takes the sampler's experts. Not covered: trained weights and routers, whose
+choices are less even, and GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from figures import Figure, add_json_option, write_figures
 from torch import Tensor
 
-from paras2s.policy.omni import Reading, run_stack
+from paras2s.policy.streams import Reading, run_stack
 
 ROWS, PROMPT, STEPS, WORDS, LAYERS, EXPERTS, CHOSEN = 8, 40, 48, 1000, 12, 32, 4
 Routed = Callable[[int, tuple[Tensor, Tensor, Tensor]], tuple[Tensor, Tensor, Tensor] | None]
@@ -110,8 +110,10 @@ def main() -> None:
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         name = str(dtype).removeprefix("torch.")
         share, mean, most, replayed = measure(model, dtype)
-        print(f"{name}: other experts in {share:.2%} of {ROWS * STEPS * LAYERS} choices; {mean:.1e} nats apart, {most:.1e} at most; "
-              f"{replayed:.1e} with the sampler's experts")  # fmt: skip
+        print(
+            f"{name}: other experts in {share:.2%} of {ROWS * STEPS * LAYERS} choices; {mean:.1e} nats apart in the mean, "
+            f"{most:.1e} at most; {replayed:.1e} with the sampler's experts"
+        )
         figures.append(Figure(f"{name}: other experts", "of the choices", [share]))
         figures.append(Figure(f"{name}: log-probs apart, as chosen and replayed", "nats", [mean, replayed]))
     write_figures(options.json, figures)

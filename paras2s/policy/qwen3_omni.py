@@ -43,19 +43,13 @@ from paras2s.policy.omni import (
     HOP,
     INPUT_RATE_HZ,
     OUTPUT_RATE_HZ,
-    Drawn,
     OmniNetwork,
     OmniPolicy,
-    Reading,
-    behind,
     replies_of,
-    roll,
-    run_stack,
-    score,
-    stacked,
     stored_name,
     thinker_dtype,
 )
+from paras2s.policy.streams import Drawn, Reading, behind, one_of, roll, run_stack, score, stacked
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
@@ -258,7 +252,7 @@ class Qwen3Network(OmniNetwork):
         begin = self.first_codes(torch.tensor(self.ids.codec_opening[-1], device=self.device))
         state = reading.feed(said[speaking, 0] + begin)
         draw = self._frame_drawer(sampling)
-        return text, roll(reading, state, speaking, uniforms[..., 1:], draw, next_frame, (self.ids.codec_end,))
+        return text, roll(reading, state, speaking, uniforms[..., 1:], draw, next_frame, one_of((self.ids.codec_end,)))
 
     def _frame_drawer(self, sampling: Sampling) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Draws frames [n, K] from the talker's states [n, D]; what stands behind an end is drawn for nothing."""

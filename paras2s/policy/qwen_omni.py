@@ -33,20 +33,13 @@ from paras2s.policy.omni import (
     HOP,
     INPUT_RATE_HZ,
     OUTPUT_RATE_HZ,
-    Drawn,
     OmniNetwork,
     OmniPolicy,
-    Reading,
-    behind,
-    drawn_by,
     replies_of,
-    roll,
-    run_stack,
-    score,
-    stacked,
     stored_name,
     thinker_dtype,
 )
+from paras2s.policy.streams import Drawn, Reading, behind, drawn_by, one_of, roll, run_stack, score, stacked
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
@@ -186,7 +179,7 @@ class Qwen25Network(OmniNetwork):
 
         state = next_code(speaking, -1, torch.full_like(speaking, self.ids.codec_begin)[:, None])
         draw = drawn_by(self.codec_logits, sampling.audio_temperature, sampling.audio_top_k)
-        return text, roll(reading, state, speaking, uniforms[..., 1:], draw, next_code, self.ids.codec_ends)
+        return text, roll(reading, state, speaking, uniforms[..., 1:], draw, next_code, one_of(self.ids.codec_ends))
 
 
 class QwenOmniPolicy(OmniPolicy):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paras2s.errors import PolicyError
+from paras2s.errors import PolicyError, one_line
 from paras2s.utils.io import read_json, write_bytes, write_json
 
 INDEX = "model.safetensors.index.json"
@@ -120,6 +120,49 @@ def load_tensors(
                         own[ours].copy_(held.get_tensor(name))
     except (FileNotFoundError, SafetensorError) as error:
         raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make it anew") from error
+
+
+def load_released(family: Any, folder: Path, dtype: torch.dtype | None) -> Any:
+    """A model of transformers with a checkpoint's weights; `dtype` None: the one it is stored in.
+
+    Raises:
+        PolicyError: a file cannot be read, or the tensors do not fit, by name.
+    """
+    stored = _stored_shapes(folder)
+    try:
+        released, report = family.from_pretrained(
+            folder,
+            dtype="auto" if dtype is None else dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            local_files_only=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PolicyError(f"{folder}: cannot be read ({one_line(error)}); copy the checkpoint again") from error
+    wanted = shapes_of(released.state_dict())
+    found = {name: shape for name, shape in wanted.items() if name not in report["missing_keys"]}
+    found |= {name: stored.get(name, ()) for name in report["unexpected_keys"]}
+    found |= {name: tuple(shape) for name, shape, _ in report["mismatched_keys"]}
+    check_state(wanted, found, str(folder))
+    return released
+
+
+def _stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name to shape of what lies in the folder.
+
+    Raises:
+        PolicyError: a file cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[str, tuple[int, ...]] = {}
+    for path in shard_files(folder):
+        try:
+            with safe_open(path, "pt") as held:
+                found |= {name: tuple(held.get_slice(name).get_shape()) for name in held.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again") from error
+    return found
 
 
 def stored_dtype(files: Iterable[Path]) -> torch.dtype:
