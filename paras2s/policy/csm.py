@@ -1,16 +1,16 @@
-"""`CsmPolicy`: Sesame's CSM, a conversational speech model. It speaks words that it is given, in the light of what was said before.
+"""`CsmPolicy`: Sesame's CSM, a conversational speech model. It speaks words that it is given, after what was said before.
 
 It does not decide what to say: there is no text stream, and nothing but the sound is sampled and learned. In a run the words
 come from `replies.jsonl` in the checkpoint's folder, a line a question: {"question": its transcript, "reply": the words}. So an
 alignment of CSM is one of how a reply is said, and warm-up learns demonstrations whose words stand there as replies.
 
 A step is a frame of 80 ms with K codes of Mimi: the backbone gives the first, the depth decoder the others one after another,
-each from the backbone's state and the codes before it. A frame whose codes, the last aside, are all `codebook_eos_token_id` (0, which
-is a code as well) ends an answer; all its codes are drawn. Ids of the tables behind Mimi's codes have no probability.
+each from the backbone's state and the codes before it. A frame whose codes, the last aside, are all `codebook_eos_token_id`
+(0, which is a code as well) ends an answer; all its codes are drawn. Ids behind Mimi's codes have no probability.
 
 A dialogue is laid out as CSM's chat template does: the turn's speaker in brackets and its words between begin and end of text,
-then its frames and one of ends. The user is speaker 1, the assistant 0; there is no system. Prompt and answer together stay within
-the backbone's positions (2,048: text and 163 s of sound).
+then its frames and one of ends. The user is speaker 1, the assistant 0; there is no system. Prompt and answer together stay
+within the backbone's positions (2,048: text and 163 s of sound).
 
 Mimi is no part of `model`: it never learns, and it runs in float32. The codes' embedding is one table for both decoders.
 Left out: the loss on a part of the frames alone (compute amortisation) of its makers' training.
@@ -195,7 +195,7 @@ class CsmPolicy(Policy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """What was said before, words and sound, and the words that are to be said: the last turn, the assistant's without a clip.
+        """What was said before, words and sound, then the words to be said: the last turn, the assistant's without a clip.
 
         Raises:
             PolicyError: a turn lacks words or its clip, or is the system's; or the context does not hold it.
@@ -238,7 +238,7 @@ class CsmPolicy(Policy):
         missing = sorted({query.transcript for query in queries} - self.replies.keys())
         if missing:
             raise PolicyError(
-                f"CSM speaks words that it is given: {REPLIES} beside its weights has none for {len(missing)} of the questions, "
+                f"CSM speaks given words: {REPLIES} beside its weights has none for {len(missing)} of the questions, "
                 f'such as {missing[0]!r}; add lines {{"question": ..., "reply": ...}}'
             )
         return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,20 @@ def taught_by(server: ScriptedEndpoint, folder: Path) -> dict[str, Any]:
     return {**sizes, "teacher": str(folder / "judge.yaml")}
 
 
-def keep_one_test_contrast(data: Path) -> None:
-    """The tiny data with the first contrast to be benched."""
-    queries = load_dataset(data).queries
-    kept = next(query.contrast_id for query in queries if query.role == "test")
+def share_roles(source: Path, data: Path) -> None:
+    """The tiny data with RL prompts (no labels) and validation among its preference set, and one contrast to be benched."""
+    queries = load_dataset(source).queries
+    contrasts = {role: list(dict.fromkeys(q.contrast_id for q in queries if q.role == role)) for role in ("preference", "test")}
+    validated, asked, *_ = contrasts["preference"]
+
+    def placed(query: Query) -> Query:
+        if query.contrast_id == asked:
+            return replace(query, role="rl", text=None, style=None)
+        return replace(query, role="validation") if query.contrast_id == validated else query
+
+    dropped = contrasts["test"][1:]
     with TableWriter(data / "queries.parquet", Query) as table:
-        table.write([query for query in queries if query.role != "test" or query.contrast_id == kept])
+        table.write([placed(query) for query in queries if query.contrast_id not in dropped])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -92,7 +100,7 @@ def test_a_family_goes_through_all_stages(name: str, tiny_run: Path, tmp_path: P
             warmup=warmup if family.learns_from_speech else {"steps": 0}, distill=taught_by(server, tmp_path),
             bench={"answers_per_query": 1}, align=ALIGN | {"steps": 1},
         )  # fmt: skip
-        keep_one_test_contrast(run / "data")
+        share_roles(tiny_run / "run/data", run / "data")
         invoke("warmup", config)
         invoke("distill", config)
     invoke("align", config)

@@ -30,7 +30,7 @@ def test_written_and_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps"), [("kimi", 600), ("moshi", 600), ("qwen_omni", 2400), ("qwen3_omni", 600), ("embedded", 52)]
+    ("kind", "steps"), [("kimi", 600), ("moshi", 600), ("qwen_omni", 2400), ("qwen3_omni", 600), ("csm", 600), ("embedded", 52)]
 )
 def test_without_a_file_it_is_the_familys(tmp_path: Path, kind: str, steps: int) -> None:
     settings = read_answer_settings(tmp_path, kind)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny.csm import tiny_csm, tiny_csm_turns
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
 from tiny.interleaved import Beeps, sliding, tiny_glm, tiny_step, tiny_turns, write_glm
 from tiny.kimi import write_kimi
@@ -51,6 +52,7 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "moshi": lambda _: subject_of(tiny_moshi(), tiny_moshi_turns()),
     "qwen_omni": lambda _: subject_of(tiny_qwen_omni(), tiny_qwen_omni_turns()),
     "qwen3_omni": lambda _: subject_of(tiny_qwen3_omni(), tiny_qwen3_omni_turns()),
+    "csm": lambda _: subject_of(tiny_csm(), tiny_csm_turns()),
 }
 # Saving goes through float32 where the loader of a family does.
 NOT_APPLICABLE = {"qwen_omni": {"9"}, "qwen3_omni": {"9"}}
