@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,3 +75,11 @@ def tiny_csm_turns() -> list[list[Turn]]:
          Turn("user", "d", tone(0.16, 8_000, 260)), Turn("assistant", "efg")],
         [Turn("assistant", "x")],
     ]  # fmt: skip
+
+
+def write_csm(folder: Path, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
+    """A checkpoint in the released layout, without replies."""
+    policy = tiny_csm(seed)
+    policy.model.to(dtype)
+    policy.save(folder)
+    return folder
