@@ -8,6 +8,7 @@ and the S3 tokenizer (a fake stands for it).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,6 +92,8 @@ def share_roles(source: Path, data: Path) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_goes_through_all_stages(name: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers are to find the tiny classes.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
     # The tiny tokenizer's words are bytes, of which more are spoken in a turn.
     monkeypatch.setattr(glm4_voice, "WORDS_A_TURN", 60)
     family, run = FAMILIES[name], tmp_path / "run"

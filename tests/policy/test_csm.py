@@ -5,6 +5,7 @@ The contract is in test_contract.py. Not covered: released weights, half precisi
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from tiny import csm as tiny
 from tiny.csm import CODEBOOKS, CODES, IDS
 from tiny.moshi import tone
+from tiny.world import invoke
 from torch import Tensor
 
 from paras2s.errors import PolicyError
@@ -171,6 +173,11 @@ def test_a_checkpoint_is_transformers_own_and_has_the_replies(tmp_path: Path) ->
 def test_what_it_cannot_read_is_refused(policy: CsmPolicy, turns: list[Turn], complaint: str) -> None:
     with pytest.raises(PolicyError, match=complaint):
         policy.encode_prompt(turns)
+
+
+def test_the_command_checks_it_with_words_to_say(tmp_path: Path) -> None:
+    done = invoke("check-policy", "csm", "--weights", tiny.write_csm(tmp_path), "--device", "cpu", "--json", "--steps", 4)
+    assert json.loads(done.stdout)["failed"] == 0
 
 
 def test_what_it_cannot_say_is_refused(policy: CsmPolicy, prompts: list[Prompt]) -> None:
