@@ -77,7 +77,7 @@ def measure(model: Any, dtype: torch.dtype) -> tuple[float, float, float, float]
     def keep(layer: int, output: tuple[Tensor, Tensor, Tensor]) -> None:
         kept[layer].append(output[2].view(ROWS, -1, CHOSEN))
 
-    def whole() -> Tensor:
+    def at_once() -> Tensor:
         return run_stack(model, x[:, :-1])[:, PROMPT - 1 :]
 
     first = with_routers(model, keep, sampled)
@@ -94,7 +94,7 @@ def measure(model: Any, dtype: torch.dtype) -> tuple[float, float, float, float]
         weights = logits.float().softmax(-1).gather(1, chosen)
         return logits, (weights / weights.sum(-1, keepdim=True)).to(scores.dtype), chosen
 
-    second, third = with_routers(model, compare, whole), with_routers(model, replay, whole)
+    second, third = with_routers(model, compare, at_once), with_routers(model, replay, at_once)
     logp = [
         (state @ head.T).double().log_softmax(-1).gather(2, words[:, PROMPT:, None])[..., 0] for state in (first, second, third)
     ]

@@ -195,7 +195,7 @@ class CsmPolicy(Policy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """What was said before, words and sound, then the words to be said: the last turn, the assistant's without a clip.
+        """The dialogue so far, words and sound, then the words to be said: the last turn, the assistant's without a clip.
 
         Raises:
             PolicyError: a turn lacks words or its clip, or is the system's; or the context does not hold it.
@@ -282,7 +282,7 @@ class CsmPolicy(Policy):
             drawn = self.model.sample(prompts[part], group_size, sampling, uniforms)
             for number, group in enumerate(seeds[part]):
                 rows = slice(number * group_size, (number + 1) * group_size)
-                block = pack(self._slots(), drawn, rows, self.model.pads, end_is_whole=True)
+                block = pack(self._slots(), drawn, rows, self.model.pads, full_end=True)
                 finish = tuple("eos" if end else "length" for end in drawn.ended[rows].tolist())
                 found.append(Generation((block,), finish, tuple(group)))
         return found

@@ -1,4 +1,4 @@
-"""What Qwen2.5-Omni and Qwen3-Omni have in common: a thinker that writes a reply, then a talker that speaks it.
+"""The common part of Qwen2.5-Omni and Qwen3-Omni: a thinker writes a reply, then a talker speaks it.
 
 Prompts by the chat template, the thinker's part of sampling, towers that do not learn, names in a checkpoint.
 Alphabet: B prompts, G answers a prompt, N answers, L prompt tokens, T steps, S slots, H the thinker's width, V ids.
@@ -105,7 +105,7 @@ class OmniNetwork(nn.Module):
         return self.talker.codec_head(hidden).masked_fill(self.forbidden, float("-inf"))
 
     def given(self, state: Tensor) -> Tensor:
-        """What the talker is given of the thinker."""
+        """A state of the thinker, as the talker is given it."""
         return state if self.talker_gradient else state.detach()
 
     def read(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:

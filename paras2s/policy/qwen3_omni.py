@@ -7,7 +7,7 @@ temperature and top-k hold for all K codes (transformers draws the later ones at
 
 The talker reads the users' turns, not the system's and not earlier answers: words by their embedding, sound by the thinker's
 state before layer `accept_hidden_layer`. Of the reply it reads the embedding of each word. So the sound's gradient reaches the
-thinker only through what it heard (`talker_gradient`) and the embeddings of words.
+thinker only through those states (`talker_gradient`) and the embeddings of words.
 
 Both decoders are mixtures of experts. A token's experts are chosen from its own state, without a limit on an expert's tokens,
 so that neighbours in a batch change nothing but rounding. Rounding may change a choice: docs/policies.md, "Qwen3-Omni".
@@ -125,7 +125,7 @@ class Qwen3Network(OmniNetwork):
         super().__init__(released.thinker, talker, end, talker_gradient, talker.config.text_config.vocab_size, may)
         self.code2wav: Any = released.code2wav
         self.ids, self.codebooks = ids, int(talker.config.num_code_groups)
-        self.heard_layer = int(talker.config.accept_hidden_layer)
+        self.tapped_layer = int(talker.config.accept_hidden_layer)
 
     # -- what the talker reads ----------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Qwen3Network(OmniNetwork):
         """Words as the talker reads them, [...] to [..., D]."""
         return self.talker.text_projection(self.given(self.words(tokens)))
 
-    def opening(self, prompts: Sequence[Prompt], x: Tensor, heard: Tensor, is_audio: Tensor) -> tuple[Tensor, Tensor]:
+    def opening(self, prompts: Sequence[Prompt], x: Tensor, tapped: Tensor, is_audio: Tensor) -> tuple[Tensor, Tensor]:
         """Talker inputs before the first word [N, U + 8, D] and their lengths [N], of the thinker's input and states [N, L, H].
 
         The users' turns, the answer's three first tokens, then text pads and the text's begin beside the codec's opening.
@@ -152,7 +152,7 @@ class Qwen3Network(OmniNetwork):
         place = nn.utils.rnn.pad_sequence(asked, batch_first=True).to(self.device)
         wide = place[..., None].expand(-1, -1, x.shape[2])
         words = self.talker.text_projection(self.given(x).gather(1, wide))
-        sound = self.talker.hidden_projection(self.given(heard).gather(1, wide))
+        sound = self.talker.hidden_projection(self.given(tapped).gather(1, wide))
         users = torch.where(is_audio.gather(1, place)[..., None], sound, words)
         turn = torch.from_numpy(np.stack([prompt.text_ids[-3:] for prompt in prompts])).to(self.device)
         # All of the codec's opening but its begin, which goes with the first word.
@@ -178,11 +178,11 @@ class Qwen3Network(OmniNetwork):
         x, is_audio, lengths = (part[owner] for part in self.read(prompts))
         tokens, sampled = (part[..., 0] for part in stacked(texts, [self.end], self.device))
         stack = self.thinker.model.language_model
-        with layer_input(stack, self.heard_layer) as heard:
+        with layer_input(stack, self.tapped_layer) as tapped:
             hidden = run_stack(stack, behind(x, lengths, self.words(tokens[:, :-1])))
         text = score(self.thinker.lm_head, hidden, lengths - 1, tokens, sampled, sampling.text_temperature)
         counts = np.concatenate([replies_of(block, self.end) for block in texts])
-        before, first = self.opening([prompts[number] for number in owner], x, heard[0][:, : x.shape[1]], is_audio)
+        before, first = self.opening([prompts[number] for number in owner], x, tapped[0][:, : x.shape[1]], is_audio)
         frames, sampled = stacked(sounds, self.pads, self.device)
         said = self.reply(tokens, torch.from_numpy(counts).to(self.device), frames.shape[1])
         begin = self.first_codes(torch.tensor(self.ids.codec_opening[-1], device=self.device)).expand(len(said), 1, -1)
@@ -233,7 +233,7 @@ class Qwen3Network(OmniNetwork):
         """Words and frames of N answers from one prefill a prompt; `uniforms` [N, T, 1 + K]."""
         x, is_audio, lengths = self.read(prompts)
         stack = self.thinker.model.language_model
-        with layer_input(stack, self.heard_layer) as heard:
+        with layer_input(stack, self.tapped_layer) as tapped:
             reading = Reading(stack, x, lengths, group_size, sampling.max_steps)
         text = self.draw_words(reading, uniforms[..., 0], sampling)
         count = text.counts - 1
@@ -241,7 +241,7 @@ class Qwen3Network(OmniNetwork):
         if not len(speaking):
             return text, Drawn.nothing(text, self.codebooks)
         said = self.reply(text.tokens[..., 0], count, sampling.max_steps)
-        before, first = self.opening(prompts, x, heard[0], is_audio)
+        before, first = self.opening(prompts, x, tapped[0], is_audio)
         reading = Reading(self.talker.model, before, first, group_size, sampling.max_steps)
         reading.select(speaking)
 
@@ -341,10 +341,10 @@ class Qwen3OmniPolicy(OmniPolicy):
         if samples < MIN_SAMPLES:
             return 0
         chunk = 2 * self.config.thinker_config.audio_config.n_window
-        whole, tail = divmod(samples // HOP, chunk)
+        full, tail = divmod(samples // HOP, chunk)
         for _ in range(3):
             tail = (tail + 1) // 2
-        return 13 * whole + tail
+        return 13 * full + tail
 
     @torch.inference_mode()
     def _audio_features(self, clips: Sequence[np.ndarray]) -> np.ndarray:
@@ -354,8 +354,8 @@ class Qwen3OmniPolicy(OmniPolicy):
         for clip in clips:
             made = self.mel(clip, sampling_rate=INPUT_RATE_HZ, padding="longest", truncation=False, return_tensors="pt")
             mel = made["input_features"].to(self.device, tower.conv2d1.weight.dtype)
-            whole = torch.ones(mel.shape[::2], dtype=torch.long, device=self.device)
-            found.append(self.model.thinker.model.get_audio_features(mel, whole).last_hidden_state)
+            mask = torch.ones(mel.shape[::2], dtype=torch.long, device=self.device)
+            found.append(self.model.thinker.model.get_audio_features(mel, mask).last_hidden_state)
         encoded = torch.cat(found)
         # numpy knows no bfloat16.
         return np.asarray(encoded.to(torch.promote_types(encoded.dtype, torch.float32)).cpu().numpy())

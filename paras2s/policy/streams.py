@@ -1,4 +1,4 @@
-"""Answers of transformers' decoders that draw one stream after another, or whole frames: cache, drawing, packing, scoring.
+"""Answers of transformers' decoders that draw one stream after another, or frames: cache, drawing, packing, scoring.
 
 Rows are padded on the right, where a causal model does not look.
 Alphabet: B prompts, G answers a prompt, N answers, L prompt tokens, T steps, S slots, V ids.
@@ -157,14 +157,14 @@ def roll(reading: Reading, state: Tensor, active: Tensor, uniforms: Tensor, draw
     return Drawn(tokens, logp, counts, ended)
 
 
-def pack(names: tuple[str, ...], drawn: Drawn, rows: slice, pad: Sequence[int], end_is_whole: bool = False) -> Block:
+def pack(names: tuple[str, ...], drawn: Drawn, rows: slice, pad: Sequence[int], full_end: bool = False) -> Block:
     """A group's answers of one stream, as long as its longest and at least one step.
 
-    `end_is_whole`: all slots of the step that ends an answer were drawn, and not the first alone.
+    `full_end`: all slots of the step that ends an answer were drawn, and not the first alone.
     """
     counts, ended = drawn.counts[rows].cpu().numpy(), drawn.ended[rows].cpu().numpy()
     steps = max(int(counts.max()), 1)
-    last = np.where(ended & (not end_is_whole), counts - 1, counts)[:, None, None]
+    last = np.where(ended & (not full_end), counts - 1, counts)[:, None, None]
     sampled = np.arange(steps)[:, None] < np.where(np.arange(len(names)) == 0, counts[:, None, None], last)
     tokens = np.where(sampled, drawn.tokens[rows, :steps].cpu().numpy(), np.array(pad))
     logp = np.where(sampled, drawn.logp[rows, :steps].cpu().numpy(), 0.0)
