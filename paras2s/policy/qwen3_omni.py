@@ -147,9 +147,9 @@ class Qwen3Network(OmniNetwork):
 
         The users' turns, the answer's three first tokens, then text pads and the text's begin beside the codec's opening.
         """
-        asked = [torch.from_numpy(users_part(prompt.text_ids, self.ids.start, self.ids.user)) for prompt in prompts]
-        counts = torch.tensor([len(places) for places in asked], device=self.device)
-        place = nn.utils.rnn.pad_sequence(asked, batch_first=True).to(self.device)
+        parts = [torch.from_numpy(users_part(prompt.text_ids, self.ids.start, self.ids.user)) for prompt in prompts]
+        counts = torch.tensor([len(places) for places in parts], device=self.device)
+        place = nn.utils.rnn.pad_sequence(parts, batch_first=True).to(self.device)
         wide = place[..., None].expand(-1, -1, x.shape[2])
         words = self.talker.text_projection(self.given(x).gather(1, wide))
         sound = self.talker.hidden_projection(self.given(tapped).gather(1, wide))

@@ -78,10 +78,10 @@ def share_roles(source: Path, data: Path) -> None:
     """The tiny data with RL prompts (no labels) and validation among its preference set, and one contrast to be benched."""
     queries = load_dataset(source).queries
     contrasts = {role: list(dict.fromkeys(q.contrast_id for q in queries if q.role == role)) for role in ("preference", "test")}
-    validated, asked, *_ = contrasts["preference"]
+    validated, prompted, *_ = contrasts["preference"]
 
     def placed(query: Query) -> Query:
-        if query.contrast_id == asked:
+        if query.contrast_id == prompted:
             return replace(query, role="rl", text=None, style=None)
         return replace(query, role="validation") if query.contrast_id == validated else query
 
