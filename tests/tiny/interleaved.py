@@ -83,12 +83,6 @@ class Beeps:
         return Clip((wave + noise).astype(np.float32), self.sample_rate_hz)
 
 
-def beeps(folder: Path) -> Beeps:
-    """A decoder, as a user names one."""
-    glm = json.loads((folder / "config.json").read_text())["model_type"] == "chatglm"
-    return Beeps(22_050, 12.5) if glm else Beeps(24_000, 25.0)
-
-
 class FakeS3:
     """A code for every 640 samples begun, of where their mean lies."""
 
@@ -96,14 +90,6 @@ class FakeS3:
         samples = clip.at(16_000).samples
         frames = [samples[start : start + 640] for start in range(0, len(samples), 640)]
         return np.array([int(1e5 * abs(frame.mean())) % STEP_CODES for frame in frames], dtype=np.int64)
-
-
-class SpeakingStep(TinyStep):
-    """With a speech tokenizer, wherever it is loaded: the released one needs a package of its own."""
-
-    @functools.cached_property
-    def tokenizer(self) -> Any:
-        return FakeS3()
 
 
 def shapes_of_glm() -> dict[str, tuple[int, ...]]:
