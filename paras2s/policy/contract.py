@@ -84,11 +84,22 @@ def subject_of(policy: Policy, dialogues: Sequence[Sequence[Turn]] | None = None
     prompts = []
     for turns in dialogues or sample_dialogues(policy.spec.input_rate_hz):
         try:
-            prompts.append(policy.encode_prompt(turns))
+            prompts.append(_prompt_of(policy, turns))
         except PolicyError:
             if len(turns) == 1:
                 raise
     return Subject(policy, tuple(prompts), TOLERANCE[next(policy.model.parameters()).dtype])
+
+
+def _prompt_of(policy: Policy, turns: Sequence[Turn]) -> Prompt:
+    """A dialogue's prompt; a policy that speaks given words, as CSM does, is given some."""
+    try:
+        return policy.encode_prompt(turns)
+    except PolicyError as refused:
+        try:
+            return policy.encode_prompt([*turns, Turn("assistant", "hello there")])
+        except PolicyError:
+            raise refused from None
 
 
 def _apart(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:

@@ -39,8 +39,9 @@ from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.logprobs import in_parts, picked_logprobs
 from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
+from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
 from paras2s.policy.types import NO_PARAMETERS, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn, slot_names
-from paras2s.policy.weights import check_state, load_tensors, read_config, shapes_of, shard_files
+from paras2s.policy.weights import load_released, load_tensors, read_config, shard_files
 from paras2s.types import Block
 from paras2s.utils.io import read_json, write_json, write_text
 
@@ -373,17 +374,7 @@ class MoshiPolicy(Policy):
         return np.tile(self.silence, (frames, 1))
 
     def _codes_of(self, clip: Clip) -> np.ndarray:
-        """Codes [T, K] of a clip; the tail is padded with silence to a whole frame."""
-        samples = clip.at(self.spec.input_rate_hz).samples
-        samples = np.pad(samples, (0, -len(samples) % self._frame_samples))
-        wave = torch.from_numpy(samples.astype(np.float32))[None, None].to(self._mimi_device)
-        with torch.no_grad():
-            codes = self.mimi.encode(wave, num_quantizers=self.model.codebooks).audio_codes[0]
-        return codes.T.cpu().numpy()
-
-    @property
-    def _mimi_device(self) -> torch.device:
-        return next(self.mimi.parameters()).device
+        return encode_mimi(self.mimi, clip, self.model.codebooks)
 
     def _monologue(self, text: str, frames: int) -> np.ndarray:
         """Text ids [frames]: the words from the start, then pads."""
@@ -425,12 +416,7 @@ class MoshiPolicy(Policy):
 
     def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
         """Mimi's waveform; it draws nothing from `seed`."""
-        codes = torch.from_numpy(self.decode_codes(blocks, answer)).to(self._mimi_device)
-        if not len(codes):
-            return Clip(np.zeros(0, dtype=np.float32), self.spec.output_rate_hz)
-        with torch.no_grad():
-            wave = self.mimi.decode(codes.T[None]).audio_values[0, 0]
-        return Clip(wave.float().cpu().numpy(), self.spec.output_rate_hz)
+        return decode_mimi(self.mimi, self.decode_codes(blocks, answer))
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
         """The words of the text stream."""
@@ -485,23 +471,7 @@ class MoshiPolicy(Policy):
                 f"{folder}: no tokenizer.json; copy it from a release in transformers' format, or convert Kyutai's "
                 "SentencePiece model with transformers' MoshiConverter"
             )
-        stored = _stored_shapes(folder)
-        try:
-            loaded: Any = MoshiForConditionalGeneration.from_pretrained(
-                folder,
-                dtype="auto" if dtype is None else dtype,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                local_files_only=True,
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise PolicyError(f"{folder}: cannot be read ({one_line(error)}); copy the checkpoint again") from error
-        released, report = loaded
-        wanted = shapes_of(released.state_dict())
-        found = {name: shape for name, shape in wanted.items() if name not in report["missing_keys"]}
-        found |= {name: stored.get(name, ()) for name in report["unexpected_keys"]}
-        found |= {name: tuple(shape) for name, shape, _ in report["mismatched_keys"]}
-        check_state(wanted, found, str(folder))
+        released = load_released(MoshiForConditionalGeneration, folder, dtype)
         policy = cls(released, Tokenizer.from_file(str(folder / "tokenizer.json")), text_ids)
         policy.model.to(device)
         policy.mimi.to(device)
@@ -520,24 +490,6 @@ def _text_ids(path: Path) -> MoshiText:
         return MoshiText(**described["text"])
     except (KeyError, TypeError) as error:
         raise PolicyError(f"{path}: 'text' does not fit ({one_line(error)})") from error
-
-
-def _stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name to shape of what lies in the folder.
-
-    Raises:
-        PolicyError: a file cannot be read.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    found: dict[str, tuple[int, ...]] = {}
-    for path in shard_files(folder):
-        try:
-            with safe_open(path, "pt") as held:
-                found |= {name: tuple(held.get_slice(name).get_shape()) for name in held.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again") from error
-    return found
 
 
 def _delayed(codes: np.ndarray, initial_id: int) -> np.ndarray:

@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import io
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +28,33 @@ from torch import Tensor, nn
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
-from paras2s.policy.base import Policy
-from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
-from paras2s.policy.types import NO_PARAMETERS, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
+from paras2s.policy.omni import (
+    END,
+    HOP,
+    INPUT_RATE_HZ,
+    OUTPUT_RATE_HZ,
+    OmniNetwork,
+    OmniPolicy,
+    replies_of,
+    stored_name,
+    thinker_dtype,
+)
+from paras2s.policy.streams import Drawn, Reading, behind, drawn_by, one_of, roll, run_stack, score, stacked
+from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
 from paras2s.utils.io import write_bytes, write_json
 
-INPUT_RATE_HZ, OUTPUT_RATE_HZ = 16_000, 24_000
-# Samples a mel frame, and the longest clip (released `preprocessor_config.json`).
-HOP, MAX_CLIP_S = 160, 300.0
-AUDIO_BOS, AUDIO, AUDIO_EOS = "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"
-START, END = "<|im_start|>", "<|im_end|>"
+AUDIO_MARKS = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
 # The makers': with another one the released model speaks less well.
 SYSTEM = (
     "You are Qwen, a virtual human developed by the Qwen Team, Alibaba Group, capable of perceiving auditory and visual "
     "inputs, as well as generating text and speech."
 )
 SPEAKER, SPEAKERS_FILE = "Chelsie", "spk_dict.pt"
-# Read and written as they are, so that a checkpoint of ours is one for everybody else.
-COMPANIONS = ("generation_config.json", "preprocessor_config.json", "chat_template.json", "chat_template.jinja")
 # The leading part keeps the towers out: a suffix alone would hit them, and train them in silence.
 LAYERS = r".*(language_model|talker\.model)\.layers\.\d+"
 LORA_TARGETS = LAYERS + r"\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
-# Answers under way at once.
-ROWS_AT_ONCE = 64
 
 
 def audio_tokens(samples: int) -> int:
@@ -95,75 +95,29 @@ class OmniIds:
         return cls(end, *text, codec_begin=begin, codec_pad=ends[0], codec_ends=ends, codes=codes)
 
 
-def replies_of(block: Block, end: int) -> np.ndarray:
-    """Number of words spoken of each answer [G]: all but the last token, which the thinker never read.
-
-    A reply ends with its first `end` (which also pads), or with its block. The `sampled` mask is not read: a learner that
-    masks words out does not change what the sound was conditioned on.
-    """
-    ends = block.tokens[:, :, 0] == end
-    return np.where(ends.any(1), ends.argmax(1), ends.shape[1] - 1)
-
-
-class OmniNetwork(nn.Module):
-    """Thinker, talker and token2wav under transformers' names; forward is the teacher-forced pass.
-
-    `talker_gradient`: whether the sound's gradient reaches the thinker through its states. Off by default: an answer has
-    hundreds of codes and tens of words, so a bad voice would be mended by changing the words. The sound is
-    then differentiated as if those states were given, which is not the whole gradient of the joint probability.
-    """
-
-    forbidden: Tensor
+class Qwen25Network(OmniNetwork):
+    """Thinker, talker and token2wav under transformers' names; the talker reads the thinker's states."""
 
     def __init__(self, released: Any, ids: OmniIds, talker_gradient: bool) -> None:
-        super().__init__()
-        self.thinker: Any = released.thinker
-        self.talker: Any = released.talker
+        may = (*range(ids.codes), *ids.codec_ends)
+        super().__init__(released.thinker, released.talker, ids.end, talker_gradient, released.talker.config.vocab_size, may)
         self.token2wav: Any = released.token2wav
-        self.ids, self.talker_gradient, self.gradient_checkpointing = ids, talker_gradient, False
-        forbidden = torch.arange(self.talker.config.vocab_size) >= ids.codes
-        forbidden[list(ids.codec_ends)] = False
-        self.register_buffer("forbidden", forbidden, persistent=False)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return self.forbidden.device
-
-    def words(self, tokens: Tensor) -> Tensor:
-        """The thinker's embedding of ids [...]: [..., H]."""
-        return self.thinker.model.language_model.embed_tokens(tokens)
+        self.ids = ids
 
     def codec(self, tokens: Tensor) -> Tensor:
         """The talker's embedding of ids [...]: [..., H]."""
         return self.talker.model.embed_tokens(tokens)
 
-    def codec_logits(self, hidden: Tensor) -> Tensor:
-        """Logits [n, V] in which what is neither code nor end has no probability."""
-        return self.talker.codec_head(hidden).masked_fill(self.forbidden, float("-inf"))
-
-    def read(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:
-        """The thinker's input [B, L, H], where it is sound [B, L], and lengths [B]; padded on the right."""
-        lengths = torch.tensor([prompt.length for prompt in prompts], device=self.device)
-        rows = [torch.tensor(np.stack([prompt.text_ids, prompt.continuous], 1)) for prompt in prompts]
-        tokens, sound = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.device).unbind(-1)
-        x, is_audio = self.words(tokens), sound.bool()
-        # A mask and a concatenation have one order, so clips need not be told apart.
-        parts = [prompt.features[prompt.continuous] for prompt in prompts if prompt.features is not None]
-        if parts:
-            x = x.masked_scatter(is_audio[..., None], torch.from_numpy(np.concatenate(parts)).to(x))
-        return x, is_audio, lengths
-
     def conditions(self, hidden: Tensor, x: Tensor, is_audio: Tensor) -> Tensor:
         """Talker inputs from the thinker [N, L, H]: states plus input, without the embeddings of the question's audio."""
         length = is_audio.shape[1]
         states = hidden + torch.cat([x[:, :length].masked_fill(is_audio[..., None], 0.0), x[:, length:]], 1)
-        return states if self.talker_gradient else states.detach()
+        return self.given(states)
 
     def marks(self) -> tuple[Tensor, Tensor, Tensor]:
         """The talker's begin, end and pad of text, [H] each; the begin with the codec's pad, which it always goes with."""
         ids = torch.tensor([self.ids.text_begin, self.ids.text_end, self.ids.text_pad], device=self.device)
-        begin, end, pad = self.words(ids) if self.talker_gradient else self.words(ids).detach()
+        begin, end, pad = self.given(self.words(ids))
         return begin + self.codec(torch.tensor(self.ids.codec_pad, device=self.device)), end, pad
 
     def forward(
@@ -178,13 +132,13 @@ class OmniNetwork(nn.Module):
         texts, sounds = [blocks[0] for blocks in answers], [blocks[1] for blocks in answers]
         owner = torch.repeat_interleave(torch.tensor([len(block.tokens) for block in texts])).to(self.device)
         x, is_audio, lengths = (part[owner] for part in self.read(prompts))
-        tokens, sampled = _stack(texts, self.ids.end, self.device)
-        x = _behind(x, lengths, self.words(tokens[:, :-1]))
-        hidden = _run(self.thinker.model.language_model, x)
-        text = _score(self.thinker.lm_head, hidden, lengths - 1, tokens, sampled, sampling.text_temperature)
+        tokens, sampled = (part[..., 0] for part in stacked(texts, [self.end], self.device))
+        x = behind(x, lengths, self.words(tokens[:, :-1]))
+        hidden = run_stack(self.thinker.model.language_model, x)
+        text = score(self.thinker.lm_head, hidden, lengths - 1, tokens, sampled, sampling.text_temperature)
         states = self.conditions(hidden, x, is_audio)
-        counts = np.concatenate([replies_of(block, self.ids.end) for block in texts])
-        tokens, sampled = _stack(sounds, self.ids.codec_pad, self.device)
+        counts = np.concatenate([replies_of(block, self.end) for block in texts])
+        tokens, sampled = (part[..., 0] for part in stacked(sounds, [self.ids.codec_pad], self.device))
         begin, end, pad = self.marks()
         step, count = torch.arange(tokens.shape[1], device=self.device), torch.from_numpy(counts).to(self.device)[:, None, None]
         place = (lengths[:, None] + step).clamp(max=states.shape[1] - 1)
@@ -192,199 +146,65 @@ class OmniNetwork(nn.Module):
         reply = torch.where(step[:, None] < count, reply, torch.where(step[:, None] == count, end, pad))
         before = torch.cat([torch.full_like(tokens[:, :1], self.ids.codec_begin), tokens[:, :-1]], 1)
         tail = torch.cat([begin.expand(len(reply), 1, -1), reply + self.codec(before)], 1)
-        x = self.talker.thinker_to_talker_proj(_behind(states[:, : is_audio.shape[1]], lengths, tail))
-        hidden = _run(self.talker.model, x)
-        audio = _score(self.codec_logits, hidden, lengths + 1, tokens, sampled, sampling.audio_temperature)
-        return text, audio
+        x = self.talker.thinker_to_talker_proj(behind(states[:, : is_audio.shape[1]], lengths, tail))
+        hidden = run_stack(self.talker.model, x)
+        audio = score(self.codec_logits, hidden, lengths + 1, tokens, sampled, sampling.audio_temperature)
+        return text[..., None], audio[..., None]
 
     @torch.inference_mode()
-    def sample(self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, uniforms: Tensor) -> tuple[_Drawn, _Drawn]:
+    def sample(self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, uniforms: Tensor) -> tuple[Drawn, Drawn]:
         """Words and codes of N answers from one prefill a prompt; `uniforms` [N, T, 2]."""
         x, is_audio, lengths = self.read(prompts)
-        everyone = torch.arange(len(uniforms), device=self.device)
-        reading = _Reading(self.thinker.model.language_model, x, lengths, group_size, sampling.max_steps)
-        state = reading.states[everyone // group_size, reading.lengths - 1]
+        reading = Reading(self.thinker.model.language_model, x, lengths, group_size, sampling.max_steps)
         read: list[tuple[Tensor, Tensor]] = []
-
-        def next_word(rows: Tensor, step: int, tokens: Tensor) -> Tensor:
-            embedded = self.words(tokens)
-            fed = reading.feed(embedded)
-            read.append((rows, fed + embedded))
-            return fed
-
-        how = (sampling.text_temperature, sampling.text_top_k)
-        text = _roll(reading, state, everyone, uniforms[..., 0], self.thinker.lm_head, how, next_word, (self.ids.end,))
+        text = self.draw_words(reading, uniforms[..., 0], sampling, lambda rows, spoken: read.append((rows, spoken)))
         reply = x.new_zeros(len(uniforms), max(len(read), 1), x.shape[-1])
         for step, (rows, spoken) in enumerate(read):
             reply[rows, step] = spoken
         count = text.counts - 1
-        speaking = (count > 0).nonzero()[:, 0] if sampling.speak else everyone[:0]
+        speaking = (count > 0).nonzero()[:, 0] if sampling.speak else count[:0]
         if not len(speaking):
-            none = torch.zeros_like(count)
-            return text, _Drawn(none[:, None], none[:, None].to(text.logp), none, none > 0)
+            return text, Drawn.nothing(text, 1)
         begin, end, pad = self.marks()
-        x = _behind(self.conditions(reading.states, x, is_audio), lengths, begin.expand(len(prompts), 1, -1))
+        x = behind(self.conditions(reading.states, x, is_audio), lengths, begin.expand(len(prompts), 1, -1))
         project = self.talker.thinker_to_talker_proj
-        reading = _Reading(self.talker.model, project(x), lengths + 1, group_size, sampling.max_steps)
+        reading = Reading(self.talker.model, project(x), lengths + 1, group_size, sampling.max_steps)
         reading.select(speaking)
 
         def next_code(rows: Tensor, step: int, tokens: Tensor) -> Tensor:
             # A code is read together with the next word; the first word goes with the codec's begin, at step -1.
-            behind = torch.where((count[rows] == step + 1)[:, None], end, pad)
-            word = torch.where((count[rows] > step + 1)[:, None], reply[rows, min(step + 1, reply.shape[1] - 1)], behind)
-            return reading.feed(project(word + self.codec(tokens)))
+            after = torch.where((count[rows] == step + 1)[:, None], end, pad)
+            word = torch.where((count[rows] > step + 1)[:, None], reply[rows, min(step + 1, reply.shape[1] - 1)], after)
+            return reading.feed(project(word + self.codec(tokens[:, 0])))
 
-        state = next_code(speaking, -1, torch.full_like(speaking, self.ids.codec_begin))
-        how, ends = (sampling.audio_temperature, sampling.audio_top_k), self.ids.codec_ends
-        return text, _roll(reading, state, speaking, uniforms[..., 1], self.codec_logits, how, next_code, ends)
-
-
-def _run(stack: Any, x: Tensor, start: Tensor | None = None, seen: Tensor | None = None, cache: Any = None) -> Tensor:
-    """A decoder's states [N, L, .] of inputs that start at `start` [N], or at 0; padding on the right is never looked at.
-
-    Sound without pictures has the positions of text, three equal rows (`get_rope_index`), so it is not called; a test compares.
-    """
-    position = torch.arange(x.shape[1], device=x.device) + (0 if start is None else start[:, None])
-    how = {"position_ids": position.expand(3, len(x), -1), "past_key_values": cache, "use_cache": cache is not None}
-    return stack(inputs_embeds=x, attention_mask=seen, **how).last_hidden_state
+        state = next_code(speaking, -1, torch.full_like(speaking, self.ids.codec_begin)[:, None])
+        draw = drawn_by(self.codec_logits, sampling.audio_temperature, sampling.audio_top_k)
+        return text, roll(reading, state, speaking, uniforms[..., 1:], draw, next_code, one_of(self.ids.codec_ends))
 
 
-def _behind(x: Tensor, lengths: Tensor, tail: Tensor) -> Tensor:
-    """[N, L + T, H]: `tail` [N, T, H] put right behind each row's own length."""
-    wide = nn.functional.pad(x, (0, 0, 0, tail.shape[1]))
-    place = lengths[:, None] + torch.arange(tail.shape[1], device=x.device)
-    return wide.scatter(1, place[..., None].expand_as(tail), tail)
-
-
-def _score(
-    head: Callable[[Tensor], Tensor], hidden: Tensor, first: Tensor, tokens: Tensor, sampled: Tensor, temperature: float
-) -> Tensor:
-    """Log-probs [N, T, 1] of tokens [N, T]; step i is predicted at `first` + i. The head runs only where tokens were drawn."""
-    row, step = sampled.nonzero(as_tuple=True)
-    logits = head(hidden[row, first[row] + step])
-    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    chosen = torch.log_softmax(scaled, -1).gather(1, tokens[row, step][:, None])[:, 0]
-    return chosen.new_zeros(tokens.shape).index_put((row, step), chosen)[..., None]
-
-
-def _stack(blocks: Sequence[Block], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and sampled mask [N, T] of all answers, padded to the longest block."""
-    widths = [block.tokens.shape[1] for block in blocks]
-    short = [((0, 0), (0, max(widths) - width)) for width in widths]
-    tokens = [np.pad(block.tokens[..., 0], gap, constant_values=pad) for block, gap in zip(blocks, short, strict=True)]
-    sampled = [np.pad(block.sampled[..., 0], gap) for block, gap in zip(blocks, short, strict=True)]
-    return torch.from_numpy(np.concatenate(tokens)).to(device), torch.from_numpy(np.concatenate(sampled)).to(device)
-
-
-class _Reading:
-    """A decoder's KV cache: each prompt once, and behind it the answers' tokens, n rows of them.
-
-    Prompts are padded on the right, so that a short one's padding lies between it and its answers; `seen` hides it.
-    """
-
-    def __init__(self, stack: Any, x: Tensor, lengths: Tensor, group_size: int, limit: int) -> None:
-        from transformers import DynamicCache
-
-        self.stack, self.width, self.count = stack, x.shape[1], 0
-        self.cache = DynamicCache(config=stack.config)
-        self.states = _run(stack, x, cache=self.cache)
-        self.cache.batch_repeat_interleave(group_size)
-        self.lengths = lengths.repeat_interleave(group_size)
-        place = torch.arange(self.width + limit, device=x.device)
-        self.seen = (place < self.lengths[:, None]) | (place >= self.width)
-
-    def feed(self, x: Tensor) -> Tensor:
-        """Read one more input a row [n, .]; the state that predicts what follows it [n, .]."""
-        self.count += 1
-        seen = self.seen[:, : self.width + self.count]
-        return _run(self.stack, x[:, None], self.lengths + self.count - 1, seen, self.cache)[:, -1]
-
-    def select(self, rows: Tensor) -> None:
-        """Drop all rows but these."""
-        self.cache.batch_select_indices(rows)
-        self.lengths, self.seen = self.lengths[rows], self.seen[rows]
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """One stream of N answers: tokens and log-probs [N, T], how many were drawn of each [N], and whether each ended [N]."""
-
-    tokens: Tensor
-    logp: Tensor
-    counts: Tensor
-    ended: Tensor
-
-
-def _roll(
-    reading: _Reading, state: Tensor, active: Tensor, uniforms: Tensor, head: Callable[[Tensor], Tensor],
-    how: tuple[float, int], advance: Callable[[Tensor, int, Tensor], Tensor], ends: tuple[int, ...],
-) -> _Drawn:  # fmt: skip
-    """Draw the tokens of answers `active` until each has ended or the limit is reached; `uniforms` [N, T].
-
-    `how` is temperature and top k; `advance(rows, step, tokens)` reads what was drawn at `step` and gives the next state.
-    """
-    rows, limit = uniforms.shape
-    tokens = torch.zeros(rows, limit, dtype=torch.long, device=state.device)
-    logp = torch.zeros(rows, limit, dtype=torch.promote_types(state.dtype, torch.float32), device=state.device)
-    counts, ended = torch.zeros_like(tokens[:, 0]), torch.zeros_like(tokens[:, 0], dtype=torch.bool)
-    for step in range(limit):
-        drawn, chosen = pick(head(state), how[0], uniforms[active, step], how[1])
-        fresh = ~ended[active]
-        live, drawn = active[fresh], drawn[fresh]
-        tokens[live, step], logp[live, step], counts[live] = drawn, chosen[fresh], step + 1
-        ended[live] = torch.isin(drawn, torch.tensor(ends, device=drawn.device))
-        done = ended[active]
-        if bool(done.all()) or step == limit - 1:
-            break
-        # Ended answers leave in bulk: moving the cache costs more than a few idle rows.
-        if 8 * int(done.sum()) >= len(active):
-            remaining = (~done).nonzero()[:, 0]
-            reading.select(remaining)
-            active = active[remaining]
-        state = advance(active, step, tokens[active, step])
-    return _Drawn(tokens, logp, counts, ended)
-
-
-def _pack(name: str, drawn: _Drawn, rows: slice, pad: int) -> Block:
-    """A group's answers of one stream, as long as its longest and at least one step."""
-    counts = drawn.counts[rows].cpu().numpy()
-    steps = max(int(counts.max()), 1)
-    sampled = np.arange(steps) < counts[:, None]
-    tokens = np.where(sampled, drawn.tokens[rows, :steps].cpu().numpy(), pad)
-    logp = np.where(sampled, drawn.logp[rows, :steps].cpu().numpy(), 0.0)
-    return Block((name,), tokens[..., None], sampled[..., None], logp[..., None])
-
-
-class QwenOmniPolicy(Policy):
+class QwenOmniPolicy(OmniPolicy):
     """Thinker, then talker. One code path for `Qwen/Qwen2.5-Omni-7B`, `-3B` and for tiny instances of the same classes."""
 
-    model: OmniNetwork
+    NAME = "Qwen2.5-Omni"
+    SYSTEM = SYSTEM
+
+    model: Qwen25Network
 
     def __init__(
         self, released: Any, tokenizer: Any, speakers: dict[str, Any], speaker: str = SPEAKER, talker_gradient: bool = False
     ) -> None:
-        from transformers import WhisperFeatureExtractor
-
         if speaker not in speakers:
             raise PolicyError(f"no speaker {speaker!r}; there are {', '.join(sorted(speakers))}")
         if not released.has_talker:
             raise PolicyError("this model has no talker (enable_audio_output is false), so it cannot speak")
-        self.config, self.tokenizer, self.speakers = released.config, tokenizer, speakers
-        self.voice = speakers[speaker]
-        self.special = {name: tokenizer.convert_tokens_to_ids(name) for name in (START, END, AUDIO_BOS, AUDIO, AUDIO_EOS)}
+        self.config, self.speakers, self.voice = released.config, speakers, speakers[speaker]
         thinker = self.config.thinker_config
-        placed = {AUDIO_BOS: thinker.audio_start_token_id, AUDIO: thinker.audio_token_id, AUDIO_EOS: thinker.audio_end_token_id}
-        for name, number in self.special.items():
-            if number is None or tokenizer.convert_ids_to_tokens(number) != name:
-                raise PolicyError(f"the tokenizer has no {name}; it is not Qwen2.5-Omni's")
-            if placed.get(name, number) != number:
-                raise PolicyError(f"{name} is {number} to the tokenizer and {placed[name]} to the config")
+        placed = (thinker.audio_start_token_id, thinker.audio_token_id, thinker.audio_end_token_id)
+        super().__init__(tokenizer, AUDIO_MARKS, dict(zip(AUDIO_MARKS, placed, strict=True)))
         self.ids = OmniIds.read(self.config, self.special[END], int(self.voice["bos_token"]))
-        self.model = OmniNetwork(released, self.ids, talker_gradient)
-        self.companions: dict[str, bytes] = {}
-        self.mel: Any = WhisperFeatureExtractor(feature_size=128, n_fft=400, hop_length=HOP, chunk_length=int(MAX_CLIP_S))  # type: ignore[no-untyped-call]
+        self.model = Qwen25Network(released, self.ids, talker_gradient)
         self.spec = self._spec()
-        self._freeze_towers()
+        self._freeze()
 
     def _spec(self) -> PolicySpec:
         config, wave = self.config, self.config.token2wav_config
@@ -399,63 +219,19 @@ class QwenOmniPolicy(Policy):
             code_format=f"qwen2.5-omni-{self.ids.codes}@{rate_hz:g}",
         )  # fmt: skip
 
-    def _freeze_towers(self) -> None:
-        """The towers run when a prompt is encoded and never again, so they get no gradient; token2wav is a decoder."""
-        for part in (self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.token2wav):
-            part.requires_grad_(False)
+    @property
+    def given_parts(self) -> tuple[nn.Module, ...]:
+        """See `OmniPolicy.given_parts`."""
+        return self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.token2wav
 
-    def enable_gradient_checkpointing(self) -> None:
-        """Recompute activations for the gradient, by transformers' own means."""
-        for part in (self.model.thinker, self.model.talker):
-            part.gradient_checkpointing_enable({"use_reentrant": False})
-        self.model.gradient_checkpointing = True
+    @property
+    def audio_pad(self) -> tuple[int, ...]:
+        """The codec's pad."""
+        return (self.ids.codec_pad,)
 
-    def take_off_adapters(self) -> dict[str, Any]:
-        """Leave the layers beneath the adapters alone in the model; the towers stay frozen."""
-        found = super().take_off_adapters()
-        self._freeze_towers()
-        return found
-
-    def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """The chat template's text, each clip as the audio tower's output; without a system turn, the makers'.
-
-        The transcript of a user's clip is not read. Of an assistant's turn the words are read and not the sound, as
-        the model remembers its own. What looks like a special token in somebody's words stays words.
-
-        Raises:
-            PolicyError: a turn without content, an assistant's clip without words, or a clip too short or too long.
-        """
-        if not turns or turns[0].role != "system":
-            turns = [Turn("system", SYSTEM), *turns]
-        ids: list[int] = []
-        clips: list[np.ndarray] = []
-        for turn in turns:
-            ids.append(self.special[START])
-            if turn.role == "user" and turn.clip is not None:
-                samples = turn.clip.at(INPUT_RATE_HZ).samples
-                places, duration_s = audio_tokens(len(samples)), turn.clip.duration_s
-                if places < 1 or duration_s > MAX_CLIP_S:
-                    raise PolicyError(f"a clip of {duration_s:.3f} s; Qwen2.5-Omni takes 0.03 s to {MAX_CLIP_S:.0f} s")
-                clips.append(samples)
-                sound = [self.special[AUDIO]] * places
-                ids += [*self._words("user\n"), self.special[AUDIO_BOS], *sound, self.special[AUDIO_EOS]]
-            elif turn.text:
-                ids += self._words(f"{turn.role}\n{turn.text}")
-            else:
-                raise PolicyError(f"the {turn.role}'s turn holds no words" + (", only sound" if turn.clip is not None else ""))
-            ids += [self.special[END], *self._words("\n")]
-        ids += [self.special[START], *self._words("assistant\n")]
-        text = np.array(ids, dtype=np.int64)
-        continuous = text == self.special[AUDIO]
-        features = None
-        if clips:
-            vectors = self._audio_features(clips)
-            features = np.zeros((len(text), vectors.shape[1]), dtype=vectors.dtype)
-            features[continuous] = vectors
-        return Prompt(np.zeros((len(text), 0), dtype=np.int64), text, features, continuous)
-
-    def _words(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    def audio_places(self, samples: int) -> int:
+        """See `audio_tokens`."""
+        return max(audio_tokens(samples), 0)
 
     @torch.inference_mode()
     def _audio_features(self, clips: Sequence[np.ndarray]) -> np.ndarray:
@@ -475,41 +251,17 @@ class QwenOmniPolicy(Policy):
         # numpy knows no bfloat16.
         return np.asarray(encoded.to(torch.promote_types(encoded.dtype, torch.float32)).cpu().numpy())
 
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[Generation]:
-        """Words, then sound; "eos" if both came to an end, and for an answer without sound if its words did."""
-        check_request(prompts, group_size, sampling, seeds)
-        self.model.eval()
-        at_once, found = max(1, ROWS_AT_ONCE // group_size), list[Generation]()
-        for start in range(0, len(prompts), at_once):
-            part = slice(start, start + at_once)
-            uniforms = uniforms_of(seeds[part], sampling.max_steps, 2).to(self.device)
-            text, audio = self.model.sample(prompts[part], group_size, sampling, uniforms)
-            complete = text.ended & (audio.ended | (audio.counts == 0))
-            for number, group in enumerate(seeds[part]):
-                rows = slice(number * group_size, (number + 1) * group_size)
-                blocks = (_pack("text", text, rows, self.ids.end), _pack("audio0", audio, rows, self.ids.codec_pad))
-                finish = tuple("eos" if end else "length" for end in complete[rows].tolist())
-                found.append(Generation(blocks, finish, tuple(group)))
-        return found
-
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
         """Codec codes [T, 1] of one answer."""
         tokens, sampled = blocks[1].tokens[answer], blocks[1].sampled[answer]
         return tokens[(sampled & (tokens < self.ids.codes))[:, 0]]
-
-    def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """The reply, without its end."""
-        ids = takewhile(lambda number: number != self.ids.end, blocks[0].tokens[answer, :, 0].tolist())
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     @torch.inference_mode()
     def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
         """Waveform by token2wav in float32 and without its dropout, in the voice of the policy's speaker."""
         codes = self.decode_codes(blocks, answer)
         if not len(codes):
-            return Clip(np.zeros(0, dtype=np.float32), OUTPUT_RATE_HZ)
+            return self.silence()
         speaker, mel = (self.voice[name].to(self.device, torch.float32) for name in ("cond", "ref_mel"))
         token2wav = self.model.token2wav.eval()
         # Seeding seeds every device, so every device's state is kept.
@@ -522,12 +274,10 @@ class QwenOmniPolicy(Policy):
         """The released layout: `thinker.*`, `talker.*`, `token2wav.*`, tokenizer and speakers; `config.json` comes last."""
         self.refuse_adapters()
         write_tensors(folder, {stored_name(name): value for name, value in self.model.state_dict().items()})
-        self.tokenizer.save_pretrained(str(folder))
+        self.write_companions(folder)
         speakers = io.BytesIO()
         torch.save(self.speakers, speakers)
         write_bytes(folder / SPEAKERS_FILE, speakers.getvalue())
-        for name, content in self.companions.items():
-            write_bytes(folder / name, content)
         dtype = str(self.model.thinker.lm_head.weight.dtype).removeprefix("torch.")
         described = {**self.config.to_dict(), "architectures": ["Qwen2_5OmniForConditionalGeneration"], "dtype": dtype}
         write_json(folder / "config.json", described)
@@ -558,28 +308,11 @@ class QwenOmniPolicy(Policy):
         except Exception as error:
             # transformers, tokenizers and pickle raise what they like.
             raise PolicyError(f"{folder}: not a complete Qwen2.5-Omni ({one_line(error)[:300]})") from error
-        policy = cls(_empty(config, dtype or stored_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
+        policy = cls(_empty(config, dtype or thinker_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
         policy.reload(folder)
-        policy.companions = {name: (folder / name).read_bytes() for name in COMPANIONS if (folder / name).is_file()}
+        policy.read_companions(folder)
         policy.model.to(device)
         return policy
-
-
-def stored_name(name: str) -> str:
-    """A parameter's name in a checkpoint: as released, which is what transformers writes and not how it names its modules."""
-    name = re.sub(r"^thinker\.model\.(audio_tower|visual)\.", r"thinker.\1.", name)
-    return name.replace("thinker.model.language_model.", "thinker.model.", 1)
-
-
-def stored_dtype(folder: Path) -> torch.dtype:
-    """The precision of a checkpoint's thinker."""
-    from safetensors import safe_open
-
-    for path in shard_files(folder):
-        with safe_open(path, "pt") as held:
-            if "thinker.model.norm.weight" in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
-                return held.get_tensor("thinker.model.norm.weight").dtype
-    raise PolicyError(f"{folder}: thinker.model.norm.weight is missing; this is no Qwen2.5-Omni")
 
 
 def _empty(config: Any, dtype: torch.dtype) -> Any:

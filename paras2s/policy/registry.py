@@ -26,6 +26,8 @@ POLICIES = {
     "step_audio2": "paras2s.policy.interleaved.step_audio2:StepAudio2Policy",
     "moshi": "paras2s.policy.moshi:MoshiPolicy",
     "qwen_omni": "paras2s.policy.qwen_omni:QwenOmniPolicy",
+    "qwen3_omni": "paras2s.policy.qwen3_omni:Qwen3OmniPolicy",
+    "csm": "paras2s.policy.csm:CsmPolicy",
 }
 GROUP = "paras2s.policies"
 # The kind that a run without released weights trains from nothing.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paras2s.errors import PolicyError
+from paras2s.errors import PolicyError, one_line
 from paras2s.utils.io import read_json, write_bytes, write_json
 
 INDEX = "model.safetensors.index.json"
@@ -153,6 +153,31 @@ def check_rank(expected: Shapes, found: Shapes, where: str) -> None:
             f"{where}: holds adapters of rank {stored}, and rank {wanted} is wanted; set lora: {{rank: {stored}}} to what they "
             "were trained with, or start anew"
         )
+
+
+def load_released(family: Any, folder: Path, dtype: torch.dtype | None) -> Any:
+    """A model of transformers with a checkpoint's weights; `dtype` None: the one it is stored in.
+
+    Raises:
+        PolicyError: a file cannot be read, or the tensors do not fit, by name.
+    """
+    stored = stored_shapes(shard_files(folder))
+    try:
+        released, report = family.from_pretrained(
+            folder,
+            dtype="auto" if dtype is None else dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            local_files_only=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PolicyError(f"{folder}: cannot be read ({one_line(error)}); copy the checkpoint again") from error
+    wanted = shapes_of(released.state_dict())
+    found = {name: shape for name, shape in wanted.items() if name not in report["missing_keys"]}
+    found |= {name: stored.get(name, ()) for name in report["unexpected_keys"]}
+    found |= {name: tuple(shape) for name, shape, _ in report["mismatched_keys"]}
+    check_state(wanted, found, str(folder))
+    return released
 
 
 def stored_dtype(files: Iterable[Path]) -> torch.dtype:

@@ -40,7 +40,9 @@ def test_a_policy_without_a_place_for_the_transcript_refuses_it() -> None:
         small_policy(small_model(small_config())).use_transcript()
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("kimi", 600), ("moshi", 600), ("qwen_omni", 2400), ("embedded", 52)])
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("kimi", 600), ("moshi", 600), ("qwen_omni", 2400), ("qwen3_omni", 600), ("csm", 600), ("embedded", 52)]
+)
 def test_without_a_file_it_is_the_familys(tmp_path: Path, kind: str, steps: int) -> None:
     settings = read_answer_settings(tmp_path, kind)
     assert settings is not None

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny.csm import tiny_csm, tiny_csm_turns
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
 from tiny.interleaved import Beeps, sliding, tiny_glm, tiny_step, tiny_turns, write_glm
 from tiny.kimi import write_kimi
 from tiny.moshi import tiny_moshi, tiny_moshi_turns
+from tiny.qwen3_omni import tiny_qwen3_omni, tiny_qwen3_omni_turns
 from tiny.qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
 from tiny.world import invoke
 from torch import Tensor
@@ -50,9 +52,11 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "step_audio2": lambda _: subject_of(tiny_step(), tiny_turns()),
     "moshi": lambda _: subject_of(tiny_moshi(), tiny_moshi_turns()),
     "qwen_omni": lambda _: subject_of(tiny_qwen_omni(), tiny_qwen_omni_turns()),
+    "qwen3_omni": lambda _: subject_of(tiny_qwen3_omni(), tiny_qwen3_omni_turns()),
+    "csm": lambda _: subject_of(tiny_csm(), tiny_csm_turns()),
 }
 # Saving goes through float32 where the loader of a family does.
-NOT_APPLICABLE = {"qwen_omni": {"9"}}
+NOT_APPLICABLE = {"qwen_omni": {"9"}, "qwen3_omni": {"9"}}
 
 
 def number(finding: Finding) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paras2s.audio.clip import Clip
-from paras2s.policy.qwen_omni import AUDIO, AUDIO_BOS, AUDIO_EOS, SYSTEM, QwenOmniPolicy, audio_tokens
+from paras2s.policy.qwen_omni import AUDIO_MARKS, SYSTEM, QwenOmniPolicy, audio_tokens
 from paras2s.policy.types import Generation, Turn
 from paras2s.types import Block
 
@@ -169,7 +170,8 @@ def released_inputs(policy: QwenOmniPolicy, dialogues: list[list[Turn]]) -> dict
             content = turn.text
             if turn.role == "user" and turn.clip is not None:
                 clips.append(turn.clip.at(16_000).samples)
-                content = AUDIO_BOS + AUDIO * audio_tokens(len(clips[-1])) + AUDIO_EOS
+                begin, audio, end = AUDIO_MARKS
+                content = begin + audio * audio_tokens(len(clips[-1])) + end
             text += f"<|im_start|>{turn.role}\n{content}<|im_end|>\n"
         texts.append(text + "<|im_start|>assistant\n")
     ids = [policy.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
@@ -181,3 +183,12 @@ def released_inputs(policy: QwenOmniPolicy, dialogues: list[list[Turn]]) -> dict
         "input_features": made["input_features"].double(),
         "feature_attention_mask": made["attention_mask"],
     }
+
+
+def write_qwen_omni(folder: Path, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
+    """A checkpoint in the released layout."""
+    policy = tiny_qwen_omni(seed)
+    for part in (policy.model.thinker, policy.model.talker):
+        part.to(dtype)
+    policy.save(folder)
+    return folder

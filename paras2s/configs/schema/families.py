@@ -19,6 +19,8 @@ ARCHITECTURES = {
     "MoshiForConditionalGeneration": "moshi",
     "Qwen2_5OmniModel": "qwen_omni",
     "Qwen2_5OmniForConditionalGeneration": "qwen_omni",
+    "Qwen3OmniMoeForConditionalGeneration": "qwen3_omni",
+    "CsmForConditionalGeneration": "csm",
 }
 FAMILIES = "policies"
 

@@ -1,0 +1,171 @@
+"""Answers of transformers' decoders that draw one stream after another, or frames: cache, drawing, packing, scoring.
+
+Rows are padded on the right, where a causal model does not look.
+Alphabet: B prompts, G answers a prompt, N answers, L prompt tokens, T steps, S slots, V ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paras2s.policy.dual_stream.sampler import pick
+from paras2s.types import Block
+
+# What `advance(rows, step, tokens)` does: read what was drawn at `step`, [n, S], and give the next states [n, .].
+Advance = Callable[[Tensor, int, Tensor], Tensor]
+# Tokens and log-probs [n, S] of one step, from states [n, .] and uniforms [n, S].
+Draw = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# Which steps [n, S] end their answers, [n].
+Ends = Callable[[Tensor], Tensor]
+
+
+# -- tensors of rows that are padded on the right ---------------------------------------------------------------------
+
+
+def run_stack(stack: Any, x: Tensor, start: Tensor | None = None, seen: Tensor | None = None, cache: Any = None) -> Tensor:
+    """A decoder's states [N, L, .] of inputs that start at `start` [N], or at 0; padding on the right is never looked at.
+
+    Where positions have three rows, for pictures, sound without pictures has those of text, three times (`get_rope_index`).
+    """
+    position = torch.arange(x.shape[1], device=x.device) + (0 if start is None else start[:, None])
+    position = position.expand(len(x), -1)
+    if "mrope_section" in stack.config.rope_parameters:
+        position = position.expand(3, -1, -1)
+    how = {"position_ids": position, "past_key_values": cache, "use_cache": cache is not None}
+    return stack(inputs_embeds=x, attention_mask=seen, **how).last_hidden_state
+
+
+def behind(x: Tensor, lengths: Tensor, tail: Tensor) -> Tensor:
+    """[N, L + T, H]: `tail` [N, T, H] put right behind each row's own length."""
+    wide = nn.functional.pad(x, (0, 0, 0, tail.shape[1]))
+    place = lengths[:, None] + torch.arange(tail.shape[1], device=x.device)
+    return wide.scatter(1, place[..., None].expand_as(tail), tail)
+
+
+def stacked(blocks: Sequence[Block], pad: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Tokens and sampled mask [N, T, S] of all answers, padded to the longest block with one id a slot."""
+    longest = max(block.tokens.shape[1] for block in blocks)
+    tokens = [np.tile(np.array(pad), (len(block.tokens), longest, 1)) for block in blocks]
+    sampled = [np.zeros(part.shape, dtype=bool) for part in tokens]
+    for block, ids, mask in zip(blocks, tokens, sampled, strict=True):
+        steps = block.tokens.shape[1]
+        ids[:, :steps], mask[:, :steps] = block.tokens, block.sampled
+    return torch.from_numpy(np.concatenate(tokens)).to(device), torch.from_numpy(np.concatenate(sampled)).to(device)
+
+
+def score(
+    head: Callable[[Tensor], Tensor], hidden: Tensor, first: Tensor, tokens: Tensor, sampled: Tensor, temperature: float
+) -> Tensor:
+    """Log-probs [N, T] of tokens [N, T]; step i is predicted at `first` + i. The head runs only where tokens were drawn."""
+    row, step = sampled.nonzero(as_tuple=True)
+    logits = head(hidden[row, first[row] + step])
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    chosen = torch.log_softmax(scaled, -1).gather(1, tokens[row, step][:, None])[:, 0]
+    return chosen.new_zeros(tokens.shape).index_put((row, step), chosen)
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+
+class Reading:
+    """A decoder's KV cache: each prompt once, and behind it the answers' tokens, n rows of them.
+
+    Prompts are padded on the right, so that a short one's padding lies between it and its answers; `seen` hides it.
+    """
+
+    def __init__(self, stack: Any, x: Tensor, lengths: Tensor, group_size: int, limit: int) -> None:
+        from transformers import DynamicCache
+
+        self.stack, self.width, self.count = stack, x.shape[1], 0
+        self.cache = DynamicCache(config=stack.config)
+        self.states = run_stack(stack, x, cache=self.cache)
+        self.cache.batch_repeat_interleave(group_size)
+        self.lengths = lengths.repeat_interleave(group_size)
+        place = torch.arange(self.width + limit, device=x.device)
+        self.seen = (place < self.lengths[:, None]) | (place >= self.width)
+
+    def feed(self, x: Tensor) -> Tensor:
+        """Read one more input a row [n, .]; the state that predicts what follows it [n, .]."""
+        self.count += 1
+        seen = self.seen[:, : self.width + self.count]
+        return run_stack(self.stack, x[:, None], self.lengths + self.count - 1, seen, self.cache)[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Drop all rows but these."""
+        self.cache.batch_select_indices(rows)
+        self.lengths, self.seen = self.lengths[rows], self.seen[rows]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One stream of N answers: tokens and log-probs [N, T, S], how many steps each has [N], and whether each ended [N]."""
+
+    tokens: Tensor
+    logp: Tensor
+    counts: Tensor
+    ended: Tensor
+
+    @classmethod
+    def nothing(cls, like: Drawn, slots: int) -> Drawn:
+        """No step of any answer."""
+        none = torch.zeros_like(like.counts)
+        return cls(none[:, None, None].expand(-1, 1, slots), like.logp[:, :1, :1].expand(-1, 1, slots) * 0, none, none > 0)
+
+
+def drawn_by(head: Callable[[Tensor], Tensor], temperature: float, top_k: int) -> Draw:
+    """Steps of one slot."""
+
+    def draw(state: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        token, logp = pick(head(state), temperature, uniforms[:, 0], top_k)
+        return token[:, None], logp[:, None]
+
+    return draw
+
+
+def one_of(ids: tuple[int, ...]) -> Ends:
+    """A step whose first token is one of these."""
+    return lambda tokens: torch.isin(tokens[:, 0], torch.tensor(ids, device=tokens.device))
+
+
+def roll(reading: Reading, state: Tensor, active: Tensor, uniforms: Tensor, draw: Draw, advance: Advance, ends: Ends) -> Drawn:
+    """Draw the steps of answers `active` until each has ended or the limit is reached; `uniforms` [N, T, S] of all answers."""
+    tokens = torch.zeros(uniforms.shape, dtype=torch.long, device=state.device)
+    logp = torch.zeros(uniforms.shape, dtype=torch.promote_types(state.dtype, torch.float32), device=state.device)
+    counts, ended = torch.zeros_like(tokens[:, 0, 0]), torch.zeros_like(tokens[:, 0, 0], dtype=torch.bool)
+    limit = uniforms.shape[1]
+    for step in range(limit):
+        drawn, chosen = draw(state, uniforms[active, step])
+        fresh = ~ended[active]
+        live, drawn = active[fresh], drawn[fresh]
+        tokens[live, step], logp[live, step], counts[live] = drawn, chosen[fresh], step + 1
+        ended[live] = ends(drawn)
+        done = ended[active]
+        if bool(done.all()) or step == limit - 1:
+            break
+        # Ended answers leave in bulk: moving the cache costs more than a few idle rows.
+        if 8 * int(done.sum()) >= len(active):
+            remaining = (~done).nonzero()[:, 0]
+            reading.select(remaining)
+            active = active[remaining]
+        state = advance(active, step, tokens[active, step])
+    return Drawn(tokens, logp, counts, ended)
+
+
+def pack(names: tuple[str, ...], drawn: Drawn, rows: slice, pad: Sequence[int], full_end: bool = False) -> Block:
+    """A group's answers of one stream, as long as its longest and at least one step.
+
+    `full_end`: all slots of the step that ends an answer were drawn, and not the first alone.
+    """
+    counts, ended = drawn.counts[rows].cpu().numpy(), drawn.ended[rows].cpu().numpy()
+    steps = max(int(counts.max()), 1)
+    last = np.where(ended & (not full_end), counts - 1, counts)[:, None, None]
+    sampled = np.arange(steps)[:, None] < np.where(np.arange(len(names)) == 0, counts[:, None, None], last)
+    tokens = np.where(sampled, drawn.tokens[rows, :steps].cpu().numpy(), np.array(pad))
+    logp = np.where(sampled, drawn.logp[rows, :steps].cpu().numpy(), 0.0)
+    return Block(names, tokens, sampled, logp)
