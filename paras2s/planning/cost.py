@@ -350,15 +350,20 @@ def rollout_memory(
 ) -> dict[str, float]:
     """Bytes on one device, by part; there is room for `most_steps` of every answer."""
     size = engine.dtype_bytes
-    frozen = sum(one.parameters.value for one in (facts.audio_encoder, facts.speaking) if one is not None)
-    state = facts.speaking.state_gib if facts.speaking is not None else None
     return {
         "weights": float(size * sum(parameters(sizes).values())),
         "keys and values": cache_bytes(sizes, rows * most_steps + prompts * prompt_steps, size),
         "logits": 4.0 * 4 * rows * max(sizes.text_rows, sizes.audio_rows),
-        "audio encoder and vocoder": size * frozen,
-        "vocoder's keys and values": GIB * state.value if state is not None else 0.0,
+        "audio encoder": size * facts.audio_encoder.parameters.value if facts.audio_encoder is not None else 0.0,
     }
+
+
+def speak_memory(engine: Engine, facts: PolicyFacts) -> dict[str, float]:
+    """Bytes on a device that makes sound of codes, by part."""
+    if (speaker := facts.speaking) is None:
+        return {}
+    state = GIB * speaker.state_gib.value if speaker.state_gib is not None else 0.0
+    return {"vocoder": engine.dtype_bytes * speaker.parameters.value, "vocoder's keys and values": state}
 
 
 # What to change where a part is the largest of those that do not fit: `align` in the run's config, the rest in the cluster's.

@@ -133,6 +133,9 @@ class WorkersConfig(Section):
     rollout: RolloutRoleConfig = RolloutRoleConfig()
     reward: RoleConfig = RoleConfig()
     learner: RoleConfig = Field(RoleConfig(), description="its ranks share the weights (FSDP2)")
+    speak: RoleConfig | None = Field(
+        None, description="make answers' sound while others are still sampled; None: rollout workers do, behind the last answer"
+    )
     ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
 
 

@@ -5,7 +5,7 @@ The embedded policy, Kimi-Audio, and the interleaved single-stream models are su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from paras2s.policy.dual_stream.alterations import alterations_of
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import answer_logits
 from paras2s.policy.dual_stream.model import DualStreamLM
-from paras2s.policy.dual_stream.sampler import sample
-from paras2s.policy.types import Alteration, Generation, Prompt, Sampling, SlotSpec, slot_names
+from paras2s.policy.dual_stream.sampler import sample, sample_in_parts
+from paras2s.policy.types import Alteration, Generation, Prompt, Sampling, SamplingEvent, SlotSpec, slot_names
 from paras2s.types import Block
 
 LORA_TARGETS = r".*model\.(layers|mimo_layers)\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -51,6 +51,18 @@ class StreamPolicy(Policy):
         """See `sampler.sample`."""
         self.model.eval()
         return sample(self.model, prompts, group_size, sampling, seeds)
+
+    def generate_in_parts(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        report_every: int | None,
+    ) -> Generator[SamplingEvent, None, list[Generation]]:
+        """See `sampler.sample_in_parts`."""
+        self.model.eval()
+        return sample_in_parts(self.model, prompts, group_size, sampling, seeds, report_every)
 
     def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
         """See `logprobs.answer_logits`."""
