@@ -37,6 +37,7 @@ from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.dynamic_sampling import ROUND_STRIDE, StepAnswers, replace_flat_groups, replacement_rows
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
+from paras2s.rollout.phase_times import logged_seconds
 from paras2s.rollout.prompts import PromptFiles
 from paras2s.rollout.store import RolloutKeeper
 from paras2s.rollout.timeline import SpanRecorder, Timeline
@@ -107,13 +108,15 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
                 "seconds_update": updated - collected,
                 "seconds_sync": synced - updated,
             }
+            spans, encoded = workers.take_spans()
+            metrics |= logged_seconds(spans, encoded)
             if job.should_evaluate(step):
                 with recorder.span("evaluate"):
                     metrics |= evaluate(workers, job, step)
                 metrics["seconds_evaluation"] = time.perf_counter() - synced
             with recorder.span("log and checkpoint"):
                 job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
-            timeline.keep(step, [*recorder.take(), *workers.take_spans()])
+            timeline.keep(step, [*recorder.take(), *spans, *workers.take_spans()[0]])
         write_answer_settings(job.output, answer_settings_of(run.config))
         workers.export(job.output)
 

@@ -68,8 +68,7 @@ def choose_cluster(config: RunConfig, rates: Rates, name: str | None) -> tuple[C
 
     And a word for it.
     """
-    workers = config.align.workers
-    wanted = any(role.gpus for role in (workers.rollout, workers.reward, workers.learner))
+    wanted = any(role.gpus for role in config.align.workers.by_role.values())
     if name is not None:
         return load_cluster(name, rates), name
     if not wanted:
@@ -107,7 +106,9 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
         "rollout": _rollout(config, rollout, planned["rollout"]),
         "reward": _reward(config, planned["reward"]),
     }
-    workers = {role: getattr(align.workers, role) for role in roles}
+    if align.workers.speak is not None:
+        roles["speak"] = RoleMemory(_vocoder(rollout) | _caches("speak", planned["speak"]), {})
+    workers = {role: align.workers.by_role[role] for role in roles}
     on_gpus = any(worker.gpus for worker in workers.values())
     placed = place(workers, cluster.devices) if on_gpus else [tuple(role for role in roles for _ in range(workers[role].count))]
     loads = device_loads(placed, roles, in_turn=align.max_staleness == 0)
@@ -189,7 +190,9 @@ def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: M
 
 
 def _rollout(config: RunConfig, skeleton: Skeleton, planned: Mapping[str, float]) -> RoleMemory:
-    """One worker: policy, adapters, what encodes questions and speaks; on the host what adapters are folded into."""
+    """One worker: policy, adapters, what encodes questions and, without speak workers, speaks; on the host what adapters
+    are folded into.
+    """
     policy, lora = skeleton.policy, config.align.lora
     weights = bytes_of(policy.model)
     beneath = 0
@@ -203,10 +206,19 @@ def _rollout(config: RunConfig, skeleton: Skeleton, planned: Mapping[str, float]
         "weights": float(weights),
         "adapters": float(bytes_of(policy.model) - weights),
         "audio encoders": float(bytes_of(*skeleton.encoders.values())),
-        "vocoder": float(bytes_of(*skeleton.vocoder.values())),
     }
-    caches = {part: planned[part] for part in TURNS["rollout"]}
-    return RoleMemory(device | caches, {"weights beneath the adapters": float(beneath)})
+    if config.align.workers.speak is None:
+        device |= _vocoder(skeleton)
+    return RoleMemory(device | _caches("rollout", planned), {"weights beneath the adapters": float(beneath)})
+
+
+def _vocoder(skeleton: Skeleton) -> dict[str, float]:
+    return {"vocoder": float(bytes_of(*skeleton.vocoder.values()))}
+
+
+def _caches(role: str, planned: Mapping[str, float]) -> dict[str, float]:
+    """What the plan counts of a role while it works."""
+    return {part: planned[part] for part in TURNS[role] if part in planned}
 
 
 def _reward(config: RunConfig, planned: Mapping[str, float]) -> RoleMemory:

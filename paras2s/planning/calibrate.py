@@ -6,6 +6,7 @@ keeps its own rates there, and says so.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from paras2s.configs.schema.run import RunConfig
@@ -13,15 +14,19 @@ from paras2s.errors import ConfigError
 from paras2s.planning.cluster import Cluster, KnownPolicy, Rates
 from paras2s.planning.simulate import make_plan
 
-# The phases of a plan that one span of a worker covers; straggling is a part of decode and is corrected with it.
+# The phases of a plan that one span of a worker covers. An engine that does not tell prompts from answers has "sample" alone.
 PARTS = {
+    "encode": ("encode",),
     "sample": ("read", "decode"),
-    "speak": ("speak",),
+    "prefill": ("read",),
+    "decode": ("decode",),
+    "speak": ("speak", "speak_apart"),
     "judge": ("judge",),
-    "update": ("reference", "forward", "backward", "optimiser", "exchange"),
-    "new weights": ("sync",),
+    "learn": ("reference", "forward", "backward", "optimiser", "exchange"),
+    "sync": ("sync",),
 }
-WITH_DECODE = "straggling"
+# Parts of a phase, which are corrected with it.
+WITHIN = {"straggling": "decode", "speak_behind": "speak_apart"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class PhaseTimes:
     """The timed steps of a run: median seconds of each part on its slowest worker, None where no worker did it.
 
     `step_s` is the median step, evaluation left out, and `length_steps` the mean length of answers; `workers` counts by role.
+    `encoded_s` is of one prompt, by one worker: all are encoded before the first step.
     """
 
     seconds: dict[str, float | None]
@@ -36,6 +42,7 @@ class PhaseTimes:
     length_steps: float
     steps: int
     workers: dict[str, int]
+    encoded_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Calibration:
     def factors(self) -> dict[str, float]:
         """The factor of each phase of a plan; a phase without one is not in it."""
         found = {name: one.factor for one in self.parts if one.factor is not None for name in PARTS[one.part]}
-        return found | ({WITH_DECODE: found["decode"]} if "decode" in found else {})
+        return found | {part: found[phase] for part, phase in WITHIN.items() if phase in found}
 
 
 def part_factor(part: str, predicted_s: float, measured_s: float | None) -> PartFactor:
@@ -80,7 +87,8 @@ def calibrate(ran: RunConfig, on: Cluster, rates: Rates, known: KnownPolicy, tim
     Raises:
         ConfigError: it ran on another number of workers than the cluster has devices for.
     """
-    for role, there in (("rollout", on.count("rollout")), ("learner", on.count("learner"))):
+    for role in ("rollout", "speak", "learner"):
+        there = on.count(role)
         if (worked := times.workers.get(role, 0)) != there:
             raise ConfigError(
                 f"--calibrate: {worked} {role} workers were timed, and {on.name} has {there}; name the cluster that the run "
@@ -88,9 +96,12 @@ def calibrate(ran: RunConfig, on: Cluster, rates: Rates, known: KnownPolicy, tim
             )
     answer_s = (times.length_steps - known.sizes.audio_delay_steps - 1) / known.facts.steps_per_s.value
     plan = make_plan(ran, on, rates, known, answer_s=max(answer_s, 1 / known.facts.steps_per_s.value))
+    seconds = dict(times.seconds)
+    if times.encoded_s is not None:
+        # The plan counts as if each step encoded its own.
+        seconds["encode"] = times.encoded_s * math.ceil(ran.align.sampling.queries_per_step / on.count("rollout"))
     parts = tuple(
-        part_factor(part, sum(getattr(plan.phases, name) for name in names), times.seconds.get(part))
-        for part, names in PARTS.items()
+        part_factor(part, sum(getattr(plan.phases, name) for name in names), seconds.get(part)) for part, names in PARTS.items()
     )
     return Calibration(parts, plan.rhythm.step_s, times.step_s, times.steps)
 

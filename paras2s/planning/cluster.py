@@ -84,6 +84,9 @@ class Roles(Section):
 
     layout: Literal["colocated", "apart"] = "colocated"
     rollout: int = Field(0, ge=0)
+    speak: int = Field(
+        0, ge=0, description="make answers' sound while others are sampled; 0: the rollout devices do, at the end"
+    )
     learner: int = Field(0, ge=0)
     reward: int = Field(0, ge=0, description="0: rewards come from elsewhere, or from the rollout devices")
 
@@ -148,9 +151,10 @@ class Cluster(Section):
             raise ConfigError(f"{self.name}: the rates of {self.device!r} have not been looked up")
         return self.device
 
-    def count(self, role: Literal["rollout", "learner", "reward"]) -> int:
-        """Devices of a role."""
-        return self.devices if self.roles.layout == "colocated" else getattr(self.roles, role)
+    def count(self, role: Literal["rollout", "speak", "learner", "reward"]) -> int:
+        """Devices of a role; 0 of `speak`: rollout devices do its work."""
+        every = self.roles.layout == "colocated" and role != "speak"
+        return self.devices if every else getattr(self.roles, role)
 
 
 class Encoder(Section):
@@ -283,12 +287,13 @@ def check_cluster(cluster: Cluster, rates: Rates) -> Cluster:
             raise ConfigError(f"{cluster.name}: no device {cluster.device!r}; there are {', '.join(sorted(rates.devices))}")
         cluster = cluster.model_copy(update={"device": rates.devices[cluster.device]})
     roles = cluster.roles
-    assigned = roles.rollout + roles.learner + roles.reward
+    assigned = roles.rollout + roles.speak + roles.learner + roles.reward
     if roles.layout == "colocated" and assigned:
         raise ConfigError(f"{cluster.name}: roles.layout colocated gives every role every device; leave the counts out")
     if roles.layout == "apart" and (assigned != cluster.devices or not roles.rollout or not roles.learner):
         raise ConfigError(
-            f"{cluster.name}: {roles.rollout} + {roles.learner} + {roles.reward} devices in roles, {cluster.devices} there; "
+            f"{cluster.name}: {roles.rollout} + {roles.speak} + {roles.learner} + {roles.reward} devices in roles, "
+            f"{cluster.devices} there; "
             "rollout and learner need at least one each"
         )
     shards, learners = cluster.learner.shard_over, cluster.count("learner")

@@ -424,9 +424,7 @@ def rollout_memory(
 ) -> dict[str, float]:
     """Bytes on one device, by part; there is room for `most_steps` of every answer, and adapters lie beside the weights."""
     size = engine.dtype_bytes
-    encoder, speaking = facts.audio_encoder, facts.speaking
-    state = speaking.state_gib if speaking is not None else None
-    counted = parameters(sizes)
+    encoder, counted = facts.audio_encoder, parameters(sizes)
     return {
         "weights": float(size * sum(counted.values())),
         # On a processor, and in float32, the compiled step of `policy/dual_stream/native.py` packs layers and heads anew.
@@ -435,9 +433,15 @@ def rollout_memory(
         "keys and values": cache_bytes(sizes, rows * most_steps + prompts * prompt_steps, size),
         "logits": 4.0 * 4 * rows * max(sizes.text_rows, sizes.audio_rows),
         "audio encoders": GIB * encoder.held_gib.value if encoder is not None else 0.0,
-        "vocoder": GIB * speaking.held_gib.value if speaking is not None else 0.0,
-        "vocoder's keys and values": GIB * state.value if state is not None else 0.0,
     }
+
+
+def speak_memory(facts: PolicyFacts) -> dict[str, float]:
+    """Bytes on a device that makes sound of codes, by part."""
+    if (speaker := facts.speaking) is None:
+        return {}
+    state = GIB * speaker.state_gib.value if speaker.state_gib is not None else 0.0
+    return {"vocoder": GIB * speaker.held_gib.value, "vocoder's keys and values": state}
 
 
 # What to change where a part is the largest of those that do not fit: `align` in the run's config, the rest in the cluster's.

@@ -19,7 +19,7 @@ from paras2s.planning.simulate import TURNS
 # Answers that the native sampler has under way, and that a pass of the learner scores together (policy/dual_stream).
 SAMPLED_ROWS, SCORED_ROWS, LOGITS_AT_ONCE = 256, 32, 2**25
 # The order in which `Orchestrator` places them.
-PLACED = ("learner", "rollout", "reward")
+PLACED = ("learner", "rollout", "reward", "speak")
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def run_cluster(cluster: Cluster, align: AlignConfig, rates: RatesTable) -> Clus
         "checkpointing": optimizer.gradient_checkpointing,
         "shard_over": workers.learner.count,
     }
-    counts = {role: getattr(workers, role).count for role in PLACED}
-    roles = Roles(layout="apart", rollout=counts["rollout"], learner=counts["learner"], reward=counts["reward"])
+    counts = {role: one.count for role, one in workers.by_role.items()}
+    roles = Roles(layout="apart", **counts)
     overridden = override_by_run(cluster, align)
     return check_cluster(
         overridden.model_copy(
@@ -94,7 +94,7 @@ def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ..
     """
     free: list[float] = [1.0] * devices
     held: list[list[str]] = [[] for _ in range(devices)]
-    for role in PLACED:
+    for role in (one for one in PLACED if one in workers):
         config = workers[role]
         for _ in range(config.count if config.gpus else 0):
             # A worker of several devices takes empty ones.

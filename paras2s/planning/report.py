@@ -86,6 +86,8 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 def _phase_rows(plan: Plan) -> list[tuple[str, str, float]]:
     phases = plan.phases
+    behind = ("speak", "  of it, behind the last answer", phases.speak_behind)
+    speak = [behind, ("speak", "all", phases.speak_apart)] if plan.cluster.count("speak") else []
     return [
         ("rollout", "encode the question", phases.encode),
         ("rollout", "read prompts", phases.read),
@@ -93,6 +95,7 @@ def _phase_rows(plan: Plan) -> list[tuple[str, str, float]]:
         ("rollout", "  of it, for unlike lengths", phases.straggling),
         ("rollout", "speak", phases.speak),
         ("rollout", "all", phases.rollout),
+        *speak,
         ("reward", "all", phases.judge),
         ("learner", "reference", phases.reference),
         ("learner", "forward", phases.forward),

@@ -1,6 +1,6 @@
 """Steps of GRPO in time: answers of unlike length are decoded, scored and learned from, on devices that wait or do not.
 
-Lengths are drawn, so that a batch takes its longest answer and a phase its slowest device. Three roles (rollout, reward,
+Lengths are drawn, so that a batch takes its longest answer and a phase its slowest device. Four roles (rollout, speak, reward,
 learner) work through the steps in order, each on devices of its own or all on the same; the synchronous driver samples
 with the newest weights, the asynchronous one with weights that are at most so many steps old.
 
@@ -32,8 +32,9 @@ from paras2s.planning.cluster import (
 )
 from paras2s.planning.cost import PolicySizes, RewardLoad, Work
 from paras2s.planning.host import answer_bytes, host_memory, prompt_bytes
+from paras2s.planning.queues import calls_seconds, spoken_seconds
 
-ROLES = ("rollout", "reward", "learner")
+ROLES = ("rollout", "speak", "reward", "learner")
 # The driver's first steps fill its pipeline and its last ones empty it; the rate is taken between.
 FILL_STEPS, RATED_STEPS = 8, 24
 # Steps whose lengths are drawn; the driver takes them in turn.
@@ -227,31 +228,22 @@ def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
     return moved / bandwidth(cluster, plan.shard_over if cluster.roles.layout == "colocated" else cluster.devices)
 
 
-# -- reward -------------------------------------------------------------------------------------------------------------
-
-
-def calls_seconds(arrive_s: Sequence[float], concurrency: int, latency_s: float) -> float:
-    """When the last of the calls is answered, each made when its answer is there and one of the slots is free."""
-    slots = [0.0] * min(concurrency, max(1, len(arrive_s)))
-    last = 0.0
-    for arrived in sorted(arrive_s):
-        ends = max(heapq.heappop(slots), arrived) + latency_s
-        heapq.heappush(slots, ends)
-        last = max(last, ends)
-    return last
-
-
 # -- the driver ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of one step's phases, each by itself."""
+    """Seconds of one step's phases, each by itself.
+
+    `speak` is 0 where no device has it as its role. It begins `early` seconds before its rollout ends.
+    """
 
     rollout: float
     reward: float
     learner: float
     sync: float
+    speak: float = 0.0
+    early: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -270,7 +262,8 @@ def run_driver(
 
     Colocated roles share one resource. A reward that is asked elsewhere has its own, with room for so many steps at once.
     """
-    place = {role: "devices" if colocated else role for role in ROLES}
+    # Who speaks has devices of its own, or takes no time.
+    place = {role: "devices" if colocated and role != "speak" else role for role in ROLES}
     if not reward_on_devices:
         place["reward"] = "elsewhere"
     free = {resource: [0.0] * (judged_at_once if resource == "elsewhere" else 1) for resource in place.values()}
@@ -288,16 +281,18 @@ def run_driver(
             if behind >= 0 and len(ended["sync"]) <= behind:
                 return None
             return max(free[place["rollout"]][0], ended["sync"][behind] if behind >= 0 else 0.0)
-        before = {"reward": "rollout", "learner": "reward", "sync": "learner"}[task]
+        before = {"speak": "rollout", "reward": "speak", "learner": "reward", "sync": "learner"}[task]
         if len(ended[before]) <= step:
             return None
+        if task == "speak":
+            return max(ended[before][step] - times[step % len(times)].early, free[place[task]][0])
         if task == "sync":
             return max(ended["learner"][step], free[place["learner"]][0], free[place["rollout"]][0])
         return max(ended[before][step], free[place[task]][0])
 
     while len(ended["sync"]) < count:
         # Of those that can start at once, the one that ends a step.
-        starts = {task: ready(task) for task in ("sync", "learner", "reward", "rollout")}
+        starts = {task: ready(task) for task in ("sync", "learner", "reward", "speak", "rollout")}
         task = min((one for one in starts if starts[one] is not None), key=lambda one: starts[one] or 0.0)
         began = starts[task] or 0.0
         one = times[len(ended[task]) % len(times)]
@@ -352,13 +347,19 @@ def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None
 
 @dataclass(frozen=True)
 class Phases:
-    """Seconds of one step's phases on their slowest device; `straggling` is the part of `decode` for unlike lengths."""
+    """Seconds of one step's phases on their slowest device; `straggling` is the part of `decode` for unlike lengths.
+
+    `speak` is of rollout devices, `speak_apart` of devices that have it as their role, of which `speak_behind` is when
+    all answers have been sampled.
+    """
 
     encode: float
     read: float
     decode: float
     straggling: float
     speak: float
+    speak_apart: float
+    speak_behind: float
     judge: float
     reference: float
     forward: float
@@ -369,7 +370,7 @@ class Phases:
 
     @property
     def rollout(self) -> float:
-        """Seconds from the question's sound to the answers' sound."""
+        """Seconds of the rollout devices: from the question's sound to the answers' sound, or to their codes."""
         return self.encode + self.read + self.decode + self.speak
 
     @property
@@ -398,8 +399,15 @@ def step_phases(
     even_s = decode(sizes, device, cluster.engine, even * largest, load.group, load.prompt_steps).seconds
     encode = facts.audio_encoder
     encoding = Work(products=2 * encode.parameters.value * encode.positions.value * prompts) if encode else Work()
-    spoken_s = max(sum(one.steps for one in hand) for hand in hands) / facts.steps_per_s.value
-    spoken = Work(products=facts.speaking.gflop_per_s.value * 1e9 * spoken_s) if facts.speaking else Work()
+    second = Work(products=facts.speaking.gflop_per_s.value * 1e9) if facts.speaking else Work()
+    # Of a second of sound.
+    each_s, rate = cost.seconds(second, device, "read"), facts.steps_per_s.value
+    apart_s = behind_s = 0.0
+    if speakers := cluster.count("speak"):
+        ends_s = [end for one in decoded for end in one.ends_s]
+        sound_s = [one.steps / rate for hand in hands for one in hand]
+        apart_s = each_s * sum(sound_s) / speakers
+        behind_s = max(0.0, spoken_seconds(ends_s, sound_s, speakers, each_s) - slowest_s)
     read = cost.read_prompts(sizes, prompts, load.prompt_steps, dtype)
     learned = learn(sizes, cluster, answers[: load.learned * load.group], load.group, load.prompt_steps)
     return Phases(
@@ -407,7 +415,9 @@ def step_phases(
         read=cost.seconds(read, device, "read"),
         decode=slowest_s,
         straggling=slowest_s - even_s,
-        speak=cost.seconds(spoken, device, "read"),
+        speak=0.0 if speakers else each_s * max(sum(one.steps for one in hand) for hand in hands) / rate,
+        speak_apart=apart_s,
+        speak_behind=behind_s,
         judge=judge_seconds(reward, cluster, [end for one in decoded for end in one.ends_s], slowest_s),
         sync=sync_seconds(sizes, cluster),
         reference=learned.reference,
@@ -502,7 +512,10 @@ def make_plan(
     )
     rng = random.Random(config.seed)
     drawn = [step_phases(sizes, facts, cluster, load, reward, rng).times(factors or {}) for _ in range(DRAWN_STEPS)]
-    times = [StepTimes(one.rollout, one.judge, one.learner, one.sync) for one in drawn]
+    times = [
+        StepTimes(one.rollout, one.judge, one.learner, one.sync, one.speak_apart, max(0.0, one.speak_apart - one.speak_behind))
+        for one in drawn
+    ]
     colocated = cluster.roles.layout == "colocated"
     on_devices = bool(reward.work.products) and not cluster.roles.reward
     if colocated or not on_devices:
@@ -510,7 +523,7 @@ def make_plan(
         rhythm = run_driver(times, cluster.driver, colocated, bool(reward.work.products), at_once)
     else:
         # Rollout devices judge as well.
-        both = [StepTimes(one.rollout + one.reward, 0.0, one.learner, one.sync) for one in times]
+        both = [replace(one, rollout=one.rollout + one.reward, reward=0.0) for one in times]
         rhythm = run_driver(both, cluster.driver, False, False)
     memory = device_memory(sizes, facts, cluster, load, reward)
     device = cluster.rates
@@ -555,18 +568,23 @@ def role_memory(
     rank = plan.lora_rank if plan.trainable == "lora" else None
     prompts = math.ceil(rows / load.group)
     rollout = cost.rollout_memory(sizes, engine, facts, rows, prompts, load.audio.most, load.prompt_steps, rank)
+    speak = cost.speak_memory(facts)
+    if not cluster.count("speak"):
+        rollout, speak = rollout | speak, {}
     learned = math.ceil(load.learned * load.group / cluster.count("learner"))
     rows = min(plan.rows or learned, learned)
     longest, text = (min(one.most, math.ceil(one.mean * (1 + (one.spread or 1.0)))) for one in (load.audio, load.text))
     groups = math.ceil(rows / load.group)
     learner = cost.learner_memory(sizes, plan, rows, groups, longest, min(text, longest), load.prompt_steps)
     judge = {"reward model": reward.resident_bytes, "reward model's activations": reward.working_bytes}
-    return {"rollout": rollout, "learner": learner, "reward": judge if reward.resident_bytes else {}}
+    found = {"rollout": rollout, "speak": speak, "learner": learner, "reward": judge if reward.resident_bytes else {}}
+    return found if cluster.count("speak") else {role: parts for role, parts in found.items() if role != "speak"}
 
 
 # What a role gives back when its turn on a device ends.
 TURNS = {
     "rollout": ("compiled step", "keys and values", "logits", "vocoder's keys and values"),
+    "speak": ("vocoder's keys and values",),
     "learner": ("activations", "logits", "gathered"),
     "reward": ("reward model's activations",),
 }

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +23,18 @@ from paras2s.audio.clip import Clip
 from paras2s.configs.schema.align import AugmentConfig
 from paras2s.configs.schema.run import PolicyConfig
 from paras2s.errors import PolicyError
-from paras2s.policy.types import Alteration, Answer, ClipStore, Generation, PolicySpec, Prompt, Sampling, Turn
+from paras2s.policy.types import (
+    Alteration,
+    Answer,
+    ClipStore,
+    Generation,
+    PolicySpec,
+    Prompt,
+    Sampling,
+    SamplingEvent,
+    Speaker,
+    Turn,
+)
 from paras2s.types import Block, Query
 
 
@@ -73,6 +84,8 @@ class Policy(ABC):
     frozen: nn.Module | None = None
     # How it answers where nothing else is said; of a checkpoint, what `policy/answers.py` reads.
     sampling: Sampling = Sampling()
+    # Answers, those of like length, whose sound `decode_audios` makes in one batch.
+    spoken_at_once: ClassVar[int] = 1
 
     # -- abstract ------------------------------------------------------------------------------
 
@@ -132,6 +145,33 @@ class Policy(ABC):
             PolicyError: this policy exists as released weights only.
         """
         raise PolicyError(f"{cls.__name__} is not trained from nothing; set policy.weights to a released checkpoint")
+
+    @classmethod
+    def load_speaker(cls, folder: Path, device: str = "cpu", decoder: Any = None) -> Speaker:
+        """Opens what makes sound of a checkpoint's codes, without its other weights; `decoder` is `policy.decoder`'s object.
+
+        Raises:
+            PolicyError: this policy's sound cannot be made apart from it.
+        """
+        raise PolicyError(
+            f"align.workers.speak: {cls.__name__} makes its sound with its own network; leave the role out, and rollout "
+            "workers speak"
+        )
+
+    def generate_in_parts(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        report_every: int | None,
+    ) -> Generator[SamplingEvent, None, list[Generation]]:
+        """As `generate`, and says on the way how far it is, each time `report_every` more answers have ended.
+
+        A policy whose sampler cannot say it says nothing.
+        """
+        yield from ()
+        return self.generate(prompts, group_size, sampling, seeds)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
         """Prompts of spoken questions, in order, from clip and transcript."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from paras2s.audio.clip import Clip
 from paras2s.errors import ParaS2SError, PolicyError, one_line
 from paras2s.policy.base import Policy, flat
-from paras2s.policy.types import Generation, Prompt, Sampling, Turn
+from paras2s.policy.types import AnswersSoFar, Generation, Prompt, Sampling, Turn
 from paras2s.types import Block
 
 # Nats by which two ways to the same log-prob may differ, of one token; half precision rounds by position in a batch.
@@ -369,6 +369,35 @@ def layers_are_read_alike(subject: Subject) -> Finding:
     return Finding(name, ok, f"{len(layers)} layers; calls for all answers, one group's, first steps alone: {calls}")
 
 
+def parts_are_the_whole(subject: Subject) -> Finding:
+    """11: sampled in parts, as for speak workers, answers are those of `generate`; one that is said to have ended has."""
+    policy, seeds = subject.policy, subject.seeds(len(subject.prompts), subject.group)
+    events = policy.generate_in_parts(subject.prompts, subject.group, subject.warm, seeds, report_every=1)
+    reports: list[AnswersSoFar] = []
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as done:
+            parts: list[Generation] = done.value
+            break
+        if isinstance(event, AnswersSoFar):
+            reports.append(event)
+    whole = subject.sampled(subject.warm)
+    pairs = [both for one, other in zip(parts, whole, strict=True) for both in zip(one.blocks, other.blocks, strict=True)]
+    others = sum(not _same(one, other) for one, other in pairs)
+    apart = [_apart(one.behaviour_logp, other.behaviour_logp) for one, other in pairs if _same(one, other)]
+    rows = [_row(one.blocks, answer) for one in parts for answer in range(subject.group)]
+    wrong = sum(
+        not all(_same(a, b) for a, b in zip(_row(report.blocks, int(number)), rows[number], strict=True))
+        for report in reports
+        for number in np.flatnonzero(report.ended)
+    )
+    detail = f"{others} of {len(pairs)} groups with other tokens, {max(apart, default=0.0):.2e} nats apart"
+    detail += f"; {len(reports)} reports, {wrong} answers in them that went on"
+    ok = not others and not wrong and max(apart, default=0.0) <= subject.tolerance
+    return Finding("11 sampled in parts it is the same", ok, detail)
+
+
 def _first_step(block: Block) -> Block:
     """The block's first step: as short as an answer can be."""
     labels = None if block.labels is None else block.labels[:, :1]
@@ -387,6 +416,7 @@ CHECKS: tuple[Callable[[Subject], Finding], ...] = (
     sound_is_decoded,
     targets_are_scored,
     layers_are_read_alike,
+    parts_are_the_whole,
 )
 
 

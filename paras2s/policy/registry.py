@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from paras2s.policy.base import Policy
+    from paras2s.policy.types import Speaker
 
 # Name in a config -> where its class is.
 POLICIES = {
@@ -102,16 +103,15 @@ def load_policy(
     device: str = "auto",
     dtype: torch.dtype | None = None,
     decoder: str | None = None,
+    speaks: bool = True,
 ) -> Policy:
     """A policy from its checkpoint; `kind` None: what the checkpoint calls itself; `device` "auto": a GPU if there is one.
 
     A folder of adapters alone gives the policy that they were trained on, with the adapters folded in.
-    It answers as the checkpoint says (see `answers.py`), and with its decoder where none is given.
+    It answers as the checkpoint says (see `answers.py`), and with its decoder where none is given; `speaks` False: without
+    a decoder, for a process that makes no sound.
     """
-    if device == "auto":
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = found_device(device)
     adapters = read_adapters(folder) if has_adapters(folder) else None
     weights = folder if adapters is None else adapters.base
     check_kind(weights, kind)
@@ -123,11 +123,34 @@ def load_policy(
         policy.sampling, decoder = settings.sampling, decoder or settings.decoder
         if settings.transcript_in_prompt:
             policy.use_transcript()
-    if decoder is not None:
+    if decoder is not None and speaks:
         if not hasattr(policy, "decoder"):
             raise PolicyError(f"policy.decoder: {type(policy).__name__} has a decoder of its own; leave it out")
         policy.decoder = named(decoder, "policy.decoder")(weights)
     return policy
+
+
+def load_speaker(folder: Path, kind: str | None = None, device: str = "auto", decoder: str | None = None) -> Speaker:
+    """Opens what makes the sound of a checkpoint's answers, without the network that samples them.
+
+    Raises:
+        PolicyError: the policy's sound cannot be made apart from it, or there is no decoder.
+    """
+    weights = read_adapters(folder).base if has_adapters(folder) else folder
+    kind = kind or kind_of(weights)
+    settings = read_answer_settings(folder, kind)
+    decoder = decoder or (settings.decoder if settings is not None else None)
+    made = None if decoder is None else named(decoder, "policy.decoder")(weights)
+    return policy_class(kind).load_speaker(weights, found_device(device), made)
+
+
+def found_device(device: str) -> str:
+    """The device that a config means; by "auto" a GPU where there is one, else the processor."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def named(where: str, key: str) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.types import Block
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,13 @@ class ClipStore(Protocol):
 
     def cached_features(self, name: str) -> bytes | None:
         """The features of the embedded front-end that are stored beside a clip (`ClipFeatures.to_bytes`), None without."""
+
+
+class Speaker(Protocol):
+    """Makes the sound of answers, without the network that sampled them."""
+
+    def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
+        """Waveforms of answers from their codes [T, K], in order; empty where T is 0. What is drawn is drawn from the seeds."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +155,37 @@ class Alteration:
 
 
 @dataclass(frozen=True)
+class PromptsRead:
+    """While answers are sampled: prompts have just been read (prefill), which took so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AnswersSoFar:
+    """While answers are sampled: all N of them as far as they have come, one a row of `blocks`, and which have ended [N]."""
+
+    blocks: tuple[Block, ...]
+    ended: np.ndarray
+
+
+SamplingEvent = PromptsRead | AnswersSoFar
+
+
+@dataclass(frozen=True)
 class Generation:
     """The result of `Policy.generate` for one prompt: G answers in blocks of token slots."""
 
     blocks: tuple[Block, ...]
     finish_reason: tuple[str, ...]
     seeds: tuple[int, ...]
+
+
+def result_of(events: Generator[SamplingEvent, None, Result]) -> Result:
+    """Returns the result of sampling, and passes over what it says on the way."""
+    while True:
+        try:
+            next(events)
+        except StopIteration as done:
+            found: Result = done.value
+            return found

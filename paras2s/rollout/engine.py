@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
-from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.policy.types import Generation, Prompt, Sampling, SamplingEvent, result_of
 from paras2s.policy.weights import fill
 from paras2s.types import Rollout
 
@@ -143,8 +143,36 @@ class NativeEngine:
         with_waves: bool = True,
     ) -> list[Rollout]:
         """One rollout a query; `with_waves` False leaves the waveforms empty, for rewards that read codes."""
-        check_lengths(query_ids, prompts, sampling.max_steps, self.policy.spec.context_steps)
-        generations = self.policy.generate(prompts, group_size, sampling, seeds)
-        both = zip(query_ids, generations, strict=True)
-        found = [decoded(self.policy, query_id, self.version, generation) for query_id, generation in both]
+        found = result_of(self.generate_in_parts(query_ids, prompts, group_size, sampling, seeds, None))
         return spoken(self.policy, found) if with_waves else found
+
+    def generate_in_parts(
+        self,
+        query_ids: Sequence[str],
+        prompts: Sequence[Prompt],
+        group_size: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        report_every: int | None,
+    ) -> Generator[SamplingEvent, None, list[Rollout]]:
+        """Rollouts without sound; on the way it says how far it is (see `Policy.generate_in_parts`)."""
+        check_lengths(query_ids, prompts, sampling.max_steps, self.policy.spec.context_steps)
+        generations = yield from self.policy.generate_in_parts(prompts, group_size, sampling, seeds, report_every)
+        both = zip(query_ids, generations, strict=True)
+        return [decoded(self.policy, query_id, self.version, generation) for query_id, generation in both]
+
+
+def events_of(
+    engine: Engine,
+    query_ids: Sequence[str],
+    prompts: Sequence[Prompt],
+    group_size: int,
+    sampling: Sampling,
+    seeds: Sequence[Sequence[int]],
+    report_every: int | None,
+) -> Generator[SamplingEvent, None, list[Rollout]]:
+    """Rollouts without sound, of any engine; one of another process says nothing on the way."""
+    arguments = query_ids, prompts, group_size, sampling, seeds
+    if isinstance(engine, NativeEngine):
+        return (yield from engine.generate_in_parts(*arguments, report_every))
+    return engine.generate(*arguments, with_waves=False)

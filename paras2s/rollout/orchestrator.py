@@ -1,7 +1,7 @@
-"""The Ray actors of one GRPO run: rollout workers, reward workers and learner ranks; the loop in `grpo.py` calls them.
+"""The Ray actors of one GRPO run: rollout, speak and reward workers and learner ranks; the loop in `grpo.py` calls them.
 
-Rollout and reward workers that are lost are replaced, and machines that join are used (see `worker_group.py`). The learner
-is not replaced: its state is in its checkpoints, so the run folder must be on storage that all machines share.
+Rollout, speak and reward workers that are lost are replaced, and machines that join are used (see `worker_group.py`). The
+learner is not replaced: its state is in its checkpoints, so the run folder must be on storage that all machines share.
 
 Left out: the loss of the head node or of the driver, which ends the run; `--resume` goes on.
 Alphabet: B queries, G answers a query.
@@ -28,6 +28,7 @@ from paras2s.rollout import workers
 from paras2s.rollout.engine import answer_seeds
 from paras2s.rollout.prompts import ENCODED_AT_ONCE
 from paras2s.rollout.reward_inputs import with_waves
+from paras2s.rollout.spoken_share import SpokenShare, forward
 from paras2s.rollout.timeline import Span
 from paras2s.rollout.worker_group import Call, WorkerGroup, actor_options, errors_of_workers, reserve, results, wait_placed
 from paras2s.types import Query, Reward, Rollout, Unscored
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from paras2s.reward.sources.composite import RewardSetup
 
 Rewards = list[list[Reward | Unscored]]
+# The longest wait for one thing before it is looked whether something else has come.
+FORWARD_S = 1.0
 
 
 def split(count: int, workers: int) -> list[slice]:
@@ -46,7 +49,7 @@ def split(count: int, workers: int) -> list[slice]:
 
 def reserved_cpus(config: WorkersConfig) -> int:
     """Cores that all roles reserve together."""
-    return int(np.ceil(sum(role.cpus * role.count for role in (config.rollout, config.reward, config.learner))))
+    return int(np.ceil(sum(role.cpus * role.count for role in config.by_role.values())))
 
 
 @dataclass(frozen=True)
@@ -74,25 +77,38 @@ def make_prompt_batch(
 
 @dataclass(frozen=True)
 class PendingBatch:
-    """A batch whose answers are being sampled, share by share, and scored, part by part of the shares."""
+    """A batch whose answers are being sampled, share by share, and scored, part by part of the shares.
+
+    Where speak workers make the sound, `shares` in place of calls: what they need is not known beforehand.
+    """
 
     prompts: PromptBatch
-    sampled: tuple[Call, ...]
-    scored: tuple[Call, ...]
+    sampled: tuple[Call, ...] = ()
+    scored: tuple[Call, ...] = ()
+    shares: tuple[SpokenShare, ...] = ()
 
 
 class Orchestrator:
-    """Rollout workers, reward workers and learner ranks, each placed by its role's resources."""
+    """Rollout workers, speak workers if there are any, reward workers and learner ranks, placed by their roles' resources."""
 
     def __init__(self, run: RunConfig, sft: Path, rewards: RewardSetup) -> None:
         self.run, self._sft, self._setup = run, sft, rewards
         self._spans: list[Span] = []
+        # Prompts that were encoded, and not found on the disk.
+        self._encoded = 0
+        # Shares that speak workers have not done with.
+        self._shares: list[SpokenShare] = []
         roles = self.roles = run.align.workers
         workers.start_ray(roles.ray_address, reserved_cpus(roles))
         self._learner_places = reserve(roles.learner, roles.learner.count, "PACK")
         most = max(roles.rollout.count, roles.rollout.max_count or 0)
         self.rollout = WorkerGroup("rollout", roles.rollout, most, self._make_rollout_worker)
         self.reward = WorkerGroup("reward", roles.reward, roles.reward.count, self._make_reward_worker)
+        self.speak: WorkerGroup | None = None
+        self._groups = [self.rollout, self.reward]
+        if roles.speak is not None:
+            self.speak = WorkerGroup("speak", roles.speak, roles.speak.count, self._make_speak_worker)
+            self._groups.append(self.speak)
 
     def open(self, resume_from: Path | None) -> None:
         """Place all workers and wait until they have started.
@@ -102,11 +118,11 @@ class Orchestrator:
         """
         # One role after the other: small workers must not take the places of large ones.
         wait_placed([self._learner_places], "align.workers.learner", self.roles.learner)
-        self.rollout.place(self.roles.rollout.count)
-        self.reward.place(self.roles.reward.count)
+        for group in self._groups:
+            group.place(group.role.count)
         self.learners = self._make_learners(resume_from)
-        self.rollout.open()
-        self.reward.open()
+        for group in self._groups:
+            group.open()
         self.sync(ray.get(self.learners[0].next_step.remote()))
 
     def _threads(self, role: RoleConfig) -> int:
@@ -115,6 +131,11 @@ class Orchestrator:
     def _make_rollout_worker(self, options: dict[str, Any]) -> Any:
         actor = workers.RolloutWorker.options(**options)  # type: ignore[attr-defined]
         return actor.remote(self._sft, self.run.policy, self.run.align, self._threads(self.roles.rollout))
+
+    def _make_speak_worker(self, options: dict[str, Any]) -> Any:
+        actor = workers.SpeakWorker.options(**options)  # type: ignore[attr-defined]
+        assert self.roles.speak is not None
+        return actor.remote(self._sft, self.run.policy, self._threads(self.roles.speak))
 
     def _make_reward_worker(self, options: dict[str, Any]) -> Any:
         actor = workers.RewardWorker.options(**options)  # type: ignore[attr-defined]
@@ -147,8 +168,10 @@ class Orchestrator:
         for start in range(0, len(queries), at_once):
             stop = min(start + at_once, len(queries))
             parts = [queries[first : min(first + ENCODED_AT_ONCE, stop)] for first in range(start, stop, ENCODED_AT_ONCE)]
-            for part in results([self._encode(folder, clips, queries) for queries in parts]):
+            for part, encoded, spans in results([self._encode(folder, clips, queries) for queries in parts]):
                 names += part
+                self._encoded += encoded
+                self._spans += spans
             done(len(names), len(queries))
         return names
 
@@ -156,23 +179,38 @@ class Orchestrator:
         return Call(self.rollout, lambda actor: actor.encode.remote(folder, clips, queries))
 
     def start(self, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
-        """Start sampling on all workers there are; each part goes on to its reward worker without coming back here."""
-        self.rollout.replace_lost_workers()
-        self.reward.replace_lost_workers()
+        """Start sampling on all workers there are; without speak workers each part goes on to its reward worker by itself."""
+        for group in self._groups:
+            group.replace_lost_workers()
         shares = split(len(batch.questions), max(1, len(self.rollout.workers)))
         parts_per_share = -(-max(1, len(self.reward.workers)) // max(1, len(shares)))
+        if self.speak is not None:
+            spoken = tuple(self._share(batch, share, sampling, parts_per_share) for share in shares)
+            self._shares += spoken
+            return PendingBatch(batch, shares=spoken)
         sampled = [self._sample(batch, share, sampling) for share in shares]
         scored = [self._score(batch, share, part, call) for share, call in zip(shares, sampled, strict=True)
                   for part in split(share.stop - share.start, parts_per_share)]  # fmt: skip
         return PendingBatch(batch, tuple(sampled), tuple(scored))
 
-    def _sample(self, batch: PromptBatch, share: slice, sampling: Sampling) -> Call:
+    def _arguments(self, batch: PromptBatch, share: slice, sampling: Sampling) -> tuple[Any, ...]:
         ids = [question.id for question in batch.questions[share]]
-        arguments = (ids, batch.prompts[share], batch.group_size, sampling, batch.seeds[share])
         # A call that is made again later must be with the weights of now.
-        weights, version = self._weights, self.version
+        return self._weights, self.version, ids, batch.prompts[share], batch.group_size, sampling, batch.seeds[share]
+
+    def _sample(self, batch: PromptBatch, share: slice, sampling: Sampling) -> Call:
+        arguments = self._arguments(batch, share, sampling)
         # Several results: the sound stays where it was made until a judge wants it.
-        return Call(self.rollout, lambda actor: actor.generate.options(num_returns=3).remote(weights, version, *arguments))
+        return Call(self.rollout, lambda actor: actor.generate.options(num_returns=3).remote(*arguments))
+
+    def _share(self, batch: PromptBatch, share: slice, sampling: Sampling, parts: int) -> SpokenShare:
+        arguments = self._arguments(batch, share, sampling)
+
+        def sample(actor: Any) -> Any:
+            return actor.generate_in_parts.options(num_returns="streaming").remote(*arguments)
+
+        judged = [(part, batch.questions[share][part]) for part in split(share.stop - share.start, parts)]
+        return SpokenShare(self.rollout, self.reward, sample, judged)
 
     def _score(self, batch: PromptBatch, share: slice, part: slice, sampled: Call) -> Call:
         questions = batch.questions[share][part]
@@ -181,31 +219,49 @@ class Orchestrator:
             rollouts, waves, _ = sampled.refs
             return actor.score.options(num_returns=2).remote(rollouts, waves, part, questions)
 
-        return Call(self.reward, make, reads=sampled)
+        return Call(self.reward, make, reads=[sampled])
+
+    def _forward_while(self, waiting: Callable[[], bool], refs: Sequence[Any] = ()) -> None:
+        """Pass on what comes from rollout and speak workers while something is waited for; `refs` are what else may come."""
+        while self.speak is not None and self._shares:
+            forward(self._shares, self.speak)
+            if not waiting():
+                break
+            awaited = [ref for share in self._shares for ref in share.awaited()]
+            pending = ray.wait(list(refs), num_returns=len(refs), timeout=0)[1] if refs else []
+            ray.wait([*awaited, *pending], num_returns=1, timeout=FORWARD_S)
 
     def collect(self, pending: PendingBatch) -> tuple[list[Rollout], Rewards]:
         """Rollouts [B], without their sound, and rewards [B, G] of a batch, once all are there."""
-        rollouts, rewards = results(pending.sampled), results(pending.scored)
-        for spans in (*results(pending.sampled, 2), *results(pending.scored, 1)):
+        self._forward_while(lambda: not all(share.complete for share in pending.shares))
+        self._shares = [share for share in self._shares if share not in pending.shares]
+        scored = (*pending.scored, *(call for share in pending.shares for call in share.scored or ()))
+        parts = [*results(pending.sampled), *(share.rollouts for share in pending.shares)]
+        rewards = results(scored)
+        for spans in (*results(pending.sampled, 2), *(share.spans for share in pending.shares), *results(scored, 1)):
             self._spans += spans
-        return [rollout for part in rollouts for rollout in part], [row for part in rewards for row in part]
+        return [rollout for part in parts for rollout in part], [row for part in rewards for row in part]
 
     def with_sound(self, pending: PendingBatch, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The collected rollouts [B] of a batch with their sound, for whoever keeps it."""
-        return with_waves(rollouts, [waves for part in results(pending.sampled, 1) for waves in part])
+        parts = [*results(pending.sampled, 1), *(share.waves() for share in pending.shares)]
+        return with_waves(rollouts, [waves for part in parts for waves in part])
 
     def update(self, batch: PromptBatch, rollouts: Sequence[Rollout], rewards: Rewards) -> dict[str, Any]:
         """One update of the policy, on all ranks at once; returns the step's metrics."""
         inputs = ray.put((batch.prompts, list(rollouts), rewards))
-        found = ray.get([learner.step.remote(inputs) for learner in self.learners])
+        steps = [learner.step.remote(inputs) for learner in self.learners]
+        self._forward_while(lambda: bool(ray.wait(steps, num_returns=len(steps), timeout=0)[1]), steps)
+        found = ray.get(steps)
         for _, spans in found:
             self._spans += spans
         return found[0][0]  # type: ignore[no-any-return]
 
-    def take_spans(self) -> list[Span]:
-        """The workers' spans that have come since the last call."""
+    def take_spans(self) -> tuple[list[Span], int]:
+        """The workers' spans that have come since the last call, and how many prompts they encoded in them."""
         spans, self._spans = self._spans, []
-        return spans
+        encoded, self._encoded = self._encoded, 0
+        return spans, encoded
 
     def checkpoint_bytes(self) -> int:
         """Size of a checkpoint."""
@@ -221,8 +277,8 @@ class Orchestrator:
 
     def close(self) -> None:
         """Give the reserved places back; the actors end with them."""
-        self.rollout.close()
-        self.reward.close()
+        for group in self._groups:
+            group.close()
         remove_placement_group(self._learner_places)
 
 

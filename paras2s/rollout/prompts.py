@@ -75,16 +75,18 @@ def _dtype(policy: Policy) -> torch.dtype:
     return next(policy.model.parameters()).dtype
 
 
-def encode_into(folder: Path, policy: Policy, encoder: str, clips: ClipStore, queries: Sequence[Query]) -> list[str]:
-    """Encode queries into files of a folder, where one of them is missing; returns the names of all."""
+def encode_into(
+    folder: Path, policy: Policy, encoder: str, clips: ClipStore, queries: Sequence[Query]
+) -> tuple[list[str], int]:
+    """Encode queries into files of a folder, where one of them is missing; returns all names, and how many were encoded."""
     names = [_name(encoder, clips, query) for query in queries]
     if all((folder / name).is_file() for name in names):
-        return names
+        return names, 0
     # All of them: an encoder may round by a query's company, and a run that was stopped between two files must end as another.
     half = _dtype(policy) in (torch.float16, torch.bfloat16)
     for name, prompt in zip(names, policy.encode_queries(clips, queries), strict=True):
         write_prompt(folder / name, prompt, half)
-    return names
+    return names, len(names)
 
 
 def _name(encoder: str, clips: ClipStore, query: Query) -> str:

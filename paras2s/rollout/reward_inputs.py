@@ -29,7 +29,7 @@ def embedded_codes(rollout: Rollout, codec: Codec2Pairs) -> list[np.ndarray]:
 
 
 def sounds(rollout: Rollout, codec: Codec2Pairs) -> list[Clip]:
-    """The answers' sound: as it came, or from the embedded codec's codes."""
-    if rollout.code_format == codec.version:
+    """The answers' sound: as it came, or from the embedded codec's codes where it did not come."""
+    if rollout.code_format == codec.version and not any(map(len, rollout.waves)):
         return [codec.decode(codes) for codes in rollout.codes]
     return [Clip(wave, rollout.sample_rate_hz) for wave in rollout.waves]

@@ -81,8 +81,10 @@ class WorkerSampler:
 
         role = self._config.distill.rollout
         assert role is not None
-        # Adapters that were trained in the warm-up are folded into the checkpoint; those of `align` do not exist yet.
-        align = self._config.align.model_copy(update={"lora": None})
+        # Adapters that were trained in the warm-up are folded into the checkpoint; those of `align` do not exist yet. Nor do
+        # its speak workers, so these speak themselves.
+        align = self._config.align
+        align = align.model_copy(update={"lora": None, "workers": align.workers.model_copy(update={"speak": None})})
         threads = role.threads or workers.threads_for(role.count)
 
         def make(options: dict[str, Any]) -> Any:

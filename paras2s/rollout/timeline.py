@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from paras2s.errors import StorageError
+from paras2s.policy.types import AnswersSoFar, SamplingEvent
 from paras2s.utils.io import append_jsonl, drop_steps_from
 
 FILE = "timeline.jsonl"
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,32 @@ class SpanRecorder:
         started, start_s = time.perf_counter(), time.time()
         yield
         self._spans.append(Span(self.worker, work, start_s, start_s + time.perf_counter() - started))
+
+    def sampling(self, events: Generator[SamplingEvent, None, Result]) -> Generator[AnswersSoFar, None, Result]:
+        """Times sampling: reading prompts ("prefill") and what is between ("decode"), or all of it where nothing is said
+        of prompts ("sample"); passes on how far the answers are.
+        """
+        # The clock of the day may jump meanwhile.
+        day_s = time.time() - time.perf_counter()
+        since = time.perf_counter()
+        between = "sample"
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as done:
+                self._add(between, day_s, since, time.perf_counter())
+                result: Result = done.value
+                return result
+            if isinstance(event, AnswersSoFar):
+                yield event
+                continue
+            now, between = time.perf_counter(), "decode"
+            self._add(between, day_s, since, now - event.seconds)
+            self._add("prefill", day_s, now - event.seconds, now)
+            since = now
+
+    def _add(self, work: str, day_s: float, start: float, end: float) -> None:
+        self._spans.append(Span(self.worker, work, day_s + start, day_s + max(start, end)))
 
     def take(self) -> list[Span]:
         """The spans since the last call."""

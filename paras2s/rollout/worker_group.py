@@ -206,22 +206,25 @@ class WorkerGroup:
 class Call:
     """A call to one worker of a group, which can be made again on another, together with the calls that read its results.
 
-    `refs` are its results'; `reads` is the call whose results it reads.
+    `refs` are its results'; `reads` are the calls whose results it reads. Its first worker is `to`, else the one whose turn
+    it is.
     """
 
     refs: list[Any]
 
-    def __init__(self, group: WorkerGroup, make: Callable[[Any], Any], reads: Call | None = None) -> None:
-        self._group, self._make, self._tries, self.reads = group, make, 0, reads
+    def __init__(
+        self, group: WorkerGroup, make: Callable[[Any], Any], reads: Sequence[Call] = (), to: Worker | None = None
+    ) -> None:
+        self._group, self._make, self._tries, self.reads = group, make, 0, tuple(reads)
         self._readers: list[Call] = []
-        if reads is not None:
-            reads._readers.append(self)
-        self.send()
+        for read in self.reads:
+            read._readers.append(self)
+        self.send(to)
 
-    def send(self) -> None:
-        """Make the call on the worker whose turn it is, and then the calls that read its results."""
-        self._worker = self._group.next()
-        made = self._make(self._worker.actor)
+    def send(self, to: Worker | None = None) -> None:
+        """Make the call, and then the calls that read its results."""
+        self.worker = to or self._group.next()
+        made = self._make(self.worker.actor)
         self.refs = made if isinstance(made, list) else [made]
         self._tries += 1
         for reader in self._readers:
@@ -233,11 +236,36 @@ class Call:
         Raises:
             PolicyError: it was lost too often.
         """
-        self._group.drop(self._worker)
-        if self._tries >= TRIES:
-            lost = f"{self._tries} {self._group.name} workers were lost over the same prompts ({describe_loss(error)})"
-            raise PolicyError(f"{lost}; {RESUME}") from error
+        self._group.drop(self.worker)
+        self.send_again(error)
+
+    def send_again(self, error: Exception) -> None:
+        """Make the call again.
+
+        Raises:
+            PolicyError: it was lost too often.
+        """
+        check_tries(self._group, self._tries, error)
         self.send()
+
+    def is_lost(self) -> bool:
+        """Whether one of its results, once all are there, cannot be read any more."""
+        try:
+            ray.get(self.refs)
+        except LOST:
+            return True
+        return False
+
+
+def check_tries(group: WorkerGroup, tries: int, error: Exception) -> None:
+    """Check before a lost worker's work is given to another.
+
+    Raises:
+        PolicyError: it was lost too often.
+    """
+    if tries >= TRIES:
+        lost = f"{tries} {group.name} workers were lost over the same prompts ({describe_loss(error)})"
+        raise PolicyError(f"{lost}; {RESUME}") from error
 
 
 def results(calls: Sequence[Call], number: int = 0) -> list[Any]:
@@ -249,9 +277,19 @@ def results(calls: Sequence[Call], number: int = 0) -> list[Any]:
                 done[call] = ray.get(call.refs[number])
             except RayTaskError as error:
                 # Also raised for the classes below where the input of the task is lost: its worker is well.
-                if call.reads is None or not isinstance(error.cause, ObjectLostError):
+                if not call.reads or not isinstance(error.cause, ObjectLostError):
                     raise
-                call.reads.retry(error.cause)
+                _retry_reads(call, error.cause)
             except LOST as error:
                 call.retry(error)
     return [done[call] for call in calls]
+
+
+def _retry_reads(call: Call, error: Exception) -> None:
+    """Make again what a call should have read: of several, what is lost."""
+    several = [read for read in call.reads if read.is_lost()] if len(call.reads) > 1 else call.reads
+    for read in several:
+        read.retry(error)
+    if not several:
+        # What was lost has been made again meanwhile.
+        call.send_again(error)

@@ -1,4 +1,5 @@
-"""The Ray actors: rollout worker, reward worker, learner rank. They wire engine, rewards and learner, and decide nothing.
+"""The Ray actors: rollout worker, speak worker, reward worker, learner rank. They wire engine, detokenizer, rewards and
+learner, and decide nothing.
 
 Every call carries the weights and their version, so a worker that has just started cannot sample with stale ones, and equal
 seeds give equal answers. `worker_group.py` replaces lost workers.
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,13 +25,15 @@ from paras2s.configs.schema.run import PolicyConfig
 from paras2s.errors import ConfigError
 from paras2s.policy.base import Policy
 from paras2s.policy.embedded.codec2 import Codec2Pairs
-from paras2s.policy.registry import load_policy
-from paras2s.policy.types import ClipStore, Prompt, Sampling
+from paras2s.policy.registry import load_policy, load_speaker
+from paras2s.policy.speaking import report_every
+from paras2s.policy.types import ClipStore, Prompt, Sampling, Speaker, result_of
 from paras2s.policy.weights import fingerprint
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout.answer_files import AnswerShard, sample_into
-from paras2s.rollout.engine import Engine, NativeEngine, spoken
+from paras2s.rollout.ended_answers import EndedAnswers, EndedBatches, SampledShare, waves_of
+from paras2s.rollout.engine import Engine, NativeEngine, events_of, spoken
 from paras2s.rollout.prompts import encode_into, encoder_version
 from paras2s.rollout.reward_inputs import Waves, embedded_codes, sounds, with_waves
 from paras2s.rollout.timeline import Span, SpanRecorder
@@ -97,9 +100,9 @@ def threads_for(workers: int) -> int:
     return max(1, cores() // workers)
 
 
-def open_policy(checkpoint: Path, config: PolicyConfig) -> Policy:
+def open_policy(checkpoint: Path, config: PolicyConfig, speaks: bool = True) -> Policy:
     """Load a run's policy, on the device and in the precision of its config."""
-    return load_policy(checkpoint, config.kind, config.device, config.torch_dtype, config.decoder)
+    return load_policy(checkpoint, config.kind, config.device, config.torch_dtype, config.decoder, speaks)
 
 
 def make_engine(policy: Policy, config: AlignConfig, policy_config: PolicyConfig, threads: int) -> Engine:
@@ -157,7 +160,7 @@ class RolloutWorker:
         if config.sampling.engine == "vllm":
             # vLLM has the device; here prompts are embedded and answers are decoded.
             policy_config = policy_config.model_copy(update={"device": "cpu"})
-        policy = open_policy(checkpoint, policy_config)
+        policy = open_policy(checkpoint, policy_config, speaks=config.workers.speak is None)
         if config.lora is not None:
             # The learner sends its adapters alone, so they must be here to be filled.
             policy.add_lora(config.lora.rank, config.lora.alpha)
@@ -167,10 +170,14 @@ class RolloutWorker:
         self.with_waves = policy.spec.code_format != Codec2Pairs.version
         return engine
 
-    def encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query]) -> list[str]:
-        """Encode the prompts of these queries that are not in the folder yet; returns their files' names."""
+    def encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query]) -> tuple[list[str], int, list[Span]]:
+        """Encode the prompts of these queries that are not in the folder yet; returns their files' names, how many were
+        encoded, and spans.
+        """
         policy = self.engine.policy
-        return encode_into(folder, policy, self._encoder, clips, queries)
+        with self._recorder.span("encode"):
+            names, encoded = encode_into(folder, policy, self._encoder, clips, queries)
+        return names, encoded, self._recorder.take()
 
     def sample_into(self, clips: ClipStore, shard: AnswerShard) -> None:
         """Sample a shard of the preference set with the checkpoint's own weights, and write it."""
@@ -187,16 +194,64 @@ class RolloutWorker:
         seeds: Sequence[Sequence[int]],
     ) -> tuple[list[Rollout], Waves, list[Span]]:
         """Rollouts of these queries under weights `version`; apart from them their sound, which goes to judges alone; spans."""
+        self._load(weights, version)
         engine = self.engine
-        if version != engine.version:
-            with self._recorder.span("load weights"):
-                engine.set_weights(weights, version)
-        with self._recorder.span("sample"):
-            found = engine.generate(query_ids, prompts, group_size, sampling, seeds, with_waves=False)
+        events = events_of(engine, query_ids, prompts, group_size, sampling, seeds, None)
+        found = result_of(self._recorder.sampling(events))
         if self.with_waves:
             with self._recorder.span("speak"):
                 found = spoken(engine.policy, found)
         return [replace(one, waves=()) for one in found], [one.waves for one in found], self._recorder.take()
+
+    def generate_in_parts(
+        self,
+        weights: dict[str, np.ndarray],
+        version: int,
+        query_ids: Sequence[str],
+        prompts: Sequence[Prompt],
+        group_size: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+    ) -> Iterator[EndedAnswers | SampledShare]:
+        """Yields batches of answers as they end, for speak workers, and at the end the rollouts without sound."""
+        self._load(weights, version)
+        engine = self.engine
+        flat = [seed for row in seeds for seed in row]
+        batches = EndedBatches(engine.policy, flat)
+        often = report_every(len(flat), engine.policy.spoken_at_once)
+        events = events_of(engine, query_ids, prompts, group_size, sampling, seeds, often)
+        found = yield from batches.as_they_end(self._recorder.sampling(events))
+        yield SampledShare([replace(one, waves=()) for one in found], self._recorder.take())
+
+    def _load(self, weights: dict[str, np.ndarray], version: int) -> None:
+        if version != self.engine.version:
+            with self._recorder.span("load weights"):
+                self.engine.set_weights(weights, version)
+
+
+@ray.remote
+class SpeakWorker:
+    """Makes the sound of answers that rollout workers sampled. It holds the detokenizer, and not the policy."""
+
+    def __init__(self, checkpoint: Path, config: PolicyConfig, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._checkpoint, self._config = checkpoint, config
+        self._speaker: Speaker | None = None
+        self._recorder = SpanRecorder("speak")
+
+    @property
+    def speaker(self) -> Speaker:
+        """Made at the first call: an error in making it then reaches the driver as itself, not as a dead actor."""
+        if self._speaker is None:
+            self._speaker = load_speaker(self._checkpoint, self._config.kind, self._config.device, self._config.decoder)
+        return self._speaker
+
+    def speak(self, answers: EndedAnswers) -> tuple[list[np.ndarray], list[Span]]:
+        """Waveforms of a batch of answers, in its order, and spans."""
+        speaker = self.speaker
+        with self._recorder.span("speak"):
+            waves = [clip.samples for clip in speaker.speak(answers.codes, answers.seeds)]
+        return waves, self._recorder.take()
 
 
 @ray.remote
@@ -225,6 +280,17 @@ class RewardWorker:
             pairs = zip(questions, with_waves(rollouts[part], waves[part]), strict=True)
             rewards = self.rewards.score([Group(question, self._answers(rollout)) for question, rollout in pairs])
         return rewards, self._recorder.take()
+
+    def score_spoken(
+        self,
+        rollouts: Sequence[Rollout],
+        part: slice,
+        questions: Sequence[RewardQuestion],
+        numbers: Sequence[tuple[int, ...]],
+        *spoken: Sequence[np.ndarray],
+    ) -> tuple[list[list[Reward | Unscored]], list[Span]]:
+        """Scores a part as `score` does, with batches of sound from speak workers; `numbers` say whose they are."""
+        return self.score(rollouts, waves_of(rollouts, numbers, spoken), part, questions)
 
     def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
         codes = embedded_codes(rollout, self.codec)

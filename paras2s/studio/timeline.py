@@ -19,7 +19,7 @@ from paras2s.studio.run_state import RunFiles
 from paras2s.studio.web import Studio, integer_of
 
 # Roles from the loop down; what a later version may add comes last.
-ROLES = ("loop", "learner", "rollout", "reward")
+ROLES = ("loop", "learner", "rollout", "speak", "reward")
 # Steps that are shown at once, unless the address says otherwise.
 STEPS_SHOWN = 3
 WIDTH, LANE, BAR, LEFT, RIGHT, TOP, BOTTOM = 1100, 26, 18, 96, 12, 8, 30

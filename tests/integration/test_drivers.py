@@ -79,7 +79,7 @@ def test_a_run_keeps_who_did_what(expected: GRPOJob) -> None:
         for span in row["spans"]:
             first.setdefault((span["worker"].split(" ")[0], span["work"]), span)
         assert {role for role, _ in first} == {"loop", "learner", "rollout", "reward"}
-        sampled, scored, updated = first["rollout", "sample"], first["reward", "score"], first["learner", "update"]
+        sampled, scored, updated = first["rollout", "prefill"], first["reward", "score"], first["learner", "update"]
         # Rounded to a thousandth.
         assert sampled["end_s"] <= scored["start_s"] + 0.002
         assert scored["end_s"] <= updated["start_s"] + 0.002

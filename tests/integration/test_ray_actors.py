@@ -144,7 +144,7 @@ def test_a_worker_gives_what_the_engine_gives(worker: Any, folder: Path) -> None
 def test_a_worker_samples_with_the_weights_it_is_handed(worker: Any, folder: Path) -> None:
     policy = shaken(load(folder))
     found, _, spans = ray.get(ask(worker, policy, 1))
-    assert [one.work for one in spans] == ["load weights", "sample"]
+    assert [one.work for one in spans] == ["load weights", "decode", "prefill", "decode"]
     assert_equal_rollouts(found, in_process(policy, 1))
     stale = in_process(load(folder), 1)
     assert any(not np.array_equal(a.blocks[0].behaviour_logp, b.blocks[0].behaviour_logp)

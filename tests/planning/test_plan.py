@@ -230,7 +230,7 @@ def test_there_are_shipped_clusters() -> None:
         ({"learner": {"shard_over": 3}}, "shard_over 3 does not divide the 8 devices"),
         ({"driver": {"kind": "async"}}, "async one of at least 1"),
         ({"driver": {"kind": "sync", "max_staleness": 2}}, "sync means a max_staleness of 0"),
-        ({"roles": {"layout": "apart", "rollout": 5, "learner": 2}}, "5 + 2 + 0 devices in roles, 8 there"),
+        ({"roles": {"layout": "apart", "rollout": 5, "learner": 2}}, "5 + 0 + 2 + 0 devices in roles, 8 there"),
         ({"roles": {"layout": "colocated", "learner": 2}}, "leave the counts out"),
         ({"link_gb_s": 450}, "link_gb_s"),
     ],

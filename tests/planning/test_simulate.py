@@ -9,12 +9,12 @@ from tiny.plans import TINY, cluster, device, figure
 
 from paras2s.planning import cost
 from paras2s.planning.cluster import Driver, Engine, LearnerPlan
+from paras2s.planning.queues import calls_seconds, spoken_seconds
 from paras2s.planning.simulate import (
     Answer,
     Lengths,
     StepTimes,
     bandwidth,
-    calls_seconds,
     deal,
     decode,
     draw_answers,
@@ -145,3 +145,25 @@ def test_new_weights_travel_by_hand() -> None:
     adapters = slow.model_copy(update={"learner": LearnerPlan(trainable="lora", lora_rank=1)})
     assert sync_seconds(TINY, adapters) == pytest.approx(2 * cost.lora_parameters(TINY, 1) / 2e9)
     assert sync_seconds(TINY, cluster(devices=8)) == pytest.approx(2 * total / 50e9)
+
+
+def test_answers_are_spoken_in_batches_as_they_end() -> None:
+    """Sixteen that ended at 1 to 16 s and sixteen at 17 to 32 s, of a second of sound each, at half a second each."""
+    ends, sound = [float(n) for n in range(1, 33)], [1.0] * 32
+    # The first batch from 16 to 24, the second from 32 to 40, whoever speaks it.
+    assert spoken_seconds(ends, sound, devices=1, each_s=0.5) == spoken_seconds(ends, sound, devices=2, each_s=0.5) == 40
+    # At two seconds each one device has the first until 48, and two overlap.
+    assert spoken_seconds(ends, sound, devices=1, each_s=2) == 80
+    assert spoken_seconds(ends, sound, devices=2, each_s=2) == 64
+    assert spoken_seconds([], [], devices=2, each_s=2) == 0
+
+
+def test_speaking_apart_begins_before_the_rollout_ends_and_hides_behind_the_next() -> None:
+    times = [StepTimes(rollout=10, reward=4, learner=6, sync=0, speak=8, early=5)]
+    assert run_driver(times, Driver(), False, False).step_s == pytest.approx(10 + (8 - 5) + 4 + 6)
+    ahead = Driver(kind="async", max_staleness=3)
+    assert run_driver(times, ahead, False, False).step_s == pytest.approx(10)
+    # Devices that speak longer than all else set the pace.
+    slow = [StepTimes(rollout=10, reward=4, learner=6, sync=0, speak=30, early=5)]
+    found = run_driver(slow, ahead, False, False)
+    assert (found.step_s, found.bottleneck) == (pytest.approx(30), "speak")

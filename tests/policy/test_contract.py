@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from paras2s.policy.contract import TOLERANCE, Finding, Subject, check_policy, s
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.kimi.policy import KimiPolicy
 from paras2s.policy.registry import ARCHITECTURES, POLICIES, load_policy, policy_class
-from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.policy.types import AnswersSoFar, Generation, Prompt, Sampling, SamplingEvent
 from paras2s.types import Block
 
 
@@ -75,7 +76,7 @@ def test_every_policy_keeps_the_contract(name: str, tmp_path: Path) -> None:
     assert {one.name: one.detail for one in found if one.ok is False} == {}
     skipped = {number(one) for one in found if one.ok is None}
     assert skipped <= NOT_APPLICABLE.get(name, set())
-    assert len(found) == (11 if saves is None else 12)
+    assert len(found) == (12 if saves is None else 13)
     # And it is left as it came.
     after = subject.policy.model.state_dict()
     assert list(after) == list(before)
@@ -100,7 +101,21 @@ class Broken(EmbeddedPolicy):
             seeds = [[seed + 7 * len(prompts) for seed in row] for row in seeds]
         if self.fault == "rows":
             seeds = [[seed + 7 * len(row) for seed in row] for row in seeds]
+        if self.fault == "bypassed":
+            # What a subclass does that knows of `generate` alone.
+            seeds = [[seed + 7 for seed in row] for row in seeds]
         return super().generate(prompts, group_size, sampling, seeds)
+
+    def generate_in_parts(self, *arguments: Any, **more: Any) -> Generator[SamplingEvent, None, list[Generation]]:
+        events = super().generate_in_parts(*arguments, **more)
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as done:
+                return list(done.value)
+            if self.fault == "early" and isinstance(event, AnswersSoFar):
+                event = replace(event, ended=np.ones_like(event.ended))
+            yield event
 
     def logprobs(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:
         if self.fault == "temperature":
@@ -154,6 +169,8 @@ class Broken(EmbeddedPolicy):
         ("noise", {"8"}),
         ("batch", {"8"}),
         ("skipping", {"10"}),
+        ("bypassed", {"11"}),
+        ("early", {"11"}),
     ],
 )
 def test_what_is_broken_is_found(fault: str, found: set[str]) -> None:
@@ -204,7 +221,7 @@ def test_the_command_checks_a_checkpoint_and_a_function(tmp_path: Path) -> None:
     done = invoke("check-policy", "kimi", "--weights", write_kimi(tmp_path / "kimi"), "--device", "cpu", "--json")
     report = json.loads(done.stdout)
     assert report["failed"] == 0
-    assert len(report["checks"]) == 11
+    assert len(report["checks"]) == 12
     shown = invoke("check-policy", "test_contract:make_full")
     assert "1 sampled log-probs are the scored ones" in shown.output
 
@@ -242,6 +259,6 @@ def test_a_finding_is_kept_where_a_policy_raises() -> None:
     full = embedded_subject()
     subject = Subject(full.policy, (), full.tolerance)
     found = list(check_policy(subject))
-    assert len(found) == 11
+    assert len(found) == 12
     assert all(isinstance(one, Finding) for one in found)
     assert any(one.ok is False for one in found)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from tiny.interleaved import (
     STEP_IDS,
     WARM,
+    Beeps,
     TinyGlm,
     drawn,
     fresh,
@@ -26,9 +27,11 @@ from tiny.interleaved import (
     tiny_step_once,
     tiny_turns,
 )
+from tiny.job import Noise
 from torch import Tensor
 from torch.nn import functional as fn
 
+from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import SPECIAL_IDS, DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import teacher_forced
@@ -38,7 +41,7 @@ from paras2s.policy.interleaved.base import InterleavedPolicy
 from paras2s.policy.interleaved.glm4_voice import Glm4VoicePolicy
 from paras2s.policy.interleaved.step_audio2 import StepAudio2Policy
 from paras2s.policy.types import Prompt, Sampling, Turn
-from paras2s.types import AUDIO, TEXT, Block
+from paras2s.types import AUDIO, TEXT, Block, Query
 
 
 @pytest.mark.parametrize("sampling", [Sampling(max_steps=9), WARM], ids=["T 1", "T 0.7"])
@@ -251,12 +254,57 @@ def test_8_answers_are_decoded(case: tuple[InterleavedPolicy, list[Prompt]]) -> 
     assert (len(silent.samples), silent.sample_rate_hz) == (0, rate)
 
 
+class TogetherBeeps(Beeps):
+    """A decoder that speaks many answers at once; keeps how long they were."""
+
+    def __init__(self, sample_rate_hz: int, frame_rate_hz: float) -> None:
+        super().__init__(sample_rate_hz, frame_rate_hz)
+        self.batches: list[list[int]] = []
+
+    def decode_all(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
+        self.batches.append([len(one) for one in codes])
+        return [self.decode(one, seed) for one, seed in zip(codes, seeds, strict=True)]
+
+
+def test_a_decoder_that_takes_many_answers_gets_those_of_like_length(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:
+    """20 answers of 1 to 20 codes, the third without any, in batches of 16 and 3, each as by itself."""
+    policy = fresh(case)
+    ids = [policy.interleave([], [code % 4 for code in range(0 if number == 3 else number)]) for number in range(1, 21)]
+    blocks = [block_of(one or [policy.end_ids[0]]) for one in ids]
+    answers = [((block,), 0, seed) for seed, block in enumerate(blocks)]
+    plain = [policy.decode_audio(*one) for one in answers]
+    rate = policy.output_rate_hz
+    decoder = TogetherBeeps(22_050, 12.5) if isinstance(policy, TinyGlm) else TogetherBeeps(24_000, 25)
+    policy.decoder = decoder
+    together = policy.decode_audios(answers)
+    speaker = type(policy).load_speaker(policy.folder, decoder=decoder)
+    apart = speaker.speak([policy.decode_codes(*one[:2]) for one in answers], [seed for _, _, seed in answers])
+    sizes = [[length for length in range(20, 0, -1) if length != 3][start : start + 16] for start in (0, 16)]
+    assert decoder.batches == sizes * 2
+    for one, other, third in zip(plain, together, apart, strict=True):
+        assert other.sample_rate_hz == rate
+        np.testing.assert_array_equal(one.samples, other.samples)
+        np.testing.assert_array_equal(one.samples, third.samples)
+
+
+def block_of(ids: list[int]) -> Block:
+    tokens = np.array(ids, dtype=np.int64)[None, :, None]
+    return Block(("text",), tokens, np.ones(tokens.shape, dtype=bool), np.zeros(tokens.shape))
+
+
 def test_8_without_a_decoder_it_is_said_where_one_is(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:
     policy = fresh(case)
     policy.decoder = None
     (target,) = policy.encode_target(sliding(0.3, 16_000, 100), "Hi")
     with pytest.raises(PolicyError, match=r"load\(decoder=...\).*github.com/"):
         policy.decode_audio([target], 0, 0)
+
+
+def test_glm_encodes_queries_together_as_one_by_one() -> None:
+    policy, names = tiny_glm_once(), "0123"
+    queries = [Query(name, name, None, None, "rl", "someone", name, 0.3, "hello", None, None) for name in names]
+    for name, prompt in zip(names, policy.encode_queries(Noise(), queries), strict=True):
+        assert prompt.text_ids.tolist() == policy.encode_prompt([Turn("user", "", Noise().clip(name))]).text_ids.tolist()
 
 
 def test_specs() -> None:

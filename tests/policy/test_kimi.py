@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny.dual_stream import golden_prompt
+from tiny.job import Noise
 from tiny.kimi import CODES, IDS, SIZES, TEXT, write_golden, write_kimi
 from tiny.whisper_vq import noise
 
@@ -28,7 +29,7 @@ from paras2s.policy.kimi.policy import SPECIALS, KimiPolicy, Message, lay_out, s
 from paras2s.policy.registry import kind_of, load_policy
 from paras2s.policy.types import Prompt, Sampling, Turn
 from paras2s.policy.weights import shard_files
-from paras2s.types import Block
+from paras2s.types import Block, Query
 
 RELEASED = {
     "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
@@ -172,6 +173,18 @@ def test_names_are_kept_in_shards(folder: Path, tmp_path: Path) -> None:
     clip = noise(9000)
     np.testing.assert_array_equal(again.tokenizer.encode(clip), policy.tokenizer.encode(clip))
     assert len(again.detokenizer.decode(np.array([1, 2]), 0).samples)
+
+
+def test_queries_are_encoded_together_as_one_by_one(folder: Path) -> None:
+    policy, names = KimiPolicy.load(folder), "0123"
+    policy.whisper.encoder.double()
+    queries = [Query(name, name, None, None, "rl", "someone", name, 0.3, "hello", None, None) for name in names]
+    for name, found in zip(names, policy.encode_queries(Noise(), queries), strict=True):
+        expected = policy.encode_prompt([Turn("user", "", Noise().clip(name))])
+        assert found.audio_ids.tolist() == expected.audio_ids.tolist()
+        assert found.text_ids.tolist() == expected.text_ids.tolist()
+        assert found.continuous.tolist() == expected.continuous.tolist()
+        np.testing.assert_allclose(found.features, expected.features, atol=1e-6)
 
 
 def test_bfloat16_stays_bfloat16(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import AudioError, PolicyError
-from paras2s.policy.speech_tokenizers.whisper_features import WhisperFeatures
+from paras2s.policy.speech_tokenizers.whisper_features import BATCH_CHUNKS, WhisperFeatures
 from paras2s.policy.speech_tokenizers.whisper_vq import GlmTokenizer, WhisperVQConfig, WhisperVQEncoder, block_causal, nearest
 
 
@@ -336,6 +336,16 @@ def test_a_long_clip_is_its_chunks_one_after_another(tmp_path: Path) -> None:
     np.testing.assert_allclose(features.features(clip), np.concatenate(parts), rtol=1e-5, atol=1e-5)
     full = WhisperFeatures.load(whisper_folder(tmp_path, chunk_s=30))
     assert full.features(noise(31 * 16_000)).shape == (375 + 13, 32)
+
+
+def test_features_of_many_clips_are_those_of_each(tmp_path: Path) -> None:
+    """More chunks than one pass takes, of clips of one to three chunks."""
+    features = WhisperFeatures.load(whisper_folder(tmp_path))
+    features.encoder.double()
+    clips = [noise(9_000 * number) for number in (1, 8, 3, 5, 2, 7)]
+    assert sum(-(-len(clip.samples) // 32_000) for clip in clips) > BATCH_CHUNKS
+    for found, clip in zip(features.features_batch(clips), clips, strict=True):
+        np.testing.assert_allclose(found, features.features(clip), atol=1e-6)
 
 
 def test_half_precision_weights_become_float32(tmp_path: Path) -> None:

@@ -104,7 +104,10 @@ def query(name: str, clip: str, transcript: str = "hello") -> Query:
 
 
 def encode(folder: Path, policy: Any, queries: Sequence[Query], encoder: str = "e") -> list[str]:
-    return encode_into(folder, policy, encoder, Clips(), queries)
+    before = len(policy.encoded)
+    names, encoded = encode_into(folder, policy, encoder, Clips(), queries)
+    assert encoded == len(policy.encoded) - before
+    return names
 
 
 def test_what_is_there_is_not_encoded_again(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ Not covered: real machines that are lost (tests/integration/test_cluster.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
-from paras2s.errors import DataError
+from paras2s.errors import DataError, PolicyError
 from paras2s.rollout import worker_group
 from paras2s.rollout.worker_group import Call, results
 
@@ -32,7 +32,7 @@ class Group:
         self.dropped += 1
 
 
-def call(group: Group, *names: str, reads: Call | None = None) -> Call:
+def call(group: Group, *names: str, reads: Sequence[Call] = ()) -> Call:
     """A call whose references are its names with a number of the try."""
     tries = iter(range(9))
 
@@ -46,7 +46,9 @@ def call(group: Group, *names: str, reads: Call | None = None) -> Call:
 def scripted(monkeypatch: pytest.MonkeyPatch, lost: dict[str, Exception]) -> Callable[..., list[str]]:
     """`ray.get` gives a reference's own name, or raises."""
 
-    def get(ref: str) -> str:
+    def get(ref: Any) -> Any:
+        if isinstance(ref, list):
+            return [get(one) for one in ref]
         if ref in lost:
             raise lost[ref]
         return ref
@@ -67,7 +69,7 @@ def test_each_result_of_a_call_is_read_by_its_number(monkeypatch: pytest.MonkeyP
 def test_a_lost_worker_is_dropped_and_its_readers_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     samplers, judges = Group(), Group()
     sampled = call(samplers, "rollouts", "waves")
-    scored = call(judges, "rewards", reads=sampled)
+    scored = call(judges, "rewards", reads=[sampled])
     read = scripted(monkeypatch, {"rollouts0": RayActorError()})
     assert (read([sampled]), read([scored])) == (["rollouts1"], ["rewards1"])
     assert (samplers.dropped, judges.dropped) == (1, 0)
@@ -77,16 +79,38 @@ def test_sound_that_is_lost_before_it_was_judged_is_sampled_again(monkeypatch: p
     """The rollouts have come, and the machine that held their sound is gone."""
     samplers, judges = Group(), Group()
     sampled = call(samplers, "rollouts", "waves")
-    scored = [call(judges, f"rewards{part}-", reads=sampled) for part in "ab"]
+    scored = [call(judges, f"rewards{part}-", reads=[sampled]) for part in "ab"]
     lost = task_error(ObjectLostError("", "", ""))
     read = scripted(monkeypatch, {"rewardsa-0": lost, "rewardsb-0": lost})
     assert (read([sampled]), read(scored)) == (["rollouts0"], ["rewardsa-1", "rewardsb-1"])
     assert (samplers.dropped, judges.dropped) == (1, 0)
 
 
+def test_of_several_that_a_call_reads_what_is_lost_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two batches of sound went with its machine."""
+    speakers, judges = Group(), Group()
+    spoken = [call(speakers, f"waves{part}-", f"spans{part}-") for part in "ab"]
+    scored = call(judges, "rewards", reads=spoken)
+    gone = ObjectLostError("", "", "")
+    read = scripted(monkeypatch, {"rewards0": task_error(gone), "wavesb-0": gone})
+    assert read([scored]) == ["rewards1"]
+    assert [one.refs[0] for one in spoken] == ["wavesa-0", "wavesb-1"]
+    assert (speakers.dropped, judges.dropped) == (1, 0)
+
+
+def test_a_result_that_stays_lost_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of what was read can be found lost, again and again."""
+    spoken = [call(Group(), f"waves{part}-") for part in "ab"]
+    scored = call(Group(), "rewards", reads=spoken)
+    lost = task_error(ObjectLostError("", "", ""))
+    read = scripted(monkeypatch, {f"rewards{number}": lost for number in range(9)})
+    with pytest.raises(PolicyError, match="5 scripted workers were lost over the same prompts"):
+        read([scored])
+
+
 def test_what_a_worker_refuses_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     sampled = call(Group(), "rollouts")
-    scored = call(Group(), "rewards", reads=sampled)
+    scored = call(Group(), "rewards", reads=[sampled])
     read = scripted(monkeypatch, {"rewards0": task_error(DataError("broken"))})
     with pytest.raises(RayTaskError):
         read([scored])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from safetensors.numpy import load_file
 
+from paras2s.audio.clip import Clip
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import WordPieces
 from paras2s.configs.schema.align import WorkersConfig
@@ -22,12 +23,14 @@ from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
-from paras2s.policy.types import Prompt
+from paras2s.policy.kimi.policy import KimiPolicy
+from paras2s.policy.types import Prompt, Turn
 from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.prompts import PromptFiles, write_prompt
 from paras2s.run import Run
 from tiny.dual_stream import small_prompt
+from tiny.kimi import write_kimi
 from tiny.settings import align_config
 
 LETTERS = "abcdefgh"
@@ -84,6 +87,47 @@ def tiny_job(folder: Path, workers: dict[str, Any] | None = None, **align: Any) 
     questions = [RewardQuestion(f"q{number}", _encoded(prompt), "hello") for number, prompt in enumerate(prompts)]
     files = stored(folder / "prompts", prompts[:QUERIES]), stored(folder / "held", prompts[QUERIES:])
     return GRPOJob(run, files[0], questions[:QUERIES], files[1], questions[QUERIES:], augment)
+
+
+def tiny_kimi_job(
+    folder: Path, workers: dict[str, Any] | None = None, clips: int = 6, longest: int = 60, **align: Any
+) -> GRPOJob:
+    """A run of a tiny Kimi-Audio on noise as questions, rewarded for length; the last two clips are for validation."""
+    settings: dict[str, Any] = {
+        "steps": 2, "queries_per_step": 3, "groups_per_update": 2, "group_size": 12, "lr": 0.01, "warmup_steps": 1,
+        "evaluate_every": 2, "checkpoint_every": 1, "lora": {"rank": 2, "alpha": 4}, "micro_batch_size": 12,
+    }  # fmt: skip
+    roles = counts(rollout=1, reward=1, learner=1) | dict(workers or {})
+    config = RunConfig(
+        run_dir=folder / "run",
+        cache_dir=folder / "cache",
+        policy=PolicyConfig(device="cpu", kind="kimi", max_answer_steps=longest),
+        reward=RewardConfig(sources=(RewardSourceConfig(kind="length", options={"target_steps": longest // 2}),)),
+        align=align_config(**(settings | align), workers=WorkersConfig.model_validate(roles)),
+    )
+    run = Run(config, Console(quiet=True), quiet=True)
+    if not (run.sft_dir / "config.json").is_file():
+        write_kimi(run.sft_dir, dtype=torch.float32)
+    if not (folder / "prompts").is_dir():
+        # Ray's workers do not know this module, and so no clips of it.
+        policy = KimiPolicy.load(run.sft_dir)
+        stored(folder / "prompts", [policy.encode_prompt([Turn("user", "", Noise().clip(str(n)))]) for n in range(clips)])
+    names = [f"{number}.npz" for number in range(clips)]
+    questions = [RewardQuestion(f"q{number}", None, "hello") for number in range(clips)]
+    rl, held = PromptFiles(folder / "prompts", names=names[:-2]), PromptFiles(folder / "prompts", names=names[-2:])
+    return GRPOJob(run, rl, questions[:-2], held, questions[-2:], lambda prompt, _: prompt)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Clips of noise, each by its number."""
+
+    def clip(self, name: str) -> Clip:
+        rng = np.random.default_rng(int(name))
+        return Clip(0.1 * rng.normal(size=16_000 * (3 + int(name) % 3) // 10).astype(np.float32), 16_000)
+
+    def cached_features(self, name: str) -> bytes | None:
+        return None
 
 
 def stored(folder: Path, prompts: Sequence[Prompt]) -> PromptFiles:

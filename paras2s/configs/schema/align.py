@@ -145,7 +145,16 @@ class WorkersConfig(Section):
     rollout: RolloutRoleConfig = RolloutRoleConfig()
     reward: RoleConfig = RoleConfig()
     learner: LearnerRoleConfig = LearnerRoleConfig()
+    speak: RoleConfig | None = Field(
+        None, description="make answers' sound while others are still sampled; None: rollout workers do, behind the last answer"
+    )
     ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
+
+    @property
+    def by_role(self) -> dict[str, RoleConfig]:
+        """The roles that this run has."""
+        roles = {"rollout": self.rollout, "reward": self.reward, "learner": self.learner}
+        return roles if self.speak is None else roles | {"speak": self.speak}
 
 
 class AlignConfig(Section):

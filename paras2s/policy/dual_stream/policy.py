@@ -5,7 +5,7 @@ The embedded policy, Kimi-Audio, and the interleaved single-stream models are su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -18,8 +18,8 @@ from paras2s.policy.dual_stream.captured import CapturedDecoder, graph_recorder
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import answer_logits
 from paras2s.policy.dual_stream.model import DualStreamLM
-from paras2s.policy.dual_stream.sampler import sample
-from paras2s.policy.types import Alteration, Generation, Prompt, Sampling, SlotSpec, slot_names
+from paras2s.policy.dual_stream.sampler import sample, sample_in_parts
+from paras2s.policy.types import Alteration, Generation, Prompt, Sampling, SamplingEvent, SlotSpec, slot_names
 from paras2s.types import Block
 
 LORA_TARGETS = r".*model\.(layers|mimo_layers)\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -52,15 +52,32 @@ class StreamPolicy(Policy):
     ) -> list[Generation]:
         """See `sampler.sample`."""
         self.model.eval()
+        return sample(self.model, prompts, group_size, sampling, seeds, decoder=self._decoder)
+
+    @property
+    def _decoder(self) -> CapturedDecoder | None:
+        """The decoder with recorded steps where it may be used, else None: the sampler takes its own."""
         captured = self._captured
         # A record knows neither another model that stands in for it, nor adapters that are switched off and on.
         usable = captured.records and captured.model is self.model and not self.adapters
-        return sample(self.model, prompts, group_size, sampling, seeds, decoder=captured if usable else None)
+        return captured if usable else None
 
     @cached_property
     def _captured(self) -> CapturedDecoder:
         """The decoder with recorded steps of the model that this policy samples with; it records where there is a GPU."""
         return CapturedDecoder(self.model, graph_recorder(self.device))
+
+    def generate_in_parts(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        report_every: int | None,
+    ) -> Generator[SamplingEvent, None, list[Generation]]:
+        """See `sampler.sample_in_parts`."""
+        self.model.eval()
+        return sample_in_parts(self.model, prompts, group_size, sampling, seeds, report_every, decoder=self._decoder)
 
     def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
         """See `logprobs.answer_logits`."""

@@ -11,7 +11,8 @@ prompts first, so that neighbours are of like length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +26,7 @@ from paras2s.policy.dual_stream.kv_cache import DecodeCache, KVCache, PromptCach
 from paras2s.policy.dual_stream.logprobs import pad_prompts
 from paras2s.policy.dual_stream.native import native_decoder
 from paras2s.policy.dual_stream.network import DualStreamNetwork
-from paras2s.policy.types import Generation, Prompt, Sampling, slot_names
+from paras2s.policy.types import AnswersSoFar, Generation, Prompt, PromptsRead, Sampling, SamplingEvent, result_of, slot_names
 from paras2s.types import AUDIO, TEXT, Block
 
 # Answers in the batch at once.
@@ -60,6 +61,12 @@ def check_request(prompts: Sequence[Prompt], group_size: int, sampling: Sampling
         raise PolicyError(f"there must be a prompt, and seeds must be [{len(prompts)}][{group_size}]")
     if min(sampling.text_temperature, sampling.audio_temperature) <= 0:
         raise PolicyError("temperatures must be above 0; for a nearly greedy answer use 0.01")
+
+
+def finish_work(device: torch.device) -> None:
+    """Wait until the device has done what it was given, before a clock is read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 class Decoder(Protocol):
@@ -143,7 +150,6 @@ class _Rows:
             self.audio_state = torch.cat([self.audio_state, joining.audio_state])
 
 
-@torch.inference_mode()
 def sample(
     model: DualStreamNetwork,
     prompts: Sequence[Prompt],
@@ -160,6 +166,23 @@ def sample(
     Raises:
         PolicyError: see `check_request`.
     """
+    return result_of(sample_in_parts(model, prompts, group_size, sampling, seeds, None, rows_at_once, decoder))
+
+
+@torch.inference_mode()
+def sample_in_parts(
+    model: DualStreamNetwork,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    sampling: Sampling,
+    seeds: Sequence[Sequence[int]],
+    report_every: int | None,
+    rows_at_once: int = ROWS_AT_ONCE,
+    decoder: Decoder | None = None,
+) -> Generator[SamplingEvent, None, list[Generation]]:
+    """As `sample`, and says on the way when prompts have been read and, each time `report_every` more have ended, how far
+    all answers are.
+    """
     check_request(prompts, group_size, sampling, seeds)
     config, device = model.dual_config, model.lm_head.weight.device
     rows, slots, steps = len(prompts) * group_size, 1 + config.num_codebooks, sampling.max_steps
@@ -169,6 +192,8 @@ def sample(
         decoder = native_decoder(model, max(prompt.length for prompt in prompts) + steps) or ModelDecoder(model)
     admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size), decoder)
     here, cache = admission.admit(None)
+    yield PromptsRead(admission.seconds)
+    reported = 0
     while True:
         drawn, sampled, logp = _draw(decoder, config, here, uniforms[here.answer, here.step], sampling)
         drawn, sampled = torch.where(here.done[:, None], config.pad_id, drawn), sampled & ~here.done[:, None]
@@ -179,6 +204,10 @@ def sample(
         finished = int(here.done.sum())
         if finished == len(here.done) and not admission.waiting:
             return _pack(config, _by_answer(config, recorded, (rows, steps, slots)), group_size, seeds)
+        ended = rows - group_size * len(admission.waiting) - (len(here.done) - finished)
+        if report_every is not None and ended - reported >= report_every:
+            reported = ended
+            yield _so_far(config, _by_answer(config, recorded, (rows, steps, slots)), here, admission.waiting, group_size)
         # Answers leave in bulk where the cache is moved, which costs more than a few idle rows. None goes on behind the last
         # step, for which there is no room.
         if finished and (decoder.in_place or 8 * finished >= len(here.done) or bool((here.step == steps - 1).any())):
@@ -190,6 +219,7 @@ def sample(
             _step(decoder, here, drawn, cache)
         if admission.waiting and admission.room(len(here.done), cache):
             here, cache = admission.admit((here, cache))
+            yield PromptsRead(admission.seconds)
 
 
 def _step(decoder: Decoder, here: _Rows, tokens: Tensor, cache: DecodeCache) -> None:
@@ -215,6 +245,8 @@ class _Admission:
         if self.seats > at_once:
             self.waiting.sort(key=lambda number: -prompts[number].length)
         self.width = max(prompt.length for prompt in prompts)
+        # Of the last admission.
+        self.seconds = 0.0
 
     def room(self, active: int, cache: DecodeCache) -> bool:
         """Whether a group fits beside `active` rows."""
@@ -222,6 +254,15 @@ class _Admission:
 
     def admit(self, present: tuple[_Rows, DecodeCache] | None) -> tuple[_Rows, DecodeCache]:
         """Read as many waiting prompts as there is room for, each once, and put their answers behind those present."""
+        device = self.model.lm_head.weight.device
+        finish_work(device)
+        started = time.perf_counter()
+        found = self._admit(present)
+        finish_work(device)
+        self.seconds = time.perf_counter() - started
+        return found
+
+    def _admit(self, present: tuple[_Rows, DecodeCache] | None) -> tuple[_Rows, DecodeCache]:
         free = self.seats if present is None else len(present[1].free_seats)
         active = 0 if present is None else len(present[0].done)
         count = min(len(self.waiting), free, (self.rows - active) // self.group_size)
@@ -306,6 +347,28 @@ def _by_answer(
     return tokens_of, sampled_of, logp_of, ended
 
 
+def _so_far(
+    config: DualStreamConfig,
+    recorded: tuple[Tensor, Tensor, Tensor, Tensor],
+    here: _Rows,
+    waiting: Sequence[int],
+    group_size: int,
+) -> AnswersSoFar:
+    """All answers as far as they have come; those that neither wait nor go on have ended."""
+    tokens, sampled, logp, _ = (part.cpu().numpy() for part in recorded)
+    ended = np.ones(len(tokens), dtype=bool)
+    ended[here.answer[~here.done].cpu().numpy()] = False
+    for number in waiting:
+        ended[number * group_size : (number + 1) * group_size] = False
+    return AnswersSoFar((_block(config, tokens, sampled, logp),), ended)
+
+
+def _block(config: DualStreamConfig, tokens: np.ndarray, sampled: np.ndarray, logp: np.ndarray) -> Block:
+    """Rows of drawn tokens [n, T, S] as a block."""
+    labels = None if config.audio_from_id is None else np.where(tokens >= config.audio_from_id, AUDIO, TEXT)
+    return Block(slot_names(config.num_codebooks), tokens, sampled, logp, labels)
+
+
 def _pack(
     config: DualStreamConfig,
     recorded: tuple[Tensor, Tensor, Tensor, Tensor],
@@ -318,10 +381,7 @@ def _pack(
         rows = slice(number * group_size, (number + 1) * group_size)
         # In a long delay there are steps in which everything is forced, so the last drawn step counts, not how many.
         steps = 1 + int(np.flatnonzero(sampled[rows].any(axis=(0, 2))).max())
-        labels = None
-        if config.audio_from_id is not None:
-            labels = np.where(tokens[rows, :steps] >= config.audio_from_id, AUDIO, TEXT)
-        block = Block(slot_names(config.num_codebooks), tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps], labels)
+        block = _block(config, tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps])
         finish = tuple("eos" if end else "length" for end in ended[rows])
         generations.append(Generation((block,), finish, tuple(group)))
     return generations

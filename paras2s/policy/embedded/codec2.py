@@ -5,6 +5,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -72,6 +73,10 @@ class Codec2Pairs:
         with _Codec2Library() as coder:
             pcm = np.concatenate([coder.decode(self._pack(frame)) for frame in codes])
         return Clip((pcm / 32768.0).astype(np.float32), self.sample_rate_hz)
+
+    def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
+        """Waveforms of answers from their codes [T, 8]; Codec 2 draws nothing."""
+        return [self.decode(one) for one in codes]
 
     @functools.cached_property
     def code_vectors(self) -> np.ndarray:

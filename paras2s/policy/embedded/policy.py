@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,6 +143,11 @@ class EmbeddedPolicy(StreamPolicy):
     def decode_audio(self, blocks: Sequence[Block], answer: int, seed: int) -> Clip:
         """Waveform of one answer; Codec 2 draws nothing."""
         return self.codec.decode(self.decode_codes(blocks, answer))
+
+    @classmethod
+    def load_speaker(cls, folder: Path, device: str = "cpu", decoder: Any = None) -> Codec2Pairs:
+        """Codec 2."""
+        return Codec2Pairs()
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
         """Text stream of one answer, up to its end."""

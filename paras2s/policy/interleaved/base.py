@@ -30,7 +30,8 @@ from paras2s.policy.components import POINTERS, find_component, write_pointers
 from paras2s.policy.dual_stream.config import SPECIAL_IDS, DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.policy import LORA_TARGETS, SHARDED, StreamPolicy
-from paras2s.policy.interleaved.cosyvoice import SpeechDecoder, SpeechEncoder
+from paras2s.policy.interleaved.cosyvoice import DecoderSpeaker, SpeechDecoder, SpeechEncoder
+from paras2s.policy.speaking import ANSWERS_AT_ONCE
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Turn, slot_names
 from paras2s.policy.weights import INDEX, check_state, read_config, shard_files, stored_dtype, write_tensors
 from paras2s.types import AUDIO, TEXT, Block
@@ -157,6 +158,7 @@ class InterleavedPolicy(StreamPolicy):
     config_keys: ClassVar[tuple[str, ...]]
     component_folder: ClassVar[str]  # of the frozen component, in the checkpoint or beside it
     decoder_hint: ClassVar[str]
+    spoken_at_once = ANSWERS_AT_ONCE
     aside: ClassVar[tuple[str, ...]] = ()  # stored tensors that are computed here, and written back as they were
 
     def __init__(
@@ -284,12 +286,33 @@ class InterleavedPolicy(StreamPolicy):
         Raises:
             PolicyError: none was.
         """
-        codes = self.decode_codes(blocks, answer)[:, 0]
-        if not len(codes):
-            return Clip(np.zeros(0, dtype=np.float32), self.output_rate_hz)
-        if self.decoder is None:
-            raise PolicyError(f"no decoder of codes: hand one to {type(self).__name__}.load(decoder=...); {self.decoder_hint}")
-        return self.decoder.decode(codes, seed).at(self.output_rate_hz)
+        return self.decode_audios([(blocks, answer, seed)])[0]
+
+    def decode_audios(self, answers: Sequence[tuple[Sequence[Block], int, int]]) -> list[Clip]:
+        """Waveforms of several answers, many at once where the decoder takes them.
+
+        Raises:
+            PolicyError: no decoder was handed to `load`.
+        """
+        codes = [self.decode_codes(blocks, answer) for blocks, answer, _ in answers]
+        if self.decoder is None and not any(map(len, codes)):
+            return [Clip(np.zeros(0, dtype=np.float32), self.output_rate_hz)] * len(codes)
+        return self._speaker(self.decoder).speak(codes, [seed for _, _, seed in answers])
+
+    @classmethod
+    def load_speaker(cls, folder: Path, device: str = "cpu", decoder: SpeechDecoder | None = None) -> DecoderSpeaker:
+        """The decoder that was handed in.
+
+        Raises:
+            PolicyError: none was.
+        """
+        return cls._speaker(decoder)
+
+    @classmethod
+    def _speaker(cls, decoder: SpeechDecoder | None) -> DecoderSpeaker:
+        if decoder is None:
+            raise PolicyError(f"no decoder of codes: hand one to {cls.__name__}.load(decoder=...); {cls.decoder_hint}")
+        return DecoderSpeaker(decoder, cls.output_rate_hz)
 
     # -- files --------------------------------------------------------------------------------------------------------
 

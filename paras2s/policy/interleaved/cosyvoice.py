@@ -7,14 +7,16 @@ a protocol here, and whoever has one hands it to `load`. The S3 tokenizer was re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import AudioError, PolicyError
+from paras2s.policy.speaking import ANSWERS_AT_ONCE, batches_by_length
 
 S3_RATE_HZ = 16_000
 # The package reads from the name which of its three networks the file holds.
@@ -26,6 +28,35 @@ class SpeechDecoder(Protocol):
 
     def decode(self, codes: np.ndarray, seed: int) -> Clip:
         """The sound of codes [T], T > 0."""
+
+
+@runtime_checkable
+class BatchSpeechDecoder(Protocol):
+    """A decoder that makes the sound of several answers at once, each as by itself but for rounding."""
+
+    def decode_all(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
+        """The sound of each row of codes [T], T > 0."""
+
+
+class DecoderSpeaker:
+    """Makes the sound of answers with a decoder, at `rate_hz`; many at once where the decoder can."""
+
+    def __init__(self, decoder: SpeechDecoder, rate_hz: int) -> None:
+        self._decoder, self._rate_hz = decoder, rate_hz
+
+    def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
+        """Waveforms of codes [T, 1], in order."""
+        clips = [Clip(np.zeros(0, dtype=np.float32), self._rate_hz)] * len(codes)
+        at_once = ANSWERS_AT_ONCE if isinstance(self._decoder, BatchSpeechDecoder) else 1
+        for batch in batches_by_length([len(one) for one in codes], at_once):
+            for n, clip in zip(batch, self._batch([codes[n][:, 0] for n in batch], [seeds[n] for n in batch]), strict=True):
+                clips[n] = clip.at(self._rate_hz)
+        return clips
+
+    def _batch(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
+        if isinstance(self._decoder, BatchSpeechDecoder):
+            return self._decoder.decode_all(codes, seeds)
+        return [self._decoder.decode(one, seed) for one, seed in zip(codes, seeds, strict=True)]
 
 
 class SpeechEncoder(Protocol):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.interleaved.base import (
@@ -19,11 +22,11 @@ from paras2s.policy.interleaved.base import (
     plain_config,
     token_ids,
 )
-from paras2s.policy.interleaved.cosyvoice import SpeechEncoder
 from paras2s.policy.speech_tokenizers.bpe import GLM_PATTERN, RankBpe, added_tokens
 from paras2s.policy.speech_tokenizers.whisper_vq import CODE_FORMAT, TOKENIZER_FOLDER, GlmTokenizer
-from paras2s.policy.types import Prompt, Turn
+from paras2s.policy.types import ClipStore, Prompt, Turn
 from paras2s.policy.weights import check_fixed
+from paras2s.types import Query
 
 GMASK, SOP, SYSTEM, USER, ASSISTANT = "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"
 AUDIO_BEGIN, AUDIO_END, AUDIO_CODE = "<|begin_of_audio|>", "<|end_of_audio|>", "<|audio_{}|>"
@@ -128,6 +131,18 @@ class Glm4VoicePolicy(InterleavedPolicy):
         Raises:
             PolicyError: no turn of the user, a turn without content, or an earlier answer that is no answer.
         """
+        return self._prompt(turns, self.tokenizer.encode)
+
+    def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
+        """Prompts of spoken questions, in order; all clips go through the tokenizer together."""
+        recorded = [clips.clip(query.clip) for query in queries]
+        codes = {id(clip): found for clip, found in zip(recorded, self.tokenizer.encode_batch(recorded), strict=True)}
+        return [
+            self._prompt([Turn("user", query.transcript, clip)], lambda one: codes[id(one)])
+            for query, clip in zip(queries, recorded, strict=True)
+        ]
+
+    def _prompt(self, turns: Sequence[Turn], encode_clip: Callable[[Clip], np.ndarray]) -> Prompt:
         questions = [turn for turn in turns if turn.role == "user"]
         if not questions:
             raise PolicyError("a prompt needs a turn of the user")
@@ -146,7 +161,7 @@ class Glm4VoicePolicy(InterleavedPolicy):
             if turn.clip is None:
                 ids += encode(f"\n{turn.text}")
             elif turn.role == "user":
-                codes = self.tokenizer.encode(turn.clip) + self.first_audio
+                codes = encode_clip(turn.clip) + self.first_audio
                 ids += [*encode("\n"), at[AUDIO_BEGIN], *codes.tolist(), at[AUDIO_END]]
             else:
                 ids += [*encode(ANSWER), *self.answer_of(turn)]
@@ -173,7 +188,7 @@ class Glm4VoicePolicy(InterleavedPolicy):
         return (self.tokens[USER],)
 
     @cached_property
-    def tokenizer(self) -> SpeechEncoder:
+    def tokenizer(self) -> GlmTokenizer:
         """Speech to codes."""
         return GlmTokenizer.load(self.component(), self.device)
 

@@ -23,13 +23,12 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.kimi.bigvgan import BigVGAN, BigVGANConfig, learned_tensors
 from paras2s.policy.kimi.flow_matching import FlowConfig, FlowModel, KeysValues, euler
+from paras2s.policy.speaking import ANSWERS_AT_ONCE, batches_by_length
 from paras2s.policy.weights import check_state, shapes_of
 
 # The time, in thousandths, at which finished mel is shown to the network for its keys and values: almost no noise left.
 REFRESH_TIME = 999
 FLOW_PREFIX = "speech_model."
-# At released sizes the prefixes of 16 answers take 2.0 GiB in half precision (benchmarks/speaking.py).
-ANSWERS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -209,6 +208,10 @@ class KimiDetokenizer:
         """
         return self.decode_all([codes], [seed])[0]
 
+    def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
+        """Makes waveforms of codes [T, 1] as `decode_all` does."""
+        return self.decode_all([one[:, 0] for one in codes], seeds)
+
     @torch.inference_mode()
     def decode_all(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
         """Waveforms of several rows of codes, in order, `ANSWERS_AT_ONCE` together; each as by itself, but for rounding.
@@ -219,9 +222,7 @@ class KimiDetokenizer:
         rows = [self._checked(one) for one in codes]
         clips = {n: Clip(np.zeros(0, dtype=np.float32), self.sample_rate_hz) for n, row in enumerate(rows) if not len(row)}
         # Those of like length end together, so that no batch runs on for a few.
-        spoken = sorted((n for n, row in enumerate(rows) if len(row)), key=lambda n: (-len(rows[n]), n))
-        for start in range(0, len(spoken), ANSWERS_AT_ONCE):
-            batch = spoken[start : start + ANSWERS_AT_ONCE]
+        for batch in batches_by_length([len(row) for row in rows], ANSWERS_AT_ONCE):
             waves = self._decode_batch([rows[n] for n in batch], [seeds[n] for n in batch])
             for n, wave in zip(batch, waves, strict=True):
                 samples = wave.float().cpu().numpy()

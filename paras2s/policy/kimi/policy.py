@@ -27,12 +27,13 @@ from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.policy import ADAPTOR, LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.kimi.detokenizer import KimiDetokenizer
+from paras2s.policy.speaking import ANSWERS_AT_ONCE
 from paras2s.policy.speech_tokenizers.bpe import KIMI_PATTERN, RankBpe, added_tokens
 from paras2s.policy.speech_tokenizers.whisper_features import WhisperFeatures
 from paras2s.policy.speech_tokenizers.whisper_vq import CODE_FORMAT, TOKENIZER_FOLDER, GlmTokenizer
-from paras2s.policy.types import PolicySpec, Prompt, Turn
+from paras2s.policy.types import ClipStore, PolicySpec, Prompt, Turn
 from paras2s.policy.weights import check_fixed, load_tensors, read_config, shard_files, stored_dtype, write_tensors
-from paras2s.types import Block
+from paras2s.types import Block, Query
 from paras2s.utils.io import read_json, write_bytes
 
 # Names in the released tokenizer; their ids are looked up, never assumed.
@@ -135,6 +136,7 @@ class KimiPolicy(StreamPolicy):
     """Kimi-Audio behind the policy interface."""
 
     with_transcript = False
+    spoken_at_once = ANSWERS_AT_ONCE
 
     def __init__(self, model: DualStreamLM, words: RankBpe, text_only_id: int, context_steps: int, folder: Path) -> None:
         self.model, self.words, self.text_only_id, self.folder = model, words, text_only_id, folder
@@ -168,16 +170,37 @@ class KimiPolicy(StreamPolicy):
             codes = tuple(int(code) for code in self.tokenizer.encode(turn.clip))
             if turn.role == "user":
                 clips.append(turn.clip)
-                messages.append(Message("user", tuple(self.words.encode(turn.text)) if self.with_transcript else (), codes))
+                messages.append(Message("user", self._transcript(turn.text), codes))
             else:
                 messages.append(Message("assistant", tuple(self.words.encode(turn.text)), codes))
+        return self._prompt(messages, self._whisper_features(clips), speak)
+
+    def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
+        """Prompts of spoken questions, in order; all clips go through the encoders together."""
+        recorded = [clips.clip(query.clip) for query in queries]
+        codes = self.tokenizer.encode_batch(recorded)
+        whisper = [[one] for one in self._whisper_features(recorded)] or [[] for _ in recorded]
+        return [
+            self._prompt([Message("user", self._transcript(query.transcript), tuple(heard.tolist()))], features)
+            for query, heard, features in zip(queries, codes, whisper, strict=True)
+        ]
+
+    def _transcript(self, text: str) -> tuple[int, ...]:
+        """The words that stand beside a question's codes: none unless `use_transcript` was called."""
+        return tuple(self.words.encode(text)) if self.with_transcript else ()
+
+    def _whisper_features(self, clips: Sequence[Clip]) -> list[np.ndarray]:
+        """Continuous features of each clip; none where the model reads none."""
+        return self.whisper.features_batch(clips) if self.config.continuous_dim and clips else []
+
+    def _prompt(self, messages: Sequence[Message], whisper: Sequence[np.ndarray], speak: bool = True) -> Prompt:
+        """A dialogue in the released layout, with the continuous features of its user's clips."""
         config = self.config
         layout = lay_out(messages, config, config.audio_and_text_id if speak else self.text_only_id)
         features = None
-        if config.continuous_dim and clips:
-            whisper = np.concatenate([self.whisper.features(clip) for clip in clips])
+        if whisper:
             features = np.zeros((len(layout.audio), config.continuous_dim), dtype=np.float32)
-            features[layout.continuous] = whisper
+            features[layout.continuous] = np.concatenate(whisper)
         return Prompt(layout.audio[:, None], layout.text, features, layout.continuous, code_offsets=config.codebook_offsets)
 
     def use_transcript(self) -> None:
@@ -196,8 +219,8 @@ class KimiPolicy(StreamPolicy):
 
     def decode_audios(self, answers: Sequence[tuple[Sequence[Block], int, int]]) -> list[Clip]:
         """Waveforms of several answers, many at once."""
-        codes = [self.decode_codes(blocks, answer)[:, 0] for blocks, answer, _ in answers]
-        return self.detokenizer.decode_all(codes, [seed for _, _, seed in answers])
+        codes = [self.decode_codes(blocks, answer) for blocks, answer, _ in answers]
+        return self.detokenizer.speak(codes, [seed for _, _, seed in answers])
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
         """The text stream of one answer, up to its end; ids that are no text are left out, as in the release."""
@@ -221,7 +244,12 @@ class KimiPolicy(StreamPolicy):
     @cached_property
     def detokenizer(self) -> KimiDetokenizer:
         """Codes to speech."""
-        return KimiDetokenizer.load(find_component(self.folder, FLOW).parent, str(self.device))
+        return self.load_speaker(self.folder, str(self.device))
+
+    @classmethod
+    def load_speaker(cls, folder: Path, device: str = "cpu", decoder: Any = None) -> KimiDetokenizer:
+        """Flow model and vocoder."""
+        return KimiDetokenizer.load(find_component(folder, FLOW).parent, device)
 
     def _output_rate_hz(self) -> int:
         """Sample rate of the vocoder, 24 kHz in the release; known without loading it."""

@@ -8,6 +8,7 @@ Left out: bfloat16, in which the official code runs its encoder (here float32), 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Mel frames to one encoder state: the stride of Whisper's second convolution.
 CONV_STRIDE = 2
 FRAMES_PER_STEP = 4
+# Chunks in one pass: their number is the clips' length, and memory should not depend on it.
+BATCH_CHUNKS = 8
 _CONFIG_KEYS = (
     "d_model",
     "encoder_layers",
@@ -80,17 +83,26 @@ class WhisperFeatures:
         Raises:
             AudioError: the clip is empty.
         """
-        parts = split_clip(clip, self.extractor)
+        return self.features_batch([clip])[0]
+
+    def features_batch(self, clips: Sequence[Clip]) -> list[np.ndarray]:
+        """Features of each clip, `BATCH_CHUNKS` chunks of all of them at once; each as by itself, but for rounding.
+
+        Raises:
+            AudioError: a clip is empty.
+        """
+        chunks = [(number, part) for number, clip in enumerate(clips) for part in split_clip(clip, self.extractor)]
         weight = next(self.encoder.parameters())
-        made = self.extractor(parts, sampling_rate=self.sample_rate_hz, padding="max_length", return_tensors="pt")
-        found = []
+        found: list[list[torch.Tensor]] = [[] for _ in clips]
         with torch.inference_mode():
-            # One chunk at a time: their number is a clip's length, and memory should not depend on it.
-            for part, mel in zip(parts, made.input_features, strict=True):
-                steps = -(-len(part) // self.samples_per_step)
-                states = self.encoder(mel[None].to(weight)).last_hidden_state[0, : FRAMES_PER_STEP * steps]
-                found.append(states.reshape(steps, self.feature_dim).float().cpu())
-        return torch.cat(found).numpy()
+            for start in range(0, len(chunks), BATCH_CHUNKS):
+                owners, parts = zip(*chunks[start : start + BATCH_CHUNKS], strict=True)
+                made = self.extractor(list(parts), sampling_rate=self.sample_rate_hz, padding="max_length", return_tensors="pt")
+                states = self.encoder(made.input_features.to(weight)).last_hidden_state
+                for owner, part, rows in zip(owners, parts, states, strict=True):
+                    steps = -(-len(part) // self.samples_per_step)
+                    found[owner].append(rows[: FRAMES_PER_STEP * steps].reshape(steps, self.feature_dim).float().cpu())
+        return [torch.cat(rows).numpy() for rows in found]
 
 
 def split_clip(clip: Clip, extractor: WhisperFeatureExtractor) -> list[np.ndarray]:
