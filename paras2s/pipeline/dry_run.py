@@ -217,7 +217,7 @@ def _vocoder(skeleton: Skeleton) -> dict[str, float]:
 
 
 def _caches(role: str, planned: Mapping[str, float]) -> dict[str, float]:
-    """What the plan counts of a role while it works."""
+    """Returns what the plan counts of a role while it works."""
     return {part: planned[part] for part in TURNS[role] if part in planned}
 
 

@@ -166,7 +166,7 @@ class Policy(ABC):
         seeds: Sequence[Sequence[int]],
         report_every: int | None,
     ) -> Generator[SamplingEvent, None, list[Generation]]:
-        """As `generate`, and says on the way how far it is, each time `report_every` more answers have ended.
+        """Does what `generate` does, and says on the way how far it is, each time `report_every` more answers have ended.
 
         A policy whose sampler cannot say it says nothing.
         """

@@ -369,7 +369,7 @@ def layers_are_read_alike(subject: Subject) -> Finding:
     return Finding(name, ok, f"{len(layers)} layers; calls for all answers, one group's, first steps alone: {calls}")
 
 
-def parts_are_the_whole(subject: Subject) -> Finding:
+def parts_are_the_same(subject: Subject) -> Finding:
     """11: sampled in parts, as for speak workers, answers are those of `generate`; one that is said to have ended has."""
     policy, seeds = subject.policy, subject.seeds(len(subject.prompts), subject.group)
     events = policy.generate_in_parts(subject.prompts, subject.group, subject.warm, seeds, report_every=1)
@@ -382,8 +382,8 @@ def parts_are_the_whole(subject: Subject) -> Finding:
             break
         if isinstance(event, AnswersSoFar):
             reports.append(event)
-    whole = subject.sampled(subject.warm)
-    pairs = [both for one, other in zip(parts, whole, strict=True) for both in zip(one.blocks, other.blocks, strict=True)]
+    expected = subject.sampled(subject.warm)
+    pairs = [both for one, other in zip(parts, expected, strict=True) for both in zip(one.blocks, other.blocks, strict=True)]
     others = sum(not _same(one, other) for one, other in pairs)
     apart = [_apart(one.behaviour_logp, other.behaviour_logp) for one, other in pairs if _same(one, other)]
     rows = [_row(one.blocks, answer) for one in parts for answer in range(subject.group)]
@@ -416,7 +416,7 @@ CHECKS: tuple[Callable[[Subject], Finding], ...] = (
     sound_is_decoded,
     targets_are_scored,
     layers_are_read_alike,
-    parts_are_the_whole,
+    parts_are_the_same,
 )
 
 

@@ -9,17 +9,16 @@ from tiny.plans import TINY, cluster, device, figure
 
 from paras2s.planning import cost
 from paras2s.planning.cluster import Driver, Engine, LearnerPlan
+from paras2s.planning.driver import StepTimes, run_driver
 from paras2s.planning.queues import calls_seconds, spoken_seconds
 from paras2s.planning.simulate import (
     Answer,
     Lengths,
-    StepTimes,
     bandwidth,
     deal,
     decode,
     draw_answers,
     exchange_seconds,
-    run_driver,
     sync_seconds,
 )
 
@@ -159,8 +158,8 @@ def test_answers_are_spoken_in_batches_as_they_end() -> None:
 
 
 def test_speaking_apart_begins_before_the_rollout_ends_and_hides_behind_the_next() -> None:
-    times = [StepTimes(rollout=10, reward=4, learner=6, sync=0, speak=8, early=5)]
-    assert run_driver(times, Driver(), False, False).step_s == pytest.approx(10 + (8 - 5) + 4 + 6)
+    times = [StepTimes(rollout=10, reward=1, learner=6, sync=0, speak=8, early=5)]
+    assert run_driver(times, Driver(), False, False).step_s == pytest.approx(10 + (8 - 5) + 1 + 6)
     ahead = Driver(kind="async", max_staleness=3)
     assert run_driver(times, ahead, False, False).step_s == pytest.approx(10)
     # Devices that speak longer than all else set the pace.

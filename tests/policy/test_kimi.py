@@ -185,6 +185,11 @@ def test_queries_are_encoded_together_as_one_by_one(folder: Path) -> None:
         assert found.text_ids.tolist() == expected.text_ids.tolist()
         assert found.continuous.tolist() == expected.continuous.tolist()
         np.testing.assert_allclose(found.features, expected.features, atol=1e-6)
+    policy.use_transcript()
+    for name, found in zip(names, policy.encode_queries(Noise(), queries), strict=True):
+        expected = policy.encode_prompt([Turn("user", "hello", Noise().clip(name))])
+        assert found.text_ids.tolist() == expected.text_ids.tolist()
+        assert bytes(int(one) for one in found.text_ids if one < 256) == b"hello"
 
 
 def test_bfloat16_stays_bfloat16(tmp_path: Path) -> None:
@@ -207,7 +212,8 @@ def test_a_prompt_holds_each_clip_by_its_codes_and_features(folder: Path) -> Non
     transcript = np.concatenate([policy.whisper.features(clip) for clip in (first, second)])
     assert prompt.continuous.sum() == sum(map(len, codes)) == 16 + 8
     assert (prompt.audio_ids[prompt.continuous, 0] - TEXT).tolist() == np.concatenate(codes).tolist()
-    np.testing.assert_array_equal(prompt.features[prompt.continuous], transcript)
+    # Both clips are encoded together, which rounds otherwise.
+    np.testing.assert_allclose(prompt.features[prompt.continuous], transcript, rtol=0, atol=2e-6)
     assert not prompt.features[~prompt.continuous].any()
     assert bytes(int(one) for one in prompt.text_ids if one < 256) == b"Why?"
 

@@ -180,7 +180,7 @@ def sample_in_parts(
     rows_at_once: int = ROWS_AT_ONCE,
     decoder: Decoder | None = None,
 ) -> Generator[SamplingEvent, None, list[Generation]]:
-    """As `sample`, and says on the way when prompts have been read and, each time `report_every` more have ended, how far
+    """Does what `sample` does, and says on the way when prompts have been read and, each time `report_every` more have ended, how far
     all answers are.
     """
     check_request(prompts, group_size, sampling, seeds)

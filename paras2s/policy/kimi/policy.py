@@ -181,8 +181,8 @@ class KimiPolicy(StreamPolicy):
         codes = self.tokenizer.encode_batch(recorded)
         whisper = [[one] for one in self._whisper_features(recorded)] or [[] for _ in recorded]
         return [
-            self._prompt([Message("user", self._transcript(query.transcript), tuple(heard.tolist()))], features)
-            for query, heard, features in zip(queries, codes, whisper, strict=True)
+            self._prompt([Message("user", self._transcript(query.transcript), tuple(spoken.tolist()))], features)
+            for query, spoken, features in zip(queries, codes, whisper, strict=True)
         ]
 
     def _transcript(self, text: str) -> tuple[int, ...]:
