@@ -180,8 +180,8 @@ def sample_in_parts(
     rows_at_once: int = ROWS_AT_ONCE,
     decoder: Decoder | None = None,
 ) -> Generator[SamplingEvent, None, list[Generation]]:
-    """Does what `sample` does, and says on the way when prompts have been read and, each time `report_every` more have ended, how far
-    all answers are.
+    """Does what `sample` does, and says on the way when prompts have been read and, each time `report_every` more have ended,
+    how far all answers are.
     """
     check_request(prompts, group_size, sampling, seeds)
     config, device = model.dual_config, model.lm_head.weight.device
