@@ -28,21 +28,25 @@ from paras2s.utils.io import read_json, write_json
 log = logging.getLogger(__name__)
 SETTINGS = "unisrm.json"
 END = "<|im_end|>"
-# Items whose clips are held decoded; at 16 kHz three clips of 10 s are 2 MB.
-HELD_ITEMS = 512
+# Items whose features are held; of three clips of 10 s they are 1.5 MB.
+HELD_ITEMS = 1024
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """An item as the model reads it: prompt tokens, and its clips' samples at 16 kHz in the order of the prompt."""
+    """An item as the model reads it: prompt tokens, and its clips' mel features [128, A] in the order of the prompt."""
 
     ids: tuple[int, ...]
-    clips: tuple[np.ndarray, ...]
+    clips: tuple[Tensor, ...]
 
     def with_clips_of(self, other: Encoded) -> Encoded:
         """The same prompt with another item's clips, each repeated or cut to the length that the prompt has room for."""
-        clips = [np.resize(other.clips[n % len(other.clips)], len(clip)) for n, clip in enumerate(self.clips)]
+        clips = [_resized(other.clips[n % len(other.clips)], clip.shape[1]) for n, clip in enumerate(self.clips)]
         return replace(self, clips=tuple(clips))
+
+
+def _resized(features: Tensor, frames: int) -> Tensor:
+    return features.repeat(1, -(-frames // features.shape[1]))[:, :frames]
 
 
 class UniSRM:
@@ -52,7 +56,7 @@ class UniSRM:
         self.thinker, self.tokenizer, self.config = thinker, tokenizer, config
         self.extractor = mel_extractor()
         self.end_id = int(tokenizer.convert_tokens_to_ids(END))
-        self.systems = {task: system_prompt(task, config.reasoning, config.prompts) for task in TASK_IDS}
+        self.systems = instructions(config)
 
     @classmethod
     def pretrained(cls, config: ThinkerConfig) -> UniSRM:
@@ -121,7 +125,7 @@ class UniSRM:
     # Input.
 
     def encode(self, task_id: TaskId, texts: Mapping[str, str], clips: Mapping[str, Clip]) -> Encoded:
-        """An item's prompt and samples.
+        """An item's prompt and features.
 
         Raises:
             JudgeError: a clip is longer than `max_audio_s` where that is an error; or as `chat_text`.
@@ -129,7 +133,8 @@ class UniSRM:
         samples = {name: self._fitted(name, clip.at(RATE_HZ)) for name, clip in clips.items()}
         text = chat_text(task_id, self.systems[task_id], texts, {name: len(clip) for name, clip in samples.items()})
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return Encoded(tuple(ids), tuple(samples[name] for name in clip_order(task_id, samples)))
+        mel = {name: mel_features(self.extractor, [clip])[0][0] for name, clip in samples.items()}
+        return Encoded(tuple(ids), tuple(mel[name] for name in clip_order(task_id, samples)))
 
     def _fitted(self, name: str, clip: Clip) -> np.ndarray:
         if clip.duration_s <= self.config.max_audio_s:
@@ -141,18 +146,12 @@ class UniSRM:
         return clip.samples[: int(limit_s * RATE_HZ)]
 
     def features(self, rows: Sequence[Encoded]) -> dict[str, Tensor]:
-        """Mel features [K, 128, A] of all clips, row after row, and their mask [K, A]. A row given N times is computed once."""
-        distinct = {id(row): row for row in rows}
-        features, mask = mel_features(self.extractor, [clip for row in distinct.values() for clip in row.clips])
-        places, start = {}, 0
-        for key, row in distinct.items():
-            places[key] = range(start, start := start + len(row.clips))
-        order = [place for row in rows for place in places[id(row)]]
+        """Mel features [K, 128, A] of all clips, row after row, and their mask [K, A]."""
+        clips = [clip.T for row in rows for clip in row.clips]
+        features = torch.nn.utils.rnn.pad_sequence(clips, batch_first=True).transpose(1, 2)
+        mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(clip), dtype=torch.long) for clip in clips], batch_first=True)
         dtype = next(self.thinker.parameters()).dtype
-        return {
-            "input_features": features[order].to(self.device, dtype),
-            "feature_attention_mask": mask[order].to(self.device),
-        }
+        return {"input_features": features.to(self.device, dtype), "feature_attention_mask": mask.to(self.device)}
 
     def left_padded(self, rows: Sequence[Sequence[int]], value: int) -> Tensor:
         """Rows of different length as one tensor [N, L], filled with `value` on the left."""
@@ -205,6 +204,13 @@ class UniSRM:
             replies += [self.text_of(row) for row in ids[:, inputs["input_ids"].shape[1] :].tolist()]
         self.thinker.train(was_training)
         return replies
+
+
+def instructions(config: ThinkerConfig) -> dict[TaskId, str]:
+    """The system prompt of each task. A model that began with random weights reads no English: it gets the task's name."""
+    if config.scratch is not None and config.prompts is None:
+        return {task: task for task in TASK_IDS}
+    return {task: system_prompt(task, config.reasoning, config.prompts) for task in TASK_IDS}
 
 
 class ItemEncoder:
