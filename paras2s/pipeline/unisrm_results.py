@@ -87,20 +87,22 @@ def run_seed(config: UniSRMConfig, seed: int, data: Path, folder: Path, console:
                 console.print(f"seed {seed}: {MODELS[name]}", highlight=False)
             with _timed(folder, name):
                 train(folder / name)
-    with _timed(folder, "bench"):
-        run_bench(_bench_options(config, data, folder), console, quiet)
+        # After each, so that a run that is stopped has figures of what it trained; verdicts are kept.
+        with _timed(folder, "bench"):
+            run_bench(_bench_options(config, data, folder), console, quiet)
 
 
 def _bench_options(config: UniSRMConfig, data: Path, folder: Path) -> UniSRMBenchOptions:
-    """The three models as judges, whose replies may be as long as those of training."""
+    """The models that there are as judges, whose replies may be as long as those of training."""
     assert config.grpo is not None
-    for name in MODELS:
+    trained = [name for name in MODELS if is_trained(folder / name)]
+    for name in trained:
         judge = {
             "kind": "unisrm", "checkpoint": str(folder / name), "max_reply_tokens": config.grpo.max_completion_tokens,
             "batch_size": 32,
         }  # fmt: skip
         write_text(_judge_path(folder, name), yaml.safe_dump(judge))
-    judges = [str(_judge_path(folder, name)) for name in MODELS]
+    judges = [str(_judge_path(folder, name)) for name in trained]
     return UniSRMBenchOptions(data, judges, folder / "bench", folder / "cache", objective=False)
 
 
@@ -149,22 +151,24 @@ def _count(items: Sequence[Item], task: str, split: str) -> int:
 
 def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
     report = read_json(folder / "bench" / "unisrm.json")
-    judges = {name: report["judges"][str(_judge_path(folder, name))]["columns"] for name in MODELS}
-    rows = {name: _own_rows(folder, name) for name in MODELS}
+    places = {name: str(_judge_path(folder, name)) for name in MODELS}
+    judges = {name: report["judges"][place]["columns"] for name, place in places.items() if place in report["judges"]}
+    rows = {name: _own_rows(folder, name) for name in judges}
     return {
         "seed": seed,
         **read_json(folder / "origin.json"),
         "minutes": read_json(folder / "minutes.json"),
         "majority": report["majority"],
         "models": judges,
-        "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in MODELS},
-        "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in MODELS},
+        "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
+        "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in judges},
         "gains": [
             {"from": first, "to": second, "measure": measure, **figure_json(_gain(data, rows[first], rows[second], value))}
             for first, second in GAINS
+            if first in judges and second in judges
             for measure, value in (("decision", _right), ("dimensions", _dimensions))
         ],
-        "curves": {name: _curve(folder / name / "metrics.jsonl") for name in MODELS},
+        "curves": {name: _curve(folder / name / "metrics.jsonl") for name in judges},
     }
 
 
@@ -254,7 +258,9 @@ def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
     spent = ", ".join(f"{MODELS.get(name, name)} {value:.0f}" for name, value in minutes.items())
     items = ", ".join(f"{sum(one.values())} for {split}" for split, one in results["items"].items())
     origin = f"commit {str(seed['commit'])[:7]}, {seed['machine']}"
-    return [f"Seed {seed['seed']}, {origin}. Minutes: {spent}. Items of all tasks: {items}."]
+    absent = [title for name, title in MODELS.items() if name not in seed["models"]]
+    not_yet = f" Not trained yet: {'; '.join(absent)}." if absent else ""
+    return [f"Seed {seed['seed']}, {origin}. Minutes: {spent}. Items of all tasks: {items}.{not_yet}"]
 
 
 def _scores(seed: Mapping[str, Any]) -> list[str]:
@@ -264,7 +270,7 @@ def _scores(seed: Mapping[str, Any]) -> list[str]:
     for column in COLUMNS:
         task = column[:2]
         for name, title in MODELS.items():
-            found = seed["models"][name][column]
+            found = seed["models"].get(name, {}).get(column, {"absent": "not trained"})
             if "absent" in found:
                 continue
             controls = found["controls"]
@@ -282,6 +288,8 @@ def _gains(seed: Mapping[str, Any]) -> list[str]:
     lines = [_line(head), _line(["---"] * len(head))]
     for first, second in GAINS:
         own = {one["measure"]: one for one in seed["gains"] if (one["from"], one["to"]) == (first, second)}
+        if not own:
+            continue
         shown = {name: {key: one[key] for key in ("value", "low", "high", "n", "n_asked")} for name, one in own.items()}
         lines.append(
             _line([f"{MODELS[second]} over {MODELS[first]}", percent(shown["decision"]), percent(shown["dimensions"])])
@@ -294,7 +302,7 @@ def _curves(seed: Mapping[str, Any]) -> list[str]:
     head = ["stage", "update", *CURVES]
     lines = [_line(head), _line(["---"] * len(head))]
     for name, title in MODELS.items():
-        for part in seed["curves"][name]:
+        for part in seed["curves"].get(name, ()):
             cells = [f"{part[key]:.3f}" if key in part else "-" for key in CURVES]
             lines.append(_line([title, f"{part['step']:.0f}", *cells]))
     return lines

@@ -280,7 +280,7 @@ class _Builder:
         ]
         scene = self._pick(load_scenes()["scenes"][emotion][self.split])
         texts = {
-            "scenario_description": scene, "paragraph_context": f"{scene} Then one of them speaks.", "target_emotion": emotion,
+            "scenario_description": scene, "paragraph_context": "Then one of them speaks.", "target_emotion": emotion,
             "target_text": contrast.text,
         }  # fmt: skip
         return self._pair("T3", name, contrast, texts, {}, candidates, {"fault": kind, "emotion": emotion})

@@ -15,6 +15,7 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from paras2s.reward.unisrm.reply import Malformed, ParseFailure, parse_reply
+from paras2s.reward.unisrm.resume import ResumingTrainer
 from paras2s.reward.unisrm.rewards import accuracy_reward, consistency_reward, format_reward
 from paras2s.reward.unisrm.tasks import Item, Record
 from paras2s.reward.unisrm.thinker import ItemEncoder
@@ -23,7 +24,7 @@ from paras2s.reward.unisrm.thinker import ItemEncoder
 ROWS = "item_numbers"
 
 
-class UniSRMGrpoTrainer(GRPOTrainer):
+class UniSRMGrpoTrainer(ResumingTrainer, GRPOTrainer):
     """GRPO over items with clips."""
 
     def __init__(self, encoder: ItemEncoder, **options: Any) -> None:

@@ -23,7 +23,7 @@ SPECIAL = (
     "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>",
     "<|im_start|>", "<|im_end|>", "<|endoftext|>",
 )  # fmt: skip
-HEAD_SIZE = 32
+HEAD_SIZE = 16
 # Items whose clips the audio tower's first weights are fitted to.
 HEARD_ITEMS = 100
 LEAST_DEVIATION = 1e-3
@@ -97,7 +97,7 @@ def _network(size: ScratchConfig, tokenizer: Any) -> Any:
     ids = {token: int(tokenizer.convert_tokens_to_ids(token)) for token in SPECIAL}
     heads = size.hidden_size // HEAD_SIZE
     config: Any = Qwen2_5OmniThinkerConfig
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
     return config(
         text_config={
             "vocab_size": len(tokenizer), "hidden_size": size.hidden_size, "intermediate_size": 3 * size.hidden_size,

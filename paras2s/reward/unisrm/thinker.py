@@ -20,7 +20,7 @@ from paras2s.audio.clip import Clip, read_clip
 from paras2s.configs.schema.base import parse_config
 from paras2s.configs.schema.unisrm import ThinkerConfig
 from paras2s.errors import DataError, JudgeError, one_line
-from paras2s.reward.reward_model.omni import LORA_TARGETS, RATE_HZ, mel_extractor, mel_features
+from paras2s.reward.reward_model.omni import HOP, LORA_TARGETS, RATE_HZ, mel_extractor, mel_features
 from paras2s.reward.unisrm.messages import chat_text, clip_order, system_prompt
 from paras2s.reward.unisrm.tasks import TASK_IDS, Item, TaskId
 from paras2s.utils.io import read_json, write_json
@@ -28,8 +28,8 @@ from paras2s.utils.io import read_json, write_json
 log = logging.getLogger(__name__)
 SETTINGS = "unisrm.json"
 END = "<|im_end|>"
-# Items whose features are held; of three clips of 10 s they are 1.5 MB.
-HELD_ITEMS = 1024
+# Clips whose features are held; of 10 s they are 0.5 MB.
+HELD_CLIPS = 3072
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,29 @@ class UniSRM:
         """An item's prompt and features.
 
         Raises:
-            JudgeError: a clip is longer than `max_audio_s` where that is an error; or as `chat_text`.
+            JudgeError: as `features_of` and `chat_text`.
         """
-        samples = {name: self._fitted(name, clip.at(RATE_HZ)) for name, clip in clips.items()}
-        text = chat_text(task_id, self.systems[task_id], texts, {name: len(clip) for name, clip in samples.items()})
+        return self.assemble(task_id, texts, {name: self.features_of(name, clip) for name, clip in clips.items()})
+
+    def features_of(self, name: str, clip: Clip) -> Tensor:
+        """A clip's mel features [128, A].
+
+        Raises:
+            JudgeError: it is longer than `max_audio_s` where that is an error.
+        """
+        features: Tensor = mel_features(self.extractor, [self._fitted(name, clip.at(RATE_HZ))])[0][0]
+        return features
+
+    def assemble(self, task_id: TaskId, texts: Mapping[str, str], features: Mapping[str, Tensor]) -> Encoded:
+        """An item's prompt around the features [128, A] of its clips.
+
+        Raises:
+            JudgeError: as `chat_text`.
+        """
+        samples = {name: HOP * one.shape[1] for name, one in features.items()}
+        text = chat_text(task_id, self.systems[task_id], texts, samples)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        mel = {name: mel_features(self.extractor, [clip])[0][0] for name, clip in samples.items()}
-        return Encoded(tuple(ids), tuple(mel[name] for name in clip_order(task_id, samples)))
+        return Encoded(tuple(ids), tuple(features[name] for name in clip_order(task_id, features)))
 
     def _fitted(self, name: str, clip: Clip) -> np.ndarray:
         if clip.duration_s <= self.config.max_audio_s:
@@ -214,11 +230,11 @@ def instructions(config: ThinkerConfig) -> dict[TaskId, str]:
 
 
 class ItemEncoder:
-    """Encodes the items of a folder by number; the last few hundred are held."""
+    """Encodes the items of a folder by number; the features of the last few thousand clips are held."""
 
     def __init__(self, model: UniSRM, folder: Path, items: Sequence[Item]) -> None:
         self.model, self.folder, self.items = model, folder, list(items)
-        self.encoded = lru_cache(HELD_ITEMS)(self._encode)
+        self._features = lru_cache(HELD_CLIPS)(self._features_of)
 
     def __getitem__(self, number: int) -> Encoded:
         """The encoded item.
@@ -228,7 +244,10 @@ class ItemEncoder:
         """
         return self.encoded(number)
 
-    def _encode(self, number: int) -> Encoded:
+    def encoded(self, number: int) -> Encoded:
+        """The encoded item, as by index."""
         item = self.items[number]
-        clips = {name: read_clip(self.folder / path) for name, path in item.clips.items()}
-        return self.model.encode(item.task, item.texts, clips)
+        return self.model.assemble(item.task, item.texts, {name: self._features(path) for name, path in item.clips.items()})
+
+    def _features_of(self, path: str) -> Tensor:
+        return self.model.features_of(path, read_clip(self.folder / path))

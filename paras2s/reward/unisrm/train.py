@@ -18,9 +18,9 @@ from torch import Tensor
 from paras2s.configs.schema.unisrm import SftConfig, UniSRMGrpoConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.unisrm.reply import write_reply
+from paras2s.reward.unisrm.resume import ResumingTrainer, last_checkpoint
 from paras2s.reward.unisrm.tasks import Item, PairRecord, Record
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
-from paras2s.utils.io import drop_steps_from
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,11 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
         loss_type="nll",
         **_shared(folder, config, seed),
     )
-    trainer = SFTTrainer(
+
+    class Trainer(ResumingTrainer, SFTTrainer):  # type: ignore[misc]
+        """TRL's, which is imported when it is needed."""
+
+    trainer = Trainer(
         model=model.thinker,
         args=settings,
         train_dataset=Dataset.from_dict({"number": list(range(len(chosen)))}),
@@ -85,7 +89,7 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
         processing_class=model.tokenizer,
     )
     MetricsWriter(folder, "sft").attach(trainer)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     _finish(model, trainer, folder)
     return model
 
@@ -157,7 +161,7 @@ def train_grpo(
     if len(items) > 1:
         log.info("other clips change log-probs by up to %s", check_audio(trainer, [0, 1]))
     MetricsWriter(folder, "grpo").attach(trainer)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     _finish(model, trainer, folder)
     return model
 
@@ -180,15 +184,6 @@ def _shared(folder: Path, config: SftConfig | UniSRMGrpoConfig, seed: int) -> di
         "remove_unused_columns": False,
         "disable_tqdm": True,
     }
-
-
-def _last_checkpoint(folder: Path) -> str | None:
-    """The last whole checkpoint of a stopped stage, its metrics cut to the same update; None: the stage begins."""
-    # The file that is written last.
-    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    step, place = max(((int(path.name.partition("-")[2]), str(path)) for path in whole), default=(0, None))
-    drop_steps_from(folder / "metrics.jsonl", step + 1)
-    return place
 
 
 def _accumulation(batch_size: int, micro_batch_size: int) -> int:
