@@ -21,7 +21,7 @@ results: .venv/.offline
 paper: .venv/.offline
 	$(BIN)/paras2s paper
 
-# Half an hour: UniSRM's embedded edition from its data to the bench, one seed, to docs/unisrm.md. Stopped, it goes on where it was.
+# UniSRM's embedded edition from its data to the bench, one seed, to docs/unisrm.md. Stopped, it goes on where it was.
 unisrm: .venv/.unisrm
 	$(BIN)/paras2s unisrm run --docs docs
 

@@ -85,16 +85,16 @@ def weights(folder):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
     with pytest.MonkeyPatch.context() as patch:
         tiny_data.__wrapped__(patch)
         return folder, config(folder), run(folder, config(folder))
 
 
 @pytest.mark.parametrize(("stage", "step"), [("sft", 3), ("grpo", 3)])
-def test_a_run_that_was_killed_goes_on_to_the_same_weights_and_figures(whole, monkeypatch, stage, step):
-    folder, settings, expected = whole
+def test_a_run_that_was_killed_goes_on_to_the_same_weights_and_figures(uninterrupted, monkeypatch, stage, step):
+    folder, settings, expected = uninterrupted
     log = MetricsWriter.on_log
 
     def killed(self, args, state, control, logs=None, **others):
@@ -119,8 +119,8 @@ def test_a_run_that_was_killed_goes_on_to_the_same_weights_and_figures(whole, mo
         assert found["seeds"][0][key] == expected["seeds"][0][key]
 
 
-def test_both_kinds_of_grpo_differ_from_sft_and_from_each_other_by_the_reward_alone(whole):
-    folder, _, found = whole
+def test_both_kinds_of_grpo_differ_from_sft_and_from_each_other_by_the_reward_alone(uninterrupted):
+    folder, _, found = uninterrupted
     rows = {name: list(read_jsonl(folder / "seed0" / name / "metrics.jsonl")) for name in MODELS}
     assert len(set(weights(folder).values())) == 3
     assert [row["step"] for row in rows[SFT]] == [1, 2, 3]
@@ -132,8 +132,8 @@ def test_both_kinds_of_grpo_differ_from_sft_and_from_each_other_by_the_reward_al
     assert found["missing"] == []
 
 
-def test_a_finished_run_trains_nothing_again(whole, monkeypatch):
-    folder, settings, _ = whole
+def test_a_finished_run_trains_nothing_again(uninterrupted, monkeypatch):
+    folder, settings, _ = uninterrupted
 
     def never(*_):
         raise AssertionError("trained again")
@@ -150,8 +150,8 @@ def test_a_finished_run_trains_nothing_again(whole, monkeypatch):
         run(folder, deaf)
 
 
-def test_the_page_gets_the_tables_and_a_seed_that_is_missing_is_named(whole, tmp_path):
-    folder, settings, _ = whole
+def test_the_page_gets_the_tables_and_a_seed_that_is_missing_is_named(uninterrupted, tmp_path):
+    folder, settings, _ = uninterrupted
     found = collect(settings, "paras2s unisrm run", [0, 7], folder)
     assert found["missing"] == [7]
     page = tmp_path / "unisrm.md"

@@ -87,11 +87,11 @@ def test_the_audio_tower_begins_with_sound_of_one_size_in_every_bin(tmp_path):
     features = place + size * torch.randn(128, 4000, generator=generator)
     fit_frontend(tower, features)
     with torch.no_grad():
-        heard = tower.conv1(features[None])[0, :, 1:-1]
+        output = tower.conv1(features[None])[0, :, 1:-1]
         alone = tower.conv1(place[None].expand(1, 128, 9))[0, :, 1:-1]
-    assert heard.mean(1).abs().max() < 0.1
-    assert heard.std(1).mean() == pytest.approx(1, abs=0.15)
-    # What all clips have in common is not heard.
+    assert output.mean(1).abs().max() < 0.1
+    assert output.std(1).mean() == pytest.approx(1, abs=0.15)
+    # What all clips have in common is left out.
     assert alone.abs().max() < 0.1
 
 

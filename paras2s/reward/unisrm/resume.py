@@ -26,9 +26,9 @@ class ResumingTrainer:
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """The last whole checkpoint of a stopped stage, its metrics cut to the same update; None: the stage begins."""
+    """The last complete checkpoint of a stopped stage, its metrics cut to the same update; None: the stage begins."""
     # The file that is written last.
-    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    step, place = max(((int(path.name.partition("-")[2]), str(path)) for path in whole), default=(0, None))
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    step, place = max(((int(path.name.partition("-")[2]), str(path)) for path in complete), default=(0, None))
     drop_steps_from(folder / "metrics.jsonl", step + 1)
     return place

@@ -25,7 +25,7 @@ SPECIAL = (
 )  # fmt: skip
 HEAD_SIZE = 16
 # Items whose clips the audio tower's first weights are fitted to.
-HEARD_ITEMS = 100
+FITTED_ITEMS = 100
 LEAST_DEVIATION = 1e-3
 
 
@@ -44,7 +44,7 @@ def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item
     torch.manual_seed(seed)
     thinker: Any = Qwen2_5OmniThinkerForConditionalGeneration(_network(config.scratch, tokenizer))
     model = UniSRM(thinker.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
-    encoder = ItemEncoder(model, data, items[:: max(1, len(items) // HEARD_ITEMS)])
+    encoder = ItemEncoder(model, data, items[:: max(1, len(items) // FITTED_ITEMS)])
     clips = [clip for number in range(len(encoder.items)) for clip in encoder[number].clips]
     fit_frontend(thinker.model.audio_tower, torch.cat(clips, 1).to(model.device))
     return model
