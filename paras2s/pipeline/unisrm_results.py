@@ -7,7 +7,7 @@ the reasoning-consistent reward. Both stages of GRPO begin at the same SFT and s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +17,13 @@ import yaml
 from rich.console import Console
 
 from paras2s import __version__
+from paras2s.bench.speakbench.metrics import Share
 from paras2s.bench.unisrm.data import COLUMNS, BenchData, load_bench
 from paras2s.bench.unisrm.metrics import mean_gain, points
 from paras2s.bench.unisrm.report import figure_json, number, percent
 from paras2s.bench.unisrm.results import BenchRow, load_rows
 from paras2s.bench.unisrm.run import UniSRMBenchOptions, run_bench, verdicts_path
-from paras2s.configs.schema.unisrm import UniSRMConfig
+from paras2s.configs.schema.unisrm import UniSRMConfig, UniSRMGrpoConfig
 from paras2s.data_gen.unisrm.embedded import build_embedded
 from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
 from paras2s.errors import ConfigError, DataError
@@ -42,9 +43,12 @@ SFT, ACCURACY, CONSISTENT = "sft", "grpo_accuracy", "grpo_consistent"
 MODELS = {SFT: "SFT", ACCURACY: "GRPO, decision alone", CONSISTENT: "GRPO, reasoning-consistent"}
 # Which gains are asked for: the second model over the first.
 GAINS = ((SFT, ACCURACY), (SFT, CONSISTENT), (ACCURACY, CONSISTENT))
+# Replies of the bench at once.
+BENCH_BATCH = 32
 # Points of a curve in the results.
 CURVE_POINTS = 12
 CURVES = ("loss", "reward", "reward_format", "reward_accuracy", "reward_consistency", "flat_group_share", "kl")
+Value = Callable[[Item, BenchRow], float]
 
 
 # Running.
@@ -56,8 +60,7 @@ def run_seeds(config: UniSRMConfig, seeds: Sequence[int], folder: Path, console:
     Raises:
         ConfigError: the config has no GRPO with a reasoning-consistent reward, or the folder is another config's.
     """
-    if config.grpo is None or not config.grpo.weights.consistency:
-        raise ConfigError("grpo.weights.consistency: the run compares GRPO with and without it; set it above 0")
+    _consistent_grpo(config)
     settings = config.model_dump(mode="json")
     if (folder / "config.json").is_file() and read_json(folder / "config.json") != settings:
         raise ConfigError(f"{folder}: holds a run of another config; give another --folder")
@@ -72,14 +75,15 @@ def run_seeds(config: UniSRMConfig, seeds: Sequence[int], folder: Path, console:
 
 def run_seed(config: UniSRMConfig, seed: int, data: Path, folder: Path, console: Console, quiet: bool) -> None:
     """Trains the three models of a seed and benches them."""
-    assert config.grpo is not None
+    consistent = _consistent_grpo(config)
     if not (folder / "origin.json").is_file():
         write_json(folder / "origin.json", {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
-    accuracy = config.grpo.weights.model_copy(update={"consistency": 0.0})
-    stages = {
+    decision = consistent.weights.model_copy(update={"consistency": 0.0})
+    accuracy = consistent.model_copy(update={"weights": decision})
+    stages: Mapping[str, Callable[[Path], None]] = {
         SFT: lambda place: run_sft(config, data, place, seed),
-        ACCURACY: lambda place: run_grpo(config.grpo.model_copy(update={"weights": accuracy}), folder / SFT, data, place, seed),
-        CONSISTENT: lambda place: run_grpo(config.grpo, folder / SFT, data, place, seed),
+        ACCURACY: lambda place: run_grpo(accuracy, folder / SFT, data, place, seed),
+        CONSISTENT: lambda place: run_grpo(consistent, folder / SFT, data, place, seed),
     }
     for name, train in stages.items():
         if not is_trained(folder / name):
@@ -92,15 +96,18 @@ def run_seed(config: UniSRMConfig, seed: int, data: Path, folder: Path, console:
             run_bench(_bench_options(config, data, folder), console, quiet)
 
 
+def _consistent_grpo(config: UniSRMConfig) -> UniSRMGrpoConfig:
+    if config.grpo is None or not config.grpo.weights.consistency:
+        raise ConfigError("grpo.weights.consistency: the run compares GRPO with and without it; set it above 0")
+    return config.grpo
+
+
 def _bench_options(config: UniSRMConfig, data: Path, folder: Path) -> UniSRMBenchOptions:
     """The models that there are as judges, whose replies may be as long as those of training."""
-    assert config.grpo is not None
+    longest = _consistent_grpo(config).max_completion_tokens
     trained = [name for name in MODELS if is_trained(folder / name)]
     for name in trained:
-        judge = {
-            "kind": "unisrm", "checkpoint": str(folder / name), "max_reply_tokens": config.grpo.max_completion_tokens,
-            "batch_size": 32,
-        }  # fmt: skip
+        judge = {"kind": "unisrm", "checkpoint": str(folder / name), "max_reply_tokens": longest, "batch_size": BENCH_BATCH}
         write_text(_judge_path(folder, name), yaml.safe_dump(judge))
     judges = [str(_judge_path(folder, name)) for name in trained]
     return UniSRMBenchOptions(data, judges, folder / "bench", folder / "cache", objective=False)
@@ -192,12 +199,12 @@ def _dimensions(item: Item, row: BenchRow) -> float:
     return sum(row.dimensions.get(key) == one for key, one in zip(keys, wanted, strict=True)) / len(keys)
 
 
-def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Any) -> dict[str, float]:
+def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Value) -> dict[str, float]:
     means = {task: [value(item, rows[item.id]) for item in data.of_task(task)] for task in TASKS}
     return {task: sum(values) / len(values) for task, values in means.items() if values}
 
 
-def _gain(data: BenchData, first: Mapping[str, BenchRow], second: Mapping[str, BenchRow], value: Any) -> Any:
+def _gain(data: BenchData, first: Mapping[str, BenchRow], second: Mapping[str, BenchRow], value: Value) -> Share:
     """The mean gain over all items of all tasks, clustered by text."""
     gains = [value(item, second[item.id]) - value(item, first[item.id]) for item in data.items]
     return mean_gain(gains, [item.text_id for item in data.items], len(data.items))
