@@ -78,7 +78,7 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
         **_shared(folder, config, seed),
     )
 
-    class Trainer(ResumingTrainer, SFTTrainer):  # type: ignore[misc]
+    class Trainer(ResumingTrainer, SFTTrainer):
         """TRL's, which is imported when it is needed."""
 
     trainer = Trainer(
