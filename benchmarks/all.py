@@ -84,6 +84,8 @@ BENCHMARKS = {
     "growth": Benchmark("Cost growth", "growth.py"),
     "studio": Benchmark("The studio", "studio.py"),
     "precision": Benchmark("Half precision in the logits", "precision.py"),
+    "captured": Benchmark("Recorded decoding steps", "captured.py"),
+    "expert_choice": Benchmark("Choice of experts", "expert_choice.py"),
 }  # fmt: skip
 TITLES = {name: one.title for name, one in BENCHMARKS.items()}
 

@@ -119,7 +119,11 @@ class CsmNetwork(nn.Module):
         frames = tokens[row, step].clamp(max=self.codes - 1)
         given = nn.functional.pad(frames[:, :-1], (1, 0))
         state = hidden[row, first[row] + step]
-        logits = self.allowed(self.depth_decoder(input_ids=given, backbone_last_hidden_state=state, use_cache=False).logits)
+        # Without a mask transformers takes as many frames as there are codes for the positions of packed sequences, and fails.
+        found = self.depth_decoder(
+            input_ids=given, backbone_last_hidden_state=state, attention_mask=torch.ones_like(given), use_cache=False
+        )
+        logits = self.allowed(found.logits)
         logp = picked_logprobs(logits.flatten(0, 1), frames[:, 1:].flatten(), temperature).view(len(row), -1)
         later = logp.new_zeros(sampled[..., 1:].shape).index_put((row, step), logp)
         return (torch.cat([leading[..., None], torch.where(sampled[..., 1:], later, 0.0)], -1),)

@@ -182,7 +182,7 @@ def test_another_package_adds_a_policy_by_an_entry_point(monkeypatch: pytest.Mon
     assert registry.policy_class("paras2s.policy.kimi.policy:KimiPolicy") is KimiPolicy
     with pytest.raises(PolicyError, match="not a subclass"):
         registry.policy_class("wrong")
-    with pytest.raises(PolicyError, match=r"there are embedded, .*theirs"):
+    with pytest.raises(PolicyError, match=r"there are csm, embedded, .*theirs"):
         registry.policy_class("nobody's")
 
 
