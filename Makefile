@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper test test-vllm vllm-env trace lint docs clean
+.PHONY: demo quick results paper unisrm test test-vllm vllm-env trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -20,6 +20,10 @@ results: .venv/.offline
 # Hours: every figure of the paper in miniature, to docs/paper.md. Stopped, it goes on where it was.
 paper: .venv/.offline
 	$(BIN)/paras2s paper
+
+# UniSRM's embedded edition from its data to the bench, one seed, to docs/unisrm.md. Stopped, it goes on where it was.
+unisrm: .venv/.unisrm
+	$(BIN)/paras2s unisrm run --docs docs
 
 # A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint
@@ -61,6 +65,10 @@ lint: .venv/.dev
 
 .venv/.dev: .venv/.offline
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,models,curate,dev]'
+	touch $@
+
+.venv/.unisrm: .venv/.offline
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,unisrm]'
 	touch $@
 
 .venv/.docs: .venv/.offline

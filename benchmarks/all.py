@@ -84,8 +84,9 @@ BENCHMARKS = {
     "growth": Benchmark("Cost growth", "growth.py"),
     "studio": Benchmark("The studio", "studio.py"),
     "precision": Benchmark("Half precision in the logits", "precision.py"),
-    "expert_choice": Benchmark("Experts that learner and sampler choose", "expert_choice.py"),
-    # So many steps as the limit of time allows; the README names more.
+    "captured": Benchmark("Recorded decoding steps", "captured.py"),
+    "expert_choice": Benchmark("Choice of experts", "expert_choice.py"),
+    # As many steps as the limit of time allows; the README names more.
     "soak": Benchmark("A long run, straight and resumed", "soak.py", ("--steps", "300", "--prompts", "1000", "--resumes", "2")),
 }  # fmt: skip
 TITLES = {name: one.title for name, one in BENCHMARKS.items()}

@@ -8,6 +8,7 @@ answers each, 24 steps, random weights.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from figures import Figure, add_json_option, write_figures
 from operations import OperationCount
 from tiny.dual_stream import small_config, small_model, small_prompt
 
@@ -27,6 +29,9 @@ STEPS = 24
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_json_option(parser)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     # 28 layers, of which 22 are shared, and 6 of the audio branch.
     config = small_config(codebooks=(24,), delay=6, layers=28, tap=21)
@@ -51,6 +56,8 @@ def main() -> None:
     outside = (everything.count - inside.count) / recorded[0]
     print(f"{recorded[0]} recorded steps of {inside.count / recorded[0]:,.0f} operations")
     print(f"{outside:,.0f} a step outside, prompts included")
+    counts = {"recorded": inside.count / recorded[0], "outside": outside}
+    write_figures(options.json, [Figure(f"operations a step, {name}", "operations", [value]) for name, value in counts.items()])
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ HERE = Path(__file__).parent
 # Files whose tests start Ray: clusters of two processes at once may meet, and find each other's cores taken.
 ON_RAY = frozenset(
     {
-        *("test_cli", "test_cluster", "test_curation_cli", "test_distill_cli", "test_drivers", "test_judging_cli"),
-        *("test_ray_actors", "test_released_policy", "test_vllm_engine", "test_vllm_worker"),
+        *("test_cli", "test_cluster", "test_curation_cli", "test_distill_cli", "test_distill_scale", "test_drivers"),
+        *("test_judging_cli", "test_ray_actors", "test_released_families", "test_released_policy", "test_speak_workers"),
+        *("test_vllm_engine", "test_vllm_worker"),
     }
 )
 sys.path[:0] = [str(HERE), *(str(HERE / folder) for folder in ("policy", "train", "reward"))]

@@ -59,7 +59,7 @@ def test_the_tables_are_those_of_the_figures(every: ModuleType) -> None:
 
 
 def test_every_script_is_run_by_all(every: ModuleType) -> None:
-    helpers = {"all.py", "captured.py", "figures.py", "operations.py", "speaking.py", "tables.py", "twins.py"}
+    helpers = {"all.py", "figures.py", "operations.py", "speaking.py", "tables.py", "twins.py"}
     run = {one.script for one in every.BENCHMARKS.values()}
     assert {path.name for path in BENCHMARKS} - helpers - run == set()
     assert run - {path.name for path in BENCHMARKS} == set()

@@ -107,6 +107,20 @@ def parse_overrides(items: list[str] | None) -> dict[str, Any]:
     return overrides
 
 
+def parse_seeds(seeds: str) -> list[int]:
+    """Parses the numbers of --seeds.
+
+    Raises:
+        ConfigError: not all are numbers, or one stands twice.
+    """
+    from paras2s.errors import ConfigError
+
+    numbers = seeds.split()
+    if not numbers or not all(one.isdigit() for one in numbers) or len(set(numbers)) < len(numbers):
+        raise ConfigError(f"--seeds {seeds!r}: give different numbers with a blank between, such as '0 1 2'")
+    return [int(one) for one in numbers]
+
+
 def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:
     """Parses the NAME=WHAT pairs of --system.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Json, print_json
+from paras2s.cli.options import Json, parse_seeds, print_json
 
 
 def results(
@@ -22,15 +22,11 @@ def results(
     as_json: Json = False,
 ) -> None:
     """Run a preset over several seeds, and write what came out, with intervals over seeds and questions."""
-    from paras2s.errors import ConfigError
     from paras2s.pipeline.results import collect, read_benched, run_seeds, seed_config, write_results
     from paras2s.run import Run
     from paras2s.utils.progress import open_console
 
-    numbers = seeds.split()
-    if not numbers or not all(one.isdigit() for one in numbers) or len(set(numbers)) < len(numbers):
-        raise ConfigError(f"--seeds {seeds!r}: give different numbers with a blank between, such as '0 1 2'")
-    wanted, console = [int(one) for one in numbers], open_console(to_stderr=as_json)
+    wanted, console = parse_seeds(seeds), open_console(to_stderr=as_json)
     if dry_run:
         for seed in wanted:
             one = Run(seed_config(preset, seed, folder), console, True)

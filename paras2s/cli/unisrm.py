@@ -1,4 +1,4 @@
-"""The verbs `unisrm data`, `unisrm import`, `unisrm verify`, `unisrm train` and `unisrm export`."""
+"""The verbs `unisrm data`, `unisrm import`, `unisrm verify`, `unisrm train`, `unisrm run` and `unisrm export`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Estimate, Json, Set, parse_overrides, print_json
+from paras2s.cli.options import Estimate, Json, Set, parse_overrides, parse_seeds, print_json
 
 unisrm_app = typer.Typer(
     help="UniSRM, a reward model that reasons: its data, and its two stages of training.", no_args_is_help=True
@@ -147,6 +147,38 @@ def unisrm_train(
 
     folder = train_stage(stage.value, config, parse_overrides(set_), data, out, seed)
     open_console().print(f"{folder}: the model, and metrics.jsonl", highlight=False)
+
+
+@unisrm_app.command("run")
+def unisrm_run(
+    config: Annotated[str, typer.Argument(help="embedded, embedded_ci, or a YAML.")] = "embedded",
+    seeds: Annotated[str, typer.Option(help="Numbers with a blank between.")] = "0",
+    folder: Annotated[Path, typer.Option(help="Data, and a folder a seed; stopped, the same command goes on.")] = Path(
+        "runs/unisrm-results"
+    ),
+    docs: Annotated[
+        Path | None, typer.Option(help="Where unisrm.json is written, and the tables of unisrm.md; else only in the folder.")
+    ] = None,
+    run: Annotated[bool, typer.Option(help="Run what is not finished yet; else write from what there is.")] = True,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Make the data, train SFT and both kinds of GRPO, bench the three models, and write the tables of all seeds."""
+    from paras2s.configs.schema.unisrm import load_unisrm_config
+    from paras2s.pipeline.unisrm_results import collect, run_seeds, tables, write_results
+    from paras2s.utils.progress import open_console
+
+    settings, wanted = load_unisrm_config(config, parse_overrides(set_)), parse_seeds(seeds)
+    console = open_console(to_stderr=as_json)
+    if run:
+        run_seeds(settings, wanted, folder, console, as_json)
+    command = " ".join(["paras2s unisrm run", config, f"--seeds '{seeds}'", *(f"--set {one}" for one in set_ or [])])
+    found = collect(settings, command, wanted, folder)
+    written = write_results(found, docs or folder)
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo("\n".join([tables(found), *map(str, written)]))
 
 
 @unisrm_app.command("export")

@@ -6,11 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from paras2s.configs.schema.unisrm import UniSRMConfig, load_unisrm_config
+from paras2s.configs.schema.unisrm import UniSRMConfig, UniSRMGrpoConfig, load_unisrm_config
 from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import read_items
 from paras2s.reward.unisrm.tasks import Item
-from paras2s.reward.unisrm.thinker import UniSRM
+from paras2s.reward.unisrm.thinker import SETTINGS, UniSRM
 
 
 def train_stage(
@@ -22,26 +22,56 @@ def train_stage(
         ConfigError: a wrong config, one without this stage, or packages that are not here. JudgeError: no model to begin with.
     """
     settings = load_unisrm_config(config, overrides)
-    if find_spec("trl") is None:
-        raise ConfigError("training needs the package trl; run: pip install 'paras2s[unisrm]'")
-    from paras2s.reward.unisrm.train import train_grpo, train_sft
-
     folder = out / stage
-    if (folder / "metrics.jsonl").exists():
+    if is_trained(folder):
         raise ConfigError(f"{folder}: a model was trained there already; give another --out, or delete it")
     if stage == "sft":
-        items = read_items(data, ["sft"])
-        train_sft(_begin(settings, items, seed), data, items, settings.sft, folder, seed)
+        run_sft(settings, data, folder, seed)
     else:
         if settings.grpo is None:
             raise ConfigError(f"{config}: has no stage of GRPO (w/o GRPO)")
-        train_grpo(UniSRM.load(out / "sft"), data, read_items(data, ["rl"]), settings.grpo, folder, seed)
+        run_grpo(settings.grpo, out / "sft", data, folder, seed)
     return folder
 
 
-def _begin(config: UniSRMConfig, items: list[Item], seed: int) -> UniSRM:
+def is_trained(folder: Path) -> bool:
+    """Whether a stage is finished: its settings are written last."""
+    return (folder / SETTINGS).is_file()
+
+
+def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int) -> None:
+    """Trains the first stage on the split `sft`; stopped, it goes on at its last checkpoint.
+
+    Raises:
+        ConfigError: packages that are not here. JudgeError: as `train_sft`.
+    """
+    _require_trl()
+    from paras2s.reward.unisrm.train import train_sft
+
+    items = read_items(data, ["sft"])
+    train_sft(_begin(settings, data, items, seed), data, items, settings.sft, folder, seed)
+
+
+def run_grpo(settings: UniSRMGrpoConfig, begin: Path, data: Path, folder: Path, seed: int) -> None:
+    """Trains a model of the first stage on the split `rl`; stopped, it goes on at its last checkpoint.
+
+    Raises:
+        ConfigError: packages that are not here. JudgeError: `begin` holds no model, or as `train_grpo`.
+    """
+    _require_trl()
+    from paras2s.reward.unisrm.train import train_grpo
+
+    train_grpo(UniSRM.load(begin), data, read_items(data, ["rl"]), settings, folder, seed)
+
+
+def _require_trl() -> None:
+    if find_spec("trl") is None:
+        raise ConfigError("training needs the package trl; run: pip install 'paras2s[unisrm]'")
+
+
+def _begin(config: UniSRMConfig, data: Path, items: list[Item], seed: int) -> UniSRM:
     if config.thinker.scratch is None:
         return UniSRM.pretrained(config.thinker)
     from paras2s.reward.unisrm.scratch import thinker_from_scratch
 
-    return thinker_from_scratch(config.thinker, items, seed)
+    return thinker_from_scratch(config.thinker, data, items, seed)

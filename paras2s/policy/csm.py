@@ -119,12 +119,9 @@ class CsmNetwork(nn.Module):
         frames = tokens[row, step].clamp(max=self.codes - 1)
         given = nn.functional.pad(frames[:, :-1], (1, 0))
         state = hidden[row, first[row] + step]
-        # Without a mask transformers looks for packed sequences in a lone frame's positions, and fails.
+        # Without a mask transformers takes as many frames as there are codes for the positions of packed sequences, and fails.
         found = self.depth_decoder(
-            input_ids=given,
-            attention_mask=torch.ones_like(given),
-            backbone_last_hidden_state=state,
-            use_cache=False,
+            input_ids=given, backbone_last_hidden_state=state, attention_mask=torch.ones_like(given), use_cache=False
         )
         logits = self.allowed(found.logits)
         logp = picked_logprobs(logits.flatten(0, 1), frames[:, 1:].flatten(), temperature).view(len(row), -1)

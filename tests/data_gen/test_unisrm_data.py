@@ -34,11 +34,29 @@ def built(tmp_path_factory):
 
 def test_every_task_has_its_items_and_clips(built):
     folder, report, items = built
-    assert report.items == {(task, split): count for task in TASKS for split, count in COUNTS.items()}
+    # Pairs for SFT stand in both orders.
+    twice = {(task, split): 2 if split == "sft" and task != "T2" else 1 for task in TASKS for split in COUNTS}
+    assert report.items == {(task, split): twice[task, split] * COUNTS[split] for task in TASKS for split in COUNTS}
     for item in items:
         assert parse_reply(item.task, write_reply(item.task, item.record)) is not None
         clips = [read_clip(folder / path) for path in item.clips.values()]
         assert all(0.5 < clip.duration_s < 12 for clip in clips)
+
+
+def test_an_exchanged_pair_is_the_same_pair_in_the_other_order(built):
+    _, _, items = built
+    by_id = {item.id: item for item in items}
+    exchanged = [item for item in items if item.id.endswith("-exchanged")]
+    assert len(exchanged) == 3 * COUNTS["sft"]
+    for item in exchanged:
+        one = by_id[item.id.removesuffix("-exchanged")]
+        assert (item.clips["speech_a"], item.clips["speech_b"]) == (one.clips["speech_b"], one.clips["speech_a"])
+        assert item.record.sides == one.record.sides[::-1]
+        assert {item.record.better, one.record.better} == {"A", "B"}
+        assert item.record.summary.endswith(f"Speech {item.record.better} is better.")
+        assert (item.factors["spoken_a"], item.factors["engine_b"]) == (one.factors["spoken_b"], one.factors["engine_a"])
+        context = set(one.clips) - {"speech_a", "speech_b"}
+        assert {name: item.clips[name] for name in context} == {name: one.clips[name] for name in context}
 
 
 def test_splits_share_no_text_and_no_speaker(built):

@@ -19,8 +19,9 @@ from paras2s.configs.schema.unisrm import ScratchConfig, ThinkerConfig
 from paras2s.data_gen.unisrm import embedded
 from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import read_items, write_items
-from paras2s.reward.unisrm.scratch import thinker_from_scratch
-from paras2s.reward.unisrm.thinker import UniSRM
+from paras2s.reward.unisrm.scratch import fit_frontend, thinker_from_scratch
+from paras2s.reward.unisrm.tasks import TASKS
+from paras2s.reward.unisrm.thinker import UniSRM, instructions
 
 SCRATCH = {"vocabulary": 400, "hidden_size": 32, "layers": 1, "audio_size": 16, "audio_layers": 1}
 
@@ -65,7 +66,7 @@ def test_both_stages_train_from_random_weights(tmp_path):
 def test_the_tokenizer_gives_texts_back_and_digits_stand_alone(tmp_path):
     items = tiny_items(tmp_path)
     config = ThinkerConfig(scratch=ScratchConfig(**SCRATCH), trains="all")
-    model = thinker_from_scratch(config, items)
+    model = thinker_from_scratch(config, tmp_path, items)
     text = "<think>\n1) x: score=10/10; = 9+8 = 17\n</think> \u00e9"
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
     assert model.tokenizer.decode(ids) == text
@@ -74,7 +75,32 @@ def test_the_tokenizer_gives_texts_back_and_digits_stand_alone(tmp_path):
     media = model.tokenizer("<|audio_bos|><|AUDIO|><|AUDIO|><|audio_eos|>", add_special_tokens=False)["input_ids"]
     assert len(media) == 4
     with pytest.raises(ConfigError, match=r"set thinker\.trains to all"):
-        thinker_from_scratch(ThinkerConfig(scratch=ScratchConfig(**SCRATCH)), items)
+        thinker_from_scratch(ThinkerConfig(scratch=ScratchConfig(**SCRATCH)), tmp_path, items)
+
+
+def test_the_audio_tower_begins_with_sound_of_one_size_in_every_bin(tmp_path):
+    config = ThinkerConfig(scratch=ScratchConfig(**SCRATCH), trains="all")
+    tower = thinker_from_scratch(config, tmp_path, tiny_items(tmp_path)).thinker.model.audio_tower
+    generator = torch.Generator().manual_seed(0)
+    # Bins of another size and place each, as those of speech have.
+    size, place = (torch.linspace(0.01, 3, 128)[:, None], torch.linspace(-5, 5, 128)[:, None])
+    features = place + size * torch.randn(128, 4000, generator=generator)
+    fit_frontend(tower, features)
+    with torch.no_grad():
+        output = tower.conv1(features[None])[0, :, 1:-1]
+        alone = tower.conv1(place[None].expand(1, 128, 9))[0, :, 1:-1]
+    assert output.mean(1).abs().max() < 0.1
+    assert output.std(1).mean() == pytest.approx(1, abs=0.15)
+    # What all clips have in common is left out.
+    assert alone.abs().max() < 0.1
+
+
+def test_random_weights_get_no_instruction_but_the_task(tmp_path):
+    scratch = ThinkerConfig(scratch=ScratchConfig(**SCRATCH), trains="all")
+    assert instructions(scratch) == {task: task for task in TASKS}
+    assert "Reply in exactly this form" in instructions(ThinkerConfig())["T1"]
+    own = scratch.model_copy(update={"prompts": short_prompts(tmp_path)})
+    assert instructions(own)["T2"].startswith("Reply in exactly this form")
 
 
 def test_the_data_verb_reports_items_and_shortcuts(tmp_path, monkeypatch):

@@ -88,9 +88,11 @@ def test_both_orders_make_one_verdict_with_its_dimensions(checkpoint, replies):
     assert "Intent Matching & Dialogue Act: 9 and 2 of 10 (x; x)" in agreed.reason
     assert agreed.reply == f"{A_WINS}\n---\n{B_WINS}"
     # History, first, second; then the candidates exchanged.
-    clips = [[clip.tobytes() for clip in row.clips] for row in got[:2]]
-    assert clips[0] == [one.samples.tobytes() for one in (QUESTION, FIRST, SECOND)]
-    assert clips[1] == [clips[0][0], clips[0][2], clips[0][1]]
+    model = UniSRM.load(checkpoint)
+    history, first, second = (model.features_of("clip", one) for one in (QUESTION, FIRST, SECOND))
+    for row, wanted in zip(got[:2], ((history, first, second), (history, second, first)), strict=True):
+        assert all(torch.equal(clip, one) for clip, one in zip(row.clips, wanted, strict=True))
+    assert not torch.equal(first, second)
 
 
 def test_a_pair_without_a_spoken_question_is_unscored(checkpoint, replies):

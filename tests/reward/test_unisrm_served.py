@@ -118,7 +118,7 @@ class TransformersServer:
         self.model, self.texts = UniSRM.load(folder), []
 
     def __call__(self, sent, number):
-        from paras2s.reward.reward_model.omni import AUDIO, audio_tokens
+        from paras2s.reward.reward_model.omni import AUDIO, audio_tokens, mel_features
         from paras2s.reward.unisrm.thinker import Encoded
 
         messages, samples = [], []
@@ -136,7 +136,8 @@ class TransformersServer:
         text = before + "".join(AUDIO * audio_tokens(len(one)) + rest for one, rest in zip(samples, after, strict=True))
         self.texts.append(text)
         ids = self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return Say(self.model.reply([Encoded(tuple(ids), tuple(samples))], TOKENS)[0])
+        features = tuple(mel_features(self.model.extractor, [one])[0][0] for one in samples)
+        return Say(self.model.reply([Encoded(tuple(ids), features)], TOKENS)[0])
 
 
 # The export.

@@ -198,13 +198,17 @@ def sound_test(items: Sequence[Item], own: Mapping[str, BenchRow], shuffled: Map
         return SoundTest(Absent(f"the items judged in both ways have {len(set(clusters))} texts"), measure, "not tested")
     if pairwise:
         gains = [(points(item, own[item.id]) or 0.0) - (points(item, shuffled[item.id]) or 0.0) for item in both]
-        weights, values = _resamples(clusters), np.array(gains)
-        drawn, gain = (weights * values).sum(1) / weights.sum(1), float(values.mean())
+        share = mean_gain(gains, clusters, len(items))
     else:
         gain, drawn = _correlation_gain(both, own, shuffled)
-    low, high = _percentiles(drawn)
-    share = Share(gain, low, high, len(both), len(items))
-    return SoundTest(share, measure, "uses the sound" if low is not None and low > 0 else "deaf")
+        share = Share(gain, *_percentiles(drawn), len(both), len(items))
+    return SoundTest(share, measure, "uses the sound" if share.low is not None and share.low > 0 else "deaf")
+
+
+def mean_gain(gains: Sequence[float], clusters: Sequence[str], n_asked: int) -> Share:
+    """The mean of paired differences, with its interval."""
+    weights, values = _resamples(clusters), np.array(gains)
+    return Share(float(values.mean()), *_percentiles((weights * values).sum(1) / weights.sum(1)), len(gains), n_asked)
 
 
 def _correlation_gain(

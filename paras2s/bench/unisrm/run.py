@@ -107,6 +107,11 @@ def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> Uni
     return UniSRMBenchResult(report, unscored, stopped)
 
 
+def verdicts_path(folder: Path, judge: str) -> Path:
+    """The file of a judge's verdicts."""
+    return folder / f"verdicts-{re.sub(r'[^0-9A-Za-z_.+-]+', '-', judge).strip('-')}.jsonl"
+
+
 def _client(path: Path, cache_dir: Path) -> LLMClient:
     return LLMClient(load_section(path, None, LLMConfig), JsonCache(cache_dir / "judging.sqlite"))
 
@@ -140,7 +145,7 @@ def judge_samples(
     Raises:
         StorageError: the file holds verdicts of another judge, another version or other items.
     """
-    path = options.out / f"verdicts-{re.sub(r'[^0-9A-Za-z_.+-]+', '-', judge.name).strip('-')}.jsonl"
+    path = verdicts_path(options.out, judge.name)
     version = f"{judge.version}/{data.digest}"
     there = load_rows(path) if path.is_file() else []
     require_new(path, (f"{row.judge}/{row.version}" for row in there), [f"{judge.name}/{version}"])

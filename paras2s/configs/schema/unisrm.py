@@ -10,9 +10,14 @@ from pydantic import Field, model_validator
 from paras2s.configs.schema.base import Section, load_section, preset_path, read_values
 from paras2s.configs.schema.endpoints import LLMConfig
 
+CHECKPOINT_EVERY = "updates from one checkpoint to the next, from which a stopped stage goes on; null: it begins again"
+
 
 class ScratchConfig(Section):
-    """The size of a thinker that begins with random weights, for machines without released ones."""
+    """The size of a thinker that begins with random weights, for machines without released ones.
+
+    It reads no English yet, so its instruction is the name of the task, unless `prompts` is set.
+    """
 
     vocabulary: int = Field(1024, ge=300, description="of a BPE that is trained on the format's texts")
     hidden_size: int = Field(128, ge=32, multiple_of=32)
@@ -44,7 +49,9 @@ class SftConfig(Section):
     batch_size: int = Field(64, ge=1, description="items an update, over all devices")
     micro_batch_size: int = Field(1, ge=1, description="items a device at once")
     epochs: float = Field(1.0, gt=0)
+    warmup: float = Field(0.0, ge=0, lt=1, description="share of the updates over which the learning rate rises")
     max_grad_norm: float = Field(1.0, gt=0)
+    checkpoint_every: int | None = Field(None, ge=1, description=CHECKPOINT_EVERY)
 
 
 class RewardWeights(Section):
@@ -72,6 +79,7 @@ class UniSRMGrpoConfig(Section):
     temperature: float = Field(1.0, gt=0)
     max_completion_tokens: int = Field(1024, ge=1)
     max_grad_norm: float = Field(1.0, gt=0)
+    checkpoint_every: int | None = Field(None, ge=1, description=CHECKPOINT_EVERY)
     weights: RewardWeights = RewardWeights()
 
     @model_validator(mode="after")
@@ -86,6 +94,7 @@ class UniSRMConfig(Section):
 
     kind: Literal["unisrm"] = "unisrm"
     name: str = "unisrm"
+    data: Literal["ci", "small", "full"] = Field("full", description="size of the embedded data that `unisrm run` makes")
     thinker: ThinkerConfig = ThinkerConfig()
     sft: SftConfig = SftConfig()
     grpo: UniSRMGrpoConfig | None = UniSRMGrpoConfig()

@@ -3,8 +3,9 @@
 T1: a fault of words, voice, melody or signal in one of two takes. T2: six aspects varied independently, and the overall score
 made of them. T3: the scene's emotion against another one, other words, or a fault. T4: the right answer against other words,
 another voice or tone, or both. Missing words and melody are measured, all else is known by construction. A pair whose totals
-are equal, or disagree with its construction, is dropped and counted. Splits share no text and no speaker. All speech is
-synthetic, so nothing is learned about real speech; of the engines (WORLD, the codec) the second is always the worse.
+are equal, or disagree with its construction, is dropped and counted. Pairs for SFT stand twice, in both orders. Splits share no
+text and no speaker. All speech is synthetic, so nothing is learned about real speech; of the engines (WORLD, the codec) the
+second is always the worse.
 """
 
 from __future__ import annotations
@@ -168,16 +169,19 @@ class _Builder:
         """Items of a task, and how many were dropped on the way, by reason."""
         makers: dict[TaskId, Callable[[str], Item | str]] = {"T1": self._t1, "T2": self._t2, "T3": self._t3, "T4": self._t4}
         items: list[Item] = []
+        twice: list[Item] = []
         dropped: Counter[tuple[TaskId, str]] = Counter()
         while len(items) < count:
             made = makers[task](f"{task}-{self.split}-{len(items):04d}")
             if isinstance(made, Item):
                 items.append(made)
+                # In both orders, so that nothing is to be learned of the place.
+                twice += [_exchanged(made)] if self.split == "sft" and isinstance(made.record, PairRecord) else []
             else:
                 dropped[task, made] += 1
                 if sum(dropped.values()) > 4 * count + 20:
                     raise ConfigError(f"{task}: of {len(items) + sum(dropped.values())} pairs only {len(items)} were usable")
-        return items, dropped
+        return items + twice, dropped
 
     # Choices.
 
@@ -242,8 +246,8 @@ class _Builder:
         take = self._take(contrast.text, speaker, style, faults)
         path, _ = self._write(name, take)
         scores = [5 - level for level in levels]
-        # A rule of our own: the worst aspect weighs as much as all together.
-        overall = round((sum(scores) / len(scores) + min(scores)) / 2)
+        # A rule of our own: twice as far from 3 as the mean of the others, which alone would nearly always round to 3.
+        overall = min(5, max(1, int(2 * sum(scores) / len(scores) - 3 + 0.5)))
         words = ("none", "slight", "some", "strong", "very strong")
         descriptions = (
             f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks",
@@ -276,7 +280,7 @@ class _Builder:
         ]
         scene = self._pick(load_scenes()["scenes"][emotion][self.split])
         texts = {
-            "scenario_description": scene, "paragraph_context": f"{scene} Then one of them speaks.", "target_emotion": emotion,
+            "scenario_description": scene, "paragraph_context": "Then one of them speaks.", "target_emotion": emotion,
             "target_text": contrast.text,
         }  # fmt: skip
         return self._pair("T3", name, contrast, texts, {}, candidates, {"fault": kind, "emotion": emotion})
@@ -340,6 +344,21 @@ class _Builder:
 
 def _ordered(candidates: Sequence[_Candidate], swap: bool) -> tuple[_Candidate, ...]:
     return tuple(reversed(candidates)) if swap else tuple(candidates)
+
+
+def _exchanged(item: Item) -> Item:
+    """The same pair in the other order."""
+    assert isinstance(item.record, PairRecord)
+    assert item.record.sides is not None
+    second, first = item.record.sides
+    better: Literal["A", "B"] = "B" if item.record.better == "A" else "A"
+    other = {"_a": "_b", "_b": "_a"}
+    clips, factors = (
+        {name[:-2] + other.get(name[-2:], name[-2:]): value for name, value in given.items()}
+        for given in (item.clips, item.factors)
+    )
+    record = PairRecord(better, (first, second), _summary(item.task, better, first, second))
+    return replace(item, id=f"{item.id}-exchanged", clips=clips, factors=factors, record=record)
 
 
 def _answer_of(take: Take, text: int, voice: int, tone: int) -> _Candidate:

@@ -1,20 +1,22 @@
 """TRL's `GRPOTrainer` with clips: they reach generation, the policy's log-probs and the reference's alike.
 
-TRL 1.16 hands media of images to the model, and nothing of audio. Four methods are overridden for that; loss, advantages,
-sampling and logging stay TRL's. A prompt in the data set is the number of an item.
+TRL 1.16 hands media of images to the model, and nothing of audio. Four methods are overridden for that, and a fifth so that a
+stopped stage can go on; loss, advantages, sampling and logging stay TRL's. A prompt in the data set is the number of an item.
 Alphabet: N completions, G of them to each item.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from paras2s.reward.unisrm.reply import Malformed, ParseFailure, parse_reply
+from paras2s.reward.unisrm.resume import ResumingTrainer
 from paras2s.reward.unisrm.rewards import accuracy_reward, consistency_reward, format_reward
 from paras2s.reward.unisrm.tasks import Item, Record
 from paras2s.reward.unisrm.thinker import ItemEncoder
@@ -23,13 +25,17 @@ from paras2s.reward.unisrm.thinker import ItemEncoder
 ROWS = "item_numbers"
 
 
-class UniSRMGrpoTrainer(GRPOTrainer):
+class UniSRMGrpoTrainer(ResumingTrainer, GRPOTrainer):
     """GRPO over items with clips."""
 
     def __init__(self, encoder: ItemEncoder, **options: Any) -> None:
         self.encoder = encoder
         self._rows: Sequence[int] | None = None
         super().__init__(reward_funcs=RewardTerms(encoder).functions(), **options)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
+        """TRL's order of items, which a trainer that goes on in a later epoch would otherwise begin anew."""
+        return EpochSampler(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Remembers the items for the log-probs on the way, and sends their numbers along with the batch."""
@@ -85,6 +91,20 @@ class UniSRMGrpoTrainer(GRPOTrainer):
 
     def _media(self, rows: Sequence[Any]) -> dict[str, Tensor]:
         return self.encoder.model.features(rows)
+
+
+class EpochSampler(Sampler[int]):
+    """TRL's `RepeatSampler` with an order that seed and epoch give alone; there all epochs draw from one generator."""
+
+    def __init__(self, sampler: Any, epoch: Callable[[], int]) -> None:
+        self.sampler, self.epoch = sampler, epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.sampler.generator.manual_seed(self.sampler.seed + self.epoch())
+        return iter(self.sampler)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
 
 
 class RewardTerms:

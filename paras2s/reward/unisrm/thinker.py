@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,28 +18,32 @@ from paras2s.audio.clip import Clip, read_clip
 from paras2s.configs.schema.base import parse_config
 from paras2s.configs.schema.unisrm import ThinkerConfig
 from paras2s.errors import DataError, JudgeError, one_line
-from paras2s.reward.reward_model.omni import LORA_TARGETS, mel_extractor, mel_features
+from paras2s.reward.reward_model.omni import HOP, LORA_TARGETS, mel_extractor, mel_features
 from paras2s.reward.unisrm.messages import chat_text, clip_order, fitted_clip, system_prompt
 from paras2s.reward.unisrm.tasks import TASK_IDS, Item, TaskId
 from paras2s.utils.io import read_json, write_json
 
 SETTINGS = "unisrm.json"
 END = "<|im_end|>"
-# Items whose clips are held decoded; at 16 kHz three clips of 10 s are 2 MB.
-HELD_ITEMS = 512
+# Clips whose features are held; of 10 s they are 0.5 MB.
+HELD_CLIPS = 3072
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """An item as the model reads it: prompt tokens, and its clips' samples at 16 kHz in the order of the prompt."""
+    """An item as the model reads it: prompt tokens, and its clips' mel features [128, A] in the order of the prompt."""
 
     ids: tuple[int, ...]
-    clips: tuple[np.ndarray, ...]
+    clips: tuple[Tensor, ...]
 
     def with_clips_of(self, other: Encoded) -> Encoded:
         """The same prompt with another item's clips, each repeated or cut to the length that the prompt has room for."""
-        clips = [np.resize(other.clips[n % len(other.clips)], len(clip)) for n, clip in enumerate(self.clips)]
+        clips = [_resized(other.clips[n % len(other.clips)], clip.shape[1]) for n, clip in enumerate(self.clips)]
         return replace(self, clips=tuple(clips))
+
+
+def _resized(features: Tensor, frames: int) -> Tensor:
+    return features.repeat(1, -(-frames // features.shape[1]))[:, :frames]
 
 
 class UniSRM:
@@ -119,29 +122,40 @@ class UniSRM:
     # Input.
 
     def encode(self, task_id: TaskId, texts: Mapping[str, str], clips: Mapping[str, Clip]) -> Encoded:
-        """An item's prompt and samples.
+        """An item's prompt and features.
 
         Raises:
-            JudgeError: a clip is longer than `max_audio_s` where that is an error; or as `chat_text`.
+            JudgeError: as `features_of` and `chat_text`.
         """
-        samples = {name: fitted_clip(name, clip, self.config).samples for name, clip in clips.items()}
-        text = chat_text(task_id, self.systems[task_id], texts, {name: len(clip) for name, clip in samples.items()})
+        return self.assemble(task_id, texts, {name: self.features_of(name, clip) for name, clip in clips.items()})
+
+    def features_of(self, name: str, clip: Clip) -> Tensor:
+        """A clip's mel features [128, A].
+
+        Raises:
+            JudgeError: it is longer than `max_audio_s` where that is an error.
+        """
+        features: Tensor = mel_features(self.extractor, [fitted_clip(name, clip, self.config).samples])[0][0]
+        return features
+
+    def assemble(self, task_id: TaskId, texts: Mapping[str, str], features: Mapping[str, Tensor]) -> Encoded:
+        """An item's prompt around the features [128, A] of its clips.
+
+        Raises:
+            JudgeError: as `chat_text`.
+        """
+        samples = {name: HOP * one.shape[1] for name, one in features.items()}
+        text = chat_text(task_id, self.systems[task_id], texts, samples)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return Encoded(tuple(ids), tuple(samples[name] for name in clip_order(task_id, samples)))
+        return Encoded(tuple(ids), tuple(features[name] for name in clip_order(task_id, features)))
 
     def features(self, rows: Sequence[Encoded]) -> dict[str, Tensor]:
-        """Mel features [K, 128, A] of all clips, row after row, and their mask [K, A]. A row given N times is computed once."""
-        distinct = {id(row): row for row in rows}
-        features, mask = mel_features(self.extractor, [clip for row in distinct.values() for clip in row.clips])
-        places, start = {}, 0
-        for key, row in distinct.items():
-            places[key] = range(start, start := start + len(row.clips))
-        order = [place for row in rows for place in places[id(row)]]
+        """Mel features [K, 128, A] of all clips, row after row, and their mask [K, A]."""
+        clips = [clip.T for row in rows for clip in row.clips]
+        features = torch.nn.utils.rnn.pad_sequence(clips, batch_first=True).transpose(1, 2)
+        mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(clip), dtype=torch.long) for clip in clips], batch_first=True)
         dtype = next(self.thinker.parameters()).dtype
-        return {
-            "input_features": features[order].to(self.device, dtype),
-            "feature_attention_mask": mask[order].to(self.device),
-        }
+        return {"input_features": features.to(self.device, dtype), "feature_attention_mask": mask.to(self.device)}
 
     def left_padded(self, rows: Sequence[Sequence[int]], value: int) -> Tensor:
         """Rows of different length as one tensor [N, L], filled with `value` on the left."""
@@ -197,16 +211,18 @@ class UniSRM:
 
 
 def instructions(config: ThinkerConfig) -> dict[TaskId, str]:
-    """The system prompt of each task."""
+    """The system prompt of each task. A model that began with random weights reads no English: it gets the task's name."""
+    if config.scratch is not None and config.prompts is None:
+        return {task: task for task in TASK_IDS}
     return {task: system_prompt(task, config.reasoning, config.prompts) for task in TASK_IDS}
 
 
 class ItemEncoder:
-    """Encodes the items of a folder by number; the last few hundred are held."""
+    """Encodes the items of a folder by number; the features of the last few thousand clips are held."""
 
     def __init__(self, model: UniSRM, folder: Path, items: Sequence[Item]) -> None:
         self.model, self.folder, self.items = model, folder, list(items)
-        self.encoded = lru_cache(HELD_ITEMS)(self._encode)
+        self._features = lru_cache(HELD_CLIPS)(self._features_of)
 
     def __getitem__(self, number: int) -> Encoded:
         """The encoded item.
@@ -216,7 +232,10 @@ class ItemEncoder:
         """
         return self.encoded(number)
 
-    def _encode(self, number: int) -> Encoded:
+    def encoded(self, number: int) -> Encoded:
+        """The encoded item, as by index."""
         item = self.items[number]
-        clips = {name: read_clip(self.folder / path) for name, path in item.clips.items()}
-        return self.model.encode(item.task, item.texts, clips)
+        return self.model.assemble(item.task, item.texts, {name: self._features(path) for name, path in item.clips.items()})
+
+    def _features_of(self, path: str) -> Tensor:
+        return self.model.features_of(path, read_clip(self.folder / path))

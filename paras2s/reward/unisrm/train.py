@@ -7,6 +7,7 @@ Left to TRL's defaults, where the paper gives nothing: AdamW, a learning rate th
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from paras2s.configs.schema.unisrm import SftConfig, UniSRMGrpoConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.unisrm.reply import write_reply
+from paras2s.reward.unisrm.resume import ResumingTrainer, last_checkpoint
 from paras2s.reward.unisrm.tasks import Item, PairRecord, Record
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
 
@@ -70,11 +72,16 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
         per_device_train_batch_size=config.micro_batch_size,
         gradient_accumulation_steps=_accumulation(config.batch_size, config.micro_batch_size),
         num_train_epochs=config.epochs,
+        warmup_steps=config.warmup,
         dataset_kwargs={"skip_prepare_dataset": True},
         loss_type="nll",
-        **_shared(folder, config.lr, config.max_grad_norm, seed),
+        **_shared(folder, config, seed),
     )
-    trainer = SFTTrainer(
+
+    class Trainer(ResumingTrainer, SFTTrainer):
+        """TRL's, which is imported when it is needed."""
+
+    trainer = Trainer(
         model=model.thinker,
         args=settings,
         train_dataset=Dataset.from_dict({"number": list(range(len(chosen)))}),
@@ -82,7 +89,7 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
         processing_class=model.tokenizer,
     )
     MetricsWriter(folder, "sft").attach(trainer)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     _finish(model, trainer, folder)
     return model
 
@@ -126,7 +133,7 @@ def make_grpo_trainer(
         temperature=config.temperature,
         max_completion_length=config.max_completion_tokens,
         generation_kwargs=model.generation_options,
-        **_shared(folder, config.lr, config.max_grad_norm, seed),
+        **_shared(folder, config, seed),
     )
     return UniSRMGrpoTrainer(
         ItemEncoder(model, data, items),
@@ -154,23 +161,25 @@ def train_grpo(
     if len(items) > 1:
         log.info("other clips change log-probs by up to %s", check_audio(trainer, [0, 1]))
     MetricsWriter(folder, "grpo").attach(trainer)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     _finish(model, trainer, folder)
     return model
 
 
-def _shared(folder: Path, lr: float, max_grad_norm: float, seed: int) -> dict[str, Any]:
+def _shared(folder: Path, config: SftConfig | UniSRMGrpoConfig, seed: int) -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     return {
         "output_dir": str(folder),
-        "learning_rate": lr,
-        "max_grad_norm": max_grad_norm,
+        "learning_rate": config.lr,
+        "max_grad_norm": config.max_grad_norm,
         "seed": seed,
         "bf16": cuda,
         "use_cpu": not cuda,
         "gradient_checkpointing": cuda,
         "logging_steps": 1,
-        "save_strategy": "no",
+        "save_strategy": "steps" if config.checkpoint_every else "no",
+        "save_steps": config.checkpoint_every or 1,
+        "save_total_limit": 1,
         "report_to": [],
         "remove_unused_columns": False,
         "disable_tqdm": True,
@@ -201,5 +210,7 @@ def _finish(model: UniSRM, trainer: Any, folder: Path) -> None:
         model.thinker.delete_adapter("ref")
     if trainer.accelerator.is_main_process:
         model.save(folder)
+        for checkpoint in folder.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
     trainer.accelerator.wait_for_everyone()
     model.thinker.config._name_or_path = str(folder)

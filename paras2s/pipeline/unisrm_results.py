@@ -1,0 +1,329 @@
+"""`paras2s unisrm run`: a config from its data to the bench, over several seeds, and the tables of the page on it.
+
+Three models of each seed are benched: after SFT, after GRPO for the decision alone (the paper's w/o RCR), and after GRPO with
+the reasoning-consistent reward. Both stages of GRPO begin at the same SFT and see the same items.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from paras2s import __version__
+from paras2s.bench.speakbench.metrics import Share
+from paras2s.bench.unisrm.data import COLUMNS, BenchData, load_bench
+from paras2s.bench.unisrm.metrics import mean_gain, points
+from paras2s.bench.unisrm.report import figure_json, number, percent
+from paras2s.bench.unisrm.results import BenchRow, load_rows
+from paras2s.bench.unisrm.run import UniSRMBenchOptions, run_bench, verdicts_path
+from paras2s.configs.schema.unisrm import UniSRMConfig, UniSRMGrpoConfig
+from paras2s.data_gen.unisrm.embedded import build_embedded
+from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
+from paras2s.errors import ConfigError, DataError
+from paras2s.pipeline.unisrm import is_trained, run_grpo, run_sft
+from paras2s.reward.unisrm.items import ITEMS, read_items
+from paras2s.reward.unisrm.rewards import preferences
+from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord
+from paras2s.run import source_commit
+from paras2s.utils.generated import put_between
+from paras2s.utils.io import read_json, read_jsonl, write_json, write_text
+from paras2s.utils.machine import describe_machine
+
+SCHEMA = 1
+RESULTS, PAGE = "unisrm.json", "unisrm.md"
+BEGIN, END = "<!-- results: begin; renewed by `paras2s unisrm run` -->", "<!-- results: end -->"
+SFT, ACCURACY, CONSISTENT = "sft", "grpo_accuracy", "grpo_consistent"
+MODELS = {SFT: "SFT", ACCURACY: "GRPO, decision alone", CONSISTENT: "GRPO, reasoning-consistent"}
+# Which gains are asked for: the second model over the first.
+GAINS = ((SFT, ACCURACY), (SFT, CONSISTENT), (ACCURACY, CONSISTENT))
+# Replies of the bench at once.
+BENCH_BATCH = 32
+# Points of a curve in the results.
+CURVE_POINTS = 12
+CURVES = ("loss", "reward", "reward_format", "reward_accuracy", "reward_consistency", "flat_group_share", "kl")
+Value = Callable[[Item, BenchRow], float]
+
+
+# Running.
+
+
+def run_seeds(config: UniSRMConfig, seeds: Sequence[int], folder: Path, console: Console, quiet: bool) -> None:
+    """Makes the data, trains and benches every seed that is not finished; a stopped one goes on where it was.
+
+    Raises:
+        ConfigError: the config has no GRPO with a reasoning-consistent reward, or the folder is another config's.
+    """
+    _consistent_grpo(config)
+    settings = config.model_dump(mode="json")
+    if (folder / "config.json").is_file() and read_json(folder / "config.json") != settings:
+        raise ConfigError(f"{folder}: holds a run of another config; give another --folder")
+    write_json(folder / "config.json", settings)
+    data = folder / "data"
+    if not (data / ITEMS).is_file():
+        with _timed(folder, "data"):
+            build_embedded(data, config.data)
+    for seed in seeds:
+        run_seed(config, seed, data, folder / f"seed{seed}", console, quiet)
+
+
+def run_seed(config: UniSRMConfig, seed: int, data: Path, folder: Path, console: Console, quiet: bool) -> None:
+    """Trains the three models of a seed and benches them."""
+    consistent = _consistent_grpo(config)
+    if not (folder / "origin.json").is_file():
+        write_json(folder / "origin.json", {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
+    decision = consistent.weights.model_copy(update={"consistency": 0.0})
+    accuracy = consistent.model_copy(update={"weights": decision})
+    stages: Mapping[str, Callable[[Path], None]] = {
+        SFT: lambda place: run_sft(config, data, place, seed),
+        ACCURACY: lambda place: run_grpo(accuracy, folder / SFT, data, place, seed),
+        CONSISTENT: lambda place: run_grpo(consistent, folder / SFT, data, place, seed),
+    }
+    for name, train in stages.items():
+        if not is_trained(folder / name):
+            if not quiet:
+                console.print(f"seed {seed}: {MODELS[name]}", highlight=False)
+            with _timed(folder, name):
+                train(folder / name)
+        # After each, so that a run that is stopped has figures of what it trained; verdicts are kept.
+        with _timed(folder, "bench"):
+            run_bench(_bench_options(config, data, folder), console, quiet)
+
+
+def _consistent_grpo(config: UniSRMConfig) -> UniSRMGrpoConfig:
+    if config.grpo is None or not config.grpo.weights.consistency:
+        raise ConfigError("grpo.weights.consistency: the run compares GRPO with and without it; set it above 0")
+    return config.grpo
+
+
+def _bench_options(config: UniSRMConfig, data: Path, folder: Path) -> UniSRMBenchOptions:
+    """The models that there are as judges, whose replies may be as long as those of training."""
+    longest = _consistent_grpo(config).max_completion_tokens
+    trained = [name for name in MODELS if is_trained(folder / name)]
+    for name in trained:
+        judge = {"kind": "unisrm", "checkpoint": str(folder / name), "max_reply_tokens": longest, "batch_size": BENCH_BATCH}
+        write_text(_judge_path(folder, name), yaml.safe_dump(judge))
+    judges = [str(_judge_path(folder, name)) for name in trained]
+    return UniSRMBenchOptions(data, judges, folder / "bench", folder / "cache", objective=False)
+
+
+def _judge_path(folder: Path, name: str) -> Path:
+    return folder / "judges" / f"{name}.yaml"
+
+
+@contextmanager
+def _timed(folder: Path, name: str) -> Iterator[None]:
+    """Adds the minutes of a stage to the folder's, also of one that is stopped by an error."""
+    path, started = folder / "minutes.json", time.monotonic()
+    try:
+        yield
+    finally:
+        known = read_json(path) if path.is_file() else {}
+        write_json(path, known | {name: known.get(name, 0.0) + (time.monotonic() - started) / 60})
+
+
+# Reading what came out.
+
+
+def collect(config: UniSRMConfig, command: str, seeds: Sequence[int], folder: Path) -> dict[str, Any]:
+    """The figures of the finished seeds.
+
+    Raises:
+        DataError: the data or a bench cannot be read.
+    """
+    data = load_bench(folder / "data")
+    items = read_items(data.folder)
+    finished = [seed for seed in seeds if (folder / f"seed{seed}" / "bench" / "unisrm.json").is_file()]
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "config": config.name,
+        "missing": sorted(set(seeds) - set(finished)),
+        "items": {split: {task: _count(items, task, split) for task in TASKS} for split in ("sft", "rl", "bench")},
+        "shortcuts": [asdict(one) for one in measure_shortcuts(data.folder, items)],
+        "data_minutes": read_json(folder / "minutes.json")["data"],
+        "seeds": [_seed(data, seed, folder / f"seed{seed}") for seed in finished],
+    }
+
+
+def _count(items: Sequence[Item], task: str, split: str) -> int:
+    return sum(item.task == task and item.split == split for item in items)
+
+
+def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
+    report = read_json(folder / "bench" / "unisrm.json")
+    places = {name: str(_judge_path(folder, name)) for name in MODELS}
+    judges = {name: report["judges"][place]["columns"] for name, place in places.items() if place in report["judges"]}
+    rows = {name: _own_rows(folder, name) for name in judges}
+    return {
+        "seed": seed,
+        **read_json(folder / "origin.json"),
+        "minutes": read_json(folder / "minutes.json"),
+        "majority": report["majority"],
+        "models": judges,
+        "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
+        "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in judges},
+        "gains": [
+            {"from": first, "to": second, "measure": measure, **figure_json(_gain(data, rows[first], rows[second], value))}
+            for first, second in GAINS
+            if first in judges and second in judges
+            for measure, value in (("decision", _right), ("dimensions", _dimensions))
+        ],
+        "curves": {name: _curve(folder / name / "metrics.jsonl") for name in judges},
+    }
+
+
+def _own_rows(folder: Path, name: str) -> dict[str, BenchRow]:
+    path = verdicts_path(folder / "bench", str(_judge_path(folder, name)))
+    return {row.item: row for row in load_rows(path) if row.condition == "own"}
+
+
+def _right(item: Item, row: BenchRow) -> float:
+    """Whether the decision is right. A reply that cannot be parsed decides nothing, so it is not."""
+    return points(item, row) or 0.0
+
+
+def _dimensions(item: Item, row: BenchRow) -> float:
+    """The share of dimensions whose sign is right (equation 10), of T2 those whose score is; none of an unparsed reply."""
+    if row.unscored is not None:
+        return 0.0
+    keys = TASKS[item.task].keys
+    record = item.record
+    wanted = preferences(record) if isinstance(record, PairRecord) else record.scores
+    return sum(row.dimensions.get(key) == one for key, one in zip(keys, wanted, strict=True)) / len(keys)
+
+
+def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Value) -> dict[str, float]:
+    means = {task: [value(item, rows[item.id]) for item in data.of_task(task)] for task in TASKS}
+    return {task: sum(values) / len(values) for task, values in means.items() if values}
+
+
+def _gain(data: BenchData, first: Mapping[str, BenchRow], second: Mapping[str, BenchRow], value: Value) -> Share:
+    """The mean gain over all items of all tasks, clustered by text."""
+    gains = [value(item, second[item.id]) - value(item, first[item.id]) for item in data.items]
+    return mean_gain(gains, [item.text_id for item in data.items], len(data.items))
+
+
+def _curve(path: Path) -> list[dict[str, float]]:
+    """Means over equal parts of a stage's updates."""
+    rows = list(read_jsonl(path))
+    size = max(1, -(-len(rows) // CURVE_POINTS))
+    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+    return [
+        {"step": part[-1]["step"]}
+        | {key: sum(values) / len(values) for key in CURVES if (values := [row[key] for row in part if key in row])}
+        for part in parts
+    ]
+
+
+# Tables.
+
+
+def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
+    """Writes the results, and the tables of the page beside them; returns what was written.
+
+    Raises:
+        DataError: the page has no place for the tables.
+    """
+    write_json(docs / RESULTS, results)
+    page = docs / PAGE
+    if not page.is_file():
+        return [docs / RESULTS]
+    write_text(page, rendered(results, page))
+    return [docs / RESULTS, page]
+
+
+def rendered(results: Mapping[str, Any], page: Path) -> str:
+    """The page with the tables of these results.
+
+    Raises:
+        DataError: the page has no place for them.
+    """
+    try:
+        return put_between(page.read_text(), BEGIN, END, tables(results))
+    except ValueError as error:
+        raise DataError(f"{page}: {error}") from error
+
+
+def tables(results: Mapping[str, Any]) -> str:
+    """All tables: each seed's models beside their controls, their dimensions, the gains, the curves, the shortcuts."""
+    missing = f" Not finished: seeds {', '.join(map(str, results['missing']))}." if results["missing"] else ""
+    lines = [f"`{results['command']}`.{missing}", ""]
+    for seed in results["seeds"]:
+        lines += [*_head(results, seed), "", *_scores(seed), "", *_gains(seed), "", *_curves(seed), ""]
+    return "\n".join([*lines, *_shortcuts(results)])
+
+
+def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
+    minutes = {"data": results["data_minutes"], **seed["minutes"]}
+    spent = ", ".join(f"{MODELS.get(name, name)} {value:.0f}" for name, value in minutes.items())
+    items = ", ".join(f"{sum(one.values())} for {split}" for split, one in results["items"].items())
+    origin = f"commit {str(seed['commit'])[:7]}, {seed['machine']}"
+    absent = [title for name, title in MODELS.items() if name not in seed["models"]]
+    not_yet = f" Not trained yet: {'; '.join(absent)}." if absent else ""
+    return [f"Seed {seed['seed']}, {origin}. Minutes: {spent}. Items of all tasks: {items}.{not_yet}"]
+
+
+def _scores(seed: Mapping[str, Any]) -> list[str]:
+    head = ["task", "model", "right, of those parsed", "of all asked", "majority", "text only", "shuffled", "swapped"]
+    head += ["dimensions right", "PCC", "sound", "parsed"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for column in COLUMNS:
+        task = column[:2]
+        for name, title in MODELS.items():
+            found = seed["models"].get(name, {}).get(column, {"absent": "not trained"})
+            if "absent" in found:
+                continue
+            controls = found["controls"]
+            cells = [column, title, percent(found["acc"]), f"{100 * seed['right_of_asked'][name][task]:.1f}"]
+            cells += [percent(seed["majority"][column]), percent(controls["text_only"]), percent(controls["shuffled"])]
+            cells += [percent(controls["swapped"]) if "swapped" in controls else "-"]
+            cells += [f"{100 * seed['dimensions_of_asked'][name][task]:.1f}"]
+            cells += [number(found["pcc"], 2) if "pcc" in found else "-", found["sound"]["verdict"], percent(found["parsed"])]
+            lines.append(_line(cells))
+    return lines
+
+
+def _gains(seed: Mapping[str, Any]) -> list[str]:
+    head = ["gain over all tasks, in points", "right", "dimensions right"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for first, second in GAINS:
+        own = {one["measure"]: one for one in seed["gains"] if (one["from"], one["to"]) == (first, second)}
+        if not own:
+            continue
+        shown = {name: {key: one[key] for key in ("value", "low", "high", "n", "n_asked")} for name, one in own.items()}
+        lines.append(
+            _line([f"{MODELS[second]} over {MODELS[first]}", percent(shown["decision"]), percent(shown["dimensions"])])
+        )
+    return lines
+
+
+def _curves(seed: Mapping[str, Any]) -> list[str]:
+    """A row for each part of a stage's updates; what a stage does not have is left out."""
+    head = ["stage", "update", *CURVES]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for name, title in MODELS.items():
+        for part in seed["curves"].get(name, ()):
+            cells = [f"{part[key]:.3f}" if key in part else "-" for key in CURVES]
+            lines.append(_line([title, f"{part['step']:.0f}", *cells]))
+    return lines
+
+
+def _shortcuts(results: Mapping[str, Any]) -> list[str]:
+    head = ["shortcut", *TASKS]
+    names = list(dict.fromkeys(one["name"] for one in results["shortcuts"]))
+    lines = [_line(head), _line(["---"] * len(head))]
+    for name in names:
+        own = {one["task"]: one["value"] for one in results["shortcuts"] if one["name"] == name}
+        lines.append(_line([name, *("-" if own.get(task) is None else f"{own[task]:.2f}" for task in TASKS)]))
+    return lines
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
