@@ -279,3 +279,18 @@ def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
 def write_clip(path: Path, clip: Clip) -> None:
     """Writes a 16-bit WAV, atomically."""
     write_bytes(path, encode_clip(clip))
+
+
+def read_written_clip(path: Path) -> Clip:
+    """Reads what `write_clip` wrote, of whatever length: a policy's answer may be shorter than any clip of a user's.
+
+    Raises:
+        AudioError: the file is missing, cut off, or another kind.
+    """
+    import soundfile
+
+    try:
+        samples, rate_hz = soundfile.read(path, dtype="float32")
+    except (soundfile.LibsndfileError, EOFError) as error:
+        raise AudioError(f"{path}: cannot be read ({error}); delete it and run again") from error
+    return Clip(samples, int(rate_hz))

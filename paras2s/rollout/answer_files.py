@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from paras2s.audio.clip import Clip, read_clip, write_clip
+from paras2s.audio.clip import Clip, read_written_clip, write_clip
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.types import ClipStore, Sampling
 from paras2s.rollout.engine import Engine, answer_seeds, spoken
@@ -76,7 +76,7 @@ class StoredAnswer:
 
     def sound(self) -> Clip:
         """Its sound, which nothing holds afterwards."""
-        return CODEC.decode(self.codes) if self.file is None else read_clip(self.file)
+        return CODEC.decode(self.codes) if self.file is None else read_written_clip(self.file)
 
 
 def plan_shards(

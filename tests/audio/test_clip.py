@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import soundfile
 
-from paras2s.audio.clip import Clip, _wav_sizes, encode_clip, make_clip, mend_wav, read_clip, write_clip
+from paras2s.audio.clip import (
+    Clip,
+    _wav_sizes,
+    encode_clip,
+    make_clip,
+    mend_wav,
+    read_clip,
+    read_written_clip,
+    write_clip,
+)
 from paras2s.errors import AudioError
 
 
@@ -272,3 +281,17 @@ def test_a_file_that_ends_in_or_behind_its_header_is_refused(format: str) -> Non
     for length in range(4, 160, 4):
         with pytest.raises(AudioError):
             read_clip(buffer.getvalue()[:length])
+
+
+def test_a_written_answer_of_a_hundredth_of_a_second_is_read_again(tmp_path: Path) -> None:
+    """`read_clip` refuses it, as it should of a user's; a policy's answer may be that short."""
+    clip = Clip(np.array([0.5, -0.25, 0.0, 0.125], dtype=np.float32), 8_000)
+    write_clip(tmp_path / "a.wav", clip)
+    with pytest.raises(AudioError, match="too short"):
+        read_clip(tmp_path / "a.wav")
+    again = read_written_clip(tmp_path / "a.wav")
+    np.testing.assert_allclose(again.samples, clip.samples, atol=2**-15)
+    assert again.sample_rate_hz == 8_000
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
+    with pytest.raises(AudioError, match="delete it and run again"):
+        read_written_clip(tmp_path / "a.wav")
