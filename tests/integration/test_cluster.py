@@ -124,7 +124,8 @@ def hold(worker: Worker, mark: Path) -> None:
             threading.Event().wait()
 
         if hasattr(actor, "engine"):
-            actor.engine.generate = never
+            # Whichever of the two the worker samples with.
+            actor.engine.generate = actor.engine.generate_in_parts = never
         else:
             actor._rewards = type("Held", (), {"score": never, "needs_sound": False})()
 
