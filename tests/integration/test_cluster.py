@@ -274,7 +274,9 @@ def test_without_the_learner_the_run_ends_and_can_be_resumed(machines: Machines,
     found = spread_job(tmp_path, machines, reward=1)
     with pytest.MonkeyPatch.context() as patch:
         at_step(patch, 2, lose_learner)
-        with pytest.raises(PolicyError, match=r"^the run cannot go on: .*; the same command, of `align` with --resume, goes on"):
+        with pytest.raises(
+            PolicyError, match=r"^the run cannot go on: .*; the same command, of `align` with --resume, goes on"
+        ):
             train_grpo(found, resume=False)
     machines.have(learner=1, rollout=3)
     with pytest.MonkeyPatch.context() as patch:
