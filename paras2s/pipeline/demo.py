@@ -94,7 +94,7 @@ def report(run: Run, dataset: Dataset, benched: BenchedRun) -> Path:
     sources = " and ".join(one.kind for one in run.config.reward.sources)
     notes = [
         "The questions are spoken by a synthesiser through a vocoder; no human voice is among them.",
-        "The judge is a rubric over transcript and tone: it does not check whether an answer takes up the topic.",
+        "The judge is a rubric over transcript and tone. Whether an answer takes up the topic is counted, for no points.",
         f"The reward on RL prompts is by {sources}; the table is the judge's, on queries never trained on.",
         "The independent judge shares with that judge what is asked, and nothing by which it hears: another recogniser, other "
         "tone features fitted on other voices, other sentences. Nothing learned from it.",
