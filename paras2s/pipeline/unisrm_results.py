@@ -263,7 +263,8 @@ def tables(results: Mapping[str, Any]) -> str:
 def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
     minutes = {"data": results["data_minutes"], **seed["minutes"]}
     spent = ", ".join(f"{MODELS.get(name, name)} {value:.0f}" for name, value in minutes.items())
-    items = ", ".join(f"{sum(one.values())} for {split}" for split, one in results["items"].items())
+    # The stored file has its keys in another order.
+    items = ", ".join(f"{sum(one.values())} for {split}" for split, one in sorted(results["items"].items()))
     origin = f"commit {str(seed['commit'])[:7]}, {seed['machine']}"
     absent = [title for name, title in MODELS.items() if name not in seed["models"]]
     not_yet = f" Not trained yet: {'; '.join(absent)}." if absent else ""
