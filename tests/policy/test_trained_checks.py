@@ -68,13 +68,14 @@ class Memo:
     """A frozen component of the policy, called once a clip for all tests."""
 
     def __init__(self, component: Any) -> None:
-        self.component, self.found = component, dict[tuple[str, int], Any]()
+        self.component, self.found = component, dict[tuple[str, int], tuple[Clip, Any]]()
 
     def __getattr__(self, name: str) -> Any:
         def once(clip: Clip) -> Any:
+            # The clip is kept beside its answer: an id is given anew once its clip is gone.
             if (name, id(clip)) not in self.found:
-                self.found[name, id(clip)] = getattr(self.component, name)(clip)
-            return self.found[name, id(clip)]
+                self.found[name, id(clip)] = clip, getattr(self.component, name)(clip)
+            return self.found[name, id(clip)][1]
 
         return once
 
