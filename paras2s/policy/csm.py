@@ -194,6 +194,8 @@ class CsmPolicy(Policy):
         """Recompute activations for the gradient, by transformers' own means."""
         for part in (self.model.backbone_model, self.model.depth_decoder):
             part.gradient_checkpointing_enable({"use_reentrant": False})
+            # A frozen embedding's output would become a leaf, into which the depth decoder writes the backbone's state.
+            part.disable_input_require_grads()
         self.model.gradient_checkpointing = True
 
     # -- prompts and targets ------------------------------------------------------------------------------------------
