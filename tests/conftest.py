@@ -21,6 +21,8 @@ ON_RAY = frozenset(
         *("test_vllm_engine", "test_vllm_worker"),
     }
 )
+# Processes that tests start, Ray's workers among them, import tests/tiny as well.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 sys.path[:0] = [str(HERE), *(str(HERE / folder) for folder in ("policy", "train", "reward"))]
 
 

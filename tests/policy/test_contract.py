@@ -18,7 +18,7 @@ import pytest
 import torch
 from tiny.csm import tiny_csm, tiny_csm_turns
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
-from tiny.interleaved import Beeps, sliding, tiny_glm, tiny_step, tiny_turns, write_glm
+from tiny.interleaved import sliding, tiny_glm, tiny_step, tiny_turns, write_glm
 from tiny.kimi import write_kimi
 from tiny.moshi import tiny_moshi, tiny_moshi_turns
 from tiny.qwen3_omni import tiny_qwen3_omni, tiny_qwen3_omni_turns
@@ -235,22 +235,16 @@ def test_what_cannot_be_checked_is_said(name: str, said: str) -> None:
         invoke("check-policy", name)
 
 
-def beeps(folder: Path) -> Beeps:
-    """A decoder, as a user names one."""
-    assert (folder / "config.json").is_file()
-    return Beeps(22_050, 12.5)
-
-
 def test_a_decoder_is_named_where_a_models_own_is_no_package(tmp_path: Path) -> None:
     folder = write_glm(tmp_path / "glm")
-    policy = load_policy(folder, "tiny.interleaved:TinyGlm", "cpu", decoder="test_contract:beeps")
+    policy = load_policy(folder, "tiny.interleaved:TinyGlm", "cpu", decoder="tiny.interleaved:beeps_of_glm")
     (block,) = policy.encode_target(sliding(3.0, 16_000, 200), "Hi")
     assert len(policy.decode_audio([block], 0, 0).samples)
     without = load_policy(folder, "tiny.interleaved:TinyGlm", "cpu")
     with pytest.raises(PolicyError, match="no decoder of codes"):
         without.decode_audio([block], 0, 0)
     with pytest.raises(PolicyError, match="has a decoder of its own"):
-        load_policy(write_kimi(tmp_path / "kimi"), device="cpu", decoder="test_contract:beeps")
+        load_policy(write_kimi(tmp_path / "kimi"), device="cpu", decoder="tiny.interleaved:beeps_of_glm")
     with pytest.raises(PolicyError, match=r"policy\.decoder: cannot import"):
         load_policy(folder, "tiny.interleaved:TinyGlm", "cpu", decoder="nowhere:beeps")
 

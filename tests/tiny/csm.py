@@ -25,8 +25,8 @@ def tiny_tokenizer() -> Any:
     return tokenizer
 
 
-def tiny_released(seed: int = 0) -> Any:
-    """A `CsmForConditionalGeneration` whose distributions are far from even."""
+def tiny_released(seed: int = 0, context: int = 200) -> Any:
+    """A `CsmForConditionalGeneration` whose distributions are far from even, with so many positions."""
     from transformers import CsmConfig, CsmForConditionalGeneration
 
     tokenizer = tiny_tokenizer()
@@ -42,7 +42,7 @@ def tiny_released(seed: int = 0) -> Any:
     begin, _, audio, audio_end = (tokenizer.convert_tokens_to_ids(token) for token in SPECIAL)
     config = CsmConfig(
         num_codebooks=CODEBOOKS, vocab_size=IDS, text_vocab_size=TEXT_IDS, hidden_size=24, intermediate_size=32,
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=200,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=context,
         codebook_pad_token_id=IDS - 1, codebook_eos_token_id=0, bos_token_id=begin, pad_token_id=audio, audio_token_id=audio,
         audio_eos_token_id=audio_end, depth_decoder_config=depth, codec_config=mimi,
     )  # fmt: skip
@@ -77,9 +77,15 @@ def tiny_csm_turns() -> list[list[Turn]]:
     ]  # fmt: skip
 
 
-def write_csm(folder: Path, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
-    """A checkpoint in the released layout, without replies."""
-    policy = tiny_csm(seed)
+def write_csm(
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    replies: dict[str, str] | None = None,
+    context: int = 200,
+) -> Path:
+    """A checkpoint in the released layout, with the words to be said."""
+    policy = CsmPolicy(tiny_released(seed, context), tiny_tokenizer(), replies)
     policy.model.to(dtype)
     policy.save(folder)
     return folder

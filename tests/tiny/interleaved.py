@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,39 +22,61 @@ from paras2s.policy.interleaved.step_audio2 import StepAudio2Policy
 from paras2s.policy.types import Prompt, Sampling, Turn
 from paras2s.policy.weights import shard_files
 from paras2s.types import Block
+from tiny.ranks import pieces_of, write_ranks
 from tiny.whisper_vq import SMALL, encoder_of, save_tokenizer
 
 GLM_CODES, STEP_CODES = 64, 8
-# Byte b is id b, in both tokenizers; then the special tokens; then the codes.
+# Text comes first, of which byte b is id b; then the special tokens; then the codes.
 GLM_NAMES = (
     "<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>", "<|assistant|>",
     "<|observation|>", "<|begin_of_audio|>", "<|end_of_audio|>",
 )  # fmt: skip
-GLM_IDS = {name: 256 + n for n, name in enumerate((*GLM_NAMES, *(f"<|audio_{n}|>" for n in range(GLM_CODES))))}
-GLM_CONFIG: dict[str, Any] = {
-    "architectures": ["ChatGLMModel"], "model_type": "chatglm", "padded_vocab_size": 340, "hidden_size": 16,
-    "ffn_hidden_size": 24, "num_layers": 2, "num_attention_heads": 2, "multi_query_group_num": 1, "kv_channels": 8,
-    "layernorm_epsilon": 1e-5, "rope_ratio": 2, "seq_length": 600, "add_qkv_bias": True, "add_bias_linear": False,
-    "multi_query_attention": True, "rmsnorm": True, "post_layer_norm": True, "original_rope": True,
-    "eos_token_id": [GLM_IDS["<|endoftext|>"], GLM_IDS["<|user|>"], GLM_IDS["<|observation|>"]],
-    "pad_token_id": GLM_IDS["<|endoftext|>"], "torch_dtype": "bfloat16",
-}  # fmt: skip
 STEP_NAMES = (
     "<|endoftext|>", "<|BOT|>", "<|EOT|>", "<audio_start>", "<audio_end>", "<audio_patch>", "<tts_start>", "<tts_end>",
     "<tts_pad>",
 )  # fmt: skip
-STEP_IDS = {name: 256 + n for n, name in enumerate((*STEP_NAMES, *(f"<audio_{n}>" for n in range(STEP_CODES + 1))))}
-STEP_CONFIG: dict[str, Any] = {
-    "architectures": ["StepAudio2ForCausalLM"], "model_type": "step_audio_2",
-    "text_config": {
-        "vocab_size": 280, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 500,
-    },
-    "audio_encoder_config": {
-        "n_mels": 8, "n_audio_ctx": 1500, "n_audio_state": 8, "n_audio_head": 2, "n_audio_layer": 2, "llm_dim": 16,
-        "kernel_size": 3, "adapter_stride": 2,
-    },
-}  # fmt: skip
+
+
+def glm_ids(codes: int = GLM_CODES, words: int = 256) -> dict[str, int]:
+    """Ids of the special tokens and the codes, behind those of text."""
+    return {name: words + n for n, name in enumerate((*GLM_NAMES, *(f"<|audio_{n}|>" for n in range(codes))))}
+
+
+def step_ids(codes: int = STEP_CODES) -> dict[str, int]:
+    """Ids of the special tokens, the codes and the one for no code, behind the bytes."""
+    return {name: 256 + n for n, name in enumerate((*STEP_NAMES, *(f"<audio_{n}>" for n in range(codes + 1))))}
+
+
+def glm_config(ids: dict[str, int], vocab: int) -> dict[str, Any]:
+    """A released config of these ids."""
+    return {
+        "architectures": ["ChatGLMModel"], "model_type": "chatglm", "padded_vocab_size": vocab, "hidden_size": 16,
+        "ffn_hidden_size": 24, "num_layers": 2, "num_attention_heads": 2, "multi_query_group_num": 1, "kv_channels": 8,
+        "layernorm_epsilon": 1e-5, "rope_ratio": 2, "seq_length": 600, "add_qkv_bias": True, "add_bias_linear": False,
+        "multi_query_attention": True, "rmsnorm": True, "post_layer_norm": True, "original_rope": True,
+        "eos_token_id": [ids["<|endoftext|>"], ids["<|user|>"], ids["<|observation|>"]],
+        "pad_token_id": ids["<|endoftext|>"], "torch_dtype": "bfloat16",
+    }  # fmt: skip
+
+
+def step_config(vocab: int) -> dict[str, Any]:
+    """A released config of so many ids."""
+    return {
+        "architectures": ["StepAudio2ForCausalLM"], "model_type": "step_audio_2",
+        "text_config": {
+            "vocab_size": vocab, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 500,
+        },
+        "audio_encoder_config": {
+            "n_mels": 8, "n_audio_ctx": 1500, "n_audio_state": 8, "n_audio_head": 2, "n_audio_layer": 2, "llm_dim": 16,
+            "kernel_size": 3, "adapter_stride": 2,
+        },
+    }  # fmt: skip
+
+
+GLM_IDS, STEP_IDS = glm_ids(), step_ids()
+GLM_VOCAB, STEP_VOCAB = 340, 280
+GLM_CONFIG, STEP_CONFIG = glm_config(GLM_IDS, GLM_VOCAB), step_config(STEP_VOCAB)
 
 
 class TinyGlm(Glm4VoicePolicy):
@@ -92,12 +113,24 @@ class FakeS3:
         return np.array([int(1e5 * abs(frame.mean())) % STEP_CODES for frame in frames], dtype=np.int64)
 
 
-def shapes_of_glm() -> dict[str, tuple[int, ...]]:
+def beeps_of_glm(folder: Path) -> Beeps:
+    """A decoder of the checkpoint in `folder`, as a user names one."""
+    assert (folder / "config.json").is_file()
+    return Beeps(22_050, 12.5)
+
+
+def beeps_of_step(folder: Path) -> Beeps:
+    """A decoder of the checkpoint in `folder`, as a user names one."""
+    assert (folder / "config.json").is_file()
+    return Beeps(24_000, 25)
+
+
+def shapes_of_glm(vocab: int = GLM_VOCAB) -> dict[str, tuple[int, ...]]:
     """Names and shapes as released (ChatGLM's remote code); two heads of queries, one of keys and one of values."""
     shapes: dict[str, tuple[int, ...]] = {
-        "transformer.embedding.word_embeddings.weight": (340, 16),
+        "transformer.embedding.word_embeddings.weight": (vocab, 16),
         "transformer.encoder.final_layernorm.weight": (16,),
-        "transformer.output_layer.weight": (340, 16),
+        "transformer.output_layer.weight": (vocab, 16),
         "transformer.rotary_pos_emb.inv_freq": (1,),
     }
     for layer in range(2):
@@ -109,10 +142,10 @@ def shapes_of_glm() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def shapes_of_step() -> dict[str, tuple[int, ...]]:
+def shapes_of_step(vocab: int = STEP_VOCAB) -> dict[str, tuple[int, ...]]:
     """Names and shapes as released (modeling_step_audio_2.py)."""
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (280, 16), "model.norm.weight": (16,), "lm_head.weight": (280, 16),
+        "model.embed_tokens.weight": (vocab, 16), "model.norm.weight": (16,), "lm_head.weight": (vocab, 16),
         "encoder.conv1.weight": (8, 8, 3), "encoder.conv1.bias": (8,), "encoder.conv2.weight": (8, 8, 3),
         "encoder.conv2.bias": (8,), "encoder.positional_embedding.weight": (1500, 8), "encoder.after_norm.weight": (8,),
         "encoder.after_norm.bias": (8,), "adapter.conv.weight": (8, 8, 3), "adapter.conv.bias": (8,),
@@ -148,7 +181,8 @@ def random_tensors(
         found[name] = (1 + 0.2 * value if norm else scale * value).to(dtype)
     for name in ("transformer.output_layer.weight", "lm_head.weight"):
         if name in found:
-            found[name][ends] *= 2
+            # Among thousands of codes a few ends would else never come.
+            found[name][ends] *= 2 if codes.stop - codes.start < 1000 else 8
             found[name][codes] *= 2
     return found
 
@@ -163,43 +197,60 @@ def write_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
-def write_glm(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64) -> Path:
-    """What `Glm4VoicePolicy.load` reads, its speech tokenizer included."""
+def write_glm(
+    folder: Path,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    codes: int = GLM_CODES,
+    texts: Sequence[str] = (),
+) -> Path:
+    """What `Glm4VoicePolicy.load` reads, its speech tokenizer included; tokens for the words of `texts` among its text."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(GLM_CONFIG))
-    ranks = [b"%s %d" % (base64.b64encode(bytes([byte])), byte) for byte in range(256)]
-    (folder / "tokenizer.model").write_bytes(b"\n".join(ranks))
-    added = {str(number): {"content": name, "special": True} for name, number in GLM_IDS.items()}
+    pieces = pieces_of(texts)
+    ids = glm_ids(codes, len(pieces))
+    # A few more rows than there are ids, as released.
+    config = glm_config(ids, len(pieces) + len(ids) + 8)
+    (folder / "config.json").write_text(json.dumps(config))
+    write_ranks(folder / "tokenizer.model", pieces)
+    added = {str(number): {"content": name, "special": True} for name, number in ids.items()}
     (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
     (folder / "tokenization_chatglm.py").write_text("# the makers'\n")
-    write_shards(folder, random_tensors(shapes_of_glm(), GLM_CONFIG["eos_token_id"], slice(268, 332), seed, dtype))
+    first = ids["<|audio_0|>"]
+    shapes = shapes_of_glm(config["padded_vocab_size"])
+    write_shards(folder, random_tensors(shapes, config["eos_token_id"], slice(first, first + codes), seed, dtype))
     tokenizer = folder / "glm-4-voice-tokenizer"
     tokenizer.mkdir()
-    save_tokenizer(tokenizer, encoder_of(SMALL), SMALL)
+    sizes = SMALL | {"quantize_vocab_size": codes}
+    save_tokenizer(tokenizer, encoder_of(sizes), sizes)
     return folder
 
 
-def write_step(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64) -> Path:
+def write_step(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float64, codes: int = STEP_CODES) -> Path:
     """What `StepAudio2Policy.load` reads."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(STEP_CONFIG))
+    ids = step_ids(codes)
+    vocab = STEP_VOCAB - STEP_CODES + codes
+    (folder / "config.json").write_text(json.dumps(step_config(vocab)))
     pieces = bytes_to_unicode()
     tokenizer = Tokenizer(models.BPE(vocab={pieces[byte]: byte for byte in range(256)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(STEP_IDS))
+    tokenizer.add_special_tokens(list(ids))
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_shards(folder, random_tensors(shapes_of_step(), [STEP_IDS["<|EOT|>"]], slice(265, 274), seed, dtype))
+    first = ids["<audio_0>"]
+    tensors = random_tensors(shapes_of_step(vocab), [ids["<|EOT|>"]], slice(first, first + codes + 1), seed, dtype)
+    write_shards(folder, tensors)
     return folder
 
 
 def tiny_glm(seed: int = 0) -> TinyGlm:
     """Two layers, 64 codes, a decoder that beeps; it keeps its folder as long as it lives."""
     held = tempfile.TemporaryDirectory()
-    policy = TinyGlm.load(write_glm(Path(held.name) / "weights", seed), decoder=Beeps(22_050, 12.5))
+    folder = write_glm(Path(held.name) / "weights", seed)
+    policy = TinyGlm.load(folder, decoder=beeps_of_glm(folder))
     policy.__dict__["held"] = held
     return policy
 
@@ -207,7 +258,8 @@ def tiny_glm(seed: int = 0) -> TinyGlm:
 def tiny_step(seed: int = 0) -> TinyStep:
     """Two layers, 8 codes, a decoder that beeps, and codes of its own, since the S3 tokenizer is no small file."""
     held = tempfile.TemporaryDirectory()
-    policy = TinyStep.load(write_step(Path(held.name) / "weights", seed), decoder=Beeps(24_000, 25))
+    folder = write_step(Path(held.name) / "weights", seed)
+    policy = TinyStep.load(folder, decoder=beeps_of_step(folder))
     policy.__dict__["held"], policy.__dict__["tokenizer"] = held, FakeS3()
     return policy
 

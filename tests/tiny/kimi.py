@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from safetensors.torch import save_file
 from paras2s.policy.kimi.policy import SPECIALS
 from tiny.detokenizer import save_detokenizer, tiny_models, with_filters
 from tiny.dual_stream import golden_config, golden_model
+from tiny.ranks import pieces_of, write_ranks
 from tiny.whisper_vq import SMALL, encoder_of, save_tokenizer, whisper_folder
 
 # As the golden instance of docs/policies.md, with room for the bytes; 64 codes.
@@ -31,14 +30,9 @@ SIZES = {
 
 def write_tokenizer(folder: Path, ids: dict[str, int], texts: Sequence[str] = ()) -> None:
     """Ranks of the 256 bytes and of the words of some texts, and the special tokens under their released names."""
-    pieces = [bytes([byte]) for byte in range(256)]
-    for word in sorted({found for text in texts for found in re.findall(r" ?\w+", text)}):
-        # A word is merged byte by byte, so all its beginnings are tokens.
-        starts = [word.encode()[:length] for length in range(2, len(word.encode()) + 1)]
-        pieces += [start for start in starts if start not in pieces]
+    pieces = pieces_of(texts)
     assert not texts or len(pieces) <= min(ids.values())
-    lines = [b"%s %d" % (base64.b64encode(piece), rank) for rank, piece in enumerate(pieces)]
-    (folder / "tiktoken.model").write_bytes(b"\n".join(lines))
+    write_ranks(folder / "tiktoken.model", pieces)
     added = {str(ids[ours]): {"content": name, "special": True} for ours, name in SPECIALS.items()}
     (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
 
