@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paras2s.planning.cluster import Driver
+from paras2s.planning.queues import SpeechBatch, speak
 
 ROLES = ("rollout", "speak", "reward", "learner")
 # The driver's first steps fill its pipeline and its last ones empty it; the rate is taken between.
@@ -17,15 +18,14 @@ FILL_STEPS, RATED_STEPS = 8, 24
 class StepTimes:
     """Seconds of one step's phases, each by itself.
 
-    `speak` is 0 where no device has it as its role. It begins `early` seconds before its rollout ends.
+    `speak` are the batches of devices that have it as their role, ready so many seconds after its rollout ends: at most 0.
     """
 
     rollout: float
     reward: float
     learner: float
     sync: float
-    speak: float = 0.0
-    early: float = 0.0
+    speak: tuple[SpeechBatch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,24 @@ class Rhythm:
 
 
 def run_driver(
-    times: Sequence[StepTimes], driver: Driver, colocated: bool, reward_on_devices: bool, judged_at_once: int = 1
+    times: Sequence[StepTimes],
+    driver: Driver,
+    colocated: bool,
+    reward_on_devices: bool,
+    judged_at_once: int = 1,
+    speakers: int = 1,
 ) -> Rhythm:
     """Work through the steps, whatever can start first going first; `times` are taken in turn.
 
     Colocated roles share one resource. A reward that is asked elsewhere has its own, with room for so many steps at once.
+    Each of the `speakers` goes on to the next step's batches while others are still at this one's.
     """
     # Who speaks has devices of its own, or takes no time.
     place = {role: "devices" if colocated and role != "speak" else role for role in ROLES}
     if not reward_on_devices:
         place["reward"] = "elsewhere"
-    free = {resource: [0.0] * (judged_at_once if resource == "elsewhere" else 1) for resource in place.values()}
+    room = {"elsewhere": judged_at_once, "speak": speakers}
+    free = {resource: [0.0] * room.get(resource, 1) for resource in place.values()}
     ended: dict[str, list[float]] = {role: [] for role in (*ROLES, "sync")}
     busy: list[tuple[str, float, float]] = []
     count = FILL_STEPS + RATED_STEPS + FILL_STEPS
@@ -67,9 +74,10 @@ def run_driver(
         if len(ended[before]) <= step:
             return None
         if task == "speak":
-            return max(ended[before][step] - times[step % len(times)].early, free[place[task]][0])
+            first_s = min((batch.ready_s for batch in times[step % len(times)].speak), default=0.0)
+            return max(ended[before][step] + first_s, free[place[task]][0])
         if task == "sync":
-            return max(ended["learner"][step], free[place["learner"]][0], free[place["rollout"]][0])
+            return max(ended["learner"][step], free[place["rollout"]][0])
         return max(ended[before][step], free[place[task]][0])
 
     while len(ended["sync"]) < count:
@@ -77,19 +85,28 @@ def run_driver(
         starts = {task: ready(task) for task in ("sync", "learner", "reward", "speak", "rollout")}
         task = min((one for one in starts if starts[one] is not None), key=lambda one: starts[one] or 0.0)
         began = starts[task] or 0.0
-        one = times[len(ended[task]) % len(times)]
+        step = len(ended[task])
+        one = times[step % len(times)]
+        if task == "speak":
+            turns = speak(one.speak, free["speak"], ended["rollout"][step])
+            ended[task].append(max([ended["rollout"][step], *(ends for _, ends in turns)]))
+            busy += [(task, *turn) for turn in turns]
+            continue
         ends = began + getattr(one, task)
-        for resource in {place["learner"], place["rollout"]} if task == "sync" else {place[task]}:
-            heapq.heapreplace(free[resource], ends)
+        # A learner gives its weights away before it learns again, and samplers take them before they sample again, each in
+        # time of its own; devices that do both do it once.
+        sending_s = one.sync if task == "learner" and not colocated else 0.0
+        heapq.heapreplace(free[place["rollout" if task == "sync" else task]], ends + sending_s)
         ended[task].append(ends)
         busy.append((task, began, ends))
-    return _rhythm(ended["learner"], busy)
+    return _rhythm(ended["learner"], busy, speakers)
 
 
-def _rhythm(learned: Sequence[float], busy: Sequence[tuple[str, float, float]]) -> Rhythm:
+def _rhythm(learned: Sequence[float], busy: Sequence[tuple[str, float, float]], speakers: int) -> Rhythm:
     since, until = learned[FILL_STEPS - 1], learned[FILL_STEPS + RATED_STEPS - 1]
     span = max(until - since, 1e-12)
     shares = dict.fromkeys((*ROLES, "sync"), 0.0)
     for task, began, ends in busy:
         shares[task] += max(0.0, min(ends, until) - max(began, since)) / span
+    shares["speak"] /= speakers
     return Rhythm((until - since) / RATED_STEPS, shares, max(shares, key=lambda task: shares[task]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from paras2s.policy.speaking import ANSWERS_AT_ONCE
 
@@ -19,16 +20,41 @@ def calls_seconds(arrive_s: Sequence[float], concurrency: int, latency_s: float)
     return last
 
 
-def spoken_seconds(ends_s: Sequence[float], sound_s: Sequence[float], devices: int, each_s: float) -> float:
-    """When the last answer has been spoken by devices of their own, in batches of answers that ended one after the other.
+@dataclass(frozen=True)
+class SpeechBatch:
+    """Answers that a device speaks together: when they have been sampled, and the seconds that it takes."""
+
+    ready_s: float
+    seconds: float
+
+    def times(self, ready: float, seconds: float) -> SpeechBatch:
+        """The batch with both multiplied."""
+        return SpeechBatch(ready * self.ready_s, seconds * self.seconds)
+
+
+def batches_as_they_end(ends_s: Sequence[float], sound_s: Sequence[float], each_s: float) -> list[SpeechBatch]:
+    """Batches of answers that ended one after the other.
 
     `ends_s` is when each was sampled, `sound_s` how long it is, and `each_s` what a second of sound takes.
     """
     ordered = sorted(zip(ends_s, sound_s, strict=True))
-    free, last = [0.0] * devices, 0.0
-    for first in range(0, len(ordered), ANSWERS_AT_ONCE):
-        batch = ordered[first : first + ANSWERS_AT_ONCE]
-        ends = max(heapq.heappop(free), batch[-1][0]) + each_s * sum(sound for _, sound in batch)
-        heapq.heappush(free, ends)
-        last = max(last, ends)
-    return last
+    batches = [ordered[first : first + ANSWERS_AT_ONCE] for first in range(0, len(ordered), ANSWERS_AT_ONCE)]
+    return [SpeechBatch(batch[-1][0], each_s * sum(sound for _, sound in batch)) for batch in batches]
+
+
+def speak(batches: Sequence[SpeechBatch], free: list[float], since_s: float = 0.0) -> list[tuple[float, float]]:
+    """When each batch begins and ends, spoken by the device that is free first.
+
+    `free` is a heap of when each device is; it is brought up to date. Batches are ready so long after `since_s`.
+    """
+    turns = []
+    for batch in batches:
+        began = max(free[0], since_s + batch.ready_s)
+        heapq.heapreplace(free, began + batch.seconds)
+        turns.append((began, began + batch.seconds))
+    return turns
+
+
+def spoken_seconds(batches: Sequence[SpeechBatch], devices: int) -> float:
+    """When the last batch has been spoken by devices that do nothing else."""
+    return max((ends for _, ends in speak(batches, [0.0] * devices)), default=0.0)

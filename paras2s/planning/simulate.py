@@ -32,7 +32,7 @@ from paras2s.planning.cluster import (
 from paras2s.planning.cost import PolicySizes, RewardLoad, Work
 from paras2s.planning.driver import Rhythm, StepTimes, run_driver
 from paras2s.planning.host import answer_bytes, host_memory, prompt_bytes
-from paras2s.planning.queues import calls_seconds, spoken_seconds
+from paras2s.planning.queues import SpeechBatch, batches_as_they_end, calls_seconds, spoken_seconds
 
 # Steps whose lengths are drawn; the driver takes them in turn.
 DRAWN_STEPS = 4
@@ -297,8 +297,8 @@ class Phases:
 
 def step_phases(
     sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad, rng: random.Random
-) -> Phases:
-    """One step with lengths of its own."""
+) -> tuple[Phases, list[SpeechBatch]]:
+    """One step with lengths of its own, and the batches of devices that speak, counted from the end of its rollout."""
     device, devices = cluster.rates, cluster.count("rollout")
     answers = draw_answers(load.queries * load.group, load.audio, load.text, rng)
     even = [Answer(round(fmean(one.steps for one in answers)), round(fmean(one.text_steps for one in answers)))]
@@ -314,15 +314,15 @@ def step_phases(
     second = Work(products=facts.speaking.gflop_per_s.value * 1e9) if facts.speaking else Work()
     # Of a second of sound.
     each_s, rate = cost.seconds(second, device, "read"), facts.steps_per_s.value
-    apart_s = behind_s = 0.0
+    apart_s, behind_s, batches = 0.0, 0.0, list[SpeechBatch]()
     if speakers := cluster.count("speak"):
         ends_s = [end for one in decoded for end in one.ends_s]
-        sound_s = [one.steps / rate for hand in hands for one in hand]
-        apart_s = each_s * sum(sound_s) / speakers
-        behind_s = max(0.0, spoken_seconds(ends_s, sound_s, speakers, each_s) - slowest_s)
+        batches = batches_as_they_end(ends_s, [one.steps / rate for hand in hands for one in hand], each_s)
+        apart_s = sum(batch.seconds for batch in batches) / speakers
+        behind_s = spoken_seconds(batches, speakers) - slowest_s
     read = cost.read_prompts(sizes, prompts, load.prompt_steps, dtype)
     learned = learn(sizes, cluster, answers[: load.learned * load.group], load.group, load.prompt_steps)
-    return Phases(
+    phases = Phases(
         encode=cost.seconds(encoding, device, "read"),
         read=cost.seconds(read, device, "read"),
         decode=slowest_s,
@@ -338,6 +338,7 @@ def step_phases(
         optimiser=learned.optimiser,
         exchange=learned.exchange,
     )
+    return phases, [replace(batch, ready_s=batch.ready_s - slowest_s) for batch in batches]
 
 
 def deal(answers: Sequence[Answer], group: int, devices: int) -> list[list[Answer]]:
@@ -423,20 +424,23 @@ def make_plan(
         config, rates, facts, load.queries, load.group, load.audio.mean / facts.steps_per_s.value, cluster
     )
     rng = random.Random(config.seed)
-    drawn = [step_phases(sizes, facts, cluster, load, reward, rng).times(factors or {}) for _ in range(DRAWN_STEPS)]
+    factors = factors or {}
+    steps_drawn = [step_phases(sizes, facts, cluster, load, reward, rng) for _ in range(DRAWN_STEPS)]
+    drawn = [one.times(factors) for one, _ in steps_drawn]
+    slower = factors.get("decode", 1.0), factors.get("speak_apart", 1.0)
     times = [
-        StepTimes(one.rollout, one.judge, one.learner, one.sync, one.speak_apart, max(0.0, one.speak_apart - one.speak_behind))
-        for one in drawn
+        StepTimes(one.rollout, one.judge, one.learner, one.sync, tuple(batch.times(*slower) for batch in batches))
+        for one, (_, batches) in zip(drawn, steps_drawn, strict=True)
     ]
-    colocated = cluster.roles.layout == "colocated"
+    colocated, speakers = cluster.roles.layout == "colocated", max(1, cluster.count("speak"))
     on_devices = bool(reward.work.products) and not cluster.roles.reward
     if colocated or not on_devices:
         at_once = max(1, reward.concurrency // reward.calls) if reward.calls and not reward.processor_s else 1
-        rhythm = run_driver(times, cluster.driver, colocated, bool(reward.work.products), at_once)
+        rhythm = run_driver(times, cluster.driver, colocated, bool(reward.work.products), at_once, speakers)
     else:
         # Rollout devices judge as well.
         both = [replace(one, rollout=one.rollout + one.reward, reward=0.0) for one in times]
-        rhythm = run_driver(both, cluster.driver, False, False)
+        rhythm = run_driver(both, cluster.driver, False, False, speakers=speakers)
     memory = device_memory(sizes, facts, cluster, load, reward)
     device = cluster.rates
     room = (device.memory_gib.value - cluster.reserve_gib.value) * cost.GIB

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from tiny.plans import TINY, cluster, device, figure
+from tiny.plans import TINY, cluster, device, figure, kimi_plan
 
 from paras2s.planning import cost
 from paras2s.planning.cluster import Driver, Engine, LearnerPlan
 from paras2s.planning.driver import StepTimes, run_driver
-from paras2s.planning.queues import calls_seconds, spoken_seconds
+from paras2s.planning.queues import SpeechBatch, batches_as_they_end, calls_seconds, spoken_seconds
 from paras2s.planning.simulate import (
     Answer,
     Lengths,
@@ -62,10 +62,23 @@ def test_devices_that_judge_are_shared_or_their_own() -> None:
     assert run_driver(times, ahead, colocated=False, reward_on_devices=True).step_s == pytest.approx(10)
 
 
-def test_weights_are_sent_while_neither_side_works() -> None:
+def test_weights_take_time_of_learner_and_samplers() -> None:
     times = [StepTimes(rollout=10, reward=0, learner=6, sync=2)]
     assert run_driver(times, Driver(), False, False).step_s == pytest.approx(18)
-    assert run_driver(times, Driver(kind="async", max_staleness=1), False, False).step_s == pytest.approx(12)
+    ahead = Driver(kind="async", max_staleness=1)
+    assert run_driver(times, ahead, False, False).step_s == pytest.approx(12)
+    assert run_driver([StepTimes(rollout=5, reward=0, learner=9, sync=2)], ahead, False, False).step_s == pytest.approx(11)
+    # Devices that do both send once.
+    assert run_driver(times, ahead, True, False).step_s == pytest.approx(18)
+
+
+def test_samplers_take_weights_while_the_learner_is_at_the_next_step() -> None:
+    """Samples 0, 1, 2 end at 10, 20, 30; the first is spoken until 18, judged until 19 and learned from until 21.
+
+    The second is learned from between 29 and 31, so that at 30 the weights of the first have been there for long.
+    """
+    times = [StepTimes(rollout=10, reward=1, learner=2, sync=0, speak=(SpeechBatch(0, 8),))]
+    assert run_driver(times, Driver(kind="async", max_staleness=2), False, False).step_s == pytest.approx(10)
 
 
 def ticks(engine: Engine, lengths: list[int]) -> list[float]:
@@ -149,20 +162,56 @@ def test_new_weights_travel_by_hand() -> None:
 def test_answers_are_spoken_in_batches_as_they_end() -> None:
     """Sixteen that ended at 1 to 16 s and sixteen at 17 to 32 s, of a second of sound each, at half a second each."""
     ends, sound = [float(n) for n in range(1, 33)], [1.0] * 32
+    batches = batches_as_they_end(ends, sound, each_s=0.5)
+    assert batches == [SpeechBatch(16, 8), SpeechBatch(32, 8)]
     # The first batch from 16 to 24, the second from 32 to 40, whoever speaks it.
-    assert spoken_seconds(ends, sound, devices=1, each_s=0.5) == spoken_seconds(ends, sound, devices=2, each_s=0.5) == 40
+    assert spoken_seconds(batches, devices=1) == spoken_seconds(batches, devices=2) == 40
     # At two seconds each one device has the first until 48, and two overlap.
-    assert spoken_seconds(ends, sound, devices=1, each_s=2) == 80
-    assert spoken_seconds(ends, sound, devices=2, each_s=2) == 64
-    assert spoken_seconds([], [], devices=2, each_s=2) == 0
+    slow = batches_as_they_end(ends, sound, each_s=2)
+    assert spoken_seconds(slow, devices=1) == 80
+    assert spoken_seconds(slow, devices=2) == 64
+    assert spoken_seconds(batches_as_they_end([], [], each_s=2), devices=2) == 0
 
 
 def test_speaking_apart_begins_before_the_rollout_ends_and_hides_behind_the_next() -> None:
-    times = [StepTimes(rollout=10, reward=1, learner=6, sync=0, speak=8, early=5)]
-    assert run_driver(times, Driver(), False, False).step_s == pytest.approx(10 + (8 - 5) + 1 + 6)
+    # From 5 to 10 and from 10 to 13.
+    times = [StepTimes(rollout=10, reward=1, learner=6, sync=0, speak=(SpeechBatch(-5, 5), SpeechBatch(0, 3)))]
+    assert run_driver(times, Driver(), False, False).step_s == pytest.approx(10 + 3 + 1 + 6)
     ahead = Driver(kind="async", max_staleness=3)
     assert run_driver(times, ahead, False, False).step_s == pytest.approx(10)
     # Devices that speak longer than all else set the pace.
-    slow = [StepTimes(rollout=10, reward=4, learner=6, sync=0, speak=30, early=5)]
+    slow = [StepTimes(rollout=10, reward=4, learner=6, sync=0, speak=(SpeechBatch(-5, 15), SpeechBatch(0, 15)))]
     found = run_driver(slow, ahead, False, False)
     assert (found.step_s, found.bottleneck) == (pytest.approx(30), "speak")
+    found = run_driver(slow, ahead, False, False, speakers=2)
+    assert (found.step_s, found.bottleneck) == (pytest.approx(15), "speak")
+    assert found.busy["speak"] == pytest.approx(1)
+
+
+def test_more_devices_than_batches_do_not_speak_the_last_batch_sooner() -> None:
+    """A step of 10 s and one batch of 8 s behind it: 18 s, and 7 s more to learn, on however many devices."""
+    times = [StepTimes(rollout=10, reward=1, learner=6, sync=0, speak=(SpeechBatch(0, 8),))]
+    for speakers in (1, 2, 4):
+        found = run_driver(times, Driver(), False, False, speakers=speakers)
+        assert found.step_s == pytest.approx(25)
+        assert found.busy["speak"] == pytest.approx(8 / 25 / speakers)
+
+
+def test_a_plan_with_devices_that_speak_adds_up() -> None:
+    """16 devices sample, 24 speak, 16 learn, 8 judge: without stale samples a step is its phases one after another."""
+    roles = {"layout": "apart", "rollout": 16, "speak": 24, "learner": 16, "reward": 8}
+    waiting = kimi_plan(cluster="gpu64", changes={"roles": roles, "driver": {"kind": "sync", "max_staleness": 0}})
+    phases = waiting.phases
+    # The last batch is longer than a device's share of all, which a step cannot be shorter by.
+    assert phases.speak_behind > phases.speak_apart
+    chain_s = phases.rollout + phases.speak_behind + phases.judge + phases.learner + phases.sync
+    assert waiting.rhythm.step_s == pytest.approx(chain_s, rel=1e-3)
+    # Two steps of staleness hide all behind the samplers, who sample and take weights.
+    ahead = kimi_plan(cluster="gpu64", changes={"roles": roles})
+    assert ahead.rhythm.step_s == pytest.approx(phases.rollout + phases.sync, rel=1e-3)
+    # Twice the seconds of speaking, as a timed run may say.
+    slower = kimi_plan(
+        cluster="gpu64", changes={"roles": roles, "driver": {"kind": "sync", "max_staleness": 0}},
+        factors={"speak_apart": 2.0, "speak_behind": 2.0},
+    )  # fmt: skip
+    assert slower.rhythm.step_s > waiting.rhythm.step_s + phases.speak_behind / 2
