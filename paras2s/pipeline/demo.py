@@ -48,11 +48,12 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill
-    from paras2s.pipeline.preflight import check_run
+    from paras2s.pipeline.preflight import check_decoder, check_run
     from paras2s.pipeline.warmup import run_warmup
 
     started = time.perf_counter()
     check_run(run)
+    check_decoder(run)
     run.open()
     run.say(announce(run))
     with MemoryWatch() as memory:

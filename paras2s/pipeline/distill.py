@@ -27,6 +27,7 @@ from paras2s.pipeline.preference_set import (
     save_preferences,
     study_answers,
 )
+from paras2s.pipeline.preflight import check_decoder
 from paras2s.pipeline.reward_agreement import agreement_report
 from paras2s.pipeline.reward_probes import disorder_report, probe, spoken_report
 from paras2s.reward.reward_model.model import MAX_STEPS, RewardModel
@@ -50,6 +51,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
         else:
             run.say("  the reward model is there already")
             return model
+    check_decoder(run)
     torch.set_num_threads(cores())
     with run.stage("distill"):
         queries = dataset.of_role("preference")

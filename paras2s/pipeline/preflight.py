@@ -15,10 +15,12 @@ from paras2s.errors import ConfigError, PolicyError
 from paras2s.pipeline.dry_run import devices_here, dry_run
 from paras2s.pipeline.skeletons import COUNTED, policy_skeleton
 from paras2s.planning.cluster import load_rates
-from paras2s.policy.adapters import has_adapters
+from paras2s.policy.adapters import has_adapters, read_adapters
+from paras2s.policy.answers import read_answer_settings
 from paras2s.policy.components import find_component
-from paras2s.policy.registry import POLICIES, check_kind, is_checkpoint, kind_of, named
-from paras2s.policy.weights import check_state, shapes_of, shard_files, stored_shapes
+from paras2s.policy.interleaved.base import InterleavedPolicy
+from paras2s.policy.registry import POLICIES, check_kind, is_checkpoint, kind_of, named, policy_class
+from paras2s.policy.weights import check_state, read_config, shapes_of, shard_files, stored_shapes
 from paras2s.run import Run
 from paras2s.train.checkpoint import latest_checkpoint, read_position
 from paras2s.train.fsdp import NO_NCCL
@@ -33,6 +35,8 @@ def check_run(run: Run) -> None:
     config = run.config
     if config.policy.weights is not None and not is_checkpoint(run.sft_dir):
         check_weights(config.policy.weights, config.policy.kind)
+        if config.warmup.steps:
+            check_warmup(config.policy.weights, config.policy.kind)
     if config.policy.decoder is not None:
         named(config.policy.decoder, "policy.decoder")
     check_models(config)
@@ -45,6 +49,7 @@ def check_align(run: Run, resume: bool) -> None:
         ConfigError, PolicyError: the first thing that does not fit, and what to do.
     """
     check_models(run.config)
+    check_decoder(run)
     check_devices(run.config)
     checkpoint = latest_checkpoint(run.folder / "checkpoints" / "align") if resume else None
     if checkpoint is not None:
@@ -68,26 +73,48 @@ def check_weights(folder: Path, kind: str | None) -> None:
     kind = kind or kind_of(folder)
     if kind not in POLICIES:
         return
-    shapes = stored_shapes(shard_files(folder))
+    policy_class(kind).check_folder(folder)
     if kind == "kimi":
-        _check_kimi(folder, shapes)
+        _check_kimi(folder)
 
 
-def _check_kimi(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+def check_warmup(folder: Path, kind: str | None) -> None:
+    """Check that what a released checkpoint's warm-up needs besides the checkpoint is there.
+
+    Raises:
+        PolicyError: it is not there, or the model cannot be warmed up.
+    """
+    base = read_adapters(folder).base if has_adapters(folder) else folder
+    policy_class(kind or kind_of(base)).check_warmup(base)
+
+
+def check_decoder(run: Run) -> None:
+    """A run whose model makes its sound by a decoder of the user's own, before it samples answers.
+
+    Raises:
+        PolicyError: it names none.
+    """
+    config, folder = run.config.policy, run.sft_dir if is_checkpoint(run.sft_dir) else run.config.policy.weights
+    if folder is None or config.decoder is not None:
+        return
+    kind = config.kind or kind_of(folder)
+    policy, settings = policy_class(kind), read_answer_settings(folder, kind)
+    if issubclass(policy, InterleavedPolicy) and (settings is None or settings.decoder is None):
+        policy.load_speaker(folder)
+
+
+def _check_kimi(folder: Path) -> None:
     from paras2s.configs.schema.run import PolicyConfig
-    from paras2s.policy.kimi.policy import COMPONENTS, FLOW, VOCODER, own_name, special_ids
+    from paras2s.policy.kimi.policy import COMPONENTS, FLOW, TOKENIZER, VOCODER, own_name, special_ids
     from paras2s.policy.speech_tokenizers.bpe import KIMI_PATTERN, RankBpe
+    from paras2s.policy.speech_tokenizers.whisper_vq import check_tokenizer
 
-    name, first = min(special_ids(folder).items(), key=lambda one: one[1])
-    words = RankBpe.read(folder / "tiktoken.model", {}, KIMI_PATTERN)
-    if words.size > first:
-        raise PolicyError(
-            f"{folder / 'tiktoken.model'}: has {words.size} words, and {name} is {first}: it is another model's tokenizer; "
-            "copy tiktoken.model and tokenizer_config.json from the release again"
-        )
+    path = folder / "tiktoken.model"
+    RankBpe.read(path, {}, KIMI_PATTERN).check_below(special_ids(folder), path)
     skeleton = policy_skeleton(PolicyConfig(weights=folder), "kimi")
-    stored = {ours: shape for name, shape in shapes.items() if (ours := own_name(name)) is not None}
-    check_state(shapes_of(skeleton.policy.model.state_dict()), stored, str(folder))
+    check_state(shapes_of(skeleton.policy.model.state_dict()), stored_shapes(shard_files(folder), own_name), str(folder))
+    sizes = read_config(folder / "config.json", ("vocab_size", "kimia_token_offset"))
+    check_tokenizer(find_component(folder, TOKENIZER), int(str(sizes["vocab_size"])) - int(str(sizes["kimia_token_offset"])))
     for name in COMPONENTS:
         component = find_component(folder, name)
         if name not in (FLOW, VOCODER):

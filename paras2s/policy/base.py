@@ -35,7 +35,13 @@ from paras2s.policy.types import (
     Speaker,
     Turn,
 )
+from paras2s.policy.weights import shard_files, stored_shapes
 from paras2s.types import Block, Query
+
+NO_ENCODER = (
+    "{} cannot learn from recorded speech: the encoder of its audio codes was never released; set warmup.steps to 0, or warm "
+    "it up on its own best answers"
+)
 
 
 class CausalDecoder(Protocol):
@@ -191,10 +197,26 @@ class Policy(ABC):
         Raises:
             PolicyError: no encoder of its speech was released; warm it up on answers that it sampled itself.
         """
-        raise PolicyError(
-            f"{type(self).__name__} cannot learn from recorded speech: the encoder of its audio codes was never released; "
-            "set warmup.steps to 0, or warm it up on its own best answers"
-        )
+        raise PolicyError(NO_ENCODER.format(type(self).__name__))
+
+    @classmethod
+    def check_folder(cls, folder: Path) -> None:
+        """Compare the files of a checkpoint with each other without loading weights; by default the weights are whole files.
+
+        Raises:
+            PolicyError: they do not fit each other; they are named.
+        """
+        stored_shapes(shard_files(folder))
+
+    @classmethod
+    def check_warmup(cls, folder: Path) -> None:
+        """Check that what a checkpoint's warm-up needs besides is there.
+
+        Raises:
+            PolicyError: it is not, or there is no encoder of recorded speech.
+        """
+        if cls.encode_target is Policy.encode_target:
+            raise PolicyError(NO_ENCODER.format(cls.__name__))
 
     @classmethod
     def augment_prompt(cls, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:

@@ -19,7 +19,7 @@ Alphabet: B prompts, G answers a prompt, N answers, L prompt positions, T steps,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
 from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
 from paras2s.policy.streams import Drawn, Reading, behind, pack, roll, run_stack, score, stacked
 from paras2s.policy.types import NO_PARAMETERS, ClipStore, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
-from paras2s.policy.weights import load_released, load_tensors, read_config, shard_files
+from paras2s.policy.weights import check_state, load_released, load_tensors, read_config, shapes_of, shard_files, stored_shapes
 from paras2s.types import Block, Query
 from paras2s.utils.io import read_jsonl, write_jsonl
 
@@ -46,8 +46,9 @@ CONFIG_KEYS = (
     "codebook_pad_token_id", "depth_decoder_config", "codec_config", "max_position_embeddings",
 )  # fmt: skip
 REPLIES = "replies.jsonl"
+MARKS = ("<|begin_of_text|>", "<|end_of_text|>")
 SPEAKERS = {"user": 1, "assistant": 0}
-# A parameter that is another one's memory, and which of their names a checkpoint holds.
+# A parameter that is another one's memory, and its name in a checkpoint.
 TIED = ("backbone_model.embed_tokens.embed_audio_tokens.weight", "depth_decoder.model.embed_tokens.weight")
 # Answers under way at once.
 ROWS_AT_ONCE = 64
@@ -171,17 +172,9 @@ class CsmPolicy(Policy):
         self.model, self.tokenizer, self.replies = CsmNetwork(released).eval(), tokenizer, replies or {}
         self.mimi: Any = released.codec_model.float().requires_grad_(False).eval()
         self._generation_configs = released.generation_config, released.depth_decoder.generation_config
-        self.marks = [tokenizer.convert_tokens_to_ids(one) for one in ("<|begin_of_text|>", "<|end_of_text|>")]
+        check_config(config, tokenizer)
+        self.marks = [tokenizer.convert_tokens_to_ids(one) for one in MARKS]
         self.audio_ids = (int(config.audio_token_id), int(config.audio_eos_token_id))
-        if None in self.marks or max(len(tokenizer), *self.audio_ids) > config.text_vocab_size:
-            raise PolicyError(
-                f"the tokenizer ({len(tokenizer)} pieces) is not CSM's: the model has {config.text_vocab_size} words"
-            )
-        codecs = (config.num_codebooks, config.depth_decoder_config.num_codebooks)
-        if len(set(codecs)) > 1 or config.codec_config.num_quantizers < codecs[0]:
-            raise PolicyError(
-                f"backbone, depth decoder and codec have {codecs} and {config.codec_config.num_quantizers} codebooks"
-            )
         rate_hz, codec_hz = int(self.mimi.config.sampling_rate), float(self.mimi.config.frame_rate)
         self.spec = PolicySpec(
             slots=tuple(SlotSpec(f"audio{n}", "audio", 0, self.model.codes) for n in range(self.model.codebooks)),
@@ -336,11 +329,26 @@ class CsmPolicy(Policy):
 
     def reload(self, folder: Path) -> None:
         """Backbone and depth decoder; Mimi never changes."""
-        state = self.model.state_dict()
-        if self.model.config.tie_codebooks_embeddings:
-            del state[TIED[0]]
-        skipped = ("codec_model.", TIED[0]) if self.model.config.tie_codebooks_embeddings else ("codec_model.",)
-        load_tensors(state, shard_files(folder), str(folder), lambda name: None if name.startswith(skipped) else name)
+        state, own_name = stored_state(self.model)
+        load_tensors(state, shard_files(folder), str(folder), own_name)
+
+    @classmethod
+    def check_folder(cls, folder: Path) -> None:
+        """Compare a checkpoint's config, tokenizer and weights with each other, from the headers of the weights; Mimi's tensors
+        have other names there, and are not compared.
+
+        Raises:
+            PolicyError: they do not fit each other; they are named.
+        """
+        from transformers import CsmConfig, CsmForConditionalGeneration
+
+        read_config(folder / "config.json", CONFIG_KEYS)
+        read_replies(folder / REPLIES)
+        config = CsmConfig.from_pretrained(str(folder))
+        check_config(config, read_tokenizer(folder))
+        with torch.device("meta"):
+            state, own_name = stored_state(CsmNetwork(CsmForConditionalGeneration(config)))
+        check_state(shapes_of(state), stored_shapes(shard_files(folder), own_name), str(folder))
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> CsmPolicy:
@@ -349,18 +357,58 @@ class CsmPolicy(Policy):
         Raises:
             PolicyError: no tokenizer, or tensors, config or replies that do not fit, by name.
         """
-        from transformers import AutoTokenizer, CsmForConditionalGeneration
+        from transformers import CsmForConditionalGeneration
 
         read_config(folder / "config.json", CONFIG_KEYS)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except Exception as error:
-            # tokenizers raises what it likes.
-            raise PolicyError(f"{folder}: has no tokenizer of CSM ({one_line(error)[:300]})") from error
+        tokenizer = read_tokenizer(folder)
         policy = cls(load_released(CsmForConditionalGeneration, folder, dtype), tokenizer, read_replies(folder / REPLIES))
         policy.model.to(device)
         policy.mimi.to(device)
         return policy
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """The checkpoint's tokenizer.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    if not (folder / "tokenizer.json").is_file():
+        # transformers would make an empty one of what is left.
+        raise PolicyError(f"{folder}: has no tokenizer.json; copy the checkpoint again")
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:
+        # tokenizers raises what it likes.
+        raise PolicyError(f"{folder}: has no tokenizer of CSM ({one_line(error)[:300]})") from error
+
+
+def check_config(config: Any, tokenizer: Any) -> None:
+    """Compare the parts of a `CsmConfig` with each other and with the tokenizer.
+
+    Raises:
+        PolicyError: they are of different models.
+    """
+    marks = [tokenizer.convert_tokens_to_ids(one) for one in MARKS]
+    audio_ids = int(config.audio_token_id), int(config.audio_eos_token_id)
+    if None in marks or max(len(tokenizer), *audio_ids) > config.text_vocab_size:
+        raise PolicyError(f"the tokenizer ({len(tokenizer)} pieces) is not CSM's: the model has {config.text_vocab_size} words")
+    codebooks = (config.num_codebooks, config.depth_decoder_config.num_codebooks)
+    if len(set(codebooks)) > 1 or config.codec_config.num_quantizers < codebooks[0]:
+        raise PolicyError(
+            f"backbone, depth decoder and codec have {codebooks} and {config.codec_config.num_quantizers} codebooks"
+        )
+
+
+def stored_state(model: CsmNetwork) -> tuple[dict[str, Tensor], Callable[[str], str | None]]:
+    """Tensors that a checkpoint fills, and their names from stored ones: None is Mimi's, and a table may have either of two."""
+    state, kept = model.state_dict(), dict[str, str]()
+    if model.config.tie_codebooks_embeddings:
+        del state[TIED[0]]
+        kept = {TIED[0]: TIED[1]}
+    return state, lambda name: None if name.startswith("codec_model.") else kept.get(name, name)
 
 
 def read_replies(path: Path) -> dict[str, str]:

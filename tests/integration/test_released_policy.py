@@ -1,6 +1,8 @@
-"""The whole loop with released layouts in place of the embedded policy: warm-up, distillation, GRPO and bench by command line.
+"""Released layouts in place of the embedded policy, by command line: Kimi-Audio's warm-up, GRPO rewarded for length, its resume
+and check-policy; Moshi's GRPO by the asynchronous driver.
 
-The networks are tiny and random, of the true architectures; what they say is noise. Not covered: what they would learn.
+The networks are tiny and random, of the true architectures; what they say is noise. Distillation, bench and export, of other
+families: test_released_families.py. Not covered: those of these two, and what they would learn.
 """
 
 from __future__ import annotations
@@ -188,7 +190,7 @@ def test_its_checkpoints_answer_as_their_run_said_and_the_released_one_as_its_fa
     assert aligned == Sampling(1.0, 0.8, 6, text_top_k=1, audio_top_k=10)
 
 
-def test_it_is_benched_and_checked_as_any_system(kimi: Path) -> None:
+def test_it_is_checked_as_any_policy(kimi: Path) -> None:
     done = invoke("check-policy", "kimi", "--weights", kimi / "run/aligned", "--device", "cpu", "--json", "--steps", 4)
     assert json.loads(done.stdout)["failed"] == 0
 

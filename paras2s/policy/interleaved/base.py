@@ -33,7 +33,15 @@ from paras2s.policy.dual_stream.policy import LORA_TARGETS, SHARDED, StreamPolic
 from paras2s.policy.interleaved.cosyvoice import DecoderSpeaker, SpeechDecoder, SpeechEncoder
 from paras2s.policy.speaking import ANSWERS_AT_ONCE
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Turn, slot_names
-from paras2s.policy.weights import INDEX, check_state, read_config, shard_files, stored_dtype, write_tensors
+from paras2s.policy.weights import (
+    INDEX,
+    check_state,
+    read_config,
+    shard_files,
+    stored_dtype,
+    stored_shapes,
+    write_tensors,
+)
 from paras2s.types import AUDIO, TEXT, Block
 from paras2s.utils.io import write_bytes, write_json
 
@@ -72,6 +80,11 @@ def layered(outer: Joined, layer: Joined, stored: str, layers: int) -> dict[str,
     return names
 
 
+def joined_shapes(state: Mapping[str, Tensor], names: Joined) -> dict[str, tuple[int, ...]]:
+    """Shapes of stored tensors, by their names, from ours."""
+    return {name: (sum(len(state[own]) for own in ours), *state[ours[0]].shape[1:]) for name, ours in names.items()}
+
+
 def load_joined(
     state: Mapping[str, Tensor], names: Joined, files: Iterable[Path], where: str, aside: Collection[str] = ()
 ) -> dict[str, Tensor]:
@@ -84,7 +97,7 @@ def load_joined(
 
     files, path = list(files), None
     rows = {name: [len(state[own]) for own in ours] for name, ours in names.items()}
-    wanted = {name: (sum(rows[name]), *state[ours[0]].shape[1:]) for name, ours in names.items()}
+    wanted = joined_shapes(state, names)
     found: dict[str, tuple[int, ...]] = {}
     passed_through: dict[str, Tensor] = {}
     try:
@@ -311,7 +324,10 @@ class InterleavedPolicy(StreamPolicy):
     @classmethod
     def _speaker(cls, decoder: SpeechDecoder | None) -> DecoderSpeaker:
         if decoder is None:
-            raise PolicyError(f"no decoder of codes: hand one to {cls.__name__}.load(decoder=...); {cls.decoder_hint}")
+            raise PolicyError(
+                f"no decoder of codes: name one by policy.decoder, or hand it to {cls.__name__}.load(decoder=...); "
+                f"{cls.decoder_hint}"
+            )
         return DecoderSpeaker(decoder, cls.output_rate_hz)
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -353,14 +369,7 @@ class InterleavedPolicy(StreamPolicy):
         Raises:
             PolicyError: config, tokenizer or tensors do not fit each other; they are named.
         """
-        released = read_config(folder / "config.json", cls.config_keys)
-        tokens, words = cls.read_words(folder)
-        config = cls.stream_config(released, tokens, str(folder / "config.json"))
-        # On the meta device nothing is initialised that the checkpoint fills anyway.
-        with torch.device("meta"):
-            model = DualStreamLM(config)
-        model = model.to(dtype or stored_dtype(shard_files(folder))).to_empty(device=device)
-        policy = cls(model, released, tokens, words, folder, decoder)
+        policy = cls._unfilled(folder, device, dtype or stored_dtype(shard_files(folder)), decoder)
         skipped = ("config.json", INDEX, POINTERS)
         small = [
             path for path in folder.iterdir() if path.is_file() and path.suffix in _COPIED_SUFFIXES and path.name not in skipped
@@ -368,6 +377,29 @@ class InterleavedPolicy(StreamPolicy):
         policy.files = {path.name: path.read_bytes() for path in small}
         policy.reload(folder)
         return policy
+
+    @classmethod
+    def _unfilled(cls, folder: Path, device: str, dtype: torch.dtype, decoder: SpeechDecoder | None = None) -> Self:
+        """A checkpoint's policy without its weights."""
+        released = read_config(folder / "config.json", cls.config_keys)
+        tokens, words = cls.read_words(folder)
+        config = cls.stream_config(released, tokens, str(folder / "config.json"))
+        # On the meta device nothing is initialised that the checkpoint fills anyway.
+        with torch.device("meta"):
+            model = DualStreamLM(config)
+        return cls(model.to(dtype).to_empty(device=device), released, tokens, words, folder, decoder)
+
+    @classmethod
+    def check_folder(cls, folder: Path) -> None:
+        """Compare a checkpoint's config, tokenizer and weights with each other, from the headers of the weights.
+
+        Raises:
+            PolicyError: they do not fit each other; they are named.
+        """
+        stored = stored_shapes(shard_files(folder))
+        policy = cls._unfilled(folder, "meta", torch.float32)
+        wanted = joined_shapes(policy.tensors(), policy.stored_names())
+        check_state(wanted, {name: shape for name, shape in stored.items() if name not in cls.aside}, str(folder))
 
     # -- the same weights for others ----------------------------------------------------------------------------------
 

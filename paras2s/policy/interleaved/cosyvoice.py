@@ -79,6 +79,18 @@ class S3Tokenizer:
         Raises:
             PolicyError: no such file, or the package is not there.
         """
+        log_mel_spectrogram, padding, network_type = cls.needs(path)
+        network = network_type(S3_NAME)
+        network.init_from_onnx(str(path))
+        return cls(network, log_mel_spectrogram, padding, device)
+
+    @staticmethod
+    def needs(path: Path) -> tuple[Any, Any, Any]:
+        """Find the file and the package; returns the package's log-mel, padding and network.
+
+        Raises:
+            PolicyError: no such file, or the package is not there.
+        """
         if not path.is_file():
             raise PolicyError(f"{path}: no such file; it is in the folder token2wav of the released checkpoint")
         try:
@@ -90,9 +102,7 @@ class S3Tokenizer:
                 f"the codes of Step-Audio 2 need the package s3tokenizer and your torch's torchaudio ({error}): "
                 "pip install torchaudio 's3tokenizer>=0.3'"
             ) from error
-        network = S3TokenizerV2(S3_NAME)
-        network.init_from_onnx(str(path))
-        return cls(network, log_mel_spectrogram, padding, device)
+        return log_mel_spectrogram, padding, S3TokenizerV2
 
     @torch.inference_mode()
     def encode(self, clip: Clip) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
+from paras2s.policy.components import find_component
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.interleaved.base import (
     OWN_ATTENTION,
@@ -23,7 +24,7 @@ from paras2s.policy.interleaved.base import (
     token_ids,
 )
 from paras2s.policy.speech_tokenizers.bpe import GLM_PATTERN, RankBpe, added_tokens
-from paras2s.policy.speech_tokenizers.whisper_vq import CODE_FORMAT, TOKENIZER_FOLDER, GlmTokenizer
+from paras2s.policy.speech_tokenizers.whisper_vq import CODE_FORMAT, TOKENIZER_FOLDER, GlmTokenizer, check_tokenizer
 from paras2s.policy.types import ClipStore, Prompt, Turn
 from paras2s.policy.weights import check_fixed
 from paras2s.types import Query
@@ -87,11 +88,17 @@ class Glm4VoicePolicy(InterleavedPolicy):
 
     @classmethod
     def read_words(cls, folder: Path) -> tuple[dict[str, int], Words]:
-        """Names from `tokenizer_config.json`, text by the ranks in `tokenizer.model`."""
+        """Names from `tokenizer_config.json`, text by the ranks in `tokenizer.model`.
+
+        Raises:
+            PolicyError: a name is missing, or the two files are of different models.
+        """
         wanted = (GMASK, SOP, SYSTEM, USER, ASSISTANT, AUDIO_BEGIN, AUDIO_END)
         where = str(folder / "tokenizer_config.json")
         tokens = token_ids(added_tokens(folder), wanted, (AUDIO_CODE, cls.codes), where)
-        return tokens, RankBpe.read(folder / "tokenizer.model", {}, GLM_PATTERN)
+        words = RankBpe.read(folder / "tokenizer.model", {}, GLM_PATTERN)
+        words.check_below(tokens, folder / "tokenizer.model")
+        return tokens, words
 
     @classmethod
     def context(cls, released: Mapping[str, Any]) -> int | None:
@@ -186,6 +193,16 @@ class Glm4VoicePolicy(InterleavedPolicy):
     def end_ids(self) -> tuple[int, ...]:
         """`<|user|>`: the next turn's first token."""
         return (self.tokens[USER],)
+
+    @classmethod
+    def check_folder(cls, folder: Path) -> None:
+        """Its speech tokenizer besides: with as many codes.
+
+        Raises:
+            PolicyError: something does not fit; it is named.
+        """
+        super().check_folder(folder)
+        check_tokenizer(find_component(folder, cls.component_folder), cls.codes)
 
     @cached_property
     def tokenizer(self) -> GlmTokenizer:

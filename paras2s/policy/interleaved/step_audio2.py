@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from paras2s.errors import PolicyError, one_line
+from paras2s.policy.components import find_component
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.interleaved.base import (
@@ -75,6 +76,15 @@ class PlainWords:
         """The text of what are text ids; others are left out."""
         size = self._coder.get_vocab_size()
         return str(self._coder.decode([one for one in ids if one < size]))
+
+
+def s3_file(folder: Path) -> Path:
+    """The tokenizer of codes, in a checkpoint's component.
+
+    Raises:
+        PolicyError: there is no such component.
+    """
+    return find_component(folder, StepAudio2Policy.component_folder) / f"{S3_NAME}.onnx"
 
 
 class StepAudio2Policy(InterleavedPolicy):
@@ -213,7 +223,16 @@ class StepAudio2Policy(InterleavedPolicy):
     @cached_property
     def tokenizer(self) -> SpeechEncoder:
         """Speech to codes; only demonstrations and earlier answers need it."""
-        return S3Tokenizer.load(self.component() / f"{S3_NAME}.onnx", self.device)
+        return S3Tokenizer.load(s3_file(self.folder), self.device)
+
+    @classmethod
+    def check_warmup(cls, folder: Path) -> None:
+        """The tokenizer of codes.
+
+        Raises:
+            PolicyError: its file or its package is missing.
+        """
+        S3Tokenizer.needs(s3_file(folder))
 
     # -- files --------------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,19 @@ class RankBpe:
         """One more than the largest id of a word."""
         return max(self._text_ids, default=-1) + 1
 
+    def check_below(self, specials: Mapping[str, int], path: Path) -> None:
+        """Compare the words, read from `path`, with the ids of special tokens, which stand behind all of them.
+
+        Raises:
+            PolicyError: a special token's id is a word's.
+        """
+        name, first = min(specials.items(), key=lambda one: one[1])
+        if self.size > first:
+            raise PolicyError(
+                f"{path}: has {self.size} words, and {name} is {first}: it is another model's tokenizer; copy {path.name} and "
+                "tokenizer_config.json from the release again"
+            )
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text, none of them special."""
         return list(self._coder.encode_ordinary(text))

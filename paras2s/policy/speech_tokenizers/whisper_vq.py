@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.speech_tokenizers.whisper_features import CONV_STRIDE, read_extractor, split_clip
-from paras2s.policy.weights import load_tensors, read_config, shard_files
+from paras2s.policy.weights import check_state, load_tensors, read_config, shapes_of, shard_files, stored_shapes
 
 if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor
@@ -257,6 +257,23 @@ class GlmTokenizer:
         for part, mel, valid in zip(parts, found.input_features, found.attention_mask, strict=True):
             length = -(-len(part) // self.samples_per_code) * self._mels_per_code
             yield mel.T[:length], valid[:length].bool()
+
+
+def check_tokenizer(folder: Path, codes: int) -> None:
+    """Compare a folder's config with its weights, from their headers, and with how many codes a model reads.
+
+    Raises:
+        PolicyError: they do not fit each other.
+    """
+    config = WhisperVQConfig.load(folder / "config.json")
+    with torch.device("meta"):
+        encoder = WhisperVQEncoder(config)
+    stored = stored_shapes(shard_files(folder), lambda name: _own_name(name, config.quantize_position))
+    check_state(shapes_of(encoder.state_dict()), stored, str(folder))
+    if config.quantize_vocab_size != codes:
+        raise PolicyError(
+            f"{folder}: has {config.quantize_vocab_size} codes, and the model reads {codes}; copy the tokenizer of its release"
+        )
 
 
 def _own_name(stored: str, layers: int) -> str | None:
