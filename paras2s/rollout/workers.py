@@ -35,7 +35,7 @@ from paras2s.rollout.answer_files import AnswerShard, sample_into
 from paras2s.rollout.ended_answers import EndedAnswers, EndedBatches, SampledShare, waves_of
 from paras2s.rollout.engine import Engine, NativeEngine, events_of, spoken
 from paras2s.rollout.prompts import encode_into, encoder_version
-from paras2s.rollout.reward_inputs import Waves, embedded_codes, sounds, with_waves
+from paras2s.rollout.reward_inputs import Waves, embedded_codes, embedded_steps, sounds, with_waves
 from paras2s.rollout.timeline import Span, SpanRecorder
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
@@ -293,12 +293,13 @@ class RewardWorker:
         return self.score(rollouts, waves_of(rollouts, numbers, spoken), part, questions)
 
     def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
-        codes = embedded_codes(rollout, self.codec)
-        # Most reward sources read codes alone.
+        steps = embedded_steps(rollout, self.codec)
+        # Either is made only for a source that reads it.
+        codes = embedded_codes(rollout, self.codec) if self.rewards.needs_codes else [None] * rollout.size
         clips = sounds(rollout, self.codec) if self.rewards.needs_sound else [None] * rollout.size
         return tuple(
-            GivenAnswer(answer, text, clip if len(answer) else None)
-            for answer, text, clip in zip(codes, rollout.texts, clips, strict=True)
+            GivenAnswer(length, text, clip if length else None, codes=own)
+            for length, text, clip, own in zip(steps, rollout.texts, clips, codes, strict=True)
         )
 
 
