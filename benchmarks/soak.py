@@ -90,8 +90,8 @@ def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
 def look(run: Path) -> Iterator[dict[str, Any]]:
     """Yields a row for this process and each of its descendants, one for Ray's object store, and one for the files.
 
-    `mib` is a process's own memory (anonymous pages). Its share of common pages, which PSS counts, changes as neighbours come and
-    go, and to read it the kernel walks all pages and holds the process up. Objects in Ray's store are common, and count once.
+    `mib` is a process's own memory (anonymous pages). Its share of common pages, which PSS counts, changes as neighbours come
+    and go, and to read it the kernel walks all pages and holds the process up. Objects in Ray's store count once.
     """
     from paras2s.utils.process_memory import descendants
 
