@@ -65,10 +65,14 @@ def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
     job = GRPOJob(run, learned, questions[:-2], held, questions[-2:], lambda prompt, _: prompt)
     log_and_checkpoint = GRPOJob.log_and_checkpoint
     done: list[float] = []
+    parent = os.getppid()
 
     def watched(job: GRPOJob, workers: Any, step: int, *more: Any) -> None:
         if step == stop:
             append_jsonl(folder / STOPS, {"step": step})
+            raise Stopped
+        if os.getppid() != parent:
+            # The soak was ended from outside, and another may go on with this folder.
             raise Stopped
         log_and_checkpoint(job, workers, step, *more)
         done.append(time.monotonic())
