@@ -177,7 +177,9 @@ class Sharded(Devices):
             parts.append(filled.reshape(-1))
         sent = torch.cat(parts)
         received = sent.new_empty(self.world * len(sent))
-        dist.all_gather_into_tensor(received, sent)
+        # Torch 2.13 has it under a new name, and warns of the old one.
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gather(received, sent)
         places = torch.split(received.view(self.world, -1), [len(part) for part in parts], dim=1)
         for (name, tensor), place in zip(batch.items(), places, strict=True):
             rows = place.reshape(self.world * self._rows(tensor), *tensor.shape[1:])
