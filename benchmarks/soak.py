@@ -4,7 +4,7 @@ Two rollout workers, two learner ranks, a speak worker and a judge. The same job
 many times between two checkpoints and resumed. Of every process its own memory is noted, and how many files it has open. With
 --folder both runs stay there, and the same command goes on with them, whenever it was stopped.
 
-    python benchmarks/soak.py [--steps 2000] [--prompts 10000] [--resumes 5] [--folder FOLDER] [--json FILE]
+    python benchmarks/soak.py [--steps 2000] [--prompts 10000] [--resumes 5] [--folder FOLDER [--so-far]] [--json FILE]
 """
 
 from __future__ import annotations
@@ -206,23 +206,21 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def run_both(folder: Path, options: argparse.Namespace) -> tuple[Path, Path]:
-    """Both runs in a folder, which holds no others.
+def run_both(straight: Path, stopped: Path, options: argparse.Namespace) -> None:
+    """Both runs, in folders side by side; their parent holds no other soak.
 
     Raises:
         SystemExit: it does, or a run failed.
     """
     settings = {key: getattr(options, key) for key in ("steps", "prompts", "resumes")}
-    straight, stopped = folder / "straight", folder / "stopped"
     for run in (straight, stopped):
         run.mkdir(parents=True, exist_ok=True)
-    held = folder / SETTINGS
+    held = straight.parent / SETTINGS
     if held.is_file() and json.loads(held.read_text()) != settings:
         sys.exit(f"{held}: this soak is of {held.read_text()}; go on with these, or take another folder")
     held.write_text(json.dumps(settings))
     run_through(straight, options, [])
     run_through(stopped, options, stops_of(options.steps, options.resumes))
-    return straight, stopped
 
 
 def main() -> None:
@@ -232,6 +230,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=10_000)
     parser.add_argument("--resumes", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="keep both runs there, and go on with those that are there")
+    parser.add_argument("--so-far", action="store_true", help="run nothing; say what the runs in --folder have shown")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stop", type=int, help=argparse.SUPPRESS)
     add_json_option(parser)
@@ -239,19 +238,25 @@ def main() -> None:
     if options.child:
         run_job(options.child, options.steps, options.prompts, options.stop)
         return
+    if options.so_far and not options.folder:
+        parser.error("--so-far: name the --folder of a soak that was begun")
     with tempfile.TemporaryDirectory(prefix="paras2s-soak-") as temporary:
-        straight, stopped = run_both((options.folder or Path(temporary)).resolve(), options)
+        folder = (options.folder or Path(temporary)).resolve()
+        straight, stopped = folder / "straight", folder / "stopped"
+        if not options.so_far:
+            run_both(straight, stopped, options)
         looks = [*rows_of(straight / LOOKS), *rows_of(stopped / LOOKS)]
-        size, apart = most_bytes(rows_of(straight / LOOKS)), differences(straight / "run", stopped / "run")
+        apart = None if options.so_far else differences(straight / "run", stopped / "run")
+        size = most_bytes(rows_of(straight / LOOKS))
     sys.exit(0 if report(options, looks, size, apart) else 1)
 
 
 def report(
-    options: argparse.Namespace, looks: Sequence[Mapping[str, Any]], size: tuple[int, int] | None, apart: Sequence[str]
+    options: argparse.Namespace, looks: Sequence[Mapping[str, Any]], size: tuple[int, int] | None, apart: Sequence[str] | None
 ) -> bool:
-    """Prints and writes what was found; returns whether all of it is within its bounds."""
+    """Prints and writes what was found; returns whether all is within its bounds. `apart`: None before both ended."""
     grown = {key: growth_of(looks, key) for key in ("mib", "open")}
-    figures = [Figure("differences", "", [len(apart)], at_most=0)]
+    figures = [] if apart is None else [Figure("differences", "", [len(apart)], at_most=0)]
     for key, what in (("mib", "memory"), ("open", "open files")):
         for name, share in sorted(grown[key].items(), key=lambda item: -item[1]):
             last = [row[key] for row in looks if row["of"] == name and key in row][-1]
@@ -265,7 +270,8 @@ def report(
         share = 100 * (size[1] / size[0] - 1)
         print(f"files that must not grow: at most {size[0] / 2**20:.2f} MiB, later {size[1] / 2**20:.2f} MiB, {share:+.1f} %")
         figures.append(Figure("growth of bounded files", "%", [share], at_most=100 * MOST_GROWTH))
-    print(f"resumed {options.resumes} times and straight differ in: {', '.join(apart) or 'nothing'}")
+    if apart is not None:
+        print(f"resumed {options.resumes} times and straight differ in: {', '.join(apart) or 'nothing'}")
     write_figures(options.json, figures, grown=grown)
     return all(one.at_most is None or one.ours[0] <= one.at_most for one in figures)
 

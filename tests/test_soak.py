@@ -133,12 +133,13 @@ def test_a_soak_goes_on_with_what_is_there(soak: ModuleType, tmp_path: Path, mon
         (tmp_path / run).mkdir()
     # It was stopped behind its first stop.
     (tmp_path / "stopped/stops.jsonl").write_text('{"step": 28}\n')
-    soak.run_both(tmp_path, OPTIONS)
+    soak.run_both(tmp_path / "straight", tmp_path / "stopped", OPTIONS)
     assert children.calls == [None, 53, None]
-    soak.run_both(tmp_path, OPTIONS)
+    soak.run_both(tmp_path / "straight", tmp_path / "stopped", OPTIONS)
     assert len(children.calls) == 3
+    other = argparse.Namespace(**vars(OPTIONS) | {"resumes": 5})
     with pytest.raises(SystemExit, match=r"soak\.json: this soak is of .*\"resumes\": 2"):
-        soak.run_both(tmp_path, argparse.Namespace(**vars(OPTIONS) | {"resumes": 5}))
+        soak.run_both(tmp_path / "straight", tmp_path / "stopped", other)
 
 
 def test_a_run_that_ends_otherwise_ends_the_soak(soak: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +164,9 @@ def test_what_is_over_its_bound_fails(
     found = {one["name"]: one["ours"] for one in json.loads(options.json.read_text())["figures"]}
     assert found["most that the memory of a process grew"] == [pytest.approx(grown)]
     assert found["differences"] == [len(apart)]
+    # Of two runs that have not ended nothing is said of what they have in common.
+    soak.report(options, rows, sizes, None)
+    assert "differences" not in options.json.read_text()
 
 
 def test_a_look_sees_this_process_and_the_files(soak: ModuleType, tmp_path: Path) -> None:
