@@ -34,6 +34,10 @@ SETTLED_STEPS = 100
 MOST_GROWTH = 0.05
 # What the job keeps that grows with its steps by design: the log, the timeline, rollouts and answers to validation queries.
 GROWING = ("metrics.jsonl", "timeline.jsonl", "rollouts", "validation")
+# The newest two and the best by validation. They are counted, and not among the bytes that must not grow.
+CHECKPOINTS, MOST_CHECKPOINTS = "checkpoints", 3
+# Of less than this, a page or a file more is no growth.
+FLOOR = {"mib": 20.0, "open": 20.0}
 LOOKS, STOPS, SETTINGS = "looks.jsonl", "stops.jsonl", "soak.json"
 
 
@@ -109,7 +113,7 @@ def look(run: Path) -> Iterator[dict[str, Any]]:
         yield {"of": f"{name} {pid}", "mib": mib_of(status, "RssAnon"), "open": open_files}
         if name == "raylet":
             yield {"of": f"object store of {pid}", "mib": mib_of(status, "RssShmem")}
-    yield {"of": "files", "bytes": bounded_bytes(run)}
+    yield {"of": "files", "bytes": bounded_bytes(run), "checkpoints": len(list(run.glob(f"{CHECKPOINTS}/*/step_*")))}
 
 
 def mib_of(status: str, key: str) -> float:
@@ -128,7 +132,9 @@ def name_of(pid: int) -> str:
 def bounded_bytes(run: Path) -> int:
     """Bytes of what must not grow with the steps."""
     return sum(
-        path.stat().st_size for path in run.rglob("*") if path.is_file() and path.relative_to(run).parts[0] not in GROWING
+        path.stat().st_size
+        for path in run.rglob("*")
+        if path.is_file() and path.relative_to(run).parts[0] not in (*GROWING, CHECKPOINTS)
     )
 
 
@@ -136,7 +142,7 @@ def bounded_bytes(run: Path) -> int:
 
 
 def growth_of(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
-    """Of everything looked at ten times behind its settled steps: the last tenth's median over the first's, less 1."""
+    """Of everything looked at ten times behind its settled steps: the growth of its median from the first tenth to the last."""
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in rows:
         if key in row:
@@ -146,15 +152,22 @@ def growth_of(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
         settled = [value for step, value in looks if step >= looks[0][0] + SETTLED_STEPS]
         if len(settled) >= 10:
             tenth = len(settled) // 10
-            grown[name] = statistics.median(settled[-tenth:]) / statistics.median(settled[:tenth]) - 1
+            first, last = statistics.median(settled[:tenth]), statistics.median(settled[-tenth:])
+            grown[name] = (last - first) / max(first, FLOOR[key])
     return grown
 
 
-def most_bytes(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
-    """The most bytes of bounded files in the first and in the second half of the settled steps; None where there were none."""
-    sizes = [row["bytes"] for row in rows if row["of"] == "files" and row["step"] >= SETTLED_STEPS]
-    half = len(sizes) // 2
-    return (max(sizes[:half]), max(sizes[half:])) if half else None
+def files_of(rows: Sequence[Mapping[str, Any]]) -> tuple[float, int] | None:
+    """The growth of bounded files from the settled steps' first half to the second, as a share, and the most checkpoints.
+
+    None where there were no such steps.
+    """
+    looks = [row for row in rows if row["of"] == "files" and row["step"] >= SETTLED_STEPS]
+    half = len(looks) // 2
+    if not half:
+        return None
+    first, last = (max(row["bytes"] for row in part) for part in (looks[:half], looks[half:]))
+    return last / first - 1, max(row["checkpoints"] for row in looks)
 
 
 def differences(one: Path, other: Path) -> list[str]:
@@ -247,12 +260,15 @@ def main() -> None:
             run_both(straight, stopped, options)
         looks = [*rows_of(straight / LOOKS), *rows_of(stopped / LOOKS)]
         apart = None if options.so_far else differences(straight / "run", stopped / "run")
-        size = most_bytes(rows_of(straight / LOOKS))
-    sys.exit(0 if report(options, looks, size, apart) else 1)
+        files = files_of(rows_of(straight / LOOKS))
+    sys.exit(0 if report(options, looks, files, apart) else 1)
 
 
 def report(
-    options: argparse.Namespace, looks: Sequence[Mapping[str, Any]], size: tuple[int, int] | None, apart: Sequence[str] | None
+    options: argparse.Namespace,
+    looks: Sequence[Mapping[str, Any]],
+    files: tuple[float, int] | None,
+    apart: Sequence[str] | None,
 ) -> bool:
     """Prints and writes what was found; returns whether all is within its bounds. `apart`: None before both ended."""
     grown = {key: growth_of(looks, key) for key in ("mib", "open")}
@@ -266,10 +282,11 @@ def report(
             figures.append(Figure(f"most that the {what} of a process grew", "%", [most], at_most=100 * MOST_GROWTH))
         else:
             print(f"{what}: no process was seen ten times behind its first {SETTLED_STEPS} steps")
-    if size is not None:
-        share = 100 * (size[1] / size[0] - 1)
-        print(f"files that must not grow: at most {size[0] / 2**20:.2f} MiB, later {size[1] / 2**20:.2f} MiB, {share:+.1f} %")
+    if files is not None:
+        share, checkpoints = 100 * files[0], files[1]
+        print(f"files that must not grow: {share:+.1f} %; at most {checkpoints} checkpoints")
         figures.append(Figure("growth of bounded files", "%", [share], at_most=100 * MOST_GROWTH))
+        figures.append(Figure("most checkpoints", "", [checkpoints], at_most=MOST_CHECKPOINTS))
     if apart is not None:
         print(f"resumed {options.resumes} times and straight differ in: {', '.join(apart) or 'nothing'}")
     write_figures(options.json, figures, grown=grown)

@@ -41,6 +41,7 @@ def test_growth_is_of_the_settled_steps(soak: ModuleType) -> None:
         *looks("leaks", [*filling, *[200.0 + value for value in range(20)]]),
         # A process that came late has steps of its own in which it settles.
         *looks("late", [*filling, *[100.0] * 10, *[90.0] * 10], first=300),
+        *looks("tiny", [*filling, *[0.5] * 10, *[1.5] * 10]),
         *looks("too short", [*filling, *[1.0] * 9]),
         {"step": 500, "of": "files", "bytes": 7},
     ]
@@ -48,6 +49,8 @@ def test_growth_is_of_the_settled_steps(soak: ModuleType) -> None:
         "flat": 0.0,
         "leaks": pytest.approx(218.5 / 200.5 - 1),
         "late": pytest.approx(-0.1),
+        # Measured against 20 MiB.
+        "tiny": pytest.approx(0.05),
     }
     assert soak.growth_of(rows, "open") == {}
 
@@ -61,21 +64,22 @@ def test_one_outlier_is_no_growth(soak: ModuleType) -> None:
 def test_files_that_may_grow_are_left_out_and_others_count(soak: ModuleType, tmp_path: Path) -> None:
     for name, size in (
         ("metrics.jsonl", 1000), ("timeline.jsonl", 1000), ("rollouts/step_000001.parquet", 1000), ("validation/a.wav", 1000),
-        ("progress.json", 3), ("checkpoints/align/step_000025/trainer.json", 40), ("checkpoints/rollouts", 500),
+        ("progress.json", 3), ("checkpoints/align/step_000025/trainer.json", 1000), ("sft/rollouts", 500),
     ):  # fmt: skip
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x" * size)
-    assert soak.bounded_bytes(tmp_path) == 543
+    assert soak.bounded_bytes(tmp_path) == 503
 
 
-def test_the_most_bytes_of_either_half(soak: ModuleType) -> None:
-    """Before the settled steps files come that stay; afterwards one more checkpoint for a moment is the most."""
-    sizes = [(95, 900), (100, 10), (105, 30), (110, 10), (115, 30)]
-    rows = [{"step": step, "of": "files", "bytes": size} for step, size in sizes]
-    assert soak.most_bytes(rows) == (30, 30)
-    assert soak.most_bytes([*rows, {"step": 120, "of": "files", "bytes": 50}]) == (30, 50)
-    assert soak.most_bytes(rows[:2]) is None
+def test_files_grow_from_the_settled_steps_on(soak: ModuleType) -> None:
+    """What comes before stays; a third checkpoint is the best, a fourth would be one too many."""
+    sizes = [(95, 900, 9), (100, 10, 2), (105, 40, 2), (110, 10, 3), (115, 40, 2)]
+    rows = [{"step": step, "of": "files", "bytes": size, "checkpoints": count} for step, size, count in sizes]
+    assert soak.files_of(rows) == (0.0, 3)
+    rows += [{"step": 120, "of": "files", "bytes": 50, "checkpoints": 4}]
+    assert soak.files_of(rows) == (0.25, 4)
+    assert soak.files_of(rows[:2]) is None
 
 
 def run_folder(folder: Path, rows: Sequence[dict[str, Any]], **tensors: np.ndarray) -> Path:
@@ -151,26 +155,33 @@ def test_a_run_that_ends_otherwise_ends_the_soak(soak: ModuleType, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("grown", "apart", "sizes", "within"),
-    [(4.0, [], (100, 104), True), (6.0, [], (100, 104), False), (4.0, ["a"], (100, 104), False), (4.0, [], (100, 106), False)],
-    ids=["flat", "memory", "differs", "files"],
+    ("grown", "apart", "files", "within"),
+    [
+        (4.0, [], (0.04, 3), True),
+        (6.0, [], (0.04, 3), False),
+        (4.0, ["a"], (0.04, 3), False),
+        (4.0, [], (0.06, 3), False),
+        (4.0, [], (0.04, 4), False),
+    ],
+    ids=["flat", "memory", "differs", "files", "checkpoints"],
 )
 def test_what_is_over_its_bound_fails(
-    soak: ModuleType, tmp_path: Path, grown: float, apart: list[str], sizes: tuple[int, int], within: bool
+    soak: ModuleType, tmp_path: Path, grown: float, apart: list[str], files: tuple[float, int], within: bool
 ) -> None:
     rows = looks("one", [1.0] * 20 + [100.0] * 10 + [100.0 + grown] * 10)
     options = argparse.Namespace(resumes=1, json=tmp_path / "figures.json")
-    assert soak.report(options, rows, sizes, apart) is within
+    assert soak.report(options, rows, files, apart) is within
     found = {one["name"]: one["ours"] for one in json.loads(options.json.read_text())["figures"]}
     assert found["most that the memory of a process grew"] == [pytest.approx(grown)]
     assert found["differences"] == [len(apart)]
     # Of two runs that have not ended nothing is said of what they have in common.
-    soak.report(options, rows, sizes, None)
+    soak.report(options, rows, files, None)
     assert "differences" not in options.json.read_text()
 
 
 def test_a_look_sees_this_process_and_the_files(soak: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "progress.json").write_text("{}")
+    (tmp_path / "checkpoints/align/step_000025").mkdir(parents=True)
     rows = {row["of"]: row for row in soak.look(tmp_path)}
     own = next(row for name, row in rows.items() if name.endswith(f" {os.getpid()}"))
     with (tmp_path / "progress.json").open():
@@ -179,4 +190,4 @@ def test_a_look_sees_this_process_and_the_files(soak: ModuleType, tmp_path: Path
     assert own["mib"] + 30 < again["mib"] < own["mib"] + 40
     assert len(held) == 2**22
     assert again["open"] == own["open"] + 1
-    assert rows["files"] == {"of": "files", "bytes": 2}
+    assert rows["files"] == {"of": "files", "bytes": 2, "checkpoints": 1}
