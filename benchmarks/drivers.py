@@ -71,7 +71,7 @@ def slow_worker(judge_s: float) -> Any:
             time.sleep(judge_s)
             rewards = self.rewards.score(
                 [
-                    Group(question, tuple(GivenAnswer(codes, text) for codes, text in zip(one.codes, one.texts, strict=True)))
+                    Group(question, tuple(GivenAnswer(len(own), text) for own, text in zip(one.codes, one.texts, strict=True)))
                     for question, one in zip(questions, rollouts[part], strict=True)
                 ]
             )

@@ -1,9 +1,10 @@
 """A long run of a tiny Kimi-Audio with every role: whether memory stays flat, files stay bounded and stops change nothing.
 
 Two rollout workers, two learner ranks, a speak worker and a judge. The same job runs twice: once through, and once stopped so
-many times between two checkpoints and resumed. Memory is each process's own (PSS), looked at after every step.
+many times between two checkpoints and resumed. Of every process its own memory is noted, and how many files it has open. With
+--folder both runs stay there, and the same command goes on with them, whenever it was stopped.
 
-    python benchmarks/soak.py [--steps 2000] [--prompts 10000] [--resumes 5] [--json FILE]
+    python benchmarks/soak.py [--steps 2000] [--prompts 10000] [--resumes 5] [--folder FOLDER [--so-far]] [--json FILE]
 """
 
 from __future__ import annotations
@@ -15,21 +16,29 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from figures import REPOSITORY, Figure, add_json_option, write_figures
 
-sys.path.insert(0, str(REPOSITORY / "tests"))
+TESTS = REPOSITORY / "tests"
+sys.path.insert(0, str(TESTS))
 
-CHECKPOINT_EVERY = 10
-# Steps in which pools, caches and allocators fill.
+CHECKPOINT_EVERY, LOOK_EVERY = 25, 5
+# Steps after its start in which a process fills its pools, caches and allocators.
 SETTLED_STEPS = 100
+MOST_GROWTH = 0.05
 # What the job keeps that grows with its steps by design: the log, the timeline, rollouts and answers to validation queries.
 GROWING = ("metrics.jsonl", "timeline.jsonl", "rollouts", "validation")
-MEMORY = "memory.jsonl"
+# The newest two and the best by validation. They are counted, and not among the bytes that must not grow.
+CHECKPOINTS, MOST_CHECKPOINTS = "checkpoints", 3
+# Of less than this, a page or a file more is no growth.
+FLOOR = {"mib": 20.0, "open": 20.0}
+LOOKS, STOPS, SETTINGS = "looks.jsonl", "stops.jsonl", "soak.json"
 
 
 class Stopped(Exception):
@@ -37,73 +46,128 @@ class Stopped(Exception):
 
 
 def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
-    """In a process of its own: goes on from the newest checkpoint, and notes the memory of every process after each step."""
-    from tiny.job import counts, tiny_kimi_job
+    """In a process of its own: goes on from the newest checkpoint, and looks at every process now and then."""
+    # Ray's workers make the clips, and must find their module.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    from tiny.job import Noise, counts, tiny_kimi_run
 
     from paras2s.grpo import GRPOJob, train_grpo
-    from paras2s.utils.process_memory import descendants, proportional_gib
+    from paras2s.reward.sources.base import RewardQuestion
+    from paras2s.rollout.prompts import PromptFiles
+    from paras2s.types import Query
+    from paras2s.utils.io import append_jsonl
 
-    roles = counts(rollout=2, speak=1, reward=1, learner=2)
-    job = tiny_kimi_job(
-        folder, roles, prompts + 2, 30, steps=steps, group_size=4, queries_per_step=4, micro_batch_size=8,
-        checkpoint_every=CHECKPOINT_EVERY, evaluate_every=50,
+    # Short answers: what counts is the number of steps, not what one of them does.
+    run = tiny_kimi_run(
+        folder, counts(rollout=2, speak=1, reward=1, learner=2), 12, steps=steps, group_size=3, queries_per_step=4,
+        micro_batch_size=8, checkpoint_every=CHECKPOINT_EVERY, evaluate_every=50,
     )  # fmt: skip
+    queries = [Query(f"q{n}", f"q{n}", None, None, "rl", "noise", str(n), 0.3, "hello", None, None) for n in range(prompts + 2)]
+    questions = [RewardQuestion(query.id, None, query.transcript) for query in queries]
+    # The two runs have one folder of prompts: they are named by their content.
+    learned, held = (PromptFiles(folder.parent / "prompts", Noise(), part) for part in (queries[:-2], queries[-2:]))
+    job = GRPOJob(run, learned, questions[:-2], held, questions[-2:], lambda prompt, _: prompt)
     log_and_checkpoint = GRPOJob.log_and_checkpoint
+    done: list[float] = []
+    parent = os.getppid()
 
     def watched(job: GRPOJob, workers: Any, step: int, *more: Any) -> None:
         if step == stop:
+            append_jsonl(folder / STOPS, {"step": step})
+            raise Stopped
+        if os.getppid() != parent:
+            # The soak was ended from outside, and another may go on with this folder.
             raise Stopped
         log_and_checkpoint(job, workers, step, *more)
-        with (folder / MEMORY).open("a") as log:
-            for pid in descendants(os.getpid()):
-                if gib := proportional_gib(pid):
-                    log.write(json.dumps({"step": step, "process": f"{name_of(pid)} {pid}", "mib": 1024 * gib}) + "\n")
+        done.append(time.monotonic())
+        if step % LOOK_EVERY == 0:
+            for row in look(folder / "run"):
+                append_jsonl(folder / LOOKS, {"step": step, **row})
+        if step % CHECKPOINT_EVERY == 0 and len(done) > 1:
+            each_s = (done[-1] - done[0]) / (len(done) - 1)
+            left_min = each_s * (steps - 1 - step) / 60
+            print(f"{folder.name}: step {step} of {steps}, {each_s:.2f} s each, {left_min:.0f} min left", flush=True)
 
     GRPOJob.log_and_checkpoint = watched  # type: ignore[method-assign]
     train_grpo(job, resume=True)
 
 
+# -- what is looked at ------------------------------------------------------------------------------------------------
+
+
+def look(run: Path) -> Iterator[dict[str, Any]]:
+    """Yields a row for this process and each of its descendants, one for Ray's object store, and one for the files.
+
+    `mib` is a process's own memory (anonymous pages). Its share of common pages, which PSS counts, changes as neighbours come
+    and go, and to read it the kernel walks all pages and holds the process up. Objects in Ray's store count once.
+    """
+    from paras2s.utils.process_memory import descendants
+
+    for pid in descendants(os.getpid()):
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+            open_files = len(os.listdir(f"/proc/{pid}/fd"))
+        except OSError:
+            continue
+        name = name_of(pid)
+        yield {"of": f"{name} {pid}", "mib": mib_of(status, "RssAnon"), "open": open_files}
+        if name == "raylet":
+            yield {"of": f"object store of {pid}", "mib": mib_of(status, "RssShmem")}
+    yield {"of": "files", "bytes": bounded_bytes(run), "checkpoints": len(list(run.glob(f"{CHECKPOINTS}/*/step_*")))}
+
+
+def mib_of(status: str, key: str) -> float:
+    """A kind of memory from the text of /proc/PID/status."""
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(f"{key}:"))
+
+
 def name_of(pid: int) -> str:
-    """A process by the name that Ray gives it, else by its program."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return "ended"
-    return words[0] if words[0].startswith("ray::") else Path(words[0]).name
+    """A process by the name that Ray gives it, without what it is doing; else by its program or script."""
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    if words[0].startswith("ray::"):
+        return words[0].split(".")[0]
+    return next((Path(word).name for word in words if word.endswith(".py")), Path(words[0]).name)
 
 
-def run_stopped(folder: Path, steps: int, prompts: int, stops: list[int]) -> None:
-    """The job in one process for each stop, and one that ends it."""
-    for stop in [*stops, None]:
-        command = [sys.executable, __file__, "--child", str(folder), "--steps", str(steps), "--prompts", str(prompts)]
-        done = subprocess.run([*command, *([] if stop is None else ["--stop", str(stop)])], check=False)
-        if (done.returncode == 0) != (stop is None):
-            sys.exit(f"{folder}: the run that was to end at step {stop or steps} ended with {done.returncode}")
+def bounded_bytes(run: Path) -> int:
+    """Bytes of what must not grow with the steps."""
+    return sum(
+        path.stat().st_size
+        for path in run.rglob("*")
+        if path.is_file() and path.relative_to(run).parts[0] not in (*GROWING, CHECKPOINTS)
+    )
 
 
-def growth_of(folder: Path) -> dict[str, float]:
-    """Of each process that was there from the settled steps to the end: its last memory over its first, less 1."""
+# -- what is found ----------------------------------------------------------------------------------------------------
+
+
+def growth_of(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
+    """Of everything looked at ten times behind its settled steps: the growth of its median from the first tenth to the last."""
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for line in (folder / MEMORY).read_text().splitlines():
-        row = json.loads(line)
-        if row["step"] >= SETTLED_STEPS:
-            seen[row["process"]].append((row["step"], row["mib"]))
-    last = max((rows[-1][0] for rows in seen.values()), default=0)
+    for row in rows:
+        if key in row:
+            seen[row["of"]].append((row["step"], row[key]))
     grown = {}
-    for process, rows in seen.items():
-        if rows[-1][0] == last and len(rows) >= 10:
-            tenth = len(rows) // 10
-            first, end = (statistics.median(mib for _, mib in part) for part in (rows[:tenth], rows[-tenth:]))
-            grown[process] = end / first - 1
+    for name, looks in seen.items():
+        settled = [value for step, value in looks if step >= looks[0][0] + SETTLED_STEPS]
+        if len(settled) >= 10:
+            tenth = len(settled) // 10
+            first, last = statistics.median(settled[:tenth]), statistics.median(settled[-tenth:])
+            grown[name] = (last - first) / max(first, FLOOR[key])
     return grown
 
 
-def bounded_bytes(folder: Path) -> int:
-    """Bytes of what must not grow with the steps."""
-    run = folder / "run"
-    return sum(
-        path.stat().st_size for path in run.rglob("*") if path.is_file() and path.relative_to(run).parts[0] not in GROWING
-    )
+def files_of(rows: Sequence[Mapping[str, Any]]) -> tuple[float, int] | None:
+    """The growth of bounded files from the settled steps' first half to the second, as a share, and the most checkpoints.
+
+    None where there were no such steps.
+    """
+    looks = [row for row in rows if row["of"] == "files" and row["step"] >= SETTLED_STEPS]
+    half = len(looks) // 2
+    if not half:
+        return None
+    first, last = (max(row["bytes"] for row in part) for part in (looks[:half], looks[half:]))
+    return last / first - 1, max(row["checkpoints"] for row in looks)
 
 
 def differences(one: Path, other: Path) -> list[str]:
@@ -113,13 +177,63 @@ def differences(one: Path, other: Path) -> list[str]:
     from paras2s.policy.weights import shard_files
     from paras2s.utils.io import read_jsonl
 
-    rows = [[{k: v for k, v in row.items() if not k.startswith("seconds")} for row in read_jsonl(folder / "run/metrics.jsonl")]
-            for folder in (one, other)]  # fmt: skip
-    found = [f"step {a['step']}" for a, b in zip(*rows, strict=True) if a != b]
-    tensors = [
-        {k: v for path in shard_files(folder / "run/aligned") for k, v in load_file(path).items()} for folder in (one, other)
+    def logged(run: Path) -> dict[int, dict[str, Any]]:
+        rows = [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in read_jsonl(run / "metrics.jsonl")]
+        return {row["step"]: row for row in rows}
+
+    rows = logged(one), logged(other)
+    steps = sorted(rows[0].keys() | rows[1].keys())
+    tensors = [{k: v for path in shard_files(run / "aligned") for k, v in load_file(path).items()} for run in (one, other)]
+    names = sorted(tensors[0].keys() | tensors[1].keys())
+    return [f"step {step}" for step in steps if rows[0].get(step) != rows[1].get(step)] + [
+        name for name in names if not np.array_equal(*(part.get(name, np.zeros(0)) for part in tensors))
     ]
-    return found + [name for name, value in tensors[0].items() if not np.array_equal(value, tensors[1][name])]
+
+
+# -- both runs --------------------------------------------------------------------------------------------------------
+
+
+def stops_of(steps: int, resumes: int) -> list[int]:
+    """Steps at which the second run is stopped: behind a checkpoint, so that some are done twice."""
+    return [steps * n // (resumes + 1) // CHECKPOINT_EVERY * CHECKPOINT_EVERY + 3 for n in range(1, resumes + 1)]
+
+
+def run_through(folder: Path, options: argparse.Namespace, stops: Sequence[int]) -> None:
+    """The job in one process for each stop that is still to come, and one that ends it; nothing where it has ended."""
+    from paras2s.train.checkpoint import COMPLETE
+
+    while not (folder / "run/aligned" / COMPLETE).is_file():
+        stop = next((step for step in stops if step not in {row["step"] for row in rows_of(folder / STOPS)}), None)
+        command = [sys.executable, __file__, "--child", str(folder), "--steps", str(options.steps)]
+        command += ["--prompts", str(options.prompts), *([] if stop is None else ["--stop", str(stop)])]
+        with (folder / "output.log").open("a") as log:
+            ended = subprocess.run(command, check=False, stderr=log).returncode
+        if (ended == 0) != (stop is None):
+            sys.exit(
+                f"{folder}: the run that was to end at step {stop or options.steps} ended with {ended}; see output.log there"
+            )
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log that may not have begun."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def run_both(straight: Path, stopped: Path, options: argparse.Namespace) -> None:
+    """Both runs, in folders side by side; their parent holds no other soak.
+
+    Raises:
+        SystemExit: it does, or a run failed.
+    """
+    settings = {key: getattr(options, key) for key in ("steps", "prompts", "resumes")}
+    for run in (straight, stopped):
+        run.mkdir(parents=True, exist_ok=True)
+    held = straight.parent / SETTINGS
+    if held.is_file() and json.loads(held.read_text()) != settings:
+        sys.exit(f"{held}: this soak is of {held.read_text()}; go on with these, or take another folder")
+    held.write_text(json.dumps(settings))
+    run_through(straight, options, [])
+    run_through(stopped, options, stops_of(options.steps, options.resumes))
 
 
 def main() -> None:
@@ -128,6 +242,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--prompts", type=int, default=10_000)
     parser.add_argument("--resumes", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="keep both runs there, and go on with those that are there")
+    parser.add_argument("--so-far", action="store_true", help="run nothing; say what the runs in --folder have shown")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stop", type=int, help=argparse.SUPPRESS)
     add_json_option(parser)
@@ -135,27 +251,46 @@ def main() -> None:
     if options.child:
         run_job(options.child, options.steps, options.prompts, options.stop)
         return
-    # Behind a checkpoint, so that some steps are done twice.
-    stops = [
-        options.steps * n // (options.resumes + 1) // CHECKPOINT_EVERY * CHECKPOINT_EVERY + 3
-        for n in range(1, options.resumes + 1)
-    ]
-    with tempfile.TemporaryDirectory(prefix="paras2s-soak-") as held:
-        straight, stopped = Path(held) / "straight", Path(held) / "stopped"
-        run_stopped(straight, options.steps, options.prompts, [])
-        run_stopped(stopped, options.steps, options.prompts, stops)
-        grown, apart = growth_of(straight), differences(straight, stopped)
-        size = bounded_bytes(straight), bounded_bytes(stopped)
-    for process, share in sorted(grown.items(), key=lambda item: -item[1]):
-        print(f"{process}: {100 * share:+.1f} % from step {SETTLED_STEPS} to {options.steps}")
-    if not grown:
-        print(f"no process was seen at enough steps behind {SETTLED_STEPS}: say nothing of memory")
-    print(f"files that must not grow: {size[0] / 2**20:.1f} MiB, resumed {len(stops)} times {size[1] / 2**20:.1f} MiB")
-    print(f"resumed and straight differ in: {', '.join(apart) or 'nothing'}")
-    most = max(grown.values(), default=None)
-    figures = [Figure("most that a process grew", "%", [100 * most], at_most=5)] if most is not None else []
-    write_figures(options.json, [*figures, Figure("differences", "", [len(apart)], at_most=0)], grown=grown)
-    sys.exit(1 if apart or (most is not None and most > 0.05) else 0)
+    if options.so_far and not options.folder:
+        parser.error("--so-far: name the --folder of a soak that was begun")
+    with tempfile.TemporaryDirectory(prefix="paras2s-soak-") as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
+        straight, stopped = folder / "straight", folder / "stopped"
+        if not options.so_far:
+            run_both(straight, stopped, options)
+        looks = [*rows_of(straight / LOOKS), *rows_of(stopped / LOOKS)]
+        apart = None if options.so_far else differences(straight / "run", stopped / "run")
+        files = files_of(rows_of(straight / LOOKS))
+    sys.exit(0 if report(options, looks, files, apart) else 1)
+
+
+def report(
+    options: argparse.Namespace,
+    looks: Sequence[Mapping[str, Any]],
+    files: tuple[float, int] | None,
+    apart: Sequence[str] | None,
+) -> bool:
+    """Prints and writes what was found; returns whether all is within its bounds. `apart`: None before both ended."""
+    grown = {key: growth_of(looks, key) for key in ("mib", "open")}
+    figures = [] if apart is None else [Figure("differences", "", [len(apart)], at_most=0)]
+    for key, what in (("mib", "memory"), ("open", "open files")):
+        for name, share in sorted(grown[key].items(), key=lambda item: -item[1]):
+            last = [row[key] for row in looks if row["of"] == name and key in row][-1]
+            print(f"{what} of {name}: {last:.0f}{' MiB' if key == 'mib' else ''}, {100 * share:+.1f} %")
+        if grown[key]:
+            most = 100 * max(grown[key].values())
+            figures.append(Figure(f"most that the {what} of a process grew", "%", [most], at_most=100 * MOST_GROWTH))
+        else:
+            print(f"{what}: no process was seen ten times behind its first {SETTLED_STEPS} steps")
+    if files is not None:
+        share, checkpoints = 100 * files[0], files[1]
+        print(f"files that must not grow: {share:+.1f} %; at most {checkpoints} checkpoints")
+        figures.append(Figure("growth of bounded files", "%", [share], at_most=100 * MOST_GROWTH))
+        figures.append(Figure("most checkpoints", "", [checkpoints], at_most=MOST_CHECKPOINTS))
+    if apart is not None:
+        print(f"resumed {options.resumes} times and straight differ in: {', '.join(apart) or 'nothing'}")
+    write_figures(options.json, figures, grown=grown)
+    return all(one.at_most is None or one.ours[0] <= one.at_most for one in figures)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,13 @@ def embedded_codes(rollout: Rollout, codec: Codec2Pairs) -> list[np.ndarray]:
     return [codec.encode(Clip(wave, rollout.sample_rate_hz)) if len(wave) else empty for wave in rollout.waves]
 
 
+def embedded_steps(rollout: Rollout, codec: Codec2Pairs) -> list[int]:
+    """The lengths T of those codes, without making them: for 31 s of sound that takes half a second of a processor."""
+    if rollout.code_format == codec.version:
+        return list(map(len, rollout.codes))
+    return [codec.steps_of(len(wave), rollout.sample_rate_hz) for wave in rollout.waves]
+
+
 def sounds(rollout: Rollout, codec: Codec2Pairs) -> list[Clip]:
     """The answers' sound: as it came, or from the embedded codec's codes where it did not come."""
     if rollout.code_format == codec.version and not any(map(len, rollout.waves)):

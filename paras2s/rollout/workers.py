@@ -35,7 +35,7 @@ from paras2s.rollout.answer_files import AnswerShard, sample_into
 from paras2s.rollout.ended_answers import EndedAnswers, EndedBatches, SampledShare, waves_of
 from paras2s.rollout.engine import Engine, NativeEngine, events_of, spoken
 from paras2s.rollout.prompts import encode_into, encoder_version
-from paras2s.rollout.reward_inputs import Waves, embedded_codes, sounds, with_waves
+from paras2s.rollout.reward_inputs import Waves, embedded_codes, embedded_steps, sounds, with_waves
 from paras2s.rollout.timeline import Span, SpanRecorder
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
@@ -65,6 +65,8 @@ def start_ray(address: str | None, cpus: int = 0) -> None:
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     # Ray runs workers at priority 15, which Linux weighs 36 where a busy program at 0 weighs 1024.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # Ray's head keeps a record of each call for its dashboard, which is off: 3.6 kB each until there are 100,000.
+    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
     if address:
         _check_reachable(address)
         ray.init(address=address, log_to_driver=False)
@@ -293,12 +295,13 @@ class RewardWorker:
         return self.score(rollouts, waves_of(rollouts, numbers, spoken), part, questions)
 
     def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
-        codes = embedded_codes(rollout, self.codec)
-        # Most reward sources read codes alone.
+        steps = embedded_steps(rollout, self.codec)
+        # Either is made only for a source that reads it.
+        codes = embedded_codes(rollout, self.codec) if self.rewards.needs_codes else [None] * rollout.size
         clips = sounds(rollout, self.codec) if self.rewards.needs_sound else [None] * rollout.size
         return tuple(
-            GivenAnswer(answer, text, clip if len(answer) else None)
-            for answer, text, clip in zip(codes, rollout.texts, clips, strict=True)
+            GivenAnswer(length, text, clip if length else None, codes=own)
+            for length, text, clip, own in zip(steps, rollout.texts, clips, codes, strict=True)
         )
 
 

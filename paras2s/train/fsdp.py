@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +34,8 @@ from paras2s.train.single_device import Devices
 
 # How long a rank waits for the others before it gives up.
 TIMEOUT = datetime.timedelta(minutes=10)
+# The most of several tensors that are gathered together; a larger one is gathered alone.
+GATHERED_BYTES = 2**28
 
 
 NO_NCCL = (
@@ -151,10 +153,41 @@ class Sharded(Devices):
         found: Any = torch.nn.utils.clip_grad_norm_(list(parameters), norm)
         return float(found.full_tensor())
 
-    def full_tensor(self, tensor: Tensor) -> Tensor:
-        """Gather a tensor from all ranks, each of which must call this."""
-        full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        return full
+    def full_tensors(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Gather tensors from all ranks, each of which must call this: many in one exchange, which has a cost of its own."""
+        batch: dict[str, Tensor] = {}
+        held = 0
+        for name, tensor in tensors.items():
+            size = tensor.numel() * tensor.element_size()
+            if batch and (held + size > GATHERED_BYTES or tensor.dtype != next(iter(batch.values())).dtype):
+                yield from self._gather(batch)
+                batch, held = {}, 0
+            batch[name] = tensor
+            held += size
+        if batch:
+            yield from self._gather(batch)
+
+    def _gather(self, batch: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Gather tensors of one precision, of which every rank holds some rows: filled up, so that all send equally many."""
+        parts = []
+        for tensor in batch.values():
+            own: Tensor = getattr(tensor, "to_local")()  # noqa: B009 - a method of DTensor alone
+            filled = own.new_zeros(self._rows(tensor), *tensor.shape[1:])
+            filled[: len(own)] = own
+            parts.append(filled.reshape(-1))
+        sent = torch.cat(parts)
+        received = sent.new_empty(self.world * len(sent))
+        # Torch 2.13 has it under a new name, and warns of the old one.
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gather(received, sent)
+        places = torch.split(received.view(self.world, -1), [len(part) for part in parts], dim=1)
+        for (name, tensor), place in zip(batch.items(), places, strict=True):
+            rows = place.reshape(self.world * self._rows(tensor), *tensor.shape[1:])
+            yield name, rows[: len(tensor)]
+
+    def _rows(self, tensor: Tensor) -> int:
+        """The most rows of a tensor that a rank holds."""
+        return -(-len(tensor) // self.world)
 
     def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, position: Position) -> None:
         """Write every rank's part of the trained weights; `trainer.json` comes last, as the sign of completeness."""

@@ -209,11 +209,11 @@ class Learner:
     def weights(self) -> dict[str, np.ndarray]:
         """The trained weights for the rollout workers: all, or the adapters alone, in the precision they were loaded in.
 
-        Every rank must call it; rank 0 returns them. One tensor is gathered at a time.
+        Every rank must call it; rank 0 returns them.
         """
         arrays: dict[str, np.ndarray] = {}
-        for name, value in self.policy.trainable().items():
-            full = self.devices.full_tensor(value.detach())
+        trained = {name: value.detach() for name, value in self.policy.trainable().items()}
+        for name, full in self.devices.full_tensors(trained):
             if self.devices.rank == 0:
                 arrays |= to_arrays({name: full.to(self._dtypes[name])})
         return arrays

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,9 +52,9 @@ class Devices:
         """Scale gradients down to `norm`; returns what it was."""
         return float(torch.nn.utils.clip_grad_norm_(list(parameters), norm))
 
-    def full_tensor(self, tensor: Tensor) -> Tensor:
-        """The full tensor of one that may be sharded."""
-        return tensor
+    def full_tensors(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Yields each by its name, in full where it is sharded."""
+        yield from tensors.items()
 
     def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, position: Position) -> None:
         """Write a checkpoint."""

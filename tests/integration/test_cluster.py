@@ -127,7 +127,7 @@ def hold(worker: Worker, mark: Path) -> None:
             # Whichever of the two the worker samples with.
             actor.engine.generate = actor.engine.generate_in_parts = never
         else:
-            actor._rewards = type("Held", (), {"score": never, "needs_sound": False})()
+            actor._rewards = type("Held", (), {"score": never, "needs_sound": False, "needs_codes": False})()
 
     ray.get(worker.actor.__ray_call__.remote(block))
 

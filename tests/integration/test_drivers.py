@@ -222,7 +222,7 @@ def kill_one(monkeypatch: pytest.MonkeyPatch, role: str, at_step: int) -> list[i
         if hasattr(actor, "engine"):
             actor.engine.generate = die
         else:
-            actor._rewards = type("Deadly", (), {"score": die, "needs_sound": False})()
+            actor._rewards = type("Deadly", (), {"score": die, "needs_sound": False, "needs_codes": False})()
         return os.getpid()
 
     def sabotaged(orchestrator: Orchestrator, batch: PromptBatch, sampling: Sampling) -> PendingBatch:

@@ -19,6 +19,7 @@ from tiny.dual_stream import small_prompt
 from tiny.reward_model import random_reward_model
 from tiny.settings import align_config
 
+from paras2s.audio.clip import Clip
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import WordPieces
 from paras2s.configs.schema.run import PolicyConfig, RewardConfig, RewardSourceConfig
@@ -192,6 +193,29 @@ def test_the_reward_worker_decodes_answers_for_sources_that_listen(folder: Path)
         for codes, reward in zip(rollout.codes, row, strict=True):
             assert reward.parts["length"] == pytest.approx(1 + 4 * len(codes) / STEPS)
             assert set(reward.parts) <= {"length", "word_errors"}
+
+
+def test_codes_are_made_of_another_policys_sound_for_sources_that_read_them_alone(folder: Path) -> None:
+    """31 s of sound cost half a second of a processor: a judge that listens need not wait for that."""
+
+    def never(self: Any, clip: Clip) -> np.ndarray:
+        raise AssertionError("no source reads codes")
+
+    ours = in_process(load(folder), 0)
+    # Three steps and a bit of silence for each answer.
+    waves = [tuple(np.zeros(3 * 1920 + 9, dtype=np.float32) for _ in range(GROUP)) for _ in ours]
+    rollouts = [replace(one, code_format="another", sample_rate_hz=24_000) for one in ours]
+    given = rollouts, waves, slice(None), questions_of(PROMPTS)
+    length = RewardWorker.remote(setup_of(folder, RewardSourceConfig(kind="length", options={"target_steps": 8})), 1)
+    ray.get(length.__ray_call__.remote(lambda actor: setattr(type(actor.codec), "encode", never)))
+    assert ray.get(length.score.remote(*given))[0] == [[Reward(3.0, {"length": 3.0})] * GROUP] * len(ours)
+    rewards = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(*given))[0]
+    codes = Codec2Pairs().encode(Clip(waves[0][0], 24_000))
+    model = RewardModel.load(folder / "reward")
+    expected = [model.score([question_of(prompt)], [codes])[0] for prompt in PROMPTS]
+    np.testing.assert_allclose(
+        [[reward.value for reward in row] for row in rewards], np.repeat(expected, GROUP).reshape(3, 3), atol=1e-5
+    )
 
 
 def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: Path, tmp_path: Path) -> None:

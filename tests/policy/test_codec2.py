@@ -44,6 +44,16 @@ def test_codes_are_in_range_and_the_tail_fills_a_step(duration_s: float, steps: 
     np.testing.assert_array_equal(codec.encode(hum(duration_s)), codes)
 
 
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000, 22_050, 24_000, 44_100])
+def test_steps_are_counted_without_making_codes(rate_hz: int) -> None:
+    """Around the ends of the first steps, where a sample more or less decides."""
+    codec = Codec2Pairs()
+    ends = [round(step * rate_hz / codec.frame_rate_hz) for step in (1, 2, 7)]
+    for samples in [100, *(end + more for end in ends for more in (-2, -1, 0, 1, 2))]:
+        assert codec.steps_of(samples, rate_hz) == len(codec.encode(Clip(np.zeros(samples, dtype=np.float32), rate_hz)))
+    assert codec.steps_of(0, rate_hz) == 0
+
+
 def test_a_hum_keeps_its_pitch() -> None:
     codes = Codec2Pairs().encode(hum(1.0)).reshape(-1, 4)
     # 64 ln 3 / ln 8 = 33.8; a step of the index is 3 %.

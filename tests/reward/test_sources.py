@@ -93,7 +93,7 @@ def answer(steps=10, text="good morning to you", transcript=None, quality=None, 
     if transcript is not None:
         fields["agent_response"] = Measured(transcript)
     fields[OVERALL] = Measured(quality) if quality else Absent("the clip is silent")
-    return GivenAnswer(np.zeros((steps, 3), dtype=np.int64), text, clip, Blueprint(fields))
+    return GivenAnswer(steps, text, clip, Blueprint(fields), np.zeros((steps, 3), dtype=np.int64))
 
 
 def test_length_is_best_at_its_target():
@@ -337,9 +337,7 @@ def test_a_composite_measures_once_and_combines(tmp_path, monkeypatch):
     composite = CompositeReward(setup_for(tmp_path, source("length", 3.0), source("quality", required=False)))
     assert composite.needs_sound
     rng = np.random.default_rng(0)
-    noise = GivenAnswer(
-        np.zeros((32, 3), dtype=np.int64), "x", Clip((0.1 * rng.standard_normal(8000)).astype(np.float32), 16_000)
-    )
+    noise = GivenAnswer(32, "x", Clip((0.1 * rng.standard_normal(8000)).astype(np.float32), 16_000))
     rewards = composite.score([group(noise, answer(16))])[0]
     assert seen == [2]
     assert set(rewards[0].parts) == {"length", "quality"}
@@ -349,7 +347,10 @@ def test_a_composite_measures_once_and_combines(tmp_path, monkeypatch):
 
 
 def test_a_composite_of_codes_alone_needs_no_sound(tmp_path):
-    assert not CompositeReward(setup_for(tmp_path, source("length"))).needs_sound
+    composite = CompositeReward(setup_for(tmp_path, source("length")))
+    assert not composite.needs_sound
+    # It counts steps.
+    assert not composite.needs_codes
 
 
 def test_a_judge_is_found_by_path(tmp_path, monkeypatch):

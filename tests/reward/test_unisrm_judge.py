@@ -172,7 +172,7 @@ def source(checkpoint, tmp_path, **options):
 def group(tmp_path, clips):
     write_clip(tmp_path / "q.wav", QUESTION)
     question = RewardQuestion("q", None, "Hello?", clip=tmp_path / "q.wav")
-    return Group(question, tuple(GivenAnswer(None, "", clip) for clip in clips))
+    return Group(question, tuple(GivenAnswer(0, "", clip) for clip in clips))
 
 
 def test_a_group_is_rewarded_by_its_games(checkpoint, replies, tmp_path):

@@ -446,7 +446,7 @@ def reward(folder, server, where, poor=False, **options):
 def group(where, clips):
     write_clip(where / "q.wav", noise_clip(9, 0.3))
     question = RewardQuestion("q", None, "Hello?", clip=where / "q.wav")
-    return Group(question, tuple(GivenAnswer(None, "", clip) for clip in clips))
+    return Group(question, tuple(GivenAnswer(0, "", clip) for clip in clips))
 
 
 def test_it_rewards_groups_and_single_answers(folder, clips, tmp_path):

@@ -89,10 +89,8 @@ def tiny_job(folder: Path, workers: dict[str, Any] | None = None, **align: Any) 
     return GRPOJob(run, files[0], questions[:QUERIES], files[1], questions[QUERIES:], augment)
 
 
-def tiny_kimi_job(
-    folder: Path, workers: dict[str, Any] | None = None, clips: int = 6, longest: int = 60, **align: Any
-) -> GRPOJob:
-    """A run of a tiny Kimi-Audio on noise as questions, rewarded for length; the last two clips are for validation."""
+def tiny_kimi_run(folder: Path, workers: dict[str, Any] | None = None, longest: int = 60, **align: Any) -> Run:
+    """A run of a tiny Kimi-Audio, rewarded for length; `align` is laid over settings of two steps."""
     settings: dict[str, Any] = {
         "steps": 2, "queries_per_step": 3, "groups_per_update": 2, "group_size": 12, "lr": 0.01, "warmup_steps": 1,
         "evaluate_every": 2, "checkpoint_every": 1, "lora": {"rank": 2, "alpha": 4}, "micro_batch_size": 12,
@@ -108,14 +106,18 @@ def tiny_kimi_job(
     run = Run(config, Console(quiet=True), quiet=True)
     if not (run.sft_dir / "config.json").is_file():
         write_kimi(run.sft_dir, dtype=torch.float32)
-    if not (folder / "prompts").is_dir():
-        # Ray's workers do not know this module, and so no clips of it.
-        policy = KimiPolicy.load(run.sft_dir)
-        stored(folder / "prompts", [policy.encode_prompt([Turn("user", "", Noise().clip(str(n)))]) for n in range(clips)])
-    names = [f"{number}.npz" for number in range(clips)]
+    return run
+
+
+def tiny_kimi_job(folder: Path, workers: dict[str, Any] | None = None) -> GRPOJob:
+    """Such a run on six clips of noise as questions; the last two are for validation."""
+    run, clips = tiny_kimi_run(folder, workers), 6
+    # Ray's workers do not know this module, and so no clips of it.
+    policy = KimiPolicy.load(run.sft_dir)
+    prompts = [policy.encode_prompt([Turn("user", "", Noise().clip(str(number)))]) for number in range(clips)]
     questions = [RewardQuestion(f"q{number}", None, "hello") for number in range(clips)]
-    rl, held = PromptFiles(folder / "prompts", names=names[:-2]), PromptFiles(folder / "prompts", names=names[-2:])
-    return GRPOJob(run, rl, questions[:-2], held, questions[-2:], lambda prompt, _: prompt)
+    files = stored(folder / "prompts", prompts[:-2]), stored(folder / "held", prompts[-2:])
+    return GRPOJob(run, files[0], questions[:-2], files[1], questions[-2:], lambda prompt, _: prompt)
 
 
 @dataclass(frozen=True)

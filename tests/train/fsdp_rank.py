@@ -14,6 +14,7 @@ from tiny.learner import GROUP, STEPS, make_prompts, rewards_of
 from tiny.settings import align_config
 
 from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.train import fsdp
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
 from paras2s.train.single_device import Devices
@@ -81,6 +82,8 @@ def main() -> None:
     """`fsdp_rank.py RANK WORLD JOBS.json PORT PORT`: a group of ranks for each way to gather, one after the other."""
     rank, world = map(int, sys.argv[1:3])
     torch.set_num_threads(1)
+    # So that these few weights take several exchanges, and some are larger than the bound.
+    fsdp.GATHERED_BYTES = 2**11
     jobs = json.loads(Path(sys.argv[3]).read_text())
     for gather, port in zip(("step", "layer"), map(int, sys.argv[4:]), strict=True):
         devices = Sharded(rank, world, "127.0.0.1", port, "cpu", mixed_precision=False, gather=gather)

@@ -50,7 +50,8 @@ def run(devices: Devices, job: dict[str, Any], out: Path) -> None:
     log = [warmup.step(number) for number in range(first, job["until"])]
     if job.get("save"):
         warmup.save(Path(job["save"]), job["until"])
-    weights = {name: devices.full_tensor(value.detach()).numpy().copy() for name, value in policy.trainable().items()}
+    trained = {name: value.detach() for name, value in policy.trainable().items()}
+    weights = {name: value.numpy().copy() for name, value in devices.full_tensors(trained)}
     warmup.export(out / "policy")
     if devices.rank == 0:
         (out / "log.json").write_text(json.dumps(log))

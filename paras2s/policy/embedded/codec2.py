@@ -65,6 +65,12 @@ class Codec2Pairs:
         codes[:, 3] = pitch_index(f0_hz)
         return codes.reshape(frames // 2, 8)
 
+    def steps_of(self, samples: int, sample_rate_hz: int) -> int:
+        """The number of steps that `encode` makes of so many samples."""
+        # As soxr rounds.
+        resampled = int(samples * self.sample_rate_hz / sample_rate_hz + 0.5)
+        return -(-resampled // (2 * self._FRAME))
+
     def decode(self, codes: np.ndarray) -> Clip:
         """Waveform at 8 kHz, 640 samples a step."""
         codes = np.asarray(codes, dtype=np.int64).reshape(-1, 4)

@@ -37,12 +37,16 @@ class RewardQuestion:
 
 @dataclass(frozen=True)
 class GivenAnswer:
-    """One sampled answer: codes [T, K], the text stream, and where a source needs them its sound and blueprint."""
+    """One sampled answer: its length T in steps of the embedded codec, the text stream, and what a source needs of the rest.
 
-    codes: np.ndarray
+    `codes` [T, K] are the embedded codec's.
+    """
+
+    steps: int
     text: str
     clip: Clip | None = None
     blueprint: Blueprint | None = None
+    codes: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,10 @@ class RewardSource(Protocol):
     @property
     def needs_sound(self) -> bool:
         """Whether it listens to the waveform itself."""
+
+    @property
+    def needs_codes(self) -> bool:
+        """Whether it reads the embedded codec's codes."""
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """Scores [B, G]."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from paras2s.audio.clip import Clip
@@ -92,6 +93,11 @@ class CompositeReward:
         """Whether answers must come with their waveform."""
         return bool(self.extractors) or any(source.needs_sound for source in self.sources)
 
+    @property
+    def needs_codes(self) -> bool:
+        """Whether answers must come with the embedded codec's codes."""
+        return any(source.needs_codes for source in self.sources)
+
     def score(self, groups: Sequence[Group]) -> list[list[Reward | Unscored]]:
         """Returns rewards [B, G]."""
         measured = self._measured(groups)
@@ -108,7 +114,8 @@ class CompositeReward:
     def _measured(self, groups: Sequence[Group]) -> list[Group]:
         if not self.extractors:
             return list(groups)
-        clips = [answer.clip or Clip(answer.codes[:0, 0].astype("float32"), 16_000) for g in groups for answer in g.answers]
+        silence = Clip(np.zeros(0, dtype=np.float32), 16_000)
+        clips = [answer.clip or silence for group in groups for answer in group.answers]
         blueprints = iter(build_blueprints(clips, self.extractors))
         return [
             replace(group, answers=tuple(replace(answer, blueprint=next(blueprints)) for answer in group.answers))

@@ -22,6 +22,7 @@ class LLMSource:
     kind = "llm"
     extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = True
+    needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """Scores all answers of all groups at once; one without sound is Unscored.

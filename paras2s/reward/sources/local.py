@@ -27,15 +27,20 @@ class ModelSource:
     kind = RewardModel.name
     extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = False
+    needs_codes = True
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """All answers in one batch; none where a clip is longer than the model reads, the answer is unlike all that the model
         learned from, or the score is not finite.
         """
-        pairs = [(group.question.encoded, answer.codes) for group in groups for answer in group.answers]
-        # A run with this source encodes every question.
-        questions = [question for question, _ in pairs if question is not None]
-        flat = iter(self.model.score_known(questions, [codes for _, codes in pairs]))
+        # A run with this source encodes every question, and every answer.
+        pairs = [
+            (group.question.encoded, answer.codes)
+            for group in groups
+            for answer in group.answers
+            if group.question.encoded is not None and answer.codes is not None
+        ]
+        flat = iter(self.model.score_known([question for question, _ in pairs], [codes for _, codes in pairs]))
         return [[self._checked(next(flat)) for _ in group.answers] for group in groups]
 
     def _checked(self, value: float | Unscored) -> float | Unscored:
@@ -52,6 +57,7 @@ class RubricSource:
     kind = "rubric"
     extractors: ClassVar[tuple[str, ...]] = JUDGE_EXTRACTORS
     needs_sound = False
+    needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """One answer after the other."""
@@ -72,6 +78,7 @@ class WordErrorSource:
     kind = "word_errors"
     extractors: ClassVar[tuple[str, ...]] = ("words",)
     needs_sound = False
+    needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """One answer after the other."""
@@ -93,6 +100,7 @@ class QualitySource:
     kind = "quality"
     extractors: ClassVar[tuple[str, ...]] = ("quality",)
     needs_sound = False
+    needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """One answer after the other."""
@@ -114,6 +122,7 @@ class LengthSource:
 
     extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = False
+    needs_codes = False
 
     def __post_init__(self) -> None:
         if self.target_steps < 1:
@@ -122,6 +131,6 @@ class LengthSource:
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """One answer after the other."""
         return [
-            [on_scale(1.0 - abs(len(answer.codes) - self.target_steps) / self.target_steps) for answer in group.answers]
+            [on_scale(1.0 - abs(answer.steps - self.target_steps) / self.target_steps) for answer in group.answers]
             for group in groups
         ]

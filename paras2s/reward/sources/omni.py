@@ -41,6 +41,7 @@ class OmniSource:
     kind = OmniRewardModel.name
     extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = True
+    needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """All answers together: a server fills its slots, and a model its batches, across groups."""

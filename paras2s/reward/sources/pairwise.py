@@ -109,6 +109,7 @@ class PairwiseSource:
     kind: ClassVar[str] = "pairwise"
     extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound: ClassVar[bool] = True
+    needs_codes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("schedule", get_args(Schedule)), ("rating", get_args(Rating))):

@@ -21,6 +21,7 @@ class UniSRMSource:
     kind = "unisrm"
     extractors: ClassVar[tuple[str, ...]] = ()
     needs_sound = True
+    needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """All answers in one batch."""
