@@ -117,7 +117,8 @@ def speak_plain(texts: Sequence[str]) -> list[Clip]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "lines.txt")
         script.write_text("\n".join(texts) + "\n")
-        command = [sys.executable, "-m", "paras2s.data_gen.tts.one_thread", "piper"]
+        # -P: a file piper.py in the folder where the user stands is not Piper.
+        command = [sys.executable, "-P", "-m", "paras2s.data_gen.tts.one_thread", "piper"]
         command += ["-m", str(voice), "-i", str(script), "-d", folder]
         command += ["--noise-scale", "0", "--noise-w-scale", "0", "--sentence-silence", "0"]
         done = subprocess.run(command, capture_output=True, text=True)
