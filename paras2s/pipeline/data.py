@@ -38,7 +38,7 @@ def run_data(run: Run) -> Dataset:
 
 
 def takes_of_later_stages(config: DataConfig) -> list[Take]:
-    """What `distill` and `bench` have spoken whatever the policy says: other answers for the reward model, and baselines."""
+    """Returns the takes that do not depend on the policy: other answers for the reward model, and the bench's baselines."""
     styles = {style for one in load_contrasts() if one.category in config.categories for style in one.styles}
     return [*(one.take for one in plan_spoken(sorted(styles))), *baseline_takes(sorted(styles), config.categories)]
 

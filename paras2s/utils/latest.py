@@ -1,4 +1,4 @@
-"""Values by key of which the latest are held, since what is asked once is often asked again."""
+"""Values by key of which the latest are held, since what is wanted once is often wanted again."""
 
 from __future__ import annotations
 

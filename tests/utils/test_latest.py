@@ -9,10 +9,10 @@ from paras2s.utils.latest import Latest
 
 
 def test_what_is_held_is_not_made_again_and_nothing_is_made_for_nothing() -> None:
-    asked: list[list[int]] = []
+    calls: list[list[int]] = []
 
     def double(items: list[int]) -> list[int]:
-        asked.append(items)
+        calls.append(items)
         return [2 * item for item in items]
 
     latest: Latest[int] = Latest(8)
@@ -20,10 +20,10 @@ def test_what_is_held_is_not_made_again_and_nothing_is_made_for_nothing() -> Non
     assert latest.of({"c": 3, "a": 1}, double) == {"c": 6, "a": 2}
     assert latest.of({"b": 2}, double) == {"b": 4}
     assert latest.of({}, double) == {}
-    assert asked == [[1, 2], [3]]
+    assert calls == [[1, 2], [3]]
 
 
-def test_the_oldest_leave_and_what_is_asked_for_at_once_is_answered_whole() -> None:
+def test_the_oldest_leave_and_what_is_wanted_at_once_is_given_whole() -> None:
     made: list[str] = []
 
     def upper(items: list[str]) -> list[str]:
