@@ -243,4 +243,4 @@ class DualStreamNetwork(nn.Module):
         first, last = ranges[0][0], ranges[-1][1]
         joint = fn.linear(audio_hidden, self.mimo_output.weight[first:last])
         # Not slices, of which each has a gradient as large as all: the ranges of several slots follow each other.
-        return list(joint.split([stop - start for start, stop in ranges], -1))
+        return list(torch.split(joint, [stop - start for start, stop in ranges], -1))
