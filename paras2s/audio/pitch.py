@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio.clip import Clip
+from paras2s.utils.latest import Latest
 from paras2s.utils.process_pool import native_threads
 
 FRAME_HOP_S = 0.016
@@ -54,19 +54,14 @@ def _detector() -> Any:
 
 
 # Codec, prosody and several extractors ask for the pitch of the same clips, one after the other.
-_tracks: collections.OrderedDict[str, PitchTrack] = collections.OrderedDict()
-TRACKS_HELD = 128
+_tracks: Latest[PitchTrack] = Latest(128)
 
 
 def track_pitch(clip: Clip) -> PitchTrack:
     """Computes F0 and level of a clip of any rate; those of the latest clips are held."""
     clip = clip.at(16_000)
     digest = clip.samples_digest
-    if digest not in _tracks:
-        _tracks[digest] = _track(clip)
-        if len(_tracks) > TRACKS_HELD:
-            _tracks.popitem(last=False)
-    return _tracks[digest]
+    return _tracks.of({digest: clip}, lambda clips: [*map(_track, clips)])[digest]
 
 
 def _track(clip: Clip) -> PitchTrack:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from paras2s.bench.paras2s.scripted_baselines import baseline_takes
+from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.dataset import Dataset, load_dataset
 from paras2s.data_gen.import_curated import import_curated
 from paras2s.data_gen.scripted.build import build_dataset
+from paras2s.data_gen.scripted.scripts import load_contrasts
+from paras2s.data_gen.tts.render import Take
+from paras2s.pipeline.other_answers import plan_spoken
 from paras2s.run import Run
 
 
@@ -26,9 +31,16 @@ def run_data(run: Run) -> Dataset:
         if config.data.curated is not None:
             dataset = import_curated(config.data.curated, run.data_dir, config.cache_dir, at)
         else:
-            dataset = build_dataset(config.data, config.seed, run.data_dir, config.cache_dir, at)
+            beside = takes_of_later_stages(config.data)
+            dataset = build_dataset(config.data, config.seed, run.data_dir, config.cache_dir, at, beside)
     describe_dataset(run, dataset)
     return dataset
+
+
+def takes_of_later_stages(config: DataConfig) -> list[Take]:
+    """Returns the takes that do not depend on the policy: other answers for the reward model, and the bench's baselines."""
+    styles = {style for one in load_contrasts() if one.category in config.categories for style in one.styles}
+    return [*(one.take for one in plan_spoken(sorted(styles))), *baseline_takes(sorted(styles), config.categories)]
 
 
 def describe_dataset(run: Run, dataset: Dataset) -> None:

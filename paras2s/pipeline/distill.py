@@ -29,12 +29,20 @@ from paras2s.pipeline.preference_set import (
 )
 from paras2s.pipeline.preflight import check_decoder
 from paras2s.pipeline.reward_agreement import agreement_report
-from paras2s.pipeline.reward_probes import disorder_report, probe, spoken_report
+from paras2s.pipeline.reward_probes import (
+    JudgedDegenerate,
+    JudgedDisorder,
+    disorder_report,
+    judge_degenerate,
+    judge_disorder,
+    probe,
+    spoken_report,
+)
 from paras2s.reward.reward_model.model import MAX_STEPS, RewardModel
 from paras2s.reward.reward_model.teachers import Teacher
 from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, learned_codes, train_reward_model
 from paras2s.run import Run
-from paras2s.types import Unscored
+from paras2s.types import Query, Unscored
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import cores
 
@@ -71,13 +79,20 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
         scripted = teacher.free and run.config.data.curated is None
         styles = sorted({query.style or "" for query in queries})
         spoken = judge_spoken(run, teacher, styles) if scripted else []
+        demonstrated = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
+
+        def judge_held_out() -> tuple[JudgedAnswers, JudgedDegenerate, JudgedDisorder]:
+            held = judge_sampled(run, dataset, teacher, held_out, held_sampled, with_bar=False)
+            known = {query.style or "" for query in (*queries, *demonstrated)}
+            return held, judge_degenerate(teacher, held, dataset), judge_disorder(teacher, held, known)
+
         # The judge works in other processes while this one trains.
         with ThreadPoolExecutor(1) as beside, _threads(1):
-            judging = beside.submit(judge_sampled, run, dataset, teacher, held_out, held_sampled, with_bar=False)
-            model, preferences = _train_small(run, dataset, judged, spoken)
+            judging = beside.submit(judge_held_out)
+            model, preferences = _train_small(run, dataset, judged, demonstrated, spoken)
             if not judging.done():
                 run.say("  the judge is still at the held-out answers")
-            held = judging.result()
+            held, degenerate, disorder = judging.result()
         model.learned_from(learned_codes(preferences, run.config.seed), [*held.codes, *held.coded_again])
         model.save(run.reward_dir)
         if not any(map(len, held.codes)):
@@ -87,8 +102,8 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
         report["preference_answers"] = len(judged.scores)
         report["preference_unscored"] = sum(isinstance(one, Unscored) for one in judged.scores)
         report["held_out_unscored"] = sum(isinstance(one, Unscored) for one in held.scores)
-        report["probes"] = probe(teacher, model, held, dataset)
-        report["disorder"] = disorder_report(teacher, model, held)
+        report["probes"] = probe(model, held, degenerate)
+        report["disorder"] = disorder_report(model, disorder)
         report["spoken"] = spoken_report(model, spoken)
         if config.omni is not None:
             report["omni"] = distill_omni(run, dataset, config.omni, judged, held)
@@ -131,13 +146,14 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _train_small(
-    run: Run, dataset: Dataset, judged: JudgedAnswers, spoken: Sequence[JudgedSpoken]
+    run: Run, dataset: Dataset, judged: JudgedAnswers, demonstrated: Sequence[Query], spoken: Sequence[JudgedSpoken]
 ) -> tuple[RewardModel, PreferenceSet]:
-    """The trained model, and what it learned from."""
+    """The trained model, and what it learned from.
+
+    Demonstrated questions are asked in crossed pairs only: their own answers are known by heart, but their styles are there to
+    be heard. They are those that the warm-up learned from, so that a run's labels are these and the preference queries.
+    """
     config = run.config.distill
-    # Asked in crossed pairs only: their own answers are known by heart, but their styles are there to be heard. None but those
-    # that the warm-up learned from, so that a run's labels are the demonstrated and the preference queries.
-    demonstrated = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
     degenerate = degenerate_answers(dataset, config.degenerate_answers, seed=run.config.seed)
     preferences = PreferenceSet(
         questions=(*judged.encoded, *encode_questions(dataset, demonstrated)),

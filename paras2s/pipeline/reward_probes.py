@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,18 @@ GOOD_FROM = 5.0
 ORIGINALS = 48
 
 
-def probe(teacher: Teacher, model: RewardModel, held: JudgedAnswers, dataset: Dataset) -> dict[str, Any]:
-    """The highest scores that teacher and reward model give degenerate answers to held-out questions, by kind."""
+@dataclass(frozen=True)
+class JudgedDegenerate:
+    """Degenerate answers to held-out questions: kind, place of the question, codes [T, K] and the teacher's score, if any."""
+
+    kinds: list[str]
+    queries: list[int]
+    codes: list[np.ndarray]
+    scores: list[float | None]
+
+
+def judge_degenerate(teacher: Teacher, held: JudgedAnswers, dataset: Dataset) -> JudgedDegenerate:
+    """Makes them and asks the teacher."""
     queries, by_kind = held.queries, degenerate_answers(dataset, PROBES_OF_EACH, seed=1000)
     rows = [(kind, number % len(queries), clip) for kind, clips in by_kind.items() for number, clip in enumerate(clips)]
     requests = [
@@ -31,11 +42,18 @@ def probe(teacher: Teacher, model: RewardModel, held: JudgedAnswers, dataset: Da
         for _, n, clip in rows
     ]
     found = teacher.scores(requests, lambda done, total: None)
-    predicted = model.score([held.encoded[n] for _, n, _ in rows], code_clips([clip for _, _, clip in rows]))
+    scores = [one[request.style] if isinstance(one, dict) else None for request, one in zip(requests, found, strict=True)]
+    codes = code_clips([clip for _, _, clip in rows])
+    return JudgedDegenerate([kind for kind, _, _ in rows], [n for _, n, _ in rows], codes, scores)
+
+
+def probe(model: RewardModel, held: JudgedAnswers, degenerate: JudgedDegenerate) -> dict[str, Any]:
+    """The highest scores that teacher and reward model give degenerate answers to held-out questions, by kind."""
+    predicted = model.score([held.encoded[n] for n in degenerate.queries], degenerate.codes)
     table = {}
-    for kind in by_kind:
-        places = [place for place, row in enumerate(rows) if row[0] == kind]
-        scores = [one[requests[p].style] for p in places if isinstance(one := found[p], dict)]
+    for kind in dict.fromkeys(degenerate.kinds):
+        places = [place for place, one in enumerate(degenerate.kinds) if one == kind]
+        scores = [score for p in places if (score := degenerate.scores[p]) is not None]
         table[kind] = {
             "judge_max": max(scores) if scores else None,
             "judge_unscored": len(places) - len(scores),
@@ -61,29 +79,44 @@ def _row(
     }
 
 
-def disorder_report(teacher: Teacher, model: RewardModel, held: JudgedAnswers) -> dict[str, Any]:
-    """Scores of good held-out answers, and of the same answers out of order, for the style of its question, by kind.
+@dataclass(frozen=True)
+class JudgedDisorder:
+    """Good held-out answers, each for a style, and the same out of order: codes [T, K] and the teacher's scores by kind."""
 
-    The question itself as the answer is a kind, too. A teacher that costs nothing is asked as well.
+    styles: list[str]
+    codes: dict[str, list[np.ndarray]]
+    scores: dict[str, list[float | None]]
+
+
+def judge_disorder(teacher: Teacher, held: JudgedAnswers, known: Collection[str]) -> JudgedDisorder:
+    """Makes them, for styles that the reward model knows, and asks the teacher if it costs nothing.
+
+    The question itself as the answer is a kind, too.
     """
     style_of = {place: held.queries[held.owners[place]].style or "" for place, score in held.scored() if score >= GOOD_FROM}
-    good = [p for p, style in style_of.items() if style in model.config.styles and len(held.codes[p]) >= 2][:ORIGINALS]
-    if not good:
-        return {}
+    good = [p for p, style in style_of.items() if style in known and len(held.codes[p]) >= 2][:ORIGINALS]
     styles = [style_of[place] for place in good]
     rng = np.random.default_rng(0)
     codes = {"original": [held.codes[place] for place in good]}
     codes |= {kind: [disordered(kind, held.codes[p], rng) for p in good] for kind in (*TAUGHT, *KEPT_OUT)}
     codes["question"] = [held.encoded[held.owners[place]].codes for place in good]
-    table = {}
-    for kind, answers in codes.items():
-        judged: list[float | None] = [None] * len(answers)
-        if teacher.free:
-            requests = [TeacherRequest("", s, None, CODEC.decode(one)) for s, one in zip(styles, answers, strict=True)]
-            found = teacher.scores(requests, lambda done, total: None)
-            judged = [one.get(style) if isinstance(one, dict) else None for one, style in zip(found, styles, strict=True)]
-        table[kind] = _row(model, answers, model.score_for(styles, answers), judged, kind in TAUGHT)
-    return table
+    judged: list[float | None] = [None] * (len(codes) * len(good))
+    if teacher.free:
+        both = [(style, one) for answers in codes.values() for style, one in zip(styles, answers, strict=True)]
+        requests = [TeacherRequest("", style, None, CODEC.decode(one)) for style, one in both]
+        found = teacher.scores(requests, lambda done, total: None)
+        judged = [one.get(style) if isinstance(one, dict) else None for one, (style, _) in zip(found, both, strict=True)]
+    return JudgedDisorder(styles, codes, {kind: judged[n * len(good) : (n + 1) * len(good)] for n, kind in enumerate(codes)})
+
+
+def disorder_report(model: RewardModel, disorder: JudgedDisorder) -> dict[str, Any]:
+    """Scores of good held-out answers, and of the same answers out of order, for the style of its question, by kind."""
+    if not disorder.styles:
+        return {}
+    return {
+        kind: _row(model, answers, model.score_for(disorder.styles, answers), disorder.scores[kind], kind in TAUGHT)
+        for kind, answers in disorder.codes.items()
+    }
 
 
 def spoken_report(model: RewardModel, spoken: Sequence[JudgedSpoken]) -> dict[str, Any]:

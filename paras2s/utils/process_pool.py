@@ -6,6 +6,7 @@ any length: results leave in order as they come.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import threading
@@ -82,12 +83,14 @@ def map_chunks(
     chunk: int,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Result]:
-    """Runs `work` on chunks of items and returns results in the order of items; `on_progress(done, total)` counts items.
+    """Runs `work` on chunks of at most `chunk` items, of which every worker gets as many, and returns results in the order of
+    items; `on_progress(done, total)` counts items.
 
     Raises:
         DataError: a worker process was killed from outside.
     """
-    chunks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    size = even_size(len(items), chunk, cores())
+    chunks = [items[start : start + size] for start in range(0, len(items), size)]
     results: dict[int, list[Result]] = {}
     done = 0
     futures: dict[Future[list[Result]], int] = {}
@@ -105,6 +108,12 @@ def map_chunks(
         for future in futures:
             future.cancel()
     return [result for number in range(len(chunks)) for result in results[number]]
+
+
+def even_size(count: int, most: int, workers: int) -> int:
+    """Size of chunks of `count` items, at most `most`, that keeps all workers busy to the end: else one has the last alone."""
+    rounds = math.ceil(count / (most * workers))
+    return math.ceil(count / max(1, rounds * workers)) or 1
 
 
 def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

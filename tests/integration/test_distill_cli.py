@@ -23,7 +23,7 @@ from paras2s.errors import JudgeError
 from paras2s.pipeline import distill
 from paras2s.pipeline.other_answers import judge_spoken, plan_spoken
 from paras2s.pipeline.preference_set import JudgedAnswers
-from paras2s.pipeline.reward_probes import disorder_report
+from paras2s.pipeline.reward_probes import disorder_report, judge_disorder
 from paras2s.reward.reward_model.degenerate import KINDS
 from paras2s.reward.reward_model.disorder import KEPT_OUT, TAUGHT
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
@@ -212,7 +212,7 @@ def test_scripted_answers_are_spoken_and_judged_and_disorder_is_worth_nothing_to
     sizes = RewardModelConfig(
         codebook_sizes=CODEC.cardinality, code_dim=46, feature_dim=3, styles=("angry",), hidden_size=16, layers=1
     )
-    report = disorder_report(judge, RewardModel(sizes, CODEC.code_vectors), held)
+    report = disorder_report(RewardModel(sizes, CODEC.code_vectors), judge_disorder(judge, held, ("angry",)))
     assert set(report) == {"original", *TAUGHT, *KEPT_OUT, "question"}
     assert {row["n"] for row in report.values()} == {len(good)}
     assert report["original"]["judge_mean"] == 5.0

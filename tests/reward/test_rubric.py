@@ -345,6 +345,12 @@ def test_degenerate_relatives_of_a_good_spoken_answer_get_no_points(judge: Rubri
     clips = [good, *(degenerate_clip(kind, good, 0) for kind in KINDS)]
     blueprints = measure_answers(clips, cheerful)
     assert score(judge, "happy", blueprints[0]) == 5
+    measured: list[int] = []
+    again = measure_answers([clips[1], clips[0]], cheerful, lambda done, total: measured.append(done))
+    assert (again, measured) == ([blueprints[1], blueprints[0]], [])
+    # Another classifier hears other tones in the same clip.
+    gentle = ToneClassifier(("cheerful", "gentle"), 0 * ones, ones, np.zeros((2, UTTERANCE_DIM)), np.array([0, 9.0]), {})
+    assert measure_answers([good], gentle)[0].fields != blueprints[0].fields
     found = {
         (kind, style): judge.judge(Question("", style), blueprint)
         for kind, blueprint in zip(KINDS, blueprints[1:], strict=True)

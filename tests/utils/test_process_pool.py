@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from paras2s.errors import AudioError, DataError
-from paras2s.utils.process_pool import AHEAD, cores, end_workers, in_chunks, map_chunks, stream_chunks
+from paras2s.utils.process_pool import AHEAD, cores, end_workers, even_size, in_chunks, map_chunks, stream_chunks
 
 
 def doubled(items: Sequence[int]) -> list[int]:
@@ -42,6 +42,24 @@ def test_results_are_in_the_order_of_items_and_progress_counts_them() -> None:
     assert map_chunks(doubled, range(10), 3, lambda done, total: seen.append((done, total))) == [2 * n for n in range(10)]
     assert seen[-1] == (10, 10)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "workers", "size"),
+    [
+        # By hand: 116 in chunks of 48 would leave one of two workers 68 and the other 48.
+        (116, 48, 2, 29),
+        (56, 48, 2, 28),
+        (96, 48, 2, 48),
+        (97, 48, 2, 25),
+        (8, 48, 2, 4),
+        (5, 1, 2, 1),
+        (1, 48, 4, 1),
+        (0, 48, 2, 1),
+    ],
+)
+def test_every_worker_gets_as_much(count: int, most: int, workers: int, size: int) -> None:
+    assert even_size(count, most, workers) == size
 
 
 def test_no_work_starts_no_process() -> None:

@@ -25,7 +25,7 @@ from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES
 from paras2s.data_gen.tts.render import Take, render
 from paras2s.reward.judges.rubric_rules import Rubric, load_rubric
 from paras2s.reward.tone_classifier import ToneClassifier
-from paras2s.types import Query
+from paras2s.types import Category, Query
 
 BAD, CONSTANT, STYLE_DEAF, PROSODY, FLAT = "bad", "constant", "style_deaf", "prosody", "flat"
 SCRIPTED = (BAD, CONSTANT, CASCADE, STYLE_DEAF, PROSODY, FLAT, TOPLINE)
@@ -51,10 +51,21 @@ class ScriptedBaseline:
         for place, question in enumerate(questions):
             sentences, tone = self.chooser.lines(question)
             texts = [sentences[(place + n) % len(sentences)] for n in range(count)]
-            takes += [Take(text, AGENT, AGENT_TONES[tone], 0, coded=True) for text in texts]
+            takes += [_take(text, tone) for text in texts]
         responses = [Response(take.text, one.clip) for take, one in zip(takes, render(takes, self.cache), strict=True)]
         on_progress(len(questions), len(questions))
         return [responses[start : start + count] for start in range(0, len(responses), count)]
+
+
+def _take(text: str, tone: str) -> Take:
+    return Take(text, AGENT, AGENT_TONES[tone], 0, coded=True)
+
+
+def baseline_takes(styles: Sequence[str], categories: Sequence[Category]) -> list[Take]:
+    """All that the baselines may say to questions of these styles; the constant one may say more."""
+    own = [_of_style(style) for style in styles]
+    takes = [_take(text, said) for sentences, tone in own for text in sentences for said in (tone, "neutral")]
+    return takes + [_take(text, "neutral") for category in categories for text in load_cascade()[category]]
 
 
 def _of_style(style: str) -> tuple[tuple[str, ...], str]:

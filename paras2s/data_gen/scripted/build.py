@@ -131,8 +131,12 @@ def answer_take(text: str, tone: str, number: int) -> Take:
     return Take(text, AGENT, AGENT_TONES[tone], seed_of("answer", text, number), True)
 
 
-def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, progress: Progress) -> Dataset:
+def build_dataset(
+    config: DataConfig, seed: int, folder: Path, cache: Path, progress: Progress, beside: Sequence[Take] = ()
+) -> Dataset:
     """Builds the dataset in `folder`; a second call with the same config takes every clip from the cache.
+
+    `beside` are takes that later stages want: spoken now, a sentence is read and analysed once for all of its takes.
 
     Raises:
         ConfigError: too few scripts. DataError: Piper failed. StorageError: the disk refused.
@@ -148,9 +152,9 @@ def build_dataset(config: DataConfig, seed: int, folder: Path, cache: Path, prog
         for number in range(config.answer_takes)
     ]
     spoken = [plan.take for plan in plans] + answer_takes
-    rendered = render(spoken, cache, lambda done, total: progress("speech", done, total))
+    rendered = render([*spoken, *beside], cache, lambda done, total: progress("speech", done, total))
     user_tone, agent_tone = load_tones()
-    queries, answers = rendered[: len(plans)], rendered[len(plans) :]
+    queries, answers = rendered[: len(plans)], rendered[len(plans) : len(spoken)]
     transcripts = _transcribe(queries, cache, progress)
     filtered = [
         filter_candidate(plan, transcript, clip.features.utterance, user_tone, config)

@@ -1,6 +1,6 @@
 """Speech with a chosen speaker and style: Piper synthesises, the WORLD vocoder changes voice and delivery.
 
-Piper is GPL-3.0 and therefore runs as a program of its own (`python -m piper`), never as an import.
+Piper is GPL-3.0 and therefore runs as a program of its own (as `python -m piper` does), never as an import.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def speak_plain(texts: Sequence[str]) -> list[Clip]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "lines.txt")
         script.write_text("\n".join(texts) + "\n")
-        command = [sys.executable, "-m", "piper", "-m", str(voice), "-i", str(script), "-d", folder]
+        # -P: a file piper.py in the folder where the user stands is not Piper.
+        command = [sys.executable, "-P", "-m", "paras2s.data_gen.tts.one_thread", "piper"]
+        command += ["-m", str(voice), "-i", str(script), "-d", folder]
         command += ["--noise-scale", "0", "--noise-w-scale", "0", "--sentence-silence", "0"]
         done = subprocess.run(command, capture_output=True, text=True)
         # Piper names files by nanosecond, so their order is the order of the lines.

@@ -9,6 +9,7 @@ from paras2s.audio.clip import Clip
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint
+from paras2s.utils.latest import Latest
 from paras2s.utils.process_pool import map_chunks
 
 # What the rubric reads; quality models cost a hundred times more and tell it nothing.
@@ -17,6 +18,8 @@ JUDGE_EXTRACTORS = ("words", "voicing", "ending", "tone")
 
 # Clips that a worker measures together.
 CHUNK_CLIPS = 48
+# The systems of a bench say the same sentences.
+_latest: Latest[Blueprint] = Latest(4096)
 
 
 def _measure_chunk(tone: ToneClassifier, clips: Sequence[Clip]) -> list[Blueprint]:
@@ -26,10 +29,10 @@ def _measure_chunk(tone: ToneClassifier, clips: Sequence[Clip]) -> list[Blueprin
 def measure_answers(
     clips: Sequence[Clip], tone: ToneClassifier, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Blueprint]:
-    """One blueprint a clip, in order; clips that are equal to the sample are measured once."""
-    distinct = {clip.digest: clip for clip in reversed(clips)}
+    """One blueprint a clip, in order; clips that are equal to the sample are measured once, and not again while held."""
+    keys = [f"{clip.digest}/{tone.version}" for clip in clips]
     # Clips of one length share a batch of the recogniser.
-    by_length = sorted(distinct.items(), key=lambda item: len(item[1].samples))
-    measured = map_chunks(functools.partial(_measure_chunk, tone), [clip for _, clip in by_length], CHUNK_CLIPS, on_progress)
-    blueprints = dict(zip([digest for digest, _ in by_length], measured, strict=True))
-    return [blueprints[clip.digest] for clip in clips]
+    by_length = dict(sorted(zip(keys, clips, strict=True), key=lambda item: len(item[1].samples)))
+    work = functools.partial(_measure_chunk, tone)
+    blueprints = _latest.of(by_length, lambda missing: map_chunks(work, missing, CHUNK_CLIPS, on_progress))
+    return [blueprints[key] for key in keys]

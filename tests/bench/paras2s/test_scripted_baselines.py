@@ -14,7 +14,9 @@ import pytest
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.bench.paras2s import scripted_baselines
 from paras2s.bench.paras2s.scripted_baselines import (
+    BAD,
     CONSTANT,
+    FLAT,
     PROSODY,
     STYLE_DEAF,
     Constant,
@@ -25,8 +27,11 @@ from paras2s.bench.paras2s.scripted_baselines import (
     missing_for,
     open_baseline,
 )  # fmt: skip
-from paras2s.bench.systems import CASCADE, SpokenQuestion
+from paras2s.bench.systems import CASCADE, TOPLINE, SpokenQuestion
+from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.scripted.scripts import load_cascade, load_contrasts, load_families
+from paras2s.data_gen.tts.render import Take
+from paras2s.pipeline.data import takes_of_later_stages
 from paras2s.reward.judges.rubric_rules import load_rubric
 from paras2s.types import Query, Role
 
@@ -141,3 +146,22 @@ def test_sentences_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     first, second = load_cascade()["age"]
     assert said == [first, second, second, first]
     assert [[one.text for one in row] for row in answers] == [[first, second], [second, first]]
+
+
+def test_all_that_baselines_say_is_spoken_with_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """But for the constant one, which may say what is no style's of these categories."""
+    spoken = set(takes_of_later_stages(DataConfig(categories=("sarcasm", "gender"))))
+
+    def speak(takes: list[Take], cache: Path) -> list[object]:
+        assert not {take for take in takes if take not in spoken}
+        return [type("One", (), {"clip": None})() for _ in takes]
+
+    monkeypatch.setattr(scripted_baselines, "render", speak)
+    contrasts = [one for one in load_contrasts() if one.category in ("sarcasm", "gender")]
+    test = [query(f"{one.id}{style}", style, "test", one.category, one.id) for one in contrasts for style in one.styles]
+    questions = [SpokenQuestion(one.id, Path(), "", "", one.style, one.category) for one in test]
+    for name in (BAD, CASCADE, STYLE_DEAF, FLAT, TOPLINE):
+        system = open_baseline(name, Labelled(test), test, tmp_path)  # type: ignore[arg-type]
+        assert len(system.answer(questions, 2, lambda *_: None)) == len(test)
+    # It is no matter of course: another category's answers are not among them.
+    assert not {take.text for take in spoken} & set(load_families()["happy"].answers)

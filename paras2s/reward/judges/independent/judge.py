@@ -26,6 +26,7 @@ from paras2s.reward.judges.independent.tone import ToneDiscriminant, tone_featur
 from paras2s.reward.judges.rubric_rules import Finding, load_rubric
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.cache import key_of
+from paras2s.utils.latest import Latest
 from paras2s.utils.process_pool import map_chunks
 
 NAME = "independent"
@@ -58,6 +59,8 @@ class IndependentJudge(Judge):
     def __init__(self) -> None:
         self._rubric, rules = load_rubric()
         self._kinds, self._tone = load_kinds(), ToneDiscriminant.load()
+        # The systems of a bench say the same sentences.
+        self._latest: Latest[MeasuredAnswer | str] = Latest(4096)
         # Stored with every verdict, so it names all that shapes one.
         self.prompt_hash = key_of([rules, *self.parts.values()])[:16]
 
@@ -101,12 +104,13 @@ class IndependentJudge(Judge):
         return scored
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[MeasuredAnswer | str]:
-        """Measures each clip, or says why it cannot be measured; clips that are equal to the sample are measured once."""
-        distinct = {clip.digest: clip for clip in reversed(clips)}
-        by_length = sorted(distinct.items(), key=lambda item: len(item[1].samples))
-        found = map_chunks(_measure_chunk, [clip for _, clip in by_length], CHUNK_CLIPS, on_progress)
-        measured = dict(zip([digest for digest, _ in by_length], found, strict=True))
-        return [measured[clip.digest] for clip in clips]
+        """Measures each clip, or says why it cannot be measured; clips that are equal to the sample are measured once, and not
+        again while they are held.
+        """
+        keys = [clip.digest for clip in clips]
+        by_length = dict(sorted(zip(keys, clips, strict=True), key=lambda item: len(item[1].samples)))
+        measured = self._latest.of(by_length, lambda missing: map_chunks(_measure_chunk, missing, CHUNK_CLIPS, on_progress))
+        return [measured[key] for key in keys]
 
     def find(self, question: str, style: str, measured: MeasuredAnswer | str) -> Finding | Unscored:
         """Applies the rubric's rules to what was measured; `question` are the question's words."""

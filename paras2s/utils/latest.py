@@ -1,0 +1,28 @@
+"""Values by key of which the latest are held, since what is wanted once is often wanted again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+class Latest(Generic[Value]):
+    """Holds at most `most` values; the oldest leave first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: OrderedDict[str, Value] = OrderedDict()
+
+    def of(self, items: Mapping[str, Item], make: Callable[[list[Item]], list[Value]]) -> dict[str, Value]:
+        """The value of each item by its key; `make` is called once, for those that are not held, and not for none."""
+        held = dict(self._held)
+        missing = [key for key in items if key not in held]
+        made = dict(zip(missing, make([items[key] for key in missing]), strict=True)) if missing else {}
+        self._held.update(made)
+        while len(self._held) > self._most:
+            self._held.popitem(last=False)
+        return {key: made[key] if key in made else held[key] for key in items}
