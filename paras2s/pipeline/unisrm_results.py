@@ -288,9 +288,9 @@ def _heard(seed: Mapping[str, Any]) -> str:
     if "heard" not in seed:
         return ""
     parts = ", ".join(f"{name} {100 * value:.0f}" for name, value in sorted(seed["heard"]["traits"].items()))
+    wrong = f"{100 * seed['heard']['letter_errors']:.0f} % of letters wrong"
     return (
-        f" Before SFT the tower heard in clips of other speakers and texts: {100 * seed['heard']['letter_errors']:.0f} % of letters"
-        f" wrong; of each trait's variance, in %: {parts}."
+        f" Before SFT the tower heard in clips of other speakers and texts: {wrong}; of each trait's variance, in %: {parts}."
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny.unisrm import tone_clip, tiny_unisrm
+from tiny.unisrm import tiny_unisrm, tone_clip
 
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.errors import ConfigError

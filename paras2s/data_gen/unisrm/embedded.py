@@ -3,9 +3,9 @@
 T1: a fault of words, voice, melody or signal in one of two takes. T2: six aspects varied independently, and the overall score
 made of them. T3: the scene's emotion against another one, other words, or a fault. T4: the right answer against other words,
 another voice or tone, or both. Missing words and melody are measured, all else is known by construction. A pair whose totals
-are equal, or disagree with its construction, is dropped and counted. Pairs for SFT stand twice, in both orders, and T2 has twice
-as many items there. What construction knows of each clip stands in takes.jsonl. Splits share no text and no speaker. All speech is synthetic, so nothing is learned about real speech; of the engines (WORLD, the codec) the
-second is always the worse.
+are equal, or disagree with its construction, is dropped and counted. For SFT pairs stand twice, in both orders, beside twice as
+many items of T2. What each clip was made with stands in takes.jsonl. Splits share no text and no speaker. All speech is
+synthetic, so nothing is learned about real speech; of the engines (WORLD, the codec) the second is always the worse.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ HALF_WINDOW_FRAMES = 200
 
 
 def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item], seed: int = 0) -> UniSRM:
-    """Makes a model with random weights whose tokenizer knows the texts of `items`, and whose audio tower is fit to their sound.
+    """Makes a model with random weights whose tokenizer knows the texts of `items`, and whose audio tower their sound.
 
     Raises:
         AudioError: a clip in the folder `data` cannot be read. ConfigError: `scratch` is not set, or adapters are to be
