@@ -335,8 +335,11 @@ class _Builder:
         style = self._pick(contrast.styles)
         family, (agent, group) = self.families[style], self._speaker()
         user, _ = self._other_speaker(agent, group)
-        kind = self._pick(["text", "voice", "tone", "text and voice"])
-        good = self._take(self._pick(self.answers[style]), agent, AGENT_TONES[family.tone])
+        # Half of the dialogues begin with the user, whose answer nobody can tell by its voice; half of the pairs are coded, as
+        # the demo's policy speaks.
+        begins, coded = bool(self.rng.integers(2)), bool(self.rng.integers(2))
+        kind = self._pick(["text", "tone"] if begins else ["text", "voice", "tone", "text and voice"])
+        good = self._take(self._pick(self.answers[style]), agent, AGENT_TONES[family.tone], Faults(coded=coded))
         bad, voice, tone, text = replace(good, seed=good.seed + 1), SAME_VOICE, FITS, FITS
         if "text" in kind:
             others = [answer for one, answers in self.answers.items() if one != style for answer in answers]
@@ -349,9 +352,10 @@ class _Builder:
             bad, tone = replace(bad, style=AGENT_TONES[self._pick(tones)]), MISSES
         candidates = [_answer_of(good, FITS, SAME_VOICE, FITS), _answer_of(bad, text, voice, tone)]
         opener = self._pick(self.openers)
-        history = (self._take(opener, agent, Style()), self._take(contrast.text, user, USER_STYLES[style]))
+        asked = self._take(contrast.text, user, USER_STYLES[style])
+        history = (asked,) if begins else (self._take(opener, agent, Style()), asked)
         clips = {f"history_{n}": self._write(f"{name}-{n}", take)[0] for n, take in enumerate(history, 1)}
-        factors = {"fault": kind, "history": f"{opener} | {contrast.text}"}
+        factors = {"fault": kind, "history": " | ".join(take.text for take in history)}
         return self._pair("T4", name, contrast, {}, clips, candidates, factors, (user.name,))
 
     def _pair(
