@@ -118,16 +118,9 @@ def build_embedded(
     texts = {split: _SplitTexts.load(split, counts[split]) for split in SPLITS}
     plain = speak_once([text for split in texts.values() for text in split.all_texts])
     parts = [
-        _Part(
-            folder,
-            split,
-            task,
-            2 * counts[split] if split == "sft" and task == "T2" else counts[split],
-            texts[split],
-            plain,
-            seed,
-        )
+        _Part(folder, split, task, counts[split] * (2 if (split, task) == ("sft", "T2") else 1), texts[split], own, seed)
         for split in SPLITS
+        if (own := {text: plain[text] for text in texts[split].all_texts})
         for task in tasks
     ]
     built = map_chunks(_build_parts, parts, 1)
@@ -171,7 +164,7 @@ class _SplitTexts:
 
 @dataclass(frozen=True)
 class _Part:
-    """A task of a split: what a process makes at once. `plain` has Piper's clip of every text."""
+    """A task of a split: what a process makes at once. `plain` has Piper's clip of every text of the split."""
 
     folder: Path
     split: Split
