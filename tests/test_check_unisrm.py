@@ -23,7 +23,7 @@ GOOD: dict[str, Any] = {
     "seeds": [
         {
             "seed": 0,
-            "heard": {"letter_errors": 0.7, "traits": {"noise": 0.9, "tremor": -0.1}},
+            "tower_probe": {"letter_errors": 0.7, "traits": {"noise": 0.9, "tremor": -0.1}},
             "curves": {"sft": [{"loss": 6.0}, {"loss": 0.4}]},
             "models": {name: {"T2": {"parsed": {"value": 0.9}}} for name in MODELS},
         }
@@ -47,8 +47,8 @@ def test_a_run_that_hears_and_keeps_the_format_passes(gate: Any) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("heard", "traits", "noise"), 0.1, "does not hear noise: 0.10 of its variance"),
-        (("heard",), {}, "does not hear noise: nothing was measured"),
+        (("tower_probe", "traits", "noise"), 0.1, "does not hear noise: 0.10 of its variance"),
+        (("tower_probe",), {}, "does not hear noise: nothing was measured"),
         (("curves", "sft"), [{"loss": 6.0}, {"loss": 2.0}], "the loss of SFT does not fall: 6.00, 2.00"),
         (("models", "grpo_accuracy", "T2", "parsed", "value"), 0.3, "grpo_accuracy: replies to T2 break the format: 0.30"),
         (("models", "grpo_consistent"), {}, "grpo_consistent: replies to T2 break the format: none was benched"),

@@ -17,7 +17,7 @@ from typing import Any
 from paras2s.utils.io import read_json
 
 # Of the variance of the noise that was laid on clips of other speakers and texts.
-LEAST_HEARD = 0.5
+LEAST_EXPLAINED = 0.5
 LEAST_PARSED = 0.5
 # SFT's loss at the end, as a share of that at the beginning.
 MOST_LEFT = 0.2
@@ -29,9 +29,9 @@ def failures(results: Mapping[str, Any]) -> list[str]:
     found = [f"seed {seed} is not finished" for seed in results["missing"]]
     for seed in results["seeds"]:
         name = f"seed {seed['seed']}"
-        heard = seed.get("heard", {}).get("traits", {}).get("noise")
-        if heard is None or heard < LEAST_HEARD:
-            said = "nothing was measured" if heard is None else f"{heard:.2f} of its variance, less than {LEAST_HEARD}"
+        noise = seed.get("tower_probe", {}).get("traits", {}).get("noise")
+        if noise is None or noise < LEAST_EXPLAINED:
+            said = "nothing was measured" if noise is None else f"{noise:.2f} of its variance, less than {LEAST_EXPLAINED}"
             found.append(f"{name}: the tower does not hear noise: {said}")
         losses = [part["loss"] for part in seed["curves"].get("sft", ())]
         if not losses or losses[-1] > MOST_LEFT * losses[0]:

@@ -206,19 +206,19 @@ def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def hack_table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What the rewards of the rows pay for hacks, a line for each row that was asked; [] where none was."""
+    """Returns a table of what each row's reward pays for hacks; [] where none was asked."""
 
     def cell(one: Mapping[str, Any]) -> str:
         return "-" if one["paid"] is None else f"{100 * one['paid']:.0f} % of {one['n_scored']}"
 
-    asked = [row for row in rows if row.get("hacks")]
-    if not asked:
+    probed = [row for row in rows if row.get("hacks")]
+    if not probed:
         return []
     # The first is the good answer itself.
-    kinds = list(asked[0]["hacks"])[1:]
+    kinds = list(probed[0]["hacks"])[1:]
     lines = [f"| paid at least what the good answer is | seed | {' | '.join(kinds)} |", f"|{'---|' * (2 + len(kinds))}"]
     return lines + [
-        f"| {row['row']} | {row['seed']} | {' | '.join(cell(row['hacks'][kind]) for kind in kinds)} |" for row in asked
+        f"| {row['row']} | {row['seed']} | {' | '.join(cell(row['hacks'][kind]) for kind in kinds)} |" for row in probed
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a run's reward pays for hacks: each beside the good answer that it was made of, in one group, as alignment scores them.
+"""Asks a run's reward what it pays for hacks: each stands in one group with the good answer that it was made of.
 
 Alphabet: B questions, G answers to each, the good one first.
 """
@@ -53,7 +53,7 @@ def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Seq
     """Groups of the good answer and its hacks, in the order of `HACKS`; with `sound` each is decoded."""
     by_query = {one.query_id: one for one in dataset.demonstrations}
     good = code_clips([dataset.clip(by_query[query.id].clip) for query in queries])
-    asked = RewardQuestions(run, dataset, queries)
+    questions = RewardQuestions(run, dataset, queries)
     echoes = [dataset.clip_features(query.clip, CODEC).codes for query in queries]
     rng = np.random.default_rng(0)
     groups = []
@@ -64,7 +64,7 @@ def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Seq
         made = [(codes, texts[place]), *((disordered(kind, codes, rng), texts[place]) for kind in DISORDER)]
         made += [(echoes[place], queries[place].transcript), (good[other], texts[other])]
         answers = [GivenAnswer(one, text, CODEC.decode(one) if sound else None) for one, text in made]
-        groups.append(Group(asked[place], tuple(answers)))
+        groups.append(Group(questions[place], tuple(answers)))
     return groups
 
 

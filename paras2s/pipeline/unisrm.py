@@ -14,8 +14,8 @@ from paras2s.reward.unisrm.tasks import Item
 from paras2s.reward.unisrm.thinker import SETTINGS, UniSRM
 from paras2s.utils.io import write_json
 
-# What the audio tower heard before SFT, where random weights were taught to hear.
-HEARD = "heard.json"
+# What two heads read from the audio tower before SFT, where it began with random weights.
+TOWER_PROBE = "tower_probe.json"
 
 
 def train_stage(
@@ -81,8 +81,8 @@ def _begin(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, se
     from paras2s.reward.unisrm.scratch import thinker_from_scratch
 
     model = thinker_from_scratch(config.thinker, data, items, seed)
-    if scratch.hearing_updates:
-        from paras2s.reward.unisrm.hearing import teach_hearing
+    if scratch.audio_pretraining_updates:
+        from paras2s.reward.unisrm.audio_pretraining import pretrain_tower
 
-        write_json(folder / HEARD, asdict(teach_hearing(model, data, scratch.hearing_updates, seed)))
+        write_json(folder / TOWER_PROBE, asdict(pretrain_tower(model, data, scratch.audio_pretraining_updates, seed)))
     return model

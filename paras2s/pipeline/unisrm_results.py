@@ -27,7 +27,7 @@ from paras2s.configs.schema.unisrm import UniSRMConfig, UniSRMGrpoConfig
 from paras2s.data_gen.unisrm.embedded import build_embedded
 from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
 from paras2s.errors import ConfigError, DataError
-from paras2s.pipeline.unisrm import HEARD, is_trained, run_grpo, run_sft
+from paras2s.pipeline.unisrm import TOWER_PROBE, is_trained, run_grpo, run_sft
 from paras2s.reward.unisrm.items import ITEMS, read_items
 from paras2s.reward.unisrm.rewards import preferences
 from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord
@@ -172,7 +172,7 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
         "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
         "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in judges},
         "gains": _gains_of(data, [folder]),
-        **({"heard": read_json(folder / SFT / HEARD)} if (folder / SFT / HEARD).is_file() else {}),
+        **({"tower_probe": read_json(folder / SFT / TOWER_PROBE)} if (folder / SFT / TOWER_PROBE).is_file() else {}),
         "curves": {name: _curve(folder / name / "metrics.jsonl") for name in judges},
     }
 
@@ -281,17 +281,15 @@ def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
     origin = f"commit {str(seed['commit'])[:7]}, {seed['machine']}"
     absent = [title for name, title in MODELS.items() if name not in seed["models"]]
     not_yet = f" Not trained yet: {'; '.join(absent)}." if absent else ""
-    return [f"Seed {seed['seed']}, {origin}. Minutes: {spent}. Items of all tasks: {items}.{not_yet}{_heard(seed)}"]
+    return [f"Seed {seed['seed']}, {origin}. Minutes: {spent}. Items of all tasks: {items}.{not_yet}{_probed(seed)}"]
 
 
-def _heard(seed: Mapping[str, Any]) -> str:
-    if "heard" not in seed:
+def _probed(seed: Mapping[str, Any]) -> str:
+    if "tower_probe" not in seed:
         return ""
-    parts = ", ".join(f"{name} {100 * value:.0f}" for name, value in sorted(seed["heard"]["traits"].items()))
-    wrong = f"{100 * seed['heard']['letter_errors']:.0f} % of letters wrong"
-    return (
-        f" Before SFT the tower heard in clips of other speakers and texts: {wrong}; of each trait's variance, in %: {parts}."
-    )
+    parts = ", ".join(f"{name} {100 * value:.0f}" for name, value in sorted(seed["tower_probe"]["traits"].items()))
+    wrong = f"{100 * seed['tower_probe']['letter_errors']:.0f} % of letters wrong"
+    return f" Before SFT two heads read from the tower, of other speakers and texts: {wrong}; of each trait's variance, in %: {parts}."
 
 
 def _means(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -307,10 +305,10 @@ def _means(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
                 [100 * one[key][name][column[:2]] for one in seeds] for key in ("right_of_asked", "dimensions_of_asked")
             )
             known = [one["pcc"]["value"] for one in found if one.get("pcc", {}).get("value") is not None]
-            heard = sum(one["sound"]["verdict"] == "uses the sound" for one in found)
+            uses = sum(one["sound"]["verdict"] == "uses the sound" for one in found)
             above = sum(value > 100 * one["majority"][column]["value"] for value, one in zip(right, seeds, strict=True))
             cells = [column, title, _spread(right, 1), _spread(dimensions, 1), _spread(known, 2) if known else "-"]
-            lines.append(_line([*cells, f"{heard} of {len(seeds)}", f"{above} of {len(seeds)}"]))
+            lines.append(_line([*cells, f"{uses} of {len(seeds)}", f"{above} of {len(seeds)}"]))
     return lines
 
 

@@ -251,11 +251,11 @@ def test_a_hack_is_paid_where_it_gets_at_least_what_the_good_answer_gets() -> No
 
 
 def test_the_hack_table_has_the_rows_that_were_asked(tmp_path: Path) -> None:
-    asked = {"the good answer": {"paid": None, "mean": 4.0, "n_scored": 2, "n_asked": 2}} | {
+    found = {"the good answer": {"paid": None, "mean": 4.0, "n_scored": 2, "n_asked": 2}} | {
         kind: {"paid": 0.25, "mean": 1.0, "n_scored": 8, "n_asked": 9} for kind in HACKS
     }
-    asked["half"] = {"paid": None, "mean": None, "n_scored": 0, "n_asked": 9}
-    rows = [{"row": "a", "seed": 0, "hacks": {}}, {"row": "b", "seed": 1, "hacks": asked}, {"row": "old", "seed": 0}]
+    found["half"] = {"paid": None, "mean": None, "n_scored": 0, "n_asked": 9}
+    rows = [{"row": "a", "seed": 0, "hacks": {}}, {"row": "b", "seed": 1, "hacks": found}, {"row": "old", "seed": 0}]
     head, rule, only = hack_table(rows)
     assert head.count("|") == rule.count("|") == only.count("|") == 3 + len(HACKS)
     assert only.startswith("| b | 1 | 25 % of 8 | 25 % of 8 | - |")

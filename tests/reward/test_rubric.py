@@ -361,8 +361,8 @@ def test_as_a_teacher_an_echo_is_worth_nothing_in_any_style(monkeypatch: pytest.
     # To someone who never heard the question this is half an answer.
     question = "My brothers and I used to eat dirt."
     assert score(RubricJudge(), "sad", spoken(question)) > 1.0
-    heard = [spoken(question), spoken(MAN)]
-    monkeypatch.setattr(teachers, "measure_answers", lambda *_: heard)
+    measured = [spoken(question), spoken(MAN)]
+    monkeypatch.setattr(teachers, "measure_answers", lambda *_: measured)
     teacher = teachers.RubricTeacher(cast(ToneClassifier, None), ("happy", "sad", "male"))
     clip = Clip(np.zeros(16_000, np.float32), 16_000)
     echo, answer = teacher.scores([teachers.TeacherRequest(question, "happy", None, clip)] * 2, lambda *_: None)

@@ -95,11 +95,11 @@ def test_a_share_of_the_items_is_learned_with_silence_too(data):
     assert chosen["silent"] == [0] * 40 + [1] * 4
     assert sft_examples(40, 0.1, seed=1) != chosen
     assert sft_examples(3, 0.0, seed=0) == {"number": [0, 1, 2], "silent": [0, 0, 0]}
-    heard, silent = (collate([{"number": 1, "silent": silent}]) for silent in (0, 1))
-    labels = [one["labels"][one["labels"] != -100].tolist() for one in (heard, silent)]
+    own, silent = (collate([{"number": 1, "silent": silent}]) for silent in (0, 1))
+    labels = [one["labels"][one["labels"] != -100].tolist() for one in (own, silent)]
     assert labels[0] == labels[1]
     assert torch.equal(silent["input_features"][0], model.features_of("silence", SILENCE))
-    assert not torch.equal(heard["input_features"], silent["input_features"])
+    assert not torch.equal(own["input_features"], silent["input_features"])
 
 
 def test_a_batch_gives_each_item_its_own_log_probs(data):

@@ -24,7 +24,7 @@ class ScratchConfig(Section):
     layers: int = Field(3, ge=1)
     audio_size: int = Field(96, ge=16, multiple_of=16)
     audio_layers: int = Field(2, ge=1)
-    hearing_updates: int = Field(
+    audio_pretraining_updates: int = Field(
         0,
         ge=0,
         description="updates in which the audio tower learns letters and traits of the data's clips before anything else",

@@ -345,8 +345,8 @@ class _Builder:
             bad, tone = replace(bad, style=AGENT_TONES[self._pick(tones)]), MISSES
         candidates = [_answer_of(good, FITS, SAME_VOICE, FITS), _answer_of(bad, text, voice, tone)]
         opener = self._pick(self.openers)
-        asked = self._take(contrast.text, user, USER_STYLES[style])
-        history = (asked,) if begins else (self._take(opener, agent, Style()), asked)
+        question = self._take(contrast.text, user, USER_STYLES[style])
+        history = (question,) if begins else (self._take(opener, agent, Style()), question)
         clips = {f"history_{n}": self._write(f"{name}-{n}", take)[0] for n, take in enumerate(history, 1)}
         factors = {"fault": kind, "history": " | ".join(take.text for take in history)}
         return self._pair("T4", name, contrast, {}, clips, candidates, factors, (user.name,))

@@ -48,7 +48,7 @@ def speak_once(texts: Sequence[str]) -> dict[str, Clip]:
 
 
 def traits(take: Take) -> dict[str, float]:
-    """What a take was made with, as numbers that grow with what one hears: octaves of pitch and pace, dB of noise and drive."""
+    """Returns what a take was made with, in numbers that grow with what one hears: octaves of pitch and pace, dB of noise."""
     speaker, style, faults = take.speaker, take.style, take.faults
     return {
         "pitch": float(np.log2(speaker.f0_factor * style.f0_level)),

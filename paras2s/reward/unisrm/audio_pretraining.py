@@ -1,4 +1,4 @@
-"""Teaches an audio tower with random weights to hear, before the thinker is trained on replies; released towers hear already.
+"""Trains an audio tower with random weights before the thinker is trained on replies; released towers are trained already.
 
 Two linear heads on the tower's output, thrown away afterwards: the letters that are spoken (CTC), and what each clip was made
 with (its traits: pitch, pace, noise and so on, from takes.jsonl). Only clips of the split `sft` are taught.
@@ -34,8 +34,8 @@ MEASURED_CLIPS = 200
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a tower hears in clips of other speakers and texts.
+class TowerProbe:
+    """Says what two heads read from a tower, of clips of other speakers and texts.
 
     `letter_errors`: edits a letter that is spoken. `traits`: the share of each trait's variance that is explained.
     """
@@ -51,7 +51,7 @@ class _Take:
     traits: tuple[float, ...]
 
 
-class _Ears(nn.Module):
+class _Heads(nn.Module):
     """The two heads of a tower of width D."""
 
     def __init__(self, width: int, traits: int) -> None:
@@ -59,14 +59,16 @@ class _Ears(nn.Module):
         self.letters, self.traits = nn.Linear(width, len(LETTERS)), nn.Linear(width, traits)
 
 
-def teach_hearing(model: UniSRM, data: Path, updates: int, seed: int) -> Heard:
-    """Trains the model's audio tower on the clips of `data` and says what it hears in those of the split `rl`.
+def pretrain_tower(model: UniSRM, data: Path, updates: int, seed: int) -> TowerProbe:
+    """Trains the model's audio tower on the clips of `data`, and says what the heads read from those of the split `rl`.
 
     Raises:
         ConfigError: the data does not say what its clips were made with. AudioError: a clip cannot be read.
     """
     if not (data / TAKES).is_file():
-        raise ConfigError(f"{data / TAKES}: not there; thinker.scratch.hearing_updates wants data of `paras2s unisrm data`")
+        raise ConfigError(
+            f"{data / TAKES}: not there; thinker.scratch.audio_pretraining_updates wants data of `paras2s unisrm data`"
+        )
     rows = [dict(row) for row in read_jsonl(data / TAKES)]
     names = sorted(rows[0]["traits"])
     taught, others = ([_take(row, names) for row in rows if row["split"] == split] for split in ("sft", "rl"))
@@ -74,9 +76,9 @@ def teach_hearing(model: UniSRM, data: Path, updates: int, seed: int) -> Heard:
     # A trait that never varies explains nothing.
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)
     torch.manual_seed(seed)
-    ears = _Ears(model.thinker.config.text_config.hidden_size, len(names)).to(model.device)
+    heads = _Heads(model.thinker.config.text_config.hidden_size, len(names)).to(model.device)
     tower = model.thinker.model.audio_tower
-    parameters = [*tower.parameters(), *ears.parameters()]
+    parameters = [*tower.parameters(), *heads.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=LR)
     rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=max(updates, 2), pct_start=WARMUP_SHARE)
     features = lru_cache(HELD_CLIPS)(lambda path: model.features_of(path, read_clip(data / path)))
@@ -86,14 +88,14 @@ def teach_hearing(model: UniSRM, data: Path, updates: int, seed: int) -> Heard:
         batch = [taught[number] for number in rng.choice(len(taught), min(BATCH, len(taught)), replace=False)]
         parts = _encoded(model, [features(take.clip) for take in batch])
         traits = ((torch.tensor([take.traits for take in batch]) - mean) / deviation).to(model.device)
-        heard = ears.traits(torch.stack([part.mean(0) for part in parts]))
-        loss = nn.functional.mse_loss(heard, traits) + _letter_loss(ears, parts, batch)
+        found = heads.traits(torch.stack([part.mean(0) for part in parts]))
+        loss = nn.functional.mse_loss(found, traits) + _letter_loss(heads, parts, batch)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         rates.step()
-    return _measured(model, ears, others[:: max(1, len(others) // MEASURED_CLIPS)], features, names, (mean, deviation))
+    return _measured(model, heads, others[:: max(1, len(others) // MEASURED_CLIPS)], features, names, (mean, deviation))
 
 
 def _take(row: dict[str, Any], names: Sequence[str]) -> _Take:
@@ -110,35 +112,35 @@ def _encoded(model: UniSRM, clips: Sequence[Tensor]) -> list[Tensor]:
     return list(output.split(lengths.tolist()))
 
 
-def _letter_loss(ears: _Ears, parts: Sequence[Tensor], batch: Sequence[_Take]) -> Tensor:
+def _letter_loss(heads: _Heads, parts: Sequence[Tensor], batch: Sequence[_Take]) -> Tensor:
     """CTC a letter. A clip that is spoken faster than one letter a token has no path, and counts as 0."""
-    logprobs = nn.utils.rnn.pad_sequence([ears.letters(part).log_softmax(-1) for part in parts])
+    logprobs = nn.utils.rnn.pad_sequence([heads.letters(part).log_softmax(-1) for part in parts])
     targets = torch.tensor([letter for take in batch for letter in take.letters], device=logprobs.device)
     lengths = [torch.tensor([len(one) for one in rows]) for rows in (parts, [take.letters for take in batch])]
     return nn.functional.ctc_loss(logprobs, targets, *lengths, zero_infinity=True)
 
 
 def collapsed(best: Sequence[int]) -> list[int]:
-    """What a path of CTC reads: repeated letters once, without blanks."""
+    """Returns the letters of a CTC path: repeated ones once, and no blanks."""
     return [one for before, one in zip([0, *best], best, strict=False) if one not in (0, before)]
 
 
 @torch.inference_mode()
 def _measured(
-    model: UniSRM, ears: _Ears, takes: Sequence[_Take], features: Any, names: Sequence[str], scale: tuple[Tensor, Tensor]
-) -> Heard:  # fmt: skip
+    model: UniSRM, heads: _Heads, takes: Sequence[_Take], features: Any, names: Sequence[str], scale: tuple[Tensor, Tensor]
+) -> TowerProbe:  # fmt: skip
     model.thinker.model.audio_tower.eval()
     import jiwer
 
-    said, read, heard = [], [], []
+    spoken, read, found = [], [], []
     for start in range(0, len(takes), BATCH):
         batch = takes[start : start + BATCH]
         for take, part in zip(batch, _encoded(model, [features(take.clip) for take in batch]), strict=True):
-            said.append("".join(LETTERS[one] for one in take.letters))
-            read.append("".join(LETTERS[one] for one in collapsed(ears.letters(part).argmax(-1).tolist())))
-            heard.append(ears.traits(part.mean(0)).cpu() * scale[1] + scale[0])
+            spoken.append("".join(LETTERS[one] for one in take.letters))
+            read.append("".join(LETTERS[one] for one in collapsed(heads.letters(part).argmax(-1).tolist())))
+            found.append(heads.traits(part.mean(0)).cpu() * scale[1] + scale[0])
     true = torch.tensor([take.traits for take in takes])
     varied = true.var(0, correction=0)
-    explained = 1 - (torch.stack(heard) - true).square().mean(0) / varied.clamp_min(1e-9)
+    explained = 1 - (torch.stack(found) - true).square().mean(0) / varied.clamp_min(1e-9)
     known = {name: float(value) for name, value, spread in zip(names, explained, varied, strict=True) if spread > 0}
-    return Heard(float(jiwer.cer(said, read)), known)
+    return TowerProbe(float(jiwer.cer(spoken, read)), known)

@@ -1,4 +1,4 @@
-"""Teaching an audio tower with random weights to hear, on tones whose pitch and level are its traits.
+"""Training an audio tower with random weights, on tones whose pitch and level are its traits.
 
 Not covered: how much of speech it hears; docs/unisrm.md has that of the embedded data.
 """
@@ -14,7 +14,7 @@ from tiny.unisrm import tiny_unisrm, tone_clip
 
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.errors import ConfigError
-from paras2s.reward.unisrm.hearing import LETTERS, collapsed, teach_hearing
+from paras2s.reward.unisrm.audio_pretraining import LETTERS, collapsed, pretrain_tower
 from paras2s.reward.unisrm.items import TAKES
 from paras2s.reward.unisrm.scratch import fit_frontend
 from paras2s.reward.unisrm.thinker import UniSRM
@@ -43,21 +43,21 @@ def model_for(folder: Path) -> UniSRM:
     return model
 
 
-def test_a_taught_tower_hears_traits_in_new_clips_and_no_tower_hears_another_clips_traits(tmp_path: Path) -> None:
+def test_a_trained_tower_has_the_traits_of_new_clips_and_none_those_of_another_clip(tmp_path: Path) -> None:
     (tmp_path / "shuffled").mkdir()
     write_tones(tmp_path, 160)
     write_tones(tmp_path / "shuffled", 160, shuffled=True)
     model = model_for(tmp_path)
     before = {name: value.clone() for name, value in model.thinker.state_dict().items()}
-    untaught = teach_hearing(model_for(tmp_path), tmp_path, 0, 0)
-    heard = teach_hearing(model, tmp_path, 120, 0)
+    untaught = pretrain_tower(model_for(tmp_path), tmp_path, 0, 0)
+    found = pretrain_tower(model, tmp_path, 120, 0)
     # A trait that does not vary has no share that is explained.
-    assert set(heard.traits) == {"level", "pitch"}
-    assert min(heard.traits.values()) > 0.8
+    assert set(found.traits) == {"level", "pitch"}
+    assert min(found.traits.values()) > 0.8
     assert max(untaught.traits.values()) < 0.3
-    assert max(teach_hearing(model_for(tmp_path), tmp_path / "shuffled", 120, 0).traits.values()) < 0.3
+    assert max(pretrain_tower(model_for(tmp_path), tmp_path / "shuffled", 120, 0).traits.values()) < 0.3
     # One text alone is soon known by heart.
-    assert heard.letter_errors < untaught.letter_errors
+    assert found.letter_errors < untaught.letter_errors
     moved = {name for name, value in model.thinker.state_dict().items() if not torch.equal(value, before[name])}
     assert moved
     assert all("audio_tower" in name for name in moved)
@@ -72,4 +72,4 @@ def test_repeated_letters_are_one_unless_a_blank_stands_between() -> None:
 
 def test_data_that_does_not_say_what_it_was_made_with_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"takes\.jsonl: not there"):
-        teach_hearing(tiny_unisrm(), tmp_path, 1, 0)
+        pretrain_tower(tiny_unisrm(), tmp_path, 1, 0)
