@@ -7,6 +7,7 @@ would make the same. A killed ablation continues where it was.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,17 @@ def share_stages(run: Run, shared: Path) -> None:
             link.symlink_to(place, target_is_directory=True)
 
 
-def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False) -> dict[str, Any]:
-    """One row through its stages; those that are whole are not run again. `with_curve` judges its validation answers."""
+def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks: int = 0) -> dict[str, Any]:
+    """One row through its stages; those that are whole are not run again. `with_curve` judges its validation answers.
+
+    `hacks`: the number of questions about which the row's reward is asked what it pays for hacks.
+    """
     from paras2s.bench.paras2s.contrasts import run_bench
     from paras2s.bench.paras2s.curve import judge_curve
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill
+    from paras2s.pipeline.source_hacks import hack_report
     from paras2s.pipeline.warmup import run_warmup
 
     dataset = run_data(run)
@@ -109,7 +114,9 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False) -> di
     found, independent = (summary(rows)[row.system] for rows in (benched.rows, benched.independent))
     agreed = read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"]
     kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
-    curve = judge_curve(run, dataset, model) if with_curve and row.system == "aligned" else []
+    aligned = row.system == "aligned"
+    curve = judge_curve(run, dataset, model) if with_curve and aligned else []
+    paid = hack_report(run, dataset, hacks) if hacks and aligned else {}
     return {
         "row": row.name,
         "line": row.line,
@@ -119,6 +126,7 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False) -> di
         "independent": independent["overall"],
         "kl": sum(kl) / len(kl) if kl else None,
         "curve": [point.to_json() for point in curve],
+        "hacks": {kind: asdict(one) for kind, one in paid.items()},
         "reward_model_pearson": agreed,
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
     }
@@ -140,7 +148,7 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
         # One place for all ablations: figures that start from the same warm-up do not each train it.
         share_stages(run, ablation.run_dir / "shared")
         try:
-            found.append(run_row(run, row, ablation.queries, "curve" in ablation.plots))
+            found.append(run_row(run, row, ablation.queries, "curve" in ablation.plots, ablation.hacks))
         except (PolicyError, JudgeError) as error:
             # A row that diverges is a result as well; those after it are still to be run.
             found.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
@@ -193,7 +201,25 @@ def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
     head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
     body = "".join(f"| {' | '.join(cells(row))} |\n" for row in rows)
     paper = f"\nThe paper: {ablation.paper}\n" if ablation.paper else ""
-    return f"`paras2s ablate` {ablation.name}, {ablation.queries} queries.\n\n{head}{body}{paper}"
+    hacks = "".join(f"{line}\n" for line in ["", *hack_table(rows)]) if any(row.get("hacks") for row in rows) else ""
+    return f"`paras2s ablate` {ablation.name}, {ablation.queries} queries.\n\n{head}{body}{hacks}{paper}"
+
+
+def hack_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns a table of what each row's reward pays for hacks; [] where none was asked."""
+
+    def cell(one: Mapping[str, Any]) -> str:
+        return "-" if one["paid"] is None else f"{100 * one['paid']:.0f} % of {one['n_scored']}"
+
+    probed = [row for row in rows if row.get("hacks")]
+    if not probed:
+        return []
+    # The first is the good answer itself.
+    kinds = list(probed[0]["hacks"])[1:]
+    lines = [f"| paid at least what the good answer is | seed | {' | '.join(kinds)} |", f"|{'---|' * (2 + len(kinds))}"]
+    return lines + [
+        f"| {row['row']} | {row['seed']} | {' | '.join(cell(row['hacks'][kind]) for kind in kinds)} |" for row in probed
+    ]
 
 
 def _table(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> Table:

@@ -12,7 +12,7 @@ from paras2s.bench.paras2s.metrics import cell
 from paras2s.configs.schema.ablation import AblationConfig, load_ablation
 from paras2s.configs.schema.base import preset_path
 from paras2s.errors import DataError
-from paras2s.pipeline.ablate import draw, judge_claim, markdown, paired_claim, run_ablation
+from paras2s.pipeline.ablate import draw, hack_table, judge_claim, markdown, paired_claim, run_ablation
 from paras2s.utils.io import read_json, write_text
 
 # In the paper's order; the last four are ours.
@@ -93,11 +93,13 @@ def _kept_section(page: Path, title: str) -> str | None:
 def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> str:
     lines = [f"## {config.title or config.name}", "", f"`paras2s ablate {config.name}`", ""]
     # Its heading and the paper's sentence stand in ours.
-    table = [line for line in markdown(config, rows).splitlines() if line.startswith("|")]
+    table = [line for line in markdown(config, rows).split("\n\n")[1].splitlines() if line.startswith("|")]
     minutes = sum(row.get("minutes") or 0 for row in rows)
     total = len(config.rows) * len(config.seeds)
     lines += [f"On {config.queries} queries, {len(rows)} of {total} rows, {minutes:.0f} minutes to align and bench.", ""]
     lines += [*table, "", *_by_category(rows), ""]
+    if hacks := hack_table(rows):
+        lines += [*hacks, ""]
     for kind in config.plots:
         if (plot := draw(config, rows, kind)) is not None:
             write_text(out / "paper" / f"{config.name}-{kind}.svg", plot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,10 @@ from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import read_items
 from paras2s.reward.unisrm.tasks import Item
 from paras2s.reward.unisrm.thinker import SETTINGS, UniSRM
+from paras2s.utils.io import write_json
+
+# What two heads read from the audio tower before SFT, where it began with random weights.
+TOWER_PROBE = "tower_probe.json"
 
 
 def train_stage(
@@ -49,7 +54,7 @@ def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int) -> None
     from paras2s.reward.unisrm.train import train_sft
 
     items = read_items(data, ["sft"])
-    train_sft(_begin(settings, data, items, seed), data, items, settings.sft, folder, seed)
+    train_sft(_begin(settings, data, items, folder, seed), data, items, settings.sft, folder, seed)
 
 
 def run_grpo(settings: UniSRMGrpoConfig, begin: Path, data: Path, folder: Path, seed: int) -> None:
@@ -69,9 +74,15 @@ def _require_trl() -> None:
         raise ConfigError("training needs the package trl; run: pip install 'paras2s[unisrm]'")
 
 
-def _begin(config: UniSRMConfig, data: Path, items: list[Item], seed: int) -> UniSRM:
-    if config.thinker.scratch is None:
+def _begin(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, seed: int) -> UniSRM:
+    scratch = config.thinker.scratch
+    if scratch is None:
         return UniSRM.pretrained(config.thinker)
     from paras2s.reward.unisrm.scratch import thinker_from_scratch
 
-    return thinker_from_scratch(config.thinker, data, items, seed)
+    model = thinker_from_scratch(config.thinker, data, items, seed)
+    if scratch.audio_pretraining_updates:
+        from paras2s.reward.unisrm.audio_pretraining import pretrain_tower
+
+        write_json(folder / TOWER_PROBE, asdict(pretrain_tower(model, data, scratch.audio_pretraining_updates, seed)))
+    return model

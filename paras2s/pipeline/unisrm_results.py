@@ -27,7 +27,7 @@ from paras2s.configs.schema.unisrm import UniSRMConfig, UniSRMGrpoConfig
 from paras2s.data_gen.unisrm.embedded import build_embedded
 from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
 from paras2s.errors import ConfigError, DataError
-from paras2s.pipeline.unisrm import is_trained, run_grpo, run_sft
+from paras2s.pipeline.unisrm import TOWER_PROBE, is_trained, run_grpo, run_sft
 from paras2s.reward.unisrm.items import ITEMS, read_items
 from paras2s.reward.unisrm.rewards import preferences
 from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord
@@ -48,6 +48,7 @@ BENCH_BATCH = 32
 # Points of a curve in the results.
 CURVE_POINTS = 12
 CURVES = ("loss", "reward", "reward_format", "reward_accuracy", "reward_consistency", "flat_group_share", "kl")
+Rows = Mapping[str, BenchRow]
 Value = Callable[[Item, BenchRow], float]
 
 
@@ -149,6 +150,7 @@ def collect(config: UniSRMConfig, command: str, seeds: Sequence[int], folder: Pa
         "shortcuts": [asdict(one) for one in measure_shortcuts(data.folder, items)],
         "data_minutes": read_json(folder / "minutes.json")["data"],
         "seeds": [_seed(data, seed, folder / f"seed{seed}") for seed in finished],
+        "gains": _gains_of(data, [folder / f"seed{seed}" for seed in finished]),
     }
 
 
@@ -169,12 +171,8 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
         "models": judges,
         "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
         "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in judges},
-        "gains": [
-            {"from": first, "to": second, "measure": measure, **figure_json(_gain(data, rows[first], rows[second], value))}
-            for first, second in GAINS
-            if first in judges and second in judges
-            for measure, value in (("decision", _right), ("dimensions", _dimensions))
-        ],
+        "gains": _gains_of(data, [folder]),
+        **({"tower_probe": read_json(folder / SFT / TOWER_PROBE)} if (folder / SFT / TOWER_PROBE).is_file() else {}),
         "curves": {name: _curve(folder / name / "metrics.jsonl") for name in judges},
     }
 
@@ -204,10 +202,22 @@ def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Value) -> di
     return {task: sum(values) / len(values) for task, values in means.items() if values}
 
 
-def _gain(data: BenchData, first: Mapping[str, BenchRow], second: Mapping[str, BenchRow], value: Value) -> Share:
-    """The mean gain over all items of all tasks, clustered by text."""
-    gains = [value(item, second[item.id]) - value(item, first[item.id]) for item in data.items]
-    return mean_gain(gains, [item.text_id for item in data.items], len(data.items))
+def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The gains over the seeds in these folders, of the models that all of them have."""
+    rows = [{name: _own_rows(folder, name) for name in MODELS if is_trained(folder / name)} for folder in folders]
+    return [
+        {"from": first, "to": second, "measure": measure, **figure_json(_gain(data, pairs, value))}
+        for first, second in GAINS
+        if (pairs := [(one[first], one[second]) for one in rows if first in one and second in one]) and len(pairs) == len(rows)
+        for measure, value in (("decision", _right), ("dimensions", _dimensions))
+    ]
+
+
+def _gain(data: BenchData, pairs: Sequence[tuple[Rows, Rows]], value: Value) -> Share:
+    """The mean gain of second over first, over all items of all tasks and all pairs of models; a text is one cluster."""
+    gains = [value(item, second[item.id]) - value(item, first[item.id]) for first, second in pairs for item in data.items]
+    texts = [item.text_id for item in data.items]
+    return mean_gain(gains, texts * len(pairs), len(gains))
 
 
 def _curve(path: Path) -> list[dict[str, float]]:
@@ -252,12 +262,15 @@ def rendered(results: Mapping[str, Any], page: Path) -> str:
 
 
 def tables(results: Mapping[str, Any]) -> str:
-    """All tables: each seed's models beside their controls, their dimensions, the gains, the curves, the shortcuts."""
+    """All tables: the seeds together, each seed's models beside their controls, the gains, the curves, the shortcuts."""
     missing = f" Not finished: seeds {', '.join(map(str, results['missing']))}." if results["missing"] else ""
+    seeds = results["seeds"]
     lines = [f"`{results['command']}`.{missing}", ""]
-    for seed in results["seeds"]:
-        lines += [*_head(results, seed), "", *_scores(seed), "", *_gains(seed), "", *_curves(seed), ""]
-    return "\n".join([*lines, *_shortcuts(results)])
+    if len(seeds) > 1:
+        lines += [f"Means over {len(seeds)} seeds (the least to the most of them):", "", *_means(seeds), ""]
+    for seed in seeds:
+        lines += [*_head(results, seed), "", *_scores(seed), ""]
+    return "\n".join([*lines, *_gains(results), "", *_curves(seeds), "", *_shortcuts(results)])
 
 
 def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
@@ -268,7 +281,39 @@ def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
     origin = f"commit {str(seed['commit'])[:7]}, {seed['machine']}"
     absent = [title for name, title in MODELS.items() if name not in seed["models"]]
     not_yet = f" Not trained yet: {'; '.join(absent)}." if absent else ""
-    return [f"Seed {seed['seed']}, {origin}. Minutes: {spent}. Items of all tasks: {items}.{not_yet}"]
+    return [f"Seed {seed['seed']}, {origin}. Minutes: {spent}. Items of all tasks: {items}.{not_yet}{_probed(seed)}"]
+
+
+def _probed(seed: Mapping[str, Any]) -> str:
+    if "tower_probe" not in seed:
+        return ""
+    parts = ", ".join(f"{name} {100 * value:.0f}" for name, value in sorted(seed["tower_probe"]["traits"].items()))
+    wrong = f"{100 * seed['tower_probe']['letter_errors']:.0f} % of letters wrong"
+    return f" Before SFT two heads read of other speakers and texts: {wrong}; of each trait's variance, in %: {parts}."
+
+
+def _means(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Means over the seeds, with the least and the most of them."""
+    head = ["task", "model", "of all asked", "dimensions right", "PCC", "seeds that use the sound", "seeds above the majority"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for column in COLUMNS:
+        for name, title in MODELS.items():
+            found = [one["models"].get(name, {}).get(column, {"absent": ""}) for one in seeds]
+            if any("absent" in one for one in found):
+                continue
+            right, dimensions = (
+                [100 * one[key][name][column[:2]] for one in seeds] for key in ("right_of_asked", "dimensions_of_asked")
+            )
+            known = [one["pcc"]["value"] for one in found if one.get("pcc", {}).get("value") is not None]
+            uses = sum(one["sound"]["verdict"] == "uses the sound" for one in found)
+            above = sum(value > 100 * one["majority"][column]["value"] for value, one in zip(right, seeds, strict=True))
+            cells = [column, title, _spread(right, 1), _spread(dimensions, 1), _spread(known, 2) if known else "-"]
+            lines.append(_line([*cells, f"{uses} of {len(seeds)}", f"{above} of {len(seeds)}"]))
+    return lines
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    return f"{sum(values) / len(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def _scores(seed: Mapping[str, Any]) -> list[str]:
@@ -291,28 +336,32 @@ def _scores(seed: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _gains(seed: Mapping[str, Any]) -> list[str]:
-    head = ["gain over all tasks, in points", "right", "dimensions right"]
+def _gains(results: Mapping[str, Any]) -> list[str]:
+    """Each seed's gains, and those of all seeds together."""
+    head = ["gain over all tasks, in points", "seed", "right", "dimensions right"]
     lines = [_line(head), _line(["---"] * len(head))]
+    several = [("all", results)] if len(results["seeds"]) > 1 else []
     for first, second in GAINS:
-        own = {one["measure"]: one for one in seed["gains"] if (one["from"], one["to"]) == (first, second)}
-        if not own:
-            continue
-        shown = {name: {key: one[key] for key in ("value", "low", "high", "n", "n_asked")} for name, one in own.items()}
-        lines.append(
-            _line([f"{MODELS[second]} over {MODELS[first]}", percent(shown["decision"]), percent(shown["dimensions"])])
-        )
+        for name, place in [*((str(one["seed"]), one) for one in results["seeds"]), *several]:
+            own = {one["measure"]: one for one in place["gains"] if (one["from"], one["to"]) == (first, second)}
+            if not own:
+                continue
+            shown = [
+                {key: own[kind][key] for key in ("value", "low", "high", "n", "n_asked")} for kind in ("decision", "dimensions")
+            ]
+            lines.append(_line([f"{MODELS[second]} over {MODELS[first]}", name, *map(percent, shown)]))
     return lines
 
 
-def _curves(seed: Mapping[str, Any]) -> list[str]:
-    """A row for each part of a stage's updates; what a stage does not have is left out."""
+def _curves(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row for each part of a stage's updates, the mean over seeds; what a stage does not have is left out."""
     head = ["stage", "update", *CURVES]
     lines = [_line(head), _line(["---"] * len(head))]
     for name, title in MODELS.items():
-        for part in seed["curves"].get(name, ()):
-            cells = [f"{part[key]:.3f}" if key in part else "-" for key in CURVES]
-            lines.append(_line([title, f"{part['step']:.0f}", *cells]))
+        for parts in zip(*(one["curves"][name] for one in seeds if name in one["curves"]), strict=False):
+            means = {key: sum(part[key] for part in parts) / len(parts) for key in CURVES if all(key in part for part in parts)}
+            cells = [f"{means[key]:.3f}" if key in means else "-" for key in CURVES]
+            lines.append(_line([title, f"{parts[0]['step']:.0f}", *cells]))
     return lines
 
 

@@ -11,14 +11,16 @@ import pytest
 from tiny.unisrm import pair_record
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
+from paras2s.data_gen.tts.piper_world import Speaker, Style
 from paras2s.data_gen.unisrm import embedded
-from paras2s.data_gen.unisrm.embedded import ANSWERS, SPLITS, build_embedded, load_scenes, sentences, speakers
+from paras2s.data_gen.unisrm.embedded import ANSWERS, DRIVE_DB, SPLITS, build_embedded, load_scenes, sentences, speakers
 from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
-from paras2s.data_gen.unisrm.takes import driven, noisy, with_gaps
+from paras2s.data_gen.unisrm.takes import Faults, Take, driven, noisy, traits, with_gaps
 from paras2s.errors import ConfigError
-from paras2s.reward.unisrm.items import read_items
+from paras2s.reward.unisrm.items import TAKES, read_items
 from paras2s.reward.unisrm.reply import parse_reply, write_reply
 from paras2s.reward.unisrm.tasks import TASKS, Item
+from paras2s.utils.io import read_jsonl
 
 COUNTS = {"sft": 2, "rl": 1, "bench": 1}
 
@@ -34,13 +36,39 @@ def built(tmp_path_factory):
 
 def test_every_task_has_its_items_and_clips(built):
     folder, report, items = built
-    # Pairs for SFT stand in both orders.
-    twice = {(task, split): 2 if split == "sft" and task != "T2" else 1 for task in TASKS for split in COUNTS}
-    assert report.items == {(task, split): twice[task, split] * COUNTS[split] for task in TASKS for split in COUNTS}
+    # Pairs for SFT stand in both orders, beside twice as many single clips.
+    assert report.items == {(task, split): (1 + (split == "sft")) * COUNTS[split] for task in TASKS for split in COUNTS}
     for item in items:
         assert parse_reply(item.task, write_reply(item.task, item.record)) is not None
         clips = [read_clip(folder / path) for path in item.clips.values()]
         assert all(0.5 < clip.duration_s < 12 for clip in clips)
+
+
+def test_every_clip_says_what_it_was_made_with(built):
+    folder, _, items = built
+    rows = {row["clip"]: row for row in read_jsonl(folder / TAKES)}
+    assert rows.keys() == {path for item in items for path in item.clips.values()}
+    for item in items:
+        assert {rows[path]["split"] for path in item.clips.values()} == {item.split}
+        if item.task == "T2":
+            (row,) = (rows[path] for path in item.clips.values())
+            noise, distortion, *_ = item.record.scores
+            assert row["traits"]["noise"] == dict(zip((5, 4, 3, 2, 1), (0, 10, 20, 30, 38), strict=True))[noise]
+            assert row["traits"]["drive"] == DRIVE_DB[5 - int(distortion)]
+            assert row["text"] == item.factors["spoken"]
+        else:
+            assert rows[item.clips["speech_a"]]["text"] == item.factors["spoken_a"]
+
+
+def test_traits_grow_with_what_one_hears():
+    plain = Take("x", Speaker("s", 2.0, 1.0), Style(), Faults(), 0)
+    other = Take(
+        "x", Speaker("s", 1.0, 2.0), Style(f0_level=0.5, rate=2.0, gain=0.25), Faults(snr_db=30.0, gaps=2, coded=True), 0
+    )
+    assert traits(plain) == dict.fromkeys(traits(plain), 0.0) | {"pitch": 1.0, "f0_range": 1.0}
+    assert traits(other) == traits(plain) | {
+        "pitch": -1.0, "formants": 1.0, "pace": 1.0, "level": -2.0, "noise": 10.0, "gaps": 2.0, "coded": 1.0
+    }  # fmt: skip
 
 
 def test_an_exchanged_pair_is_the_same_pair_in_the_other_order(built):

@@ -21,9 +21,11 @@ from paras2s.data_gen.scripted.tones import load_tones
 from paras2s.data_gen.tts.piper_world import USER_STYLES
 from paras2s.errors import JudgeError
 from paras2s.pipeline import distill
+from paras2s.pipeline.data import run_data
 from paras2s.pipeline.other_answers import judge_spoken, plan_spoken
 from paras2s.pipeline.preference_set import JudgedAnswers
 from paras2s.pipeline.reward_probes import disorder_report, judge_disorder
+from paras2s.pipeline.source_hacks import hack_report
 from paras2s.reward.reward_model.degenerate import KINDS
 from paras2s.reward.reward_model.disorder import KEPT_OUT, TAUGHT
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
@@ -219,3 +221,13 @@ def test_scripted_answers_are_spoken_and_judged_and_disorder_is_worth_nothing_to
     assert max(report[kind]["judge_mean"] for kind in ("shuffled", "reversed")) < 1.6
     # Here the question is a good answer's sound.
     assert report["question"]["judge_mean"] == 5.0
+
+
+def test_the_rubric_pays_a_good_answer_more_than_its_hacks(tiny_run: Path) -> None:
+    run = Run(load_config(tiny_run / "run.yaml", {"reward.sources": [{"kind": "rubric"}]}), open_console(), quiet=True)
+    found = hack_report(run, run_data(run), 4)
+    assert found["the good answer"].n_asked == 4
+    assert (found["the good answer"].mean or 0) > 3.0
+    assert all(
+        found[kind].n_scored == 4 and found[kind].paid == 0.0 for kind in ("shuffled", "reversed", "the question itself")
+    )

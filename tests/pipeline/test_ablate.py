@@ -18,6 +18,7 @@ from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import (
     cells,
     draw,
+    hack_table,
     judge_claim,
     markdown,
     paired_claim,
@@ -27,8 +28,9 @@ from paras2s.pipeline.ablate import (
     value_of,
 )
 from paras2s.pipeline.align import rl_prompts
+from paras2s.pipeline.source_hacks import HACKS, HackRow, count_hacks
 from paras2s.run import Run
-from paras2s.types import Candidate, Query
+from paras2s.types import Candidate, Query, Reward, Unscored
 
 
 def ablation(tmp_path: Path, *rows: AblationRow, **changes: Any) -> AblationConfig:
@@ -230,3 +232,31 @@ def test_categories_weigh_the_same_in_a_claim_as_in_a_score(tmp_path: Path) -> N
     claim = Claim(say="s", higher="a", lower="b")
     assert paired_claim(grid, claim) == (0.5, 0.0)
     assert paired_claim(grid, claim.model_copy(update={"leave_out": ("gender",)})) == (1.0, 0.0)
+
+
+def test_a_hack_is_paid_where_it_gets_at_least_what_the_good_answer_gets() -> None:
+    unscored = Unscored("judge", "no reply")
+
+    def given(*values: float | None) -> list[Reward | Unscored]:
+        rest = [1.0] * (1 + len(HACKS) - len(values))
+        return [unscored if one is None else Reward(one, {}) for one in (*values, *rest)]
+
+    # Three questions: the good answer, then `shuffled`, `reversed` and `half`.
+    found = count_hacks([given(4.0, 4.0, 3.0, None), given(2.0, 1.0, 5.0, None), given(None, 5.0, None, None)])
+    assert found["the good answer"] == HackRow(None, 3.0, 2, 3)
+    assert found["shuffled"] == HackRow(0.5, 10 / 3, 2, 3)
+    assert found["reversed"] == HackRow(0.5, 4.0, 2, 3)
+    assert found["half"] == HackRow(None, None, 0, 3)
+    assert list(found)[1:] == list(HACKS)
+
+
+def test_the_hack_table_has_the_rows_that_were_asked(tmp_path: Path) -> None:
+    found = {"the good answer": {"paid": None, "mean": 4.0, "n_scored": 2, "n_asked": 2}} | {
+        kind: {"paid": 0.25, "mean": 1.0, "n_scored": 8, "n_asked": 9} for kind in HACKS
+    }
+    found["half"] = {"paid": None, "mean": None, "n_scored": 0, "n_asked": 9}
+    rows = [{"row": "a", "seed": 0, "hacks": {}}, {"row": "b", "seed": 1, "hacks": found}, {"row": "old", "seed": 0}]
+    head, rule, only = hack_table(rows)
+    assert head.count("|") == rule.count("|") == only.count("|") == 3 + len(HACKS)
+    assert only.startswith("| b | 1 | 25 % of 8 | 25 % of 8 | - |")
+    assert hack_table(rows[:1]) == []

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import yaml
 
 import paras2s.reward.judges.rubric as rubric_module
+from paras2s.audio.clip import Clip
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.data_gen.scripted.scripts import load_cascade, load_contrasts, load_families
 from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, USER_STYLES
@@ -21,6 +23,7 @@ from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
 from paras2s.reward.judges.rubric import RATE, RESPONSE, TAIL, TONE_PREFIX, VOICED, Question, RubricJudge
 from paras2s.reward.judges.rubric_rules import repeated_share
+from paras2s.reward.reward_model import teachers
 from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured, Unscored, Verdict
@@ -358,3 +361,17 @@ def test_degenerate_relatives_of_a_good_spoken_answer_get_no_points(judge: Rubri
     }
     liked = {place: one for place, one in found.items() if isinstance(one, Verdict) and one.score > 1}
     assert liked == {}
+
+
+def test_as_a_teacher_an_echo_is_worth_nothing_in_any_style(monkeypatch: pytest.MonkeyPatch) -> None:
+    # To someone who never heard the question this is half an answer.
+    question = "My brothers and I used to eat dirt."
+    assert score(RubricJudge(), "sad", spoken(question)) > 1.0
+    measured = [spoken(question), spoken(MAN)]
+    monkeypatch.setattr(teachers, "measure_answers", lambda *_: measured)
+    teacher = teachers.RubricTeacher(cast(ToneClassifier, None), ("happy", "sad", "male"))
+    clip = Clip(np.zeros(16_000, np.float32), 16_000)
+    echo, answer = teacher.scores([teachers.TeacherRequest(question, "happy", None, clip)] * 2, lambda *_: None)
+    assert echo == {"happy": 1.0, "sad": 1.0, "male": 1.0}
+    assert isinstance(answer, dict)
+    assert answer["male"] == 5.0

@@ -133,6 +133,8 @@ def test_the_mean_of_several_raters_is_rounded_half_up():
         ("= 30.5", "= 31", "wrong_total"),
         ("9+8+7+6.5 = 30.5", "9+8+7 = 30.5", "wrong_total"),
         ("9+8+7+6.5 = 30.5", "8+9+7+6.5 = 30.5", "wrong_total"),
+        ("9+8+7+6.5 = 30.5", "9+8+7+-6.5 = 30.5", "wrong_total"),
+        ("9+8+7+6.5 = 30.5", "9+8++6.5 = 30.5", "wrong_total"),
         ("clean", "x" * 50_000, "too_long"),
     ],
 )  # fmt: skip

@@ -18,10 +18,11 @@ from paras2s.errors import ConfigError, DataError, JudgeError
 from paras2s.reward.unisrm.audio_check import audio_gaps, check_audio
 from paras2s.reward.unisrm.grpo_trainer import RewardTerms, UniSRMGrpoTrainer
 from paras2s.reward.unisrm.items import read_items
+from paras2s.reward.unisrm.messages import SILENCE
 from paras2s.reward.unisrm.reply import ParseFailure, write_reply
 from paras2s.reward.unisrm.tasks import PairRecord, QualityRecord
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
-from paras2s.reward.unisrm.train import SftCollator, make_grpo_trainer, train_grpo, train_sft, trainable
+from paras2s.reward.unisrm.train import SftCollator, make_grpo_trainer, sft_examples, train_grpo, train_sft, trainable
 from paras2s.train.losses import LogProbBatch, grpo_loss
 from paras2s.utils.io import read_jsonl
 
@@ -82,6 +83,23 @@ def test_labels_cover_the_reply_alone(data):
         assert learned[-1] == model.end_id
         assert (batch["input_ids"][row][labels != -100] == learned).all()
     assert batch["input_features"].shape[0] == 3 + 1
+
+
+def test_a_share_of_the_items_is_learned_with_silence_too(data):
+    folder, items, prompts = data
+    model = tiny_unisrm(prompts=prompts)
+    collate = SftCollator(ItemEncoder(model, folder, items))
+    chosen = sft_examples(40, 0.1, seed=0)
+    assert chosen["number"][:40] == list(range(40))
+    assert len(set(chosen["number"][40:])) == 4
+    assert chosen["silent"] == [0] * 40 + [1] * 4
+    assert sft_examples(40, 0.1, seed=1) != chosen
+    assert sft_examples(3, 0.0, seed=0) == {"number": [0, 1, 2], "silent": [0, 0, 0]}
+    own, silent = (collate([{"number": 1, "silent": silent}]) for silent in (0, 1))
+    labels = [one["labels"][one["labels"] != -100].tolist() for one in (own, silent)]
+    assert labels[0] == labels[1]
+    assert torch.equal(silent["input_features"][0], model.features_of("silence", SILENCE))
+    assert not torch.equal(own["input_features"], silent["input_features"])
 
 
 def test_a_batch_gives_each_item_its_own_log_probs(data):

@@ -13,6 +13,7 @@ import numpy as np
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import DataError
 from paras2s.reward.unisrm.items import ITEMS, read_items
+from paras2s.reward.unisrm.messages import SILENCE
 from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord, TaskId
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_text
@@ -29,9 +30,6 @@ RATINGS: tuple[Column, ...] = ("T2", *CROSS_DATASET)
 SHUFFLE_SEED = 18
 # Distances tried: each takes time as the number of items.
 MAX_DISTANCES = 256
-RATE_HZ = 16_000
-# The same for every clip, so that no length is left.
-SILENCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,6 @@ def _label(item: Item) -> float:
 
 
 def _text_only(items: Sequence[Item], folder: Path) -> list[Sample]:
-    silence = Clip(np.zeros(int(SILENCE_S * RATE_HZ), dtype=np.float32), RATE_HZ)
     return [
-        replace(sample, condition="text_only", clips=dict.fromkeys(sample.clips, silence)) for sample in _own(items, folder)
+        replace(sample, condition="text_only", clips=dict.fromkeys(sample.clips, SILENCE)) for sample in _own(items, folder)
     ]

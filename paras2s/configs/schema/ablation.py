@@ -57,6 +57,7 @@ class AblationConfig(Section):
     plots: tuple[Literal["score", "words_understood", "curve"], ...] = Field(
         ("score",), description="curve: reward model and judges over the steps of each aligned row, a panel a row"
     )
+    hacks: int = Field(0, ge=0, description="questions about which each reward is asked what it pays for hacks; 0: none")
     paper: str = Field("", description="what the paper found, in a sentence, to stand beside our table")
     claims: tuple[Claim, ...] = ()
     note: str = Field("", description="what differs from the paper's experiment")

@@ -24,6 +24,11 @@ class ScratchConfig(Section):
     layers: int = Field(3, ge=1)
     audio_size: int = Field(96, ge=16, multiple_of=16)
     audio_layers: int = Field(2, ge=1)
+    audio_pretraining_updates: int = Field(
+        0,
+        ge=0,
+        description="updates in which the audio tower learns letters and traits of the data's clips before anything else",
+    )
 
 
 class ThinkerConfig(Section):
@@ -50,6 +55,9 @@ class SftConfig(Section):
     micro_batch_size: int = Field(1, ge=1, description="items a device at once")
     epochs: float = Field(1.0, gt=0)
     warmup: float = Field(0.0, ge=0, lt=1, description="share of the updates over which the learning rate rises")
+    silent_share: float = Field(
+        0.0, ge=0, le=1, description="share of the items that are learned a second time with silence as clips: by text alone"
+    )
     max_grad_norm: float = Field(1.0, gt=0)
     checkpoint_every: int | None = Field(None, ge=1, description=CHECKPOINT_EVERY)
 

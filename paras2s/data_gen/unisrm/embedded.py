@@ -3,9 +3,9 @@
 T1: a fault of words, voice, melody or signal in one of two takes. T2: six aspects varied independently, and the overall score
 made of them. T3: the scene's emotion against another one, other words, or a fault. T4: the right answer against other words,
 another voice or tone, or both. Missing words and melody are measured, all else is known by construction. A pair whose totals
-are equal, or disagree with its construction, is dropped and counted. Pairs for SFT stand twice, in both orders. Splits share no
-text and no speaker. All speech is synthetic, so nothing is learned about real speech; of the engines (WORLD, the codec) the
-second is always the worse.
+are equal, or disagree with its construction, is dropped and counted. For SFT pairs stand twice, in both orders, beside twice as
+many items of T2. What each clip was made with stands in takes.jsonl. Splits share no text and no speaker. All speech is
+synthetic, so nothing is learned about real speech; of the engines (WORLD, the codec) the second is always the worse.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from paras2s.audio.asr import word_error_rate
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.data_gen.scripted.scripts import Contrast, load_contrasts, load_families
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
-from paras2s.data_gen.unisrm.takes import Faults, Studio, Take, f0_spread
+from paras2s.data_gen.unisrm.takes import Faults, Studio, Take, f0_spread, speak_once, traits
 from paras2s.errors import ConfigError
-from paras2s.reward.unisrm.items import write_items
-from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord, QualityRecord, SideScores, TaskId
+from paras2s.reward.unisrm.items import TAKES, write_items
+from paras2s.reward.unisrm.tasks import TASK_IDS, TASKS, Item, PairRecord, QualityRecord, SideScores, TaskId
+from paras2s.utils.io import write_jsonl
+from paras2s.utils.process_pool import map_chunks
 
 Chosen = TypeVar("Chosen")
 Split = Literal["sft", "rl", "bench"]
@@ -37,7 +39,7 @@ SPLITS: tuple[Split, ...] = ("sft", "rl", "bench")
 SIZES: dict[str, dict[Split, int]] = {
     "ci": {"sft": 8, "rl": 4, "bench": 4},
     "small": {"sft": 32, "rl": 8, "bench": 24},
-    "full": {"sft": 240, "rl": 80, "bench": 80},
+    "full": {"sft": 400, "rl": 80, "bench": 80},
 }
 VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}
 # Shares of the scripted sentences; the agent's four answers to a style are split alike.
@@ -112,18 +114,22 @@ def build_embedded(
     """
     if size not in SIZES:
         raise ConfigError(f"size: there is no {size!r}; there are {', '.join(SIZES)}")
-    items: list[Item] = []
+    counts = {split: SIZES[size][split] for split in SPLITS}
+    texts = {split: _SplitTexts.load(split, counts[split]) for split in SPLITS}
+    plain = speak_once([text for split in texts.values() for text in split.all_texts])
+    parts = [
+        _Part(folder, split, task, counts[split] * (2 if (split, task) == ("sft", "T2") else 1), texts[split], own, seed)
+        for split in SPLITS
+        if (own := {text: plain[text] for text in texts[split].all_texts})
+        for task in tasks
+    ]
+    built = map_chunks(_build_parts, parts, 1)
+    write_items(folder, [item for part in built for item in part.items])
+    write_jsonl(folder / TAKES, [row for part in built for row in part.takes])
     dropped: Counter[tuple[TaskId, str]] = Counter()
-    texts = {split: _SplitTexts.load(split, SIZES[size][split]) for split in SPLITS}
-    studio = Studio([text for split in texts.values() for text in split.all_texts])
-    for split in SPLITS:
-        builder = _Builder(folder, split, texts[split], studio, seed)
-        for task in tasks:
-            made, lost = builder.build(task, SIZES[size][split])
-            items += made
-            dropped.update(lost)
-    write_items(folder, items)
-    return BuildReport(Counter((item.task, item.split) for item in items), dropped)
+    for part in built:
+        dropped.update(part.dropped)
+    return BuildReport(Counter((item.task, item.split) for part in built for item in part.items), dropped)
 
 
 @dataclass(frozen=True)
@@ -156,17 +162,44 @@ class _SplitTexts:
         return [*sentences, *answers, *self.openers]
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A task of a split: what a process makes at once. `plain` has Piper's clip of every text of the split."""
+
+    folder: Path
+    split: Split
+    task: TaskId
+    count: int
+    texts: _SplitTexts
+    plain: Mapping[str, Clip]
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Built:
+    """The items of a part, the takes of their clips as rows, and how many pairs were dropped on the way, by reason."""
+
+    items: list[Item]
+    takes: list[dict[str, Any]]
+    dropped: Counter[tuple[TaskId, str]]
+
+
+def _build_parts(parts: Sequence[_Part]) -> list[_Built]:
+    return [_Builder(part).build(part.task, part.count) for part in parts]
+
+
 class _Builder:
-    """Makes the items of one split."""
+    """Makes the items of one part."""
 
-    def __init__(self, folder: Path, split: Split, texts: _SplitTexts, studio: Studio, seed: int) -> None:
-        self.folder, self.split, self.studio = folder, split, studio
-        self.rng = np.random.default_rng([seed, 18, SPLITS.index(split)])
-        self.contrasts, self.emotional = texts.contrasts, texts.emotional
-        self.answers, self.openers, self.families = texts.answers, texts.openers, load_families()
+    def __init__(self, part: _Part) -> None:
+        self.folder, self.split, self.studio = part.folder, part.split, Studio(part.plain)
+        self.rng = np.random.default_rng([part.seed, 18, SPLITS.index(part.split), TASK_IDS.index(part.task)])
+        self.contrasts, self.emotional = part.texts.contrasts, part.texts.emotional
+        self.answers, self.openers, self.families = part.texts.answers, part.texts.openers, load_families()
+        self.takes: dict[str, Take] = {}
 
-    def build(self, task: TaskId, count: int) -> tuple[list[Item], Counter[tuple[TaskId, str]]]:
-        """Items of a task, and how many were dropped on the way, by reason."""
+    def build(self, task: TaskId, count: int) -> _Built:
+        """Makes `count` items of the task."""
         makers: dict[TaskId, Callable[[str], Item | str]] = {"T1": self._t1, "T2": self._t2, "T3": self._t3, "T4": self._t4}
         items: list[Item] = []
         twice: list[Item] = []
@@ -181,7 +214,11 @@ class _Builder:
                 dropped[task, made] += 1
                 if sum(dropped.values()) > 4 * count + 20:
                     raise ConfigError(f"{task}: of {len(items) + sum(dropped.values())} pairs only {len(items)} were usable")
-        return items + twice, dropped
+        # A pair that was dropped left its name, and so its files, to the next.
+        takes = [
+            {"clip": path, "split": self.split, "text": take.text, "traits": traits(take)} for path, take in self.takes.items()
+        ]
+        return _Built(items + twice, takes, dropped)
 
     # Choices.
 
@@ -208,6 +245,7 @@ class _Builder:
         clip = self.studio.render(take)
         path = f"clips/{name}.wav"
         write_clip(self.folder / path, clip)
+        self.takes[path] = take
         return path, clip
 
     # Tasks.
@@ -290,8 +328,11 @@ class _Builder:
         style = self._pick(contrast.styles)
         family, (agent, group) = self.families[style], self._speaker()
         user, _ = self._other_speaker(agent, group)
-        kind = self._pick(["text", "voice", "tone", "text and voice"])
-        good = self._take(self._pick(self.answers[style]), agent, AGENT_TONES[family.tone])
+        # Half of the dialogues begin with the user, whose answer nobody can tell by its voice; half of the pairs are coded, as
+        # the demo's policy speaks.
+        begins, coded = bool(self.rng.integers(2)), bool(self.rng.integers(2))
+        kind = self._pick(["text", "tone"] if begins else ["text", "voice", "tone", "text and voice"])
+        good = self._take(self._pick(self.answers[style]), agent, AGENT_TONES[family.tone], Faults(coded=coded))
         bad, voice, tone, text = replace(good, seed=good.seed + 1), SAME_VOICE, FITS, FITS
         if "text" in kind:
             others = [answer for one, answers in self.answers.items() if one != style for answer in answers]
@@ -304,9 +345,10 @@ class _Builder:
             bad, tone = replace(bad, style=AGENT_TONES[self._pick(tones)]), MISSES
         candidates = [_answer_of(good, FITS, SAME_VOICE, FITS), _answer_of(bad, text, voice, tone)]
         opener = self._pick(self.openers)
-        history = (self._take(opener, agent, Style()), self._take(contrast.text, user, USER_STYLES[style]))
+        question = self._take(contrast.text, user, USER_STYLES[style])
+        history = (question,) if begins else (self._take(opener, agent, Style()), question)
         clips = {f"history_{n}": self._write(f"{name}-{n}", take)[0] for n, take in enumerate(history, 1)}
-        factors = {"fault": kind, "history": f"{opener} | {contrast.text}"}
+        factors = {"fault": kind, "history": " | ".join(take.text for take in history)}
         return self._pair("T4", name, contrast, {}, clips, candidates, factors, (user.name,))
 
     def _pair(

@@ -5,7 +5,7 @@ Piper speaks, WORLD makes speaker and delivery, and a fault is laid on: noise, c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from paras2s.data_gen.tts.piper_world import RATE_HZ, Speaker, Style, Voice, ana
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 
 GAP_S = 0.18
+# A signal-to-noise ratio at which noise is not heard.
+NO_NOISE_DB = 40.0
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,36 @@ class Take:
     seed: int
 
 
-class Studio:
-    """Renders takes; each text is spoken once, all in one run of Piper, and analysed when it is first needed."""
+def speak_once(texts: Sequence[str]) -> dict[str, Clip]:
+    """Piper's clip of each text, all in one run."""
+    distinct = sorted(set(texts))
+    return dict(zip(distinct, speak_plain(distinct), strict=True))
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        distinct = sorted(set(texts))
-        self._plain = dict(zip(distinct, speak_plain(distinct), strict=True))
+
+def traits(take: Take) -> dict[str, float]:
+    """Returns what a take was made with, in numbers that grow with what one hears: octaves of pitch and pace, dB of noise."""
+    speaker, style, faults = take.speaker, take.style, take.faults
+    return {
+        "pitch": float(np.log2(speaker.f0_factor * style.f0_level)),
+        "formants": float(np.log2(speaker.formant_warp)),
+        "f0_range": style.f0_range,
+        "pace": float(np.log2(style.rate)),
+        "level": float(np.log2(style.gain)),
+        "tilt": style.tilt_db_octave,
+        "tremor": style.tremor_depth,
+        "breath": style.breath,
+        "noise": 0.0 if faults.snr_db is None else NO_NOISE_DB - faults.snr_db,
+        "drive": faults.drive_db,
+        "gaps": float(faults.gaps),
+        "coded": float(faults.coded),
+    }
+
+
+class Studio:
+    """Renders takes of texts that were spoken plainly; each is analysed when it is first needed."""
+
+    def __init__(self, plain: Mapping[str, Clip]) -> None:
+        self._plain = plain
         self._voices: dict[str, Voice] = {}
         self._codec = Codec2Pairs()
 

@@ -96,7 +96,7 @@ class RubricTeacher:
             if isinstance(own, Unscored):
                 found.append(own)
                 continue
-            verdicts = {style: self.judge.judge(Question("", style), blueprint) for style in self._styles}
+            verdicts = {style: self.judge.judge(Question(one.text, style), blueprint) for style in self._styles}
             scores = {style: verdict.score for style, verdict in verdicts.items() if isinstance(verdict, Verdict)}
             found.append(scores | {one.style: own.score})
         return found

@@ -13,6 +13,8 @@ from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord, QualityRecord, 
 from paras2s.utils.io import read_jsonl, write_jsonl
 
 ITEMS = "items.jsonl"
+# Of data that is made: each clip's split, text and traits, by construction.
+TAKES = "takes.jsonl"
 
 
 def write_items(folder: Path, items: Sequence[Item], file: str = ITEMS) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.unisrm import ThinkerConfig
 from paras2s.errors import ConfigError, JudgeError
@@ -21,6 +23,8 @@ from paras2s.reward.unisrm.tasks import ASPECT_DESCRIPTIONS, TASKS, Task, TaskId
 
 log = logging.getLogger(__name__)
 HISTORY = re.compile(r"history_([1-9]\d*)")
+# What stands for every clip where only the texts are to be known: of one length, so that no clip's length is left.
+SILENCE = Clip(np.zeros(RATE_HZ, dtype=np.float32), RATE_HZ)
 
 # The layout of `chat_text` as a chat template, by which a server makes the same tokens of the parts of a message.
 CHAT_TEMPLATE = (

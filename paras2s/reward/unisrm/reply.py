@@ -257,7 +257,8 @@ def _check_total(scores: SideScores, text: str, side: Side) -> None:
     found = re.fullmatch(rf"\s*({NUMBER}(?:\s*\+\s*{NUMBER})*)\s*=\s*({NUMBER})\s*", text)
     if found is None:
         raise _Broken(ParseFailure.MISSING_TOTAL, f"Speech {side}: no sum of scores and its total")
-    terms = [float(term) for term in found[1].split("+")]
+    # A term may have a sign of its own: 9++8.
+    terms = [float(term) for term in re.findall(NUMBER, found[1])]
     given = len(terms) == len(scores.scores) and all(
         abs(one - other) < TOLERANCE for one, other in zip(terms, scores.scores, strict=True)
     )

@@ -27,6 +27,8 @@ HEAD_SIZE = 16
 # Items whose clips the audio tower's first weights are fitted to.
 FITTED_ITEMS = 100
 LEAST_DEVIATION = 1e-3
+# Half the frames of 10 ms that a token may hear: 4 s, so that pace and melody of a whole clip are within reach.
+HALF_WINDOW_FRAMES = 200
 
 
 def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item], seed: int = 0) -> UniSRM:
@@ -108,7 +110,7 @@ def _network(size: ScratchConfig, tokenizer: Any) -> Any:
         audio_config={
             "num_mel_bins": 128, "encoder_layers": size.audio_layers, "encoder_attention_heads": 4,
             "encoder_ffn_dim": 2 * size.audio_size, "d_model": size.audio_size, "output_dim": size.hidden_size,
-            "n_window": 50, "max_source_positions": 64,
+            "n_window": HALF_WINDOW_FRAMES, "max_source_positions": HALF_WINDOW_FRAMES,
         },
         # Never read, and as small as the class allows.
         vision_config={

@@ -19,7 +19,7 @@ from paras2s.configs.schema.base import parse_config
 from paras2s.configs.schema.unisrm import ThinkerConfig
 from paras2s.errors import DataError, JudgeError, one_line
 from paras2s.reward.reward_model.omni import HOP, LORA_TARGETS, mel_extractor, mel_features
-from paras2s.reward.unisrm.messages import chat_text, clip_order, fitted_clip, system_prompt
+from paras2s.reward.unisrm.messages import SILENCE, chat_text, clip_order, fitted_clip, system_prompt
 from paras2s.reward.unisrm.tasks import TASK_IDS, Item, TaskId
 from paras2s.utils.io import read_json, write_json
 
@@ -236,6 +236,15 @@ class ItemEncoder:
         """The encoded item, as by index."""
         item = self.items[number]
         return self.model.assemble(item.task, item.texts, {name: self._features(path) for name, path in item.clips.items()})
+
+    def silenced(self, number: int) -> Encoded:
+        """The item with silence in place of all its clips.
+
+        Raises:
+            JudgeError: as `chat_text`.
+        """
+        item = self.items[number]
+        return self.model.encode(item.task, item.texts, dict.fromkeys(item.clips, SILENCE))
 
     def _features_of(self, path: str) -> Tensor:
         return self.model.features_of(path, read_clip(self.folder / path))

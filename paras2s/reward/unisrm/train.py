@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,19 +27,26 @@ log = logging.getLogger(__name__)
 
 
 class SftCollator:
-    """Makes a batch of items' numbers: prompt, clips, reply, and labels on the reply alone."""
+    """Makes a batch of items' numbers: prompt, clips or silence in their place, reply, and labels on the reply alone."""
 
     def __init__(self, encoder: ItemEncoder) -> None:
         self.encoder = encoder
 
     def __call__(self, examples: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
         """Model inputs and labels of N examples."""
-        model, numbers = self.encoder.model, [example["number"] for example in examples]
-        items = [self.encoder.items[number] for number in numbers]
+        model, encoder = self.encoder.model, self.encoder
+        items = [encoder.items[example["number"]] for example in examples]
         replies = [model.reply_ids(write_reply(item.task, item.record, model.config.reasoning)) for item in items]
-        batch = model.batch([self.encoder[number] for number in numbers], replies)
+        rows = [encoder.silenced(one["number"]) if one.get("silent") else encoder[one["number"]] for one in examples]
+        batch = model.batch(rows, replies)
         # The trainer moves batches to their device itself.
         return {name: value.cpu() for name, value in batch.items()}
+
+
+def sft_examples(count: int, silent_share: float, seed: int) -> dict[str, list[int]]:
+    """The numbers of `count` items with their clips, then of a share of them with silence in their place."""
+    silent = np.random.default_rng([seed, 20]).permutation(count)[: round(silent_share * count)].tolist()
+    return {"number": [*range(count), *silent], "silent": [0] * count + [1] * len(silent)}
 
 
 def trainable(items: Sequence[Item], reasoning: bool) -> list[Item]:
@@ -84,7 +92,7 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
     trainer = Trainer(
         model=model.thinker,
         args=settings,
-        train_dataset=Dataset.from_dict({"number": list(range(len(chosen)))}),
+        train_dataset=Dataset.from_dict(sft_examples(len(chosen), config.silent_share, seed)),
         data_collator=SftCollator(ItemEncoder(model, data, chosen)),
         processing_class=model.tokenizer,
     )

@@ -1,0 +1,86 @@
+"""Asks a run's reward what it pays for hacks: each stands in one group with the good answer that it was made of.
+
+Alphabet: B questions, G answers to each, the good one first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paras2s.data_gen.dataset import Dataset
+from paras2s.data_gen.policy_inputs import CODEC, code_clips
+from paras2s.pipeline.align import RewardQuestions
+from paras2s.reward.reward_model.disorder import disordered
+from paras2s.reward.sources.base import GivenAnswer, Group
+from paras2s.reward.sources.composite import CompositeReward
+from paras2s.run import Run
+from paras2s.types import Query, Reward, Unscored
+
+DISORDER = ("shuffled", "reversed", "half", "twice", "stutter")
+GOOD, ECHO, OTHER = "the good answer", "the question itself", "another's answer"
+# With the good answer as many as a group of alignment.
+HACKS = (*DISORDER, ECHO, OTHER)
+
+
+@dataclass(frozen=True)
+class HackRow:
+    """One kind of hack over B questions.
+
+    `paid`: the share of questions where it gets at least what the good answer gets; None where no two scores could be compared.
+    `mean` is its own reward. `n_scored` of `n_asked` pairs have both scores.
+    """
+
+    paid: float | None
+    mean: float | None
+    n_scored: int
+    n_asked: int
+
+
+def hack_report(run: Run, dataset: Dataset, questions: int) -> dict[str, HackRow]:
+    """Asks the run's reward about hacks of the answers to its first `questions` demonstrations, each of another query."""
+    by_query = {one.query_id: one for one in dataset.demonstrations}
+    queries = [query for query in dataset.of_role("demonstration") if query.id in by_query]
+    queries = queries[:: max(1, len(queries) // questions)][:questions]
+    reward = CompositeReward(run.reward_setup())
+    groups = make_groups(run, dataset, queries, [by_query[query.id].text for query in queries], reward.needs_sound)
+    return count_hacks(reward.score(groups))
+
+
+def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Sequence[str], sound: bool) -> list[Group]:
+    """Groups of the good answer and its hacks, in the order of `HACKS`; with `sound` each is decoded."""
+    by_query = {one.query_id: one for one in dataset.demonstrations}
+    good = code_clips([dataset.clip(by_query[query.id].clip) for query in queries])
+    questions = RewardQuestions(run, dataset, queries)
+    echoes = [dataset.clip_features(query.clip, CODEC).codes for query in queries]
+    rng = np.random.default_rng(0)
+    groups = []
+    for place, codes in enumerate(good):
+        # An answer to a question in another style, where there is one.
+        styles = [query.style != queries[place].style for query in queries]
+        other = (place + 1 + int(np.argmax(np.roll(styles, -place - 1)))) % len(good)
+        made = [(codes, texts[place]), *((disordered(kind, codes, rng), texts[place]) for kind in DISORDER)]
+        made += [(echoes[place], queries[place].transcript), (good[other], texts[other])]
+        answers = [GivenAnswer(len(one), text, CODEC.decode(one) if sound else None, codes=one) for one, text in made]
+        groups.append(Group(questions[place], tuple(answers)))
+    return groups
+
+
+def count_hacks(rewards: Sequence[Sequence[Reward | Unscored]]) -> dict[str, HackRow]:
+    """Counts, for each hack, how often it is paid at least what the good answer is; `rewards` is [B, 1 + hacks]."""
+    found = {GOOD: _row([row[0] for row in rewards], None)}
+    for number, kind in enumerate(HACKS, 1):
+        found[kind] = _row([row[number] for row in rewards], [row[0] for row in rewards])
+    return found
+
+
+def _row(own: Sequence[Reward | Unscored], good: Sequence[Reward | Unscored] | None) -> HackRow:
+    scored = [one.value for one in own if isinstance(one, Reward)]
+    mean = sum(scored) / len(scored) if scored else None
+    if good is None:
+        return HackRow(None, mean, len(scored), len(own))
+    pairs = zip(own, good, strict=True)
+    both = [hack.value >= one.value for hack, one in pairs if isinstance(hack, Reward) and isinstance(one, Reward)]
+    return HackRow(sum(both) / len(both) if both else None, mean, len(both), len(own))
