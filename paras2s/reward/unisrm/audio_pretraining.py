@@ -116,8 +116,9 @@ def _letter_loss(heads: _Heads, parts: Sequence[Tensor], batch: Sequence[_Take])
     """CTC a letter. A clip that is spoken faster than one letter a token has no path, and counts as 0."""
     logprobs = nn.utils.rnn.pad_sequence([heads.letters(part).log_softmax(-1) for part in parts])
     targets = torch.tensor([letter for take in batch for letter in take.letters], device=logprobs.device)
-    lengths = [torch.tensor([len(one) for one in rows]) for rows in (parts, [take.letters for take in batch])]
-    return nn.functional.ctc_loss(logprobs, targets, *lengths, zero_infinity=True)
+    steps = torch.tensor([len(part) for part in parts])
+    letters = torch.tensor([len(take.letters) for take in batch])
+    return nn.functional.ctc_loss(logprobs, targets, steps, letters, zero_infinity=True)
 
 
 def collapsed(best: Sequence[int]) -> list[int]:
