@@ -11,14 +11,16 @@ demo: .venv/.offline
 quick: .venv/.offline
 	$(BIN)/paras2s demo --preset quick
 
-# Hours: five seeds of the longer preset to docs/results.md and README.md, then equal labels, the sources of reward and
-# over-optimisation to docs/paper.md. Stopped, it goes on where it was.
-results: .venv/.offline
+# Hours: five seeds of the longer preset to docs/results.md and README.md, then equal labels, the sources of reward (of which
+# UniSRM is one) and over-optimisation to docs/paper.md. Stopped, it goes on where it was.
+results: .venv/.offline .venv/.unisrm
 	$(BIN)/paras2s results
+	$(BIN)/paras2s unisrm run
 	$(BIN)/paras2s paper --only equal_labels --only reward_sources --only overoptimisation
 
 # Hours: every figure of the paper in miniature, to docs/paper.md. Stopped, it goes on where it was.
-paper: .venv/.offline
+paper: .venv/.offline .venv/.unisrm
+	$(BIN)/paras2s unisrm run
 	$(BIN)/paras2s paper
 
 # UniSRM's embedded edition from its data to the bench, one seed, to docs/unisrm.md. Stopped, it goes on where it was.

@@ -12,6 +12,7 @@ import numpy as np
 
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips
+from paras2s.pipeline.ablate import GOOD_ANSWER
 from paras2s.pipeline.align import RewardQuestions
 from paras2s.reward.reward_model.disorder import disordered
 from paras2s.reward.sources.base import GivenAnswer, Group
@@ -20,7 +21,7 @@ from paras2s.run import Run
 from paras2s.types import Query, Reward, Unscored
 
 DISORDER = ("shuffled", "reversed", "half", "twice", "stutter")
-GOOD, ECHO, OTHER = "the good answer", "the question itself", "another's answer"
+ECHO, OTHER = "the question itself", "another's answer"
 # With the good answer as many as a group of alignment.
 HACKS = (*DISORDER, ECHO, OTHER)
 
@@ -70,7 +71,7 @@ def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Seq
 
 def count_hacks(rewards: Sequence[Sequence[Reward | Unscored]]) -> dict[str, HackRow]:
     """Counts, for each hack, how often it is paid at least what the good answer is; `rewards` is [B, 1 + hacks]."""
-    found = {GOOD: _row([row[0] for row in rewards], None)}
+    found = {GOOD_ANSWER: _row([row[0] for row in rewards], None)}
     for number, kind in enumerate(HACKS, 1):
         found[kind] = _row([row[number] for row in rewards], [row[0] for row in rewards])
     return found

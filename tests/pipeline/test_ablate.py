@@ -258,5 +258,7 @@ def test_the_hack_table_has_the_rows_that_were_asked(tmp_path: Path) -> None:
     rows = [{"row": "a", "seed": 0, "hacks": {}}, {"row": "b", "seed": 1, "hacks": found}, {"row": "old", "seed": 0}]
     head, rule, only = hack_table(rows)
     assert head.count("|") == rule.count("|") == only.count("|") == 3 + len(HACKS)
-    assert only.startswith("| b | 1 | 25 % of 8 | 25 % of 8 | - |")
+    assert only == f"| b | 1 | {' | '.join('-' if kind == 'half' else '25 % of 8' for kind in sorted(HACKS))} |"
+    # A stored file has its keys in another order.
+    assert hack_table([{**row, "hacks": dict(sorted(row.get("hacks", {}).items()))} for row in rows]) == [head, rule, only]
     assert hack_table(rows[:1]) == []

@@ -189,7 +189,12 @@ def test_single_answers_are_rewarded_by_their_quality(checkpoint, replies, tmp_p
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"judges": "x"}, "pairs or single"), ({"schedule": "x"}, "schedule"), ({"judge": "rubric"}, "rubric is no UniSRM")],
+    [
+        ({"judges": "x"}, "pairs or single"),
+        ({"schedule": "x"}, "schedule"),
+        ({"judge": "rubric"}, "rubric is no UniSRM"),
+        ({"judge": "none.yaml"}, r"reward\.sources: unisrm: none\.yaml: no such config.* `paras2s unisrm run` trains one"),
+    ],
 )
 def test_wrong_options_of_the_reward_are_refused(checkpoint, tmp_path, options, why):
     with pytest.raises(ConfigError, match=why):

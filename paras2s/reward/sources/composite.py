@@ -168,7 +168,11 @@ def _unisrm(options: dict[str, Any]) -> RewardSource:
     """A trained UniSRM: `judges` "pairs" compares the answers of a group (T4), "single" scores each one's quality (T2)."""
     name, judges = str(options.pop("judge", UNISRM)), options.pop("judges", "pairs")
     # Before a model of many gigabytes is read.
-    if judge_kind(name) != UNISRM:
+    try:
+        kind = judge_kind(name)
+    except ConfigError as error:
+        raise ConfigError(f"reward.sources: unisrm: {error}; `paras2s unisrm run` trains one") from error
+    if kind != UNISRM:
         raise ConfigError(f"reward.sources: unisrm: judge {name} is no UniSRM; give its folder or YAML")
     if judges not in ("pairs", "single"):
         raise ConfigError("reward.sources: unisrm: judges must be pairs or single")

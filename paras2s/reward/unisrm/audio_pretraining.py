@@ -91,7 +91,7 @@ def pretrain_tower(model: UniSRM, data: Path, updates: int, seed: int) -> TowerP
         found = heads.traits(torch.stack([part.mean(0) for part in parts]))
         loss = nn.functional.mse_loss(found, traits) + _letter_loss(heads, parts, batch)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         rates.step()
