@@ -71,8 +71,7 @@ def in_parts(score: Callable[..., Tensor], width: int, *rows: Tensor) -> Tensor:
 def picked_logprobs(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
     """Log-probs [n] of tokens [n] under logits [n, V]; half precision is normalised in float32."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    wide = wide if temperature == 1 else wide / temperature
-    return torch.log_softmax(wide, -1).gather(1, wanted[:, None])[:, 0]
+    return torch.log_softmax(wide / temperature, -1).gather(1, wanted[:, None])[:, 0]
 
 
 def teacher_forced(model: DualStreamNetwork, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:
@@ -142,11 +141,12 @@ def _score_rows(
 
     def audio_score(states: Tensor, wanted: Tensor, inside: Tensor) -> Tensor:
         """[n, K]; 0 beside an end, which samples the first audio slot only."""
-        found = [
-            picked_logprobs(logits, wanted[:, slot].clamp(0, logits.shape[-1] - 1), sampling.audio_temperature)
-            for slot, logits in enumerate(model.audio_logits(states))
-        ]
-        return torch.stack(found, 1).masked_fill(~inside, 0)
+        found = torch.zeros(wanted.shape, dtype=_wide(states.dtype), device=states.device)
+        for slot, logits in enumerate(model.audio_logits(states)):
+            rows = inside[:, slot]
+            one = picked_logprobs(logits[rows], wanted[rows, slot], sampling.audio_temperature)
+            found[:, slot] = found[:, slot].masked_scatter(rows, one)
+        return found
 
     width = sum(stop - start for start, stop in config.audio_ranges)
     # Ids beside an end are padding, outside their codebook; they are not scored.

@@ -13,7 +13,6 @@ Alphabet: B rows, L positions, K codebooks, F continuous features, V vocabulary.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -184,13 +183,13 @@ class DualStreamNetwork(nn.Module):
         config, weight = self.dual_config, self.model.embed_tokens.weight
         if features is not None and continuous is not None and config.continuous == "ready" and config.continuous_dim:
             return torch.where(continuous[..., None], features.to(weight.dtype), self.model.embed_tokens(text_ids))
-        # One look-up for all slots: the gradient of each look-up is as large as the table.
-        *audio, text = self.model.embed_tokens(torch.cat([audio_ids, text_ids[..., None]], -1)).unbind(-2)
-        x = functools.reduce(torch.add, audio, torch.zeros_like(text))
+        x = torch.zeros(*text_ids.shape, config.hidden_size, dtype=weight.dtype, device=weight.device)
+        for codebook in range(audio_ids.shape[-1]):
+            x = x + self.model.embed_tokens(audio_ids[..., codebook])
         if features is not None and continuous is not None and config.continuous_dim:
             scaled = (x + self.model.vq_adaptor(features.to(x.dtype))) * self.continuous_scale
             x = torch.where(continuous[..., None], scaled, x)
-        return x + text
+        return x + self.model.embed_tokens(text_ids)
 
     def hidden(
         self, x: Tensor, positions: Tensor, cache: KVCache | None = None, text_steps: int | None = None
@@ -242,5 +241,4 @@ class DualStreamNetwork(nn.Module):
         ranges = self.dual_config.audio_ranges
         first, last = ranges[0][0], ranges[-1][1]
         joint = fn.linear(audio_hidden, self.mimo_output.weight[first:last])
-        # Not slices, of which each has a gradient as large as all: the ranges of several slots follow each other.
-        return list(torch.split(joint, [stop - start for start, stop in ranges], -1))
+        return [joint[..., start - first : stop - first] for start, stop in ranges]
