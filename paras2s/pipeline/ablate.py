@@ -33,8 +33,6 @@ from paras2s.utils.io import read_json, write_json, write_text
 # Sections that decide what a stage makes; a later stage also depends on those before it.
 SECTIONS = {"data": ("seed", "data"), "sft": ("policy", "warmup"), "reward": ("distill",)}
 KL_STEPS = 20
-# Among the kinds of hacks that a reward is asked about.
-GOOD_ANSWER = "the good answer"
 
 
 def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConfig:
@@ -216,7 +214,7 @@ def hack_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     probed = [row for row in rows if row.get("hacks")]
     if not probed:
         return []
-    kinds = sorted(set(probed[0]["hacks"]) - {GOOD_ANSWER})
+    kinds = sorted(probed[0]["hacks"])
     lines = [f"| paid at least what the good answer is | seed | {' | '.join(kinds)} |", f"|{'---|' * (2 + len(kinds))}"]
     return lines + [
         f"| {row['row']} | {row['seed']} | {' | '.join(cell(row['hacks'][kind]) for kind in kinds)} |" for row in probed

@@ -12,7 +12,6 @@ import numpy as np
 
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips
-from paras2s.pipeline.ablate import GOOD_ANSWER
 from paras2s.pipeline.align import RewardQuestions
 from paras2s.reward.reward_model.disorder import disordered
 from paras2s.reward.sources.base import GivenAnswer, Group
@@ -30,12 +29,13 @@ HACKS = (*DISORDER, ECHO, OTHER)
 class HackRow:
     """One kind of hack over B questions.
 
-    `paid`: the share of questions where it gets at least what the good answer gets; None where no two scores could be compared.
-    `mean` is its own reward. `n_scored` of `n_asked` pairs have both scores.
+    `paid`: the share of questions where it gets at least what the good answer gets; `mean` and `good_mean` are the rewards of
+    either; None where there is no score. `n_scored` of `n_asked` pairs have both scores.
     """
 
     paid: float | None
     mean: float | None
+    good_mean: float | None
     n_scored: int
     n_asked: int
 
@@ -71,17 +71,16 @@ def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Seq
 
 def count_hacks(rewards: Sequence[Sequence[Reward | Unscored]]) -> dict[str, HackRow]:
     """Counts, for each hack, how often it is paid at least what the good answer is; `rewards` is [B, 1 + hacks]."""
-    found = {GOOD_ANSWER: _row([row[0] for row in rewards], None)}
-    for number, kind in enumerate(HACKS, 1):
-        found[kind] = _row([row[number] for row in rewards], [row[0] for row in rewards])
-    return found
+    good = [row[0] for row in rewards]
+    return {kind: _row([row[number] for row in rewards], good) for number, kind in enumerate(HACKS, 1)}
 
 
-def _row(own: Sequence[Reward | Unscored], good: Sequence[Reward | Unscored] | None) -> HackRow:
-    scored = [one.value for one in own if isinstance(one, Reward)]
-    mean = sum(scored) / len(scored) if scored else None
-    if good is None:
-        return HackRow(None, mean, len(scored), len(own))
-    pairs = zip(own, good, strict=True)
-    both = [hack.value >= one.value for hack, one in pairs if isinstance(hack, Reward) and isinstance(one, Reward)]
-    return HackRow(sum(both) / len(both) if both else None, mean, len(both), len(own))
+def _row(own: Sequence[Reward | Unscored], good: Sequence[Reward | Unscored]) -> HackRow:
+    pairs = [(hack, one) for hack, one in zip(own, good, strict=True) if isinstance(hack, Reward) and isinstance(one, Reward)]
+    paid = sum(hack.value >= one.value for hack, one in pairs) / len(pairs) if pairs else None
+    return HackRow(paid, _mean(own), _mean(good), len(pairs), len(own))
+
+
+def _mean(rewards: Sequence[Reward | Unscored]) -> float | None:
+    scored = [one.value for one in rewards if isinstance(one, Reward)]
+    return sum(scored) / len(scored) if scored else None

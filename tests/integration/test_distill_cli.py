@@ -226,9 +226,7 @@ def test_scripted_answers_are_spoken_and_judged_and_disorder_is_worth_nothing_to
 def test_the_rubric_pays_a_good_answer_more_than_its_hacks(tiny_run: Path) -> None:
     run = Run(load_config(tiny_run / "run.yaml", {"reward.sources": [{"kind": "rubric"}]}), open_console(), quiet=True)
     found = hack_report(run, run_data(run), 4)
-    good = found["the good answer"]
-    assert good.n_asked == good.n_scored == 2
     # Its style is a classifier's guess here; where that is wrong, the good answer gets 1 as well.
     for kind in ("shuffled", "reversed", "the question itself"):
-        assert found[kind].n_scored == 2
-        assert (good.mean or 0) > (found[kind].mean or 5) + 0.5
+        assert (found[kind].n_scored, found[kind].n_asked) == (2, 2)
+        assert (found[kind].good_mean or 0) > (found[kind].mean or 5) + 0.5

@@ -243,18 +243,15 @@ def test_a_hack_is_paid_where_it_gets_at_least_what_the_good_answer_gets() -> No
 
     # Three questions: the good answer, then `shuffled`, `reversed` and `half`.
     found = count_hacks([given(4.0, 4.0, 3.0, None), given(2.0, 1.0, 5.0, None), given(None, 5.0, None, None)])
-    assert found["the good answer"] == HackRow(None, 3.0, 2, 3)
-    assert found["shuffled"] == HackRow(0.5, 10 / 3, 2, 3)
-    assert found["reversed"] == HackRow(0.5, 4.0, 2, 3)
-    assert found["half"] == HackRow(None, None, 0, 3)
-    assert list(found)[1:] == list(HACKS)
+    assert found["shuffled"] == HackRow(0.5, 10 / 3, 3.0, 2, 3)
+    assert found["reversed"] == HackRow(0.5, 4.0, 3.0, 2, 3)
+    assert found["half"] == HackRow(None, None, 3.0, 0, 3)
+    assert tuple(found) == HACKS
 
 
 def test_the_hack_table_has_the_rows_that_were_asked(tmp_path: Path) -> None:
-    found = {"the good answer": {"paid": None, "mean": 4.0, "n_scored": 2, "n_asked": 2}} | {
-        kind: {"paid": 0.25, "mean": 1.0, "n_scored": 8, "n_asked": 9} for kind in HACKS
-    }
-    found["half"] = {"paid": None, "mean": None, "n_scored": 0, "n_asked": 9}
+    found = {kind: {"paid": 0.25, "mean": 1.0, "good_mean": 4.0, "n_scored": 8, "n_asked": 9} for kind in HACKS}
+    found["half"] = {"paid": None, "mean": None, "good_mean": 4.0, "n_scored": 0, "n_asked": 9}
     rows = [{"row": "a", "seed": 0, "hacks": {}}, {"row": "b", "seed": 1, "hacks": found}, {"row": "old", "seed": 0}]
     head, rule, only = hack_table(rows)
     assert head.count("|") == rule.count("|") == only.count("|") == 3 + len(HACKS)
