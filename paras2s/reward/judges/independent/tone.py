@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio.clip import Clip
+from paras2s.audio.librosa_loading import load_librosa
 from paras2s.errors import AudioError, DataError
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json
@@ -36,8 +37,7 @@ def tone_features(clip: Clip) -> np.ndarray:
     Raises:
         AudioError: silence.
     """
-    import librosa
-
+    librosa = load_librosa()
     raw = clip.at(RATE_HZ).samples.astype(np.float32)
     peak = float(np.abs(raw).max(initial=0.0))
     if peak < 1e-3 or len(raw) < 2 * WINDOW:
