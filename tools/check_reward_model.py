@@ -8,13 +8,10 @@ hear the order of an answer, that pays for noise, or that takes everything for k
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from paras2s.utils.io import read_json
+from gate import run_gate
 
 # How much less than the answer itself its disorder has to score, of 1 to 5.
 LEAST_DROP = 1.5
@@ -43,16 +40,5 @@ def failures(report: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    path = parser.parse_args().run / "reward" / "agreement.json"
-    found = failures(read_json(path))
-    for line in found:
-        print(line)
-    print(f"{path}: {'passes' if not found else f'{len(found)} failures'}")
-    sys.exit(bool(found))
-
-
 if __name__ == "__main__":
-    main()
+    run_gate(__doc__, "run", "reward/agreement.json", failures)

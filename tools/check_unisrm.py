@@ -8,13 +8,10 @@ fall, and replies to new clips that break the format.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from paras2s.utils.io import read_json
+from gate import run_gate
 
 # Of the variance of the noise that was laid on clips of other speakers and texts.
 LEAST_EXPLAINED = 0.5
@@ -44,16 +41,5 @@ def failures(results: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
-    path = parser.parse_args().results / "unisrm.json"
-    found = failures(read_json(path))
-    for line in found:
-        print(line)
-    print(f"{path}: {'passes' if not found else f'{len(found)} failures'}")
-    sys.exit(bool(found))
-
-
 if __name__ == "__main__":
-    main()
+    run_gate(__doc__, "results", "unisrm.json", failures)

@@ -41,7 +41,7 @@ class HackRow:
 
 
 def hack_report(run: Run, dataset: Dataset, questions: int) -> dict[str, HackRow]:
-    """Asks the run's reward about hacks of the answers to its first `questions` demonstrations, each of another query."""
+    """Asks the run's reward about hacks of the answers to at most `questions` demonstrated queries, evenly over them."""
     by_query = {one.query_id: one for one in dataset.demonstrations}
     queries = [query for query in dataset.of_role("demonstration") if query.id in by_query]
     queries = queries[:: max(1, len(queries) // questions)][:questions]

@@ -6,6 +6,7 @@ Not covered: which source makes the better policy; `paras2s ablate` is for that.
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -129,6 +130,15 @@ def test_the_distilled_model_scores_no_clip_that_it_would_cut():
     spoken = EncodedQuestion(np.zeros((200, 3), dtype=np.int64), np.zeros((200, 4), dtype=np.float32))
     long = source.score([group(answer(10), question=RewardQuestion("q", spoken, "hello there", "sad"))])[0]
     assert long == [Unscored("reward_model", "the question has 200 steps, and this model reads 160")]
+
+
+def test_an_answer_without_codes_gives_its_score_to_no_other():
+    sizes = RewardModelConfig(
+        codebook_sizes=(2, 2, 2), code_dim=6, feature_dim=4, styles=("sad", "happy"), hidden_size=16, layers=1
+    )
+    source = ModelSource(random_reward_model(sizes, np.eye(6)))
+    with pytest.raises(JudgeError, match="came without codes"):
+        source.score([group(replace(answer(20), codes=None), answer(30))])
 
 
 def test_quality_is_dnsmos_or_says_why_there_is_none():

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from paras2s.audio.asr import normalise_words, word_error_rate
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.blueprint.schema import RESPONSE
@@ -33,13 +33,15 @@ class ModelSource:
         """All answers in one batch; none where a clip is longer than the model reads, the answer is unlike all that the model
         learned from, or the score is not finite.
         """
-        # A run with this source encodes every question, and every answer.
+        # A run with this source encodes every question, and every answer; one left out would give its score to the next.
         pairs = [
             (group.question.encoded, answer.codes)
             for group in groups
             for answer in group.answers
             if group.question.encoded is not None and answer.codes is not None
         ]
+        if len(pairs) < sum(len(group.answers) for group in groups):
+            raise JudgeError(f"{self.kind}: a question or an answer came without codes")
         flat = iter(self.model.score_known([question for question, _ in pairs], [codes for _, codes in pairs]))
         return [[self._checked(next(flat)) for _ in group.answers] for group in groups]
 
