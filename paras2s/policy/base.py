@@ -92,6 +92,8 @@ class Policy(ABC):
     sampling: Sampling = Sampling()
     # Answers, those of like length, whose sound `decode_audios` makes in one batch.
     spoken_at_once: ClassVar[int] = 1
+    # Whether several threads may pass the model at once: nothing of a pass is kept in it.
+    passes_in_threads: ClassVar[bool] = False
 
     # -- abstract ------------------------------------------------------------------------------
 

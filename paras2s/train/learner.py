@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.checkpoint import Position, check_base, training_bytes, write_position
 from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResult, truncated_importance
+from paras2s.train.passes import add_gradients, passes_at_once, side_by_side
 from paras2s.train.single_device import Devices
 from paras2s.types import Reward, Rollout, Unscored
 
@@ -105,20 +107,25 @@ class Learner:
             **answer_metrics(rollouts, rewards),
         }
         if chosen := top_groups_by_reward_std(advantages.compared, self.config.objective.groups_per_update):
-            size = self.config.optimizer.micro_batch_size
-            batches = micro_batches(prompts, rollouts, advantages.groups, self.devices.share(chosen), size)
+            own, size = self.devices.share(chosen), self.config.optimizer.micro_batch_size
+            at_once = passes_at_once(self.policy, self.devices.world, size)
+            if at_once > 1:
+                counts = [sum(value is not None for value in advantages.groups[number]) for number in own]
+                # Groups stay together: their prompt is read once, and pairs are pairs.
+                size = max(-(-sum(counts) // at_once), *counts)
+            batches = micro_batches(prompts, rollouts, advantages.groups, own, size)
             # One answer, for passes that are made only so that other ranks need not wait for this one.
             padding = micro_batches(prompts, rollouts, advantages.groups, chosen[:1], 1)[:1]
             padding *= self.devices.passes(len(batches)) - len(batches)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
-            metrics |= self._update(batches, padding, on_policy)
+            metrics |= self._update(batches, padding, on_policy, at_once)
         self.next_step += 1
         return metrics
 
-    def _update(self, batches: Sequence[MicroBatch], padding: Sequence[MicroBatch], on_policy: bool) -> Metrics:
+    def _update(self, batches: Sequence[MicroBatch], padding: Sequence[MicroBatch], on_policy: bool, at_once: int) -> Metrics:
         """Add up the gradient of this rank's micro-batches as if all ranks' were one batch, then step the optimiser.
 
-        `padding` goes through as well, and adds nothing.
+        `padding` goes through as well, and adds nothing. So many passes run `at_once`.
         """
         model, dtype = self.policy.model, self.compute_dtype
         tokens = [token_batch(batch.answers, dtype, self.policy.device) for batch in batches]
@@ -127,13 +134,18 @@ class Learner:
         self.optimiser.zero_grad()
         model.train()
         # Before the passes with a gradient, so that the full weights of copy and policy are never in memory together.
-        references = self._reference_logps([*batches, *padding])
+        references = self._reference_logps([*batches, *padding], at_once)
+
+        def pass_of(batch: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor) -> tuple[torch.Tensor, _Forward]:
+            result = self._forward(batch, known, ref_logp, normalizer)
+            # Several devices average their gradients, and the loss is a sum over them.
+            return result.objective.loss * self.devices.world, result.detached()
+
+        known_references = zip(batches, tokens, references[: len(batches)], strict=True)
+        passes = [partial(pass_of, *one) for one in known_references]
         with self.devices.gathered(self.policy):
-            for batch, known, ref_logp in zip(batches, tokens, references[: len(batches)], strict=True):
-                result = self._forward(batch, known, ref_logp, normalizer)
+            for known, result in zip(tokens, add_gradients(passes, list(model.parameters()), at_once), strict=True):
                 tally.add(result, parity(known, result.logp))
-                # Several devices average their gradients, and the loss is a sum over them.
-                torch.autograd.backward(result.objective.loss * self.devices.world)
             for batch in padding:
                 torch.autograd.backward(0.0 * self._logp(batch).sum())
         metrics = self._checked(tally, on_policy)
@@ -150,10 +162,11 @@ class Learner:
         """Precision of log-probs: float64 for models in it, else float32."""
         return torch.float64 if next(self.policy.model.parameters()).dtype == torch.float64 else torch.float32
 
-    def _reference_logps(self, batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
+    def _reference_logps(self, batches: Sequence[MicroBatch], at_once: int) -> list[torch.Tensor]:
         """The reference's log-probs [N, M] of each micro-batch; also at kl_weight 0, for the log."""
+        fixed = torch.no_grad()(self._logp)
         with torch.no_grad(), self.devices.gathered_reference(self.policy), self.policy.reference():
-            return [self._logp(batch) for batch in batches]
+            return side_by_side([partial(fixed, batch) for batch in batches], at_once)
 
     def _logp(self, batch: MicroBatch) -> torch.Tensor:
         return flat(self.policy.logprobs(batch.prompts, batch.answers, self.sampling)).to(self.compute_dtype)
@@ -257,6 +270,10 @@ class _Forward:
 
     objective: ObjectiveResult
     logp: torch.Tensor
+
+    def detached(self) -> _Forward:
+        """The same without the graph that its loss holds."""
+        return replace(self, objective=replace(self.objective, loss=self.objective.loss.detach()))
 
 
 class _Tally:

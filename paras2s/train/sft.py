@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.train.batching import token_batch
 from paras2s.train.checkpoint import Position, training_bytes
+from paras2s.train.passes import add_gradients, passes_at_once
 from paras2s.train.single_device import Devices
 from paras2s.types import AUDIO, TEXT, Block
 from paras2s.utils.epochs import rows_of_step
@@ -103,15 +105,20 @@ class Warmup:
         batch, first = self.batch(number), self.config.first_token_weight
         counts = [max(1.0, mask.sum().item()) for mask in stream_masks(batch, first)]
         own = self.devices.share(range(len(batch)))
-        size = self.config.micro_batch_size or len(batch)
-        total = np.zeros(2)
+        at_once = passes_at_once(self.policy, self.devices.world, self.config.micro_batch_size)
+        # A rank may have no examples.
+        size = self.config.micro_batch_size or max(1, -(-len(own) // at_once))
+
+        def pass_of(part: Sequence[Example]) -> tuple[torch.Tensor, np.ndarray]:
+            losses = stream_losses(self.policy, part, first, counts)
+            # Several devices average their gradients, and the loss is a sum over them.
+            loss = (self.config.text_weight * losses[0] + losses[1]) * self.devices.world
+            return loss, losses.detach().double().cpu().numpy()
+
+        parts = [[batch[place] for place in own[start : start + size]] for start in range(0, len(own), size)]
         with self.devices.gathered(self.policy):
-            for start in range(0, len(own), size):
-                part = [batch[place] for place in own[start : start + size]]
-                losses = stream_losses(self.policy, part, first, counts)
-                # Several devices average their gradients, and the loss is a sum over them.
-                torch.autograd.backward((self.config.text_weight * losses[0] + losses[1]) * self.devices.world)
-                total += losses.detach().double().cpu().numpy()
+            passed = add_gradients([partial(pass_of, part) for part in parts], list(self.policy.model.parameters()), at_once)
+        total = sum(passed, np.zeros(2))
         self.devices.clip(self.policy.model.parameters(), 1.0)
         self.optimiser.step()
         text, audio = self.devices.total(total).tolist()

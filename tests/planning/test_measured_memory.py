@@ -1,11 +1,12 @@
 """`align --meta` against measured memory: the bytes of all tensors that a tiny learner or sampler really holds, within 15 %.
 
-Measured as a device's allocator would (`tiny/live_bytes.py`). Not covered: a GPU's own kernels, several ranks, fragments.
+Measured as a device's allocator would (`tiny/live_bytes.py`). Not covered: a GPU's own kernels, several ranks, fragments, and
+passes side by side on a processor, each with gradients of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,20 @@ def answers_of(policy: KimiPolicy) -> list[Rollout]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def held(*modules: Any) -> list[torch.Tensor]:
     return [value for one in modules if one is not None for value in (*one.parameters(), *one.buffers())]
 
 
 def measured_learner(config: RunConfig) -> float:
-    """Most bytes held in the second update; the first makes the optimiser's states."""
+    """Most bytes held in the second update, on one thread; the first makes the optimiser's states."""
     assert config.policy.weights is not None
     policy = KimiPolicy.load(config.policy.weights)
     learner, prompts, rollouts = Learner(policy, config.align, STEPS), prompts_of(policy), answers_of(policy)

@@ -98,7 +98,9 @@ class OptimizerConfig(Section):
     adaptor_lr: float = Field(1e-3, ge=0, description="of the adaptor of input features; the decoder must not change as fast")
     warmup_steps: int = Field(10, ge=1, description="over which the learning rate rises: Adam's first steps are its wildest")
     max_grad_norm: float = Field(1.0, gt=0)
-    micro_batch_size: int | None = Field(None, ge=1, description="answers in one pass of the learner; None: all of a step's")
+    micro_batch_size: int | None = Field(
+        None, ge=1, description="answers in one pass of the learner; None: all of a step's, shared out over a processor's cores"
+    )
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, a third more time")
     mixed_precision: bool = Field(False, description="learn in bfloat16, with float32 master weights")
 

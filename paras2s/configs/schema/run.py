@@ -84,7 +84,9 @@ class WarmupConfig(Section):
     text_weight: float = Field(1.0, description="of the text loss beside the audio loss")
     first_token_weight: float = Field(4.0, description="of the first text token, which picks the answer")
     lora: LoraConfig | None = Field(None, description="learn adapters alone, and fold them in at the end")
-    micro_batch_size: int | None = Field(None, ge=1, description="examples in one pass; None: the full batch")
+    micro_batch_size: int | None = Field(
+        None, ge=1, description="examples in one pass; None: the full batch, shared out over a processor's cores"
+    )
     gradient_checkpointing: bool = Field(False, description="recompute activations for the gradient")
     mixed_precision: bool = Field(False, description="learn in bfloat16, with float32 master weights; with `learner` alone")
     learner: RoleConfig | None = Field(

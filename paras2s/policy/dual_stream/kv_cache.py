@@ -30,8 +30,11 @@ class PromptCache:
         self.pairs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal; what stands behind a prompt's end is never attended to from inside it."""
+        """Causal; what stands behind a prompt's end is never attended to from inside it. One query is that of the end."""
         self.pairs[layer] = k, v
+        if q.shape[2] == 1 < k.shape[2]:
+            mask = self.unseen(q)[:, None, None]
+            return fn.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
         return fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
     def unseen(self, like: Tensor) -> Tensor:

@@ -87,9 +87,8 @@ def teacher_forced(model: DualStreamNetwork, prompts: Sequence[Prompt], blocks: 
     audio, text, features, continuous, lengths = pad_prompts(config, prompts, device)
     read = PromptCache(lengths)
     x = model.embed(audio, text, features, continuous)
-    states = model.hidden(x, torch.arange(text.shape[1], device=device).expand(text.shape), read)
+    ends = model.hidden(x, torch.arange(text.shape[1], device=device).expand(text.shape), read, only=lengths - 1)
     prompt_of = torch.repeat_interleave(torch.tensor([block.tokens.shape[0] for block in blocks])).to(device)
-    ends = [None if state is None else state[torch.arange(len(prompts)), lengths - 1] for state in states]
     logp = torch.zeros(tokens.shape, dtype=_wide(x.dtype), device=device)
     for rows in torch.split(counts.argsort(descending=True), ROWS_AT_ONCE):
         # One step at least, so that every pass reads every layer (see `Policy`).
@@ -109,7 +108,7 @@ def _score_rows(
     count: int,
     sampling: Sampling,
 ) -> Tensor:
-    """Log-probs [n, T, S] of answers [n, T, S] behind their prompts; `ends` are the states that predict step 0.
+    """Log-probs [n, T, S] of answers [n, T, S] behind their prompts; `ends` [B, 1, d] are the states that predict step 0.
 
     Step i sits `i` behind its prompt and is predicted one before; the last sampled one is predicted but never fed.
     """
@@ -121,7 +120,7 @@ def _score_rows(
     x = model.embed(fed[..., 1:], fed[..., 0], None, None)
     states = model.hidden(x, positions, cache, text_steps=text_count)
     text_state, audio_state = (
-        None if end is None or state is None else torch.cat([end[prompt_of][:, None], state], 1)[:, : tokens.shape[1]]
+        None if end is None or state is None else torch.cat([end[prompt_of], state], 1)[:, : tokens.shape[1]]
         for end, state in zip(ends, states, strict=True)
     )
     assert text_state is not None

@@ -60,6 +60,11 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, in_pairs: bool) -> Tensor:
     return x * cos + across * sin
 
 
+def one_position(x: Tensor, place: Tensor) -> Tensor:
+    """Takes one position [B] of each row of [B, L, d]; gives [B, 1, d]."""
+    return x.gather(1, place[:, None, None].expand(-1, 1, x.shape[2]))
+
+
 class Attention(nn.Module):
     """Grouped-query attention with rotary positions; q, k, v with bias, o without (Qwen2)."""
 
@@ -73,13 +78,19 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim)
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, layer: int) -> Tensor:
-        """[B, L, d] to [B, L, d]; causal over x alone without a cache."""
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, layer: int, only: Tensor | None = None
+    ) -> Tensor:
+        """[B, L, d] to [B, L, d], or to [B, 1, d] of the one position `only` [B]; causal over x alone without a cache."""
         rows, length, _ = x.shape
-        q = self.q_proj(x).view(rows, length, self.heads, self.head_dim).transpose(1, 2)
         k = self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
         v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        q, k = _rotate(q, cos, sin, self.in_pairs), _rotate(k, cos, sin, self.in_pairs)
+        k = _rotate(k, cos, sin, self.in_pairs)
+        if only is not None:
+            x, length = one_position(x, only), 1
+            cos, sin = (one_position(part[:, 0], only)[:, None] for part in (cos, sin))
+        q = self.q_proj(x).view(rows, length, self.heads, self.head_dim).transpose(1, 2)
+        q = _rotate(q, cos, sin, self.in_pairs)
         if cache is None:
             seen = fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         else:
@@ -111,9 +122,12 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, layer: int) -> Tensor:
-        """[B, L, d] to [B, L, d]."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, cache, layer)
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, layer: int, only: Tensor | None = None
+    ) -> Tensor:
+        """[B, L, d] to [B, L, d], or to [B, 1, d]: see `Attention`."""
+        seen = self.self_attn(self.input_layernorm(x), cos, sin, cache, layer, only)
+        x = (x if only is None else one_position(x, only)) + seen
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -192,11 +206,17 @@ class DualStreamNetwork(nn.Module):
         return x + self.model.embed_tokens(text_ids)
 
     def hidden(
-        self, x: Tensor, positions: Tensor, cache: KVCache | None = None, text_steps: int | None = None
+        self,
+        x: Tensor,
+        positions: Tensor,
+        cache: KVCache | None = None,
+        text_steps: int | None = None,
+        only: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Normed states of both branches, [B, L, d] each; the second is None where there is no audio branch.
 
-        The text branch goes no further than `text_steps` positions: behind the end of the text nothing asks for it.
+        The text branch goes no further than `text_steps` positions: behind the end of the text nothing asks for it. With
+        `only` [B] the states [B, 1, d] of that position alone: of all others the last layers make keys and values, no more.
         """
         config = self.dual_config
         cos, sin = rotary(positions, config, x.dtype)
@@ -204,28 +224,43 @@ class DualStreamNetwork(nn.Module):
             x = self._through(self.model.layers[number], x, cos, sin, cache, number)
         audio = None
         if config.num_codebooks:
-            audio = x
-            for number, layer in enumerate(self.model.mimo_layers, config.num_layers):
-                audio = self._through(layer, audio, cos, sin, cache, number)
+            audio = self._branch(self.model.mimo_layers, config.num_layers, x, cos, sin, cache, only)
             audio = self.model.mimo_norm(audio)
         if text_steps is not None and text_steps < x.shape[1]:
             x, cos, sin = x[:, :text_steps], cos[:, :, :text_steps], sin[:, :, :text_steps]
         if x.shape[1]:
-            for number in range(config.tap_layer + 1, config.num_layers):
-                x = self._through(self.model.layers[number], x, cos, sin, cache, number)
+            first = config.tap_layer + 1
+            x = self._branch(self.model.layers[first:], first, x, cos, sin, cache, only)
         return self.model.norm(x), audio
 
-    def _through(self, layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, number: int) -> Tensor:
+    def _branch(
+        self, layers: nn.ModuleList, first: int, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, only: Tensor | None
+    ) -> Tensor:
+        """The layers behind the common ones, the first of which has number `first`."""
+        for layer, number in zip(layers, range(first, first + len(layers)), strict=True):
+            x = self._through(layer, x, cos, sin, cache, number, only if layer is layers[-1] else None)
+        return x if only is None or len(layers) else one_position(x, only)
+
+    def _through(
+        self,
+        layer: nn.Module,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        cache: KVCache | None,
+        number: int,
+        only: Tensor | None = None,
+    ) -> Tensor:
         """One layer; its activations are recomputed in the backward pass if `gradient_checkpointing` is set."""
         if not (self.gradient_checkpointing and torch.is_grad_enabled()):
-            return layer(x, cos, sin, cache, number)
+            return layer(x, cos, sin, cache, number, only)
         if not isinstance(cache, PromptCache):
-            return checkpoint(layer, x, cos, sin, cache, number, use_reentrant=False)
+            return checkpoint(layer, x, cos, sin, cache, number, only, use_reentrant=False)
 
         def keyed(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             # The keys and values of the layer must come out of the checkpoint, since answers differentiate through it.
             own = PromptCache(cache.lengths)
-            return (layer(x, cos, sin, own, number), *own.pairs[number])
+            return (layer(x, cos, sin, own, number, only), *own.pairs[number])
 
         x, *pair = checkpoint(keyed, x, use_reentrant=False)
         cache.pairs[number] = pair[0], pair[1]

@@ -31,6 +31,7 @@ class StreamPolicy(Policy):
     """Sampling, targets and codes around one `DualStreamLM`."""
 
     model: DualStreamLM
+    passes_in_threads = True
 
     @property
     def config(self) -> DualStreamConfig:

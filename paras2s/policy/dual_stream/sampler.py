@@ -273,9 +273,9 @@ class _Admission:
         )
         read = PromptCache(lengths)
         x = model.embed(audio, text, features, continuous)
-        text_state, audio_state = model.hidden(x, torch.arange(text.shape[1], device=device).expand(text.shape), read)
+        positions = torch.arange(text.shape[1], device=device).expand(text.shape)
+        text_state, audio_state = model.hidden(x, positions, read, only=lengths - 1)
         of = torch.arange(count, device=device).repeat_interleave(self.group_size)
-        last = lengths[of] - 1
         members = torch.arange(self.group_size, device=device)
         answer = (torch.tensor(numbers, device=device)[:, None] * self.group_size + members).flatten()
         new = _Rows(
@@ -284,8 +284,8 @@ class _Admission:
             position=lengths[of],
             text_done=torch.zeros_like(answer, dtype=torch.bool),
             done=torch.zeros_like(answer, dtype=torch.bool),
-            text_state=text_state[of, last][:, None],
-            audio_state=None if audio_state is None else audio_state[of, last],
+            text_state=text_state[of],
+            audio_state=None if audio_state is None else audio_state[of, 0],
         )
         if present is None:
             cache = self.decoder.cache(read, self.seats, self.group_size, self.steps, self.width)

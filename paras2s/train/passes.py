@@ -1,0 +1,74 @@
+"""Passes with a gradient: one after the other, or side by side on a processor, a core each.
+
+torch's own threads share out single operations and wait for each other at every one. Those of a small model are so short that
+most of the second core's time is waiting, the more so beside other programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from paras2s.policy.base import Policy
+
+Result = TypeVar("Result")
+
+
+def passes_at_once(policy: Policy, world: int, micro_batch_size: int | None) -> int:
+    """Into how many passes a batch is split so that each has a core: 1 on a GPU, on several ranks, or by a given size."""
+    split = world == 1 and micro_batch_size is None and policy.passes_in_threads and policy.device.type == "cpu"
+    return torch.get_num_threads() if split else 1
+
+
+def add_gradients(
+    passes: Sequence[Callable[[], tuple[Tensor, Result]]], parameters: Sequence[Tensor], at_once: int
+) -> list[Result]:
+    """Adds up the gradients of the passes' losses in `parameters`; returns what each pass gives beside its loss.
+
+    They are added in the passes' order, whichever ends first, so that the same passes give the same bits.
+    """
+    if at_once == 1:
+        results = []
+        for one in passes:
+            loss, result = one()
+            torch.autograd.backward(loss)
+            results.append(result)
+        return results
+    learned = [parameter for parameter in parameters if parameter.requires_grad]
+
+    def differentiated(one: Callable[[], tuple[Tensor, Result]]) -> tuple[tuple[Tensor | None, ...], Result]:
+        loss, result = one()
+        return torch.autograd.grad(loss, learned, allow_unused=True), result
+
+    results = []
+    for gradients, result in side_by_side([partial(differentiated, one) for one in passes], at_once):
+        for parameter, gradient in zip(learned, gradients, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        results.append(result)
+    return results
+
+
+def side_by_side(passes: Sequence[Callable[[], Result]], at_once: int) -> list[Result]:
+    """The results of the passes, of which so many run at once, in threads of their own.
+
+    Modes of torch belong to a thread: a pass without a gradient must say so itself.
+    """
+    if at_once == 1:
+        return [one() for one in passes]
+    threads = torch.get_num_threads()
+    try:
+        return list(_pool(at_once).map(lambda one: one(), passes))
+    finally:
+        # The pool's threads leave their number to threads that begin later.
+        torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=1)
+def _pool(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "pass", initializer=torch.set_num_threads, initargs=(1,))
