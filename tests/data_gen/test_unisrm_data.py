@@ -22,22 +22,26 @@ from paras2s.reward.unisrm.reply import parse_reply, write_reply
 from paras2s.reward.unisrm.tasks import TASKS, Item
 from paras2s.utils.io import read_jsonl
 
-COUNTS = {"sft": 2, "rl": 1, "bench": 1}
+# Fewer sessions than pairs, so that clips serve more than one.
+SIZE = embedded.Size(sft=6, sft_clips=4, sessions=2, rl=1, bench=1)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unisrm")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(embedded.SIZES, "ci", COUNTS)
+        patch.setitem(embedded.SIZES, "ci", SIZE)
         report = build_embedded(folder, "ci")
     return folder, report, read_items(folder)
 
 
 def test_every_task_has_its_items_and_clips(built):
     folder, report, items = built
-    # Pairs for SFT stand in both orders, beside twice as many single clips.
-    assert report.items == {(task, split): (1 + (split == "sft")) * COUNTS[split] for task in TASKS for split in COUNTS}
+    assert report.items == {(task, split): SIZE.items(split, task) for task in TASKS for split in SPLITS}
+    assert report.items["T2", "sft"] == 4
+    assert {path.name for path in (folder / "clips").iterdir()} == {
+        name.removeprefix("clips/") for item in items for name in item.clips.values()
+    }
     for item in items:
         assert parse_reply(item.task, write_reply(item.task, item.record)) is not None
         clips = [read_clip(folder / path) for path in item.clips.values()]
@@ -71,20 +75,21 @@ def test_traits_grow_with_what_one_hears():
     }  # fmt: skip
 
 
-def test_an_exchanged_pair_is_the_same_pair_in_the_other_order(built):
-    _, _, items = built
-    by_id = {item.id: item for item in items}
-    exchanged = [item for item in items if item.id.endswith("-exchanged")]
-    assert len(exchanged) == 3 * COUNTS["sft"]
-    for item in exchanged:
-        one = by_id[item.id.removesuffix("-exchanged")]
-        assert (item.clips["speech_a"], item.clips["speech_b"]) == (one.clips["speech_b"], one.clips["speech_a"])
-        assert item.record.sides == one.record.sides[::-1]
-        assert {item.record.better, one.record.better} == {"A", "B"}
-        assert item.record.summary.endswith(f"Speech {item.record.better} is better.")
-        assert (item.factors["spoken_a"], item.factors["engine_b"]) == (one.factors["spoken_b"], one.factors["engine_a"])
-        context = set(one.clips) - {"speech_a", "speech_b"}
-        assert {name: item.clips[name] for name in context} == {name: one.clips[name] for name in context}
+def test_pairs_for_sft_share_clips_and_no_two_others_do(built):
+    folder, _, items = built
+    rows = {row["clip"]: row for row in read_jsonl(folder / TAKES)}
+    for task in ("T1", "T3", "T4"):
+        for split in SPLITS:
+            paths = [path for item in items if (item.task, item.split) == (task, split) for path in item.clips.values()]
+            assert (len(set(paths)) < len(paths)) is (split == "sft")
+    taught = [item for item in items if (item.task, item.split) == ("T3", "sft")]
+    assert {item.record.better for item in taught} == {"A", "B"}
+    for item in taught:
+        spoken = [rows[item.clips[name]] for name in ("speech_a", "speech_b")]
+        match = [side.scores[1] for side in item.record.sides]
+        if match[0] != match[1]:
+            assert spoken[0]["traits"] != spoken[1]["traits"]
+        assert (spoken[0]["text"] == item.texts["target_text"]) is (item.record.sides[0].scores[0] == 10)
 
 
 def test_splits_share_no_text_and_no_speaker(built):
@@ -118,7 +123,7 @@ def test_all_that_may_be_spoken_or_shown_belongs_to_one_split():
 def test_the_same_seed_gives_the_same_items_and_a_wrong_size_is_refused(built, tmp_path):
     _, _, items = built
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(embedded.SIZES, "ci", COUNTS)
+        patch.setitem(embedded.SIZES, "ci", SIZE)
         patch.setattr(embedded, "SPLITS", ("sft",))
         build_embedded(tmp_path, "ci", tasks=("T1",))
     assert read_items(tmp_path) == [item for item in items if (item.task, item.split) == ("T1", "sft")]

@@ -3,9 +3,10 @@
 T1: a fault of words, voice, melody or signal in one of two takes. T2: six aspects varied independently, and the overall score
 made of them. T3: the scene's emotion against another one, other words, or a fault. T4: the right answer against other words,
 another voice or tone, or both. Missing words and melody are measured, all else is known by construction. A pair whose totals
-are equal, or disagree with its construction, is dropped and counted. For SFT pairs stand twice, in both orders, beside twice as
-many items of T2. What each clip was made with stands in takes.jsonl. Splits share no text and no speaker. All speech is
-synthetic, so nothing is learned about real speech; of the engines (WORLD, the codec) the second is always the worse.
+are equal, or disagree with its construction, is dropped and counted. For SFT each clip serves many pairs, which are drawn from
+a few sessions of a sentence and a speaker: to know a clip by heart tells nothing. What each clip was made with stands in
+takes.jsonl. Splits share no text and no speaker. All speech is synthetic, so nothing is learned about real speech; of the
+engines (WORLD, the codec) the second is always the worse.
 """
 
 from __future__ import annotations
@@ -35,11 +36,27 @@ from paras2s.utils.process_pool import map_chunks
 Chosen = TypeVar("Chosen")
 Split = Literal["sft", "rl", "bench"]
 SPLITS: tuple[Split, ...] = ("sft", "rl", "bench")
-# Items of each task in each split, by size.
-SIZES: dict[str, dict[Split, int]] = {
-    "ci": {"sft": 8, "rl": 4, "bench": 4},
-    "small": {"sft": 32, "rl": 8, "bench": 24},
-    "full": {"sft": 400, "rl": 80, "bench": 80},
+
+
+@dataclass(frozen=True)
+class Size:
+    """Items of each task in each split. Pairs of `sft` are drawn from so many sessions, and T2 has `sft_clips` there."""
+
+    sft: int
+    sft_clips: int
+    sessions: int
+    rl: int
+    bench: int
+
+    def items(self, split: Split, task: TaskId) -> int:
+        """The items of a task in a split."""
+        return self.sft_clips if (split, task) == ("sft", "T2") else int(getattr(self, split))
+
+
+SIZES = {
+    "ci": Size(sft=16, sft_clips=16, sessions=6, rl=4, bench=4),
+    "small": Size(sft=128, sft_clips=64, sessions=16, rl=8, bench=24),
+    "full": Size(sft=3200, sft_clips=1600, sessions=200, rl=80, bench=80),
 }
 VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}
 # Shares of the scripted sentences; the agent's four answers to a style are split alike.
@@ -84,6 +101,19 @@ class _Candidate:
     reasons: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class _Session:
+    """A sentence and its speaker, with the other speaker and the faults of its pairs in T1 and T3."""
+
+    contrast: Contrast
+    speaker: Speaker
+    group: str
+    other: Speaker
+    resemblance: int
+    fault: Faults
+    f0_range: float
+
+
 @lru_cache(maxsize=1)
 def load_scenes() -> dict[str, Any]:
     """Loads the scenes of T3 and the openers of T4."""
@@ -114,11 +144,13 @@ def build_embedded(
     """
     if size not in SIZES:
         raise ConfigError(f"size: there is no {size!r}; there are {', '.join(SIZES)}")
-    counts = {split: SIZES[size][split] for split in SPLITS}
-    texts = {split: _SplitTexts.load(split, counts[split]) for split in SPLITS}
+    wanted = SIZES[size]
+    texts = {
+        split: _SplitTexts.load(split, wanted.sessions if split == "sft" else wanted.items(split, "T1")) for split in SPLITS
+    }
     plain = speak_once([text for split in texts.values() for text in split.all_texts])
     parts = [
-        _Part(folder, split, task, counts[split] * (2 if (split, task) == ("sft", "T2") else 1), texts[split], own, seed)
+        _Part(folder, split, task, wanted.items(split, task), wanted.sessions if split == "sft" else 0, texts[split], own, seed)
         for split in SPLITS
         if (own := {text: plain[text] for text in texts[split].all_texts})
         for task in tasks
@@ -164,12 +196,16 @@ class _SplitTexts:
 
 @dataclass(frozen=True)
 class _Part:
-    """A task of a split: what a process makes at once. `plain` has Piper's clip of every text of the split."""
+    """A task of a split: what a process makes at once. `plain` has Piper's clip of every text of the split.
+
+    With `sessions` all pairs are drawn from that many; else each has a session and clips of its own.
+    """
 
     folder: Path
     split: Split
     task: TaskId
     count: int
+    sessions: int
     texts: _SplitTexts
     plain: Mapping[str, Clip]
     seed: int
@@ -185,49 +221,74 @@ class _Built:
 
 
 def _build_parts(parts: Sequence[_Part]) -> list[_Built]:
-    return [_Builder(part).build(part.task, part.count) for part in parts]
+    return [_Builder(part).build(part.count) for part in parts]
 
 
 class _Builder:
     """Makes the items of one part."""
 
     def __init__(self, part: _Part) -> None:
-        self.folder, self.split, self.studio = part.folder, part.split, Studio(part.plain)
+        self.folder, self.split, self.task, self.studio = part.folder, part.split, part.task, Studio(part.plain)
         self.rng = np.random.default_rng([part.seed, 18, SPLITS.index(part.split), TASK_IDS.index(part.task)])
         self.contrasts, self.emotional = part.texts.contrasts, part.texts.emotional
         self.answers, self.openers, self.families = part.texts.answers, part.texts.openers, load_families()
-        self.takes: dict[str, Take] = {}
+        self.paths: dict[Take, str] = {}
+        self.spreads: dict[str, float] = {}
+        self.sessions = [self._new_session() for _ in range(part.sessions)]
 
-    def build(self, task: TaskId, count: int) -> _Built:
+    def build(self, count: int) -> _Built:
         """Makes `count` items of the task."""
         makers: dict[TaskId, Callable[[str], Item | str]] = {"T1": self._t1, "T2": self._t2, "T3": self._t3, "T4": self._t4}
         items: list[Item] = []
-        twice: list[Item] = []
         dropped: Counter[tuple[TaskId, str]] = Counter()
         while len(items) < count:
-            made = makers[task](f"{task}-{self.split}-{len(items):04d}")
+            made = makers[self.task](f"{self.task}-{self.split}-{len(items):04d}")
             if isinstance(made, Item):
                 items.append(made)
-                # In both orders, so that nothing is to be learned of the place.
-                twice += [_exchanged(made)] if self.split == "sft" and isinstance(made.record, PairRecord) else []
             else:
-                dropped[task, made] += 1
+                dropped[self.task, made] += 1
                 if sum(dropped.values()) > 4 * count + 20:
-                    raise ConfigError(f"{task}: of {len(items) + sum(dropped.values())} pairs only {len(items)} were usable")
-        # A pair that was dropped left its name, and so its files, to the next.
+                    raise ConfigError(
+                        f"{self.task}: of {len(items) + sum(dropped.values())} pairs only {len(items)} were usable"
+                    )
+        used = {path for item in items for path in item.clips.values()}
+        for path in self.paths.values():
+            if path not in used:
+                (self.folder / path).unlink()
         takes = [
-            {"clip": path, "split": self.split, "text": take.text, "traits": traits(take)} for path, take in self.takes.items()
+            {"clip": path, "split": self.split, "text": take.text, "traits": traits(take)}
+            for take, path in self.paths.items()
+            if path in used
         ]
-        return _Built(items + twice, takes, dropped)
+        return _Built(items, takes, dropped)
 
     # Choices.
 
     def _pick(self, options: Sequence[Chosen]) -> Chosen:
         return options[int(self.rng.integers(len(options)))]
 
-    def _speaker(self) -> tuple[Speaker, str]:
+    def _session(self) -> _Session:
+        return self._pick(self.sessions) if self.sessions else self._new_session()
+
+    def _new_session(self) -> _Session:
+        contrast = self._pick(self.contrasts if self.task == "T1" else self.emotional)
+        speaker, group = self._speaker()
+        other, resemblance = self._other_speaker(speaker, group)
+        fault = self._pick([fault for fault, _ in SIGNAL_FAULTS])
+        return _Session(contrast, speaker, group, other, resemblance, fault, float(self._pick([0.0, 0.2])))
+
+    def _other_text(self, session: _Session) -> str:
+        """Another sentence, of the sessions with the same speaker where there are any."""
+        said = [one.contrast for one in self.sessions if one.speaker == session.speaker]
+        return self._pick([one.text for one in said if one != session.contrast] or self._others(session))
+
+    def _others(self, session: _Session) -> list[str]:
+        return [one.text for one in self.contrasts if one != session.contrast]
+
+    def _speaker(self, besides: Speaker | None = None) -> tuple[Speaker, str]:
+        """A speaker and the group."""
         group = self._pick(sorted(speakers(self.split)))
-        return self._pick(speakers(self.split)[group]), group
+        return self._pick([one for one in speakers(self.split)[group] if one != besides]), group
 
     def _other_speaker(self, speaker: Speaker, group: str) -> tuple[Speaker, int]:
         """Another speaker and the score of the resemblance."""
@@ -236,44 +297,47 @@ class _Builder:
         return self._pick([(one, score) for one, score in others if one != speaker])
 
     def _take(self, text: str, speaker: Speaker, style: Style, faults: Faults = Faults()) -> Take:  # noqa: B008
-        return Take(text, speaker, style, faults, int(self.rng.integers(2**31)))
+        # In sessions what is said once more is the same clip; elsewhere no two clips are equal.
+        return Take(text, speaker, style, faults, 0 if self.sessions else int(self.rng.integers(2**31)))
 
-    def _fault(self) -> Faults:
-        return self._pick([fault for fault, _ in SIGNAL_FAULTS])
+    def _again(self, take: Take) -> Take:
+        return take if self.sessions else replace(take, seed=take.seed + 1)
 
-    def _write(self, name: str, take: Take) -> tuple[str, Clip]:
-        clip = self.studio.render(take)
-        path = f"clips/{name}.wav"
-        write_clip(self.folder / path, clip)
-        self.takes[path] = take
-        return path, clip
+    def _path(self, take: Take) -> str:
+        """The take's clip, which is made when it is first needed."""
+        if take not in self.paths:
+            path = f"clips/{self.task}-{self.split}-{len(self.paths):05d}.wav"
+            clip = self.studio.render(take)
+            write_clip(self.folder / path, clip)
+            # Melody is a dimension of T1 alone.
+            self.spreads[path] = f0_spread(clip) if self.task == "T1" else 1.0
+            self.paths[take] = path
+        return self.paths[take]
 
     # Tasks.
 
     def _t1(self, name: str) -> Item | str:
-        contrast = self._pick(self.contrasts)
-        speaker, group = self._speaker()
+        session = self._session()
+        contrast, speaker = session.contrast, session.speaker
         good = self._take(contrast.text, speaker, Style())
         kind = self._pick(["words", "voice", "melody", "signal"])
-        bad, voice = replace(good, seed=good.seed + 1), SAME_VOICE
+        bad, voice = self._again(good), SAME_VOICE
         if kind == "words":
             bad = replace(bad, text=_shortened(contrast.text))
         elif kind == "voice":
-            other, voice = self._other_speaker(speaker, group)
-            bad = replace(bad, speaker=other)
+            bad, voice = replace(bad, speaker=session.other), session.resemblance
         elif kind == "melody":
-            bad = replace(bad, style=Style(f0_range=float(self._pick([0.0, 0.2]))))
+            bad = replace(bad, style=Style(f0_range=session.f0_range))
         else:
-            bad = replace(bad, faults=self._fault())
-        prompt = self._take(self._pick([one.text for one in self.contrasts if one != contrast]), speaker, Style())
-        prompt_path, _ = self._write(f"{name}-prompt", prompt)
+            bad = replace(bad, faults=session.fault)
+        prompt = self._take(self._other_text(session), speaker, Style())
         candidates = [
             _Candidate(take, {"speaker_similarity": score}, {"speaker_similarity": _voice_words(score)})
             for take, score in ((good, SAME_VOICE), (bad, voice))
         ]
         texts = {"reference_text": contrast.text}
         factors = {"fault": kind, "spoken_prompt": prompt.text}
-        return self._pair("T1", name, contrast, texts, {"prompt_speech": prompt_path}, candidates, factors)
+        return self._pair(name, contrast, texts, {"prompt_speech": self._path(prompt)}, candidates, factors)
 
     def _t2(self, name: str) -> Item | str:
         contrast, (speaker, _) = self._pick(self.contrasts), self._speaker()
@@ -282,7 +346,7 @@ class _Builder:
         style = Style(rate=RATES[speed][int(self.rng.integers(2))], f0_range=F0_RANGES[naturalness], breath=BREATH[effort])
         faults = Faults(snr_db=NOISE_DB[noise], drive_db=DRIVE_DB[distortion], gaps=GAPS[continuity])
         take = self._take(contrast.text, speaker, style, faults)
-        path, _ = self._write(name, take)
+        path = self._path(take)
         scores = [5 - level for level in levels]
         # A rule of our own: twice as far from 3 as the mean of the others, which alone would nearly always round to 3.
         overall = min(5, max(1, int(2 * sum(scores) / len(scores) - 3 + 0.5)))
@@ -299,19 +363,19 @@ class _Builder:
         return Item(name, "T2", self.split, contrast.id, (speaker.name,), {}, {"speech": path}, record, factors)
 
     def _t3(self, name: str) -> Item | str:
-        contrast = self._pick(self.emotional)
+        session = self._session()
+        contrast = session.contrast
         emotion = self._pick([style for style in contrast.styles if style in EMOTIONS])
-        speaker, _ = self._speaker()
-        good = self._take(contrast.text, speaker, USER_STYLES[emotion])
+        good = self._take(contrast.text, session.speaker, USER_STYLES[emotion])
         kind = self._pick(["emotion", "emotion", "words", "words and emotion", "signal"])
         other = self._pick([one for one in EMOTIONS if one != emotion])
-        bad, match = replace(good, seed=good.seed + 1), FITS
+        bad, match = self._again(good), FITS
         if "emotion" in kind:
             bad, match = replace(bad, style=USER_STYLES[other]), MISSES
         if "words" in kind:
-            bad = replace(bad, text=self._pick([one.text for one in self.contrasts if one != contrast]))
+            bad = replace(bad, text=self._other_text(session))
         if kind == "signal":
-            bad = replace(bad, faults=self._fault())
+            bad = replace(bad, faults=session.fault)
         candidates = [
             _Candidate(take, {"scenario_match": score}, {"scenario_match": f"sounds {sound}"})
             for take, score, sound in ((good, FITS, emotion), (bad, match, other if match == MISSES else emotion))
@@ -321,19 +385,19 @@ class _Builder:
             "scenario_description": scene, "paragraph_context": "Then one of them speaks.", "target_emotion": emotion,
             "target_text": contrast.text,
         }  # fmt: skip
-        return self._pair("T3", name, contrast, texts, {}, candidates, {"fault": kind, "emotion": emotion})
+        return self._pair(name, contrast, texts, {}, candidates, {"fault": kind, "emotion": emotion})
 
     def _t4(self, name: str) -> Item | str:
-        contrast = self._pick(self.emotional)
+        session = self._session()
+        contrast, user = session.contrast, session.speaker
         style = self._pick(contrast.styles)
-        family, (agent, group) = self.families[style], self._speaker()
-        user, _ = self._other_speaker(agent, group)
+        family, (agent, group) = self.families[style], self._speaker(besides=user)
         # Half of the dialogues begin with the user, whose answer nobody can tell by its voice; half of the pairs are coded, as
         # the demo's policy speaks.
         begins, coded = bool(self.rng.integers(2)), bool(self.rng.integers(2))
         kind = self._pick(["text", "tone"] if begins else ["text", "voice", "tone", "text and voice"])
         good = self._take(self._pick(self.answers[style]), agent, AGENT_TONES[family.tone], Faults(coded=coded))
-        bad, voice, tone, text = replace(good, seed=good.seed + 1), SAME_VOICE, FITS, FITS
+        bad, voice, tone, text = self._again(good), SAME_VOICE, FITS, FITS
         if "text" in kind:
             others = [answer for one, answers in self.answers.items() if one != style for answer in answers]
             bad, text = replace(bad, text=self._pick([one for one in others if one != good.text])), MISSES
@@ -347,24 +411,23 @@ class _Builder:
         opener = self._pick(self.openers)
         question = self._take(contrast.text, user, USER_STYLES[style])
         history = (question,) if begins else (self._take(opener, agent, Style()), question)
-        clips = {f"history_{n}": self._write(f"{name}-{n}", take)[0] for n, take in enumerate(history, 1)}
+        clips = {f"history_{n}": self._path(take) for n, take in enumerate(history, 1)}
         factors = {"fault": kind, "history": " | ".join(take.text for take in history)}
-        return self._pair("T4", name, contrast, {}, clips, candidates, factors, (user.name,))
+        return self._pair(name, contrast, {}, clips, candidates, factors, (user.name,))
 
     def _pair(
-        self, task_id: TaskId, name: str, contrast: Contrast, texts: Mapping[str, str], clips: Mapping[str, str],
+        self, name: str, contrast: Contrast, texts: Mapping[str, str], clips: Mapping[str, str],
         candidates: Sequence[_Candidate], factors: Mapping[str, str], others: Sequence[str] = (),
     ) -> Item | str:  # fmt: skip
         """The item of a good and a bad candidate in a random order; or the reason why it is dropped."""
         swap = bool(self.rng.integers(2))
-        written = [
-            self._write(f"{name}-{letter}", one.take) for letter, one in zip("ab", _ordered(candidates, swap), strict=True)
-        ]
-        spreads = [f0_spread(clip) for _, clip in written]
+        ordered = candidates[::-1] if swap else candidates
+        paths = [self._path(one.take) for one in ordered]
+        spreads = [self.spreads[path] for path in paths]
         widest = max(spreads)
         sides = [
-            _scored(task_id, one, contrast.text, spread / widest if widest else 1.0)
-            for one, spread in zip(_ordered(candidates, swap), spreads, strict=True)
+            _scored(self.task, one, contrast.text, spread / widest if widest else 1.0)
+            for one, spread in zip(ordered, spreads, strict=True)
         ]
         first, second = sides
         if first.total == second.total:
@@ -372,35 +435,15 @@ class _Builder:
         better: Literal["A", "B"] = "A" if first.total > second.total else "B"
         if better != ("B" if swap else "A"):
             return "totals against construction"
-        record = PairRecord(better, (first, second), _summary(task_id, better, first, second))
-        ordered = _ordered(candidates, swap)
+        record = PairRecord(better, (first, second), _summary(self.task, better, first, second))
         known = dict(factors) | {
             f"{key}_{letter}": value
             for letter, one in zip("ab", ordered, strict=True)
             for key, value in (("spoken", one.take.text), ("engine", "codec2" if one.take.faults.coded else "world"))
         }
         voices = tuple(sorted({*(one.take.speaker.name for one in candidates), *others}))
-        paths = {"speech_a": written[0][0], "speech_b": written[1][0]}
-        return Item(name, task_id, self.split, contrast.id, voices, texts, {**clips, **paths}, record, known)
-
-
-def _ordered(candidates: Sequence[_Candidate], swap: bool) -> tuple[_Candidate, ...]:
-    return tuple(reversed(candidates)) if swap else tuple(candidates)
-
-
-def _exchanged(item: Item) -> Item:
-    """The same pair in the other order."""
-    assert isinstance(item.record, PairRecord)
-    assert item.record.sides is not None
-    second, first = item.record.sides
-    better: Literal["A", "B"] = "B" if item.record.better == "A" else "A"
-    other = {"_a": "_b", "_b": "_a"}
-    clips, factors = (
-        {name[:-2] + other.get(name[-2:], name[-2:]): value for name, value in given.items()}
-        for given in (item.clips, item.factors)
-    )
-    record = PairRecord(better, (first, second), _summary(item.task, better, first, second))
-    return replace(item, id=f"{item.id}-exchanged", clips=clips, factors=factors, record=record)
+        written = dict(zip(TASKS[self.task].candidates, paths, strict=True))
+        return Item(name, self.task, self.split, contrast.id, voices, texts, {**clips, **written}, record, known)
 
 
 def _answer_of(take: Take, text: int, voice: int, tone: int) -> _Candidate:
