@@ -11,10 +11,13 @@ from functools import partial
 
 import pytest
 import torch
-from tiny.dual_stream import small_config, small_model, small_policy
+from tiny.dual_stream import small_config, small_model, small_policy, small_prompt, small_rollouts
+from tiny.settings import align_config
 from torch import Tensor, nn
 
+from paras2s.train.learner import Learner
 from paras2s.train.passes import add_gradients, passes_at_once, side_by_side
+from paras2s.types import Reward
 
 
 class Order:
@@ -96,3 +99,29 @@ def test_a_batch_is_split_on_one_processor_where_no_size_is_given(
     assert passes_at_once(policy, world, size) == expected
     monkeypatch.setattr(type(policy), "passes_in_threads", False)
     assert passes_at_once(policy, world, size) == 1
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_step_on_two_threads_is_the_step_on_one(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float64; and the same bits every time, whichever thread is first."""
+
+    def stepped(threads: int) -> tuple[dict[str, Tensor], list[float]]:
+        monkeypatch.setattr("paras2s.train.learner.passes_at_once", lambda *_: threads)
+        model = small_model(small_config())
+        policy = small_policy(model)
+        config = align_config(lr=0.01, warmup_steps=1, gradient_checkpointing=checkpointing, groups_per_update=3, steps=9)
+        learner = Learner(policy, config, 6)
+        prompts = [small_prompt(model.dual_config, 1, 2 + number, seed=number) for number in range(3)]
+        losses = []
+        for step in range(2):
+            rollouts = small_rollouts(policy, prompts, 4, 6, step)
+            rewards = [[Reward(float((row + number) % 3), {}) for row in range(4)] for number in range(3)]
+            losses.append(float(learner.step(prompts, rollouts, rewards)["loss"] or 0.0))
+        return {name: value.detach().clone() for name, value in policy.trainable().items()}, losses
+
+    alone, two, again = stepped(1), stepped(2), stepped(2)
+    assert two[1] == again[1]
+    for name, value in alone[0].items():
+        torch.testing.assert_close(two[0][name], value, rtol=1e-10, atol=1e-12)
+        assert torch.equal(two[0][name], again[0][name])
+    assert alone[1] == pytest.approx(two[1], abs=1e-12)

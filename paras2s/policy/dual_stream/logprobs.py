@@ -65,7 +65,7 @@ def in_parts(score: Callable[..., Tensor], width: int, *rows: Tensor) -> Tensor:
     if len(rows[0]) <= at_once:
         return score(*rows)
     parts = zip(*(torch.split(one, at_once) for one in rows), strict=True)
-    return torch.cat([checkpoint(score, *part, use_reentrant=False) for part in parts])
+    return torch.cat([checkpoint(score, *part, use_reentrant=False, preserve_rng_state=False) for part in parts])
 
 
 def picked_logprobs(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:

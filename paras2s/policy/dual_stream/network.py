@@ -251,18 +251,21 @@ class DualStreamNetwork(nn.Module):
         number: int,
         only: Tensor | None = None,
     ) -> Tensor:
-        """One layer; its activations are recomputed in the backward pass if `gradient_checkpointing` is set."""
+        """One layer; its activations are recomputed in the backward pass if `gradient_checkpointing` is set.
+
+        Nothing is drawn in it, and torch's generator is left alone: passes in other threads may draw from it.
+        """
         if not (self.gradient_checkpointing and torch.is_grad_enabled()):
             return layer(x, cos, sin, cache, number, only)
         if not isinstance(cache, PromptCache):
-            return checkpoint(layer, x, cos, sin, cache, number, only, use_reentrant=False)
+            return checkpoint(layer, x, cos, sin, cache, number, only, use_reentrant=False, preserve_rng_state=False)
 
         def keyed(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             # The keys and values of the layer must come out of the checkpoint, since answers differentiate through it.
             own = PromptCache(cache.lengths)
             return (layer(x, cos, sin, own, number, only), *own.pairs[number])
 
-        x, *pair = checkpoint(keyed, x, use_reentrant=False)
+        x, *pair = checkpoint(keyed, x, use_reentrant=False, preserve_rng_state=False)
         cache.pairs[number] = pair[0], pair[1]
         return x
 
