@@ -279,11 +279,8 @@ class _Builder:
 
     def _other_text(self, session: _Session) -> str:
         """Another sentence, of the sessions with the same speaker where there are any."""
-        said = [one.contrast for one in self.sessions if one.speaker == session.speaker]
-        return self._pick([one.text for one in said if one != session.contrast] or self._others(session))
-
-    def _others(self, session: _Session) -> list[str]:
-        return [one.text for one in self.contrasts if one != session.contrast]
+        own = [one.contrast for one in self.sessions if one.speaker == session.speaker and one.contrast != session.contrast]
+        return self._pick(own or [one for one in self.contrasts if one != session.contrast]).text
 
     def _speaker(self, besides: Speaker | None = None) -> tuple[Speaker, str]:
         """A speaker and the group."""
