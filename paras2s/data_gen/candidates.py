@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paras2s.types import Candidate, Query, Role
+from paras2s.utils.seeds import seed_of
 
 HELD_OUT: tuple[Role, ...] = ("validation", "test")
 
@@ -37,3 +38,17 @@ def make_query(candidate: Candidate, role: Role, name: str, duration_s: float) -
         text=candidate.text if labelled else None,
         style=candidate.style if labelled else None,
     )
+
+
+def prompt_name(plain: str, words: int) -> str:
+    """Returns the name of an RL prompt, which shows no label: `words` hashes of its plain one, 32 bits each."""
+    return "rl-" + "".join(f"{seed_of(plain, *([word] if word else [])):08x}" for word in range(words))
+
+
+def ledger_of_prompts(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
+    """Returns the ledger's line of each RL prompt by the prompt's id, since a prompt has no label.
+
+    Prompts of the shipped scripts have names of one word, those of a curated dataset, of which there are more, of two.
+    """
+    prompts = [candidate for candidate in candidates if candidate.role == "rl"]
+    return {prompt_name(candidate.id, words): candidate for words in (1, 2) for candidate in prompts}

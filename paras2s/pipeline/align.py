@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import ClipFolder, Dataset
 from paras2s.data_gen.policy_inputs import CODEC, question_encoder
-from paras2s.data_gen.scripted.build import prompt_categories
 from paras2s.errors import ConfigError
 from paras2s.grpo import GRPOJob, train_grpo
 from paras2s.pipeline.preflight import check_align
@@ -60,10 +60,11 @@ def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
         raise ConfigError(f"{dataset.folder}: holds no RL prompts; make them with `paras2s data` (data.rl_contrasts)")
     if not only:
         return queries
-    category = prompt_categories(dataset.candidates)
-    if missing := sorted(set(only) - {category[query.id] for query in queries}):
+    ledger = ledger_of_prompts(dataset.candidates)
+    category = {query.id: ledger[query.id].category for query in queries if query.id in ledger}
+    if missing := sorted(set(only) - set(category.values())):
         raise ConfigError(f"align.only_categories: no RL prompt is of {missing[0]!r}")
-    return [query for query in queries if category[query.id] in only]
+    return [query for query in queries if category.get(query.id) in only]
 
 
 def run_align(run: Run, dataset: Dataset, resume: bool) -> None:

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from paras2s.bench.results import AnswerRow, save_rows
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim, load_ablation
+from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.scripted.build import prompt_categories
 from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import (
     cells,
@@ -164,11 +164,12 @@ def test_prompts_of_one_domain_are_found_by_the_ledger_though_they_have_no_label
     ledger = [candidate(n, category, role) for n, (category, role) in enumerate(
         [("emotion", "rl"), ("emotion", "preference"), ("age", "rl"), ("age", "test")]
     )]  # fmt: skip
-    category = prompt_categories(ledger)
-    assert sorted(category.values()) == ["age", "emotion"]
+    # Of either kind of dataset, which name their prompts differently.
+    category = {name: line.category for name, line in ledger_of_prompts(ledger).items()}
+    assert sorted(category.values()) == ["age", "age", "emotion", "emotion"]
     queries = [Query(one, "", None, None, "rl", "", "a.wav", 1.0, "w", None, None) for one in category]
     dataset = Dataset(tmp_path, tuple(queries), (), tuple(ledger), Any, Any, {})
-    assert [category[one.id] for one in rl_prompts(dataset, ("emotion",))] == ["emotion"]
+    assert [category[one.id] for one in rl_prompts(dataset, ("emotion",))] == ["emotion"] * 2
     assert rl_prompts(dataset, ()) == queries
     with pytest.raises(ConfigError, match="no RL prompt is of 'gender'"):
         rl_prompts(dataset, ("emotion", "gender"))

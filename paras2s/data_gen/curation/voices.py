@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.configs.schema.curation import CurationConfig, SynthesisVoice, VoiceConfig
+from paras2s.data_gen.candidates import prompt_name
 from paras2s.data_gen.curation.categories import QueryCategory
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.llm_calls import CurationLLM
@@ -137,4 +138,4 @@ def query_line(config: CurationConfig, script: Script, style: str, voice: VoiceC
 def query_name(role: Role, script_id: str, style: str) -> str:
     """Returns the name of a query; prompts for RL have no labels, and their name must not reveal them either."""
     plain = f"{script_id}-{style}"
-    return f"rl-{seed_of(plain):08x}{seed_of(plain, 1):08x}" if role == "rl" else plain
+    return prompt_name(plain, 2) if role == "rl" else plain

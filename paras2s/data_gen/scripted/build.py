@@ -18,7 +18,7 @@ from paras2s.audio.asr import VERSION as ASR_VERSION
 from paras2s.audio.asr import transcribe, word_error_rate
 from paras2s.audio.clip import read_clip
 from paras2s.configs.schema.run import DataConfig
-from paras2s.data_gen.candidates import make_query, reject_broken_contrasts
+from paras2s.data_gen.candidates import make_query, prompt_name, reject_broken_contrasts
 from paras2s.data_gen.dataset import Dataset, save_dataset
 from paras2s.data_gen.scripted.scripts import Contrast, assign_roles, load_contrasts, load_families
 from paras2s.data_gen.scripted.tones import KIND_OF_STYLE, load_tones
@@ -222,12 +222,7 @@ def _answer_clip(text: str) -> str:
 
 def _query_id(candidate: Candidate) -> str:
     # RL prompts lose their labels, so an id or a file name must not reveal them either.
-    return f"rl-{seed_of(candidate.id):08x}" if candidate.role == "rl" else candidate.id
-
-
-def prompt_categories(candidates: Sequence[Candidate]) -> dict[str, str]:
-    """Returns the category of each RL prompt by its id, from the ledger, since a prompt has no label."""
-    return {_query_id(candidate): candidate.category for candidate in candidates if candidate.role == "rl"}
+    return prompt_name(candidate.id, 1) if candidate.role == "rl" else candidate.id
 
 
 def _query_clip(candidate: Candidate) -> str:
