@@ -8,6 +8,10 @@ sampled and scored while the learner updates, so slow judges are not waited for;
 corrects for the older weights token by token. At most `max_staleness + 1` batches are pending. Where sampler and learner
 share cores, they only slow each other down. A resumed run samples its pending batches again, with its checkpoint's weights.
 
+With `distill.refresh_every` the loop stops after every so many updates, its workers end, the reward model is trained again on
+the newest answers too (`pipeline/refresh.py`), and the loop goes on from its checkpoint, as a resumed run does. No answer is
+sampled ahead of such a stop.
+
 With `align.sampling.resample` queries whose groups are flat are replaced before the update (`rollout/dynamic_sampling.py`).
 
 One machine: `paras2s align CONFIG`. A cluster: set `align.workers.ray_address`. Not implemented: several updates on one
@@ -20,7 +24,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,12 +52,14 @@ from paras2s.train.checkpoint import (
     checkpoints_in,
     describe_size,
     latest_checkpoint,
+    read_position,
     remove_all,
     remove_superseded,
     size_text,
     step_name,
+    under_one_model,
 )
-from paras2s.types import Reward, Unscored
+from paras2s.types import Reward, Rollout, Unscored
 from paras2s.utils.epochs import rows_of_step
 
 if TYPE_CHECKING:
@@ -74,23 +80,39 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
         ConfigError: the cluster does not hold the run's workers.
         PolicyError: too many unscored answers, a loss that is not finite, or a worker that could not be kept alive.
     """
-    config, run = job.config, job.run
     checkpoint = latest_checkpoint(job.checkpoints) if resume else None
-    with (
-        run.stage("align"),
-        open_workers(job, checkpoint) as workers,
-        run.bar("GRPO steps", config.steps) as bar,
-    ):
-        job.announce_checkpoints(workers.checkpoint_bytes())
+    with job.run.stage("align"):
+        updates = first = updates_of(checkpoint)
+        while True:
+            if job.refresher is not None and updates in job.refreshes:
+                job.refresher.refresh(updates)
+            updates = train_until_stop(job, checkpoint, announce=updates == first)
+            if updates == job.config.steps:
+                break
+            checkpoint = latest_checkpoint(job.checkpoints)
+
+
+def updates_of(checkpoint: Path | None) -> int:
+    """The number of updates that a checkpoint has seen; 0 without one."""
+    return 0 if checkpoint is None else read_position(checkpoint).next_step
+
+
+def train_until_stop(job: GRPOJob, checkpoint: Path | None, announce: bool) -> int:
+    """The loop from a checkpoint to where the reward model is refreshed, or to its end; returns the number of updates made."""
+    config, run = job.config, job.run
+    with open_workers(job, checkpoint) as workers, run.bar("GRPO steps", config.steps) as bar:
+        if announce:
+            job.announce_checkpoints(workers.checkpoint_bytes())
         # The version of the weights is the number of updates made.
         job.discard_from(workers.version)
+        stop = next_stop(workers.version, job.refreshes, config.steps)
         keeper, timeline, recorder = job.rollout_keeper(), Timeline(run.folder, run.say), SpanRecorder("loop")
         keeper.discard_from(workers.version)
         timeline.discard_from(workers.version)
         pending: deque[PendingBatch] = deque()
-        for step in range(workers.version, config.steps):
+        for step in range(workers.version, stop):
             started = time.perf_counter()
-            while len(pending) <= config.max_staleness and step + len(pending) < config.steps:
+            while len(pending) <= config.max_staleness and step + len(pending) < stop:
                 pending.append(workers.start(job.sample_batch(step + len(pending)), job.sampling))
             batch = pending.popleft()
             with recorder.span("wait for answers"):
@@ -117,15 +139,22 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
             with recorder.span("log and checkpoint"):
                 job.log_and_checkpoint(workers, step, metrics | {"seconds": time.perf_counter() - started}, bar)
             timeline.keep(step, [*recorder.take(), *spans, *workers.take_spans()[0]])
-        write_answer_settings(job.output, answer_settings_of(run.config))
-        workers.export(job.output)
+        if stop == config.steps:
+            write_answer_settings(job.output, answer_settings_of(run.config))
+            workers.export(job.output)
+    return stop
+
+
+def next_stop(updates: int, refreshes: Sequence[int], steps: int) -> int:
+    """The number of updates after which the loop stops next: for a refresh of the reward model, or since all are made."""
+    return min((one for one in refreshes if one > updates), default=steps)
 
 
 @contextmanager
 def open_workers(job: GRPOJob, checkpoint: Path | None) -> Iterator[Orchestrator]:
     """The run's workers, once all prompts are encoded."""
     run = job.run
-    with open_orchestrator(run.config, run.sft_dir.resolve(), run.reward_setup(), checkpoint) as workers:
+    with open_orchestrator(run.config, run.sft_dir.resolve(), run.reward_setup(updates_of(checkpoint)), checkpoint) as workers:
         for name, prompts in (("prompts encoded", job.prompts), ("validation encoded", job.validation_prompts)):
             if prompts.clips is not None:
                 with run.bar(name, len(prompts)) as bar:
@@ -145,7 +174,10 @@ def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
     pending = workers.start(batch, job.sampling)
     rollouts, rewards = workers.collect(pending)
     try:
-        save_answers(step_folder(job.run, step), workers.with_sound(pending, rollouts), rewards)
+        spoken = workers.with_sound(pending, rollouts)
+        save_answers(step_folder(job.run, step), spoken, rewards)
+        if job.refresher is not None:
+            job.refresher.keep_evaluation(step, spoken, rewards)
     except StorageError as error:
         # They are for looking at: the run goes on without them.
         job.run.say(f"  the answers to validation queries of step {step} are not kept: {error}")
@@ -157,6 +189,22 @@ def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
 def choose_prompts(step: int, per_step: int, available: int, seed: int) -> list[int]:
     """Rows of the RL prompts that a step samples: every prompt once an epoch, in an order that the seed alone decides."""
     return rows_of_step(step, per_step, available, [seed, ORDER_STREAM])
+
+
+class Refresher(Protocol):
+    """Trains the reward model again on the policy's newest answers."""
+
+    def refresh(self, updates: int) -> None:
+        """Make the reward model that is used from so many updates on, unless it is there already."""
+
+    def keep_evaluation(self, step: int, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]) -> None:
+        """Keep the answers [B] of an evaluation, one each, which later reward models score as well."""
+
+    def validation_rewards(self, updates: int) -> Mapping[int, float | None]:
+        """Returns what the model made after so many updates gives the answers of all evaluations before, by step."""
+
+    def discard_from(self, step: int) -> None:
+        """Remove what was made of steps that are about to be done again."""
 
 
 class Rows(Protocol[Item]):
@@ -172,7 +220,8 @@ class GRPOJob:
     """The inputs of one GRPO run, and its decisions by step. It holds no policy, and of prompts only those of a step.
 
     `prompts` are the RL queries as the policy reads them, `questions` the same as rewards read them. `augment` changes a
-    prompt before the policy reads it; the reward is computed on the original question.
+    prompt before the policy reads it; the reward is computed on the original question. `refresher` trains the reward model
+    again where `distill.refresh_every` wants it.
     """
 
     run: Run
@@ -181,6 +230,12 @@ class GRPOJob:
     validation_prompts: PromptFiles
     validation_questions: Rows[RewardQuestion]
     augment: Augment
+    refresher: Refresher | None = None
+
+    @property
+    def refreshes(self) -> range:
+        """The numbers of updates after which the reward model is trained again."""
+        return self.run.config.refreshes if self.refresher is not None else range(0)
 
     @property
     def config(self) -> AlignConfig:
@@ -212,6 +267,8 @@ class GRPOJob:
         """Remove log rows and validation answers, and at step 0 the checkpoints, of steps that are about to be done again."""
         self.run.drop_steps_from(step)
         discard_answers(self.run, step)
+        if self.refresher is not None:
+            self.refresher.discard_from(step)
         if step == 0:
             # Else a later --resume would continue from the checkpoints of a run that was started before this one.
             remove_all(self.checkpoints)
@@ -271,11 +328,24 @@ class GRPOJob:
 
     def log_and_checkpoint(self, workers: Orchestrator, step: int, metrics: dict[str, Any], bar: Bar) -> None:
         """Log a step, move the bar, and write a checkpoint where one is due, or the step is the best by validation so far."""
-        self.run.log_step(metrics)
+        refreshed = self.refreshed_before(step)
+        self.run.log_step(metrics if self.refresher is None else metrics | {"reward_model_step": refreshed})
         bar.at(step + 1, self.config.steps, f"reward {metrics['reward_mean']:.2f} KL {metrics.get('kl', 0):.3f}")
         due = (step + 1) % self.config.checkpoint_every == 0
         if due or metrics.get("validation_reward") is not None:
-            best = best_by_validation(self.run.metrics())
+            best = best_by_validation(self.comparable_rows(step))
             if due or best == step + 1:
                 workers.save(self.checkpoints / step_name(step + 1))
                 remove_superseded(self.checkpoints, self.config.keep_checkpoints, best)
+
+    def refreshed_before(self, step: int) -> int:
+        """The number of updates after which the reward model of a step was trained; 0: it is as it was distilled."""
+        return max((one for one in self.refreshes if one <= step), default=0)
+
+    def comparable_rows(self, step: int) -> Sequence[Mapping[str, Any]]:
+        """The log's rows up to a step, with validation rewards of one reward model: the newest."""
+        rows, refreshed = self.run.metrics(), self.refreshed_before(step)
+        if self.refresher is None or not refreshed:
+            return rows
+        there = {*checkpoints_in(self.checkpoints), step + 1}
+        return under_one_model(rows, refreshed, self.refresher.validation_rewards(refreshed), there)

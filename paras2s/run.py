@@ -118,12 +118,26 @@ class Run:
         policy = self.config.policy
         return load_policy(folder, policy.kind, policy.device, policy.torch_dtype, policy.decoder)
 
-    def reward_setup(self) -> RewardSetup:
-        """Inputs of the reward workers, with paths that hold wherever Ray starts them."""
+    @property
+    def refreshed_dir(self) -> Path:
+        """Made by `align` where it trains the reward model again; the distilled one may be shared with other runs."""
+        return self.folder / "reward_refreshed"
+
+    def refreshed_models(self) -> dict[int, Path]:
+        """The folders of such reward models that are whole, by the updates that the policy had seen, in order."""
+        reports = self.refreshed_dir.glob("step_*/agreement.json")
+        return dict(sorted((int(path.parent.name.removeprefix("step_")), path.parent) for path in reports))
+
+    def reward_setup(self, updates: int | None = None) -> RewardSetup:
+        """Inputs of the reward workers after so many updates of the policy, None: after all of them.
+
+        The paths hold wherever Ray starts the workers.
+        """
         from paras2s.reward.sources.composite import RewardSetup
 
         model, tone = self.reward_dir.resolve(), (self.data_dir / "tone_agent.json").resolve()
-        return RewardSetup(self.config.reward, model, tone)
+        found = [path.resolve() for after, path in self.refreshed_models().items() if updates is None or after <= updates]
+        return RewardSetup(self.config.reward, model, tone, found[-1] if found else None)
 
     @property
     def metrics_path(self) -> Path:
@@ -136,7 +150,9 @@ class Run:
         Raises:
             ConfigError: the folder belongs to a run with other settings.
         """
-        claim_folder(self.folder, dump_config(self.config), may_change=MAY_CHANGE)
+        # The kept answers are what a refresh of the reward model learns from.
+        shaping = () if self.config.distill.refresh_every is None else ("align.keep_rollouts_every",)
+        claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping])
         if not (self.folder / ORIGIN).is_file():
             write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
 

@@ -5,16 +5,19 @@ Not covered: the loop itself, which needs Ray (tests/integration/test_ray_actors
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tiny.job import tiny_job
 
-from paras2s.grpo import choose_prompts, evaluate
+from paras2s import grpo
+from paras2s.grpo import GRPOJob, choose_prompts, evaluate
 from paras2s.policy.types import Sampling
-from paras2s.rollout.orchestrator import split
+from paras2s.rollout.orchestrator import PendingBatch, PromptBatch, split
 from paras2s.types import Reward, Rollout, Unscored
 
 
@@ -87,10 +90,58 @@ def test_evaluation_is_the_mean_over_scored_answers(
     if not writable:
         folder.write_text("a file stands where the run's folder should be")
     run = SimpleNamespace(config=SimpleNamespace(seed=0), folder=folder, say=said.append)
-    job = SimpleNamespace(run=run, sampling=Sampling(),
+    job = SimpleNamespace(run=run, sampling=Sampling(), refresher=None,
                                 validation_prompts=[None] * len(values), validation_questions=[None] * len(values))  # fmt: skip
     found = evaluate(workers, job, 7)  # type: ignore[arg-type]
     assert found == {"validation_reward": expected, "validation_unscored": values.count(None)}
     kept = folder / "validation" / "step_000007"
     assert ((kept / "answers.jsonl").is_file(), len(list(kept.glob("*.wav")))) == (writable, len(values) * writable)
     assert ["are not kept" in line for line in said] == ([] if writable else [True])
+
+
+class CountingWorkers:
+    """Fake workers, which need no Ray: they note the steps whose answers they are to sample, and what is done in between."""
+
+    def __init__(self, version: int) -> None:
+        self.version, self.done = version, list[str]()
+
+    def start(self, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
+        self.done.append(f"sample {batch.step}")
+        return PendingBatch(batch)
+
+    def collect(self, pending: PendingBatch) -> tuple[list[Rollout], list[list[Reward]]]:
+        return [], []
+
+    def update(self, *_: object) -> dict[str, float]:
+        self.done.append("update")
+        return {"step": self.version, "reward_mean": 1.0}
+
+    def take_spans(self) -> tuple[list[object], int]:
+        return [], 0
+
+    def sync(self, version: int) -> None:
+        self.version = version
+
+    def export(self, folder: Path) -> None:
+        self.done.append("export")
+
+    def save(self, folder: Path) -> None:
+        pass
+
+
+def test_no_answer_is_sampled_ahead_of_a_refresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be rewarded by the model that is about to be replaced. Behind it the loop looks ahead as ever."""
+    job = tiny_job(tmp_path, steps=5, max_staleness=1, tis_cap=2.0, keep_rollouts_every=0)
+    monkeypatch.setattr(GRPOJob, "refreshes", property(lambda _: range(2, 5, 2)))
+    monkeypatch.setattr(GRPOJob, "should_evaluate", lambda *_: False)
+    found = []
+    for begin, stop in ((0, 2), (2, 4), (4, 5)):
+        workers = CountingWorkers(begin)
+        monkeypatch.setattr(grpo, "open_workers", lambda *_, now=workers: nullcontext(now))
+        assert grpo.train_until_stop(job, None, announce=False) == stop
+        found.append(workers.done)
+    assert found == [
+        ["sample 0", "sample 1", "update", "update"],
+        ["sample 2", "sample 3", "update", "update"],
+        ["sample 4", "update", "export"],
+    ]

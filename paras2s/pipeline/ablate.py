@@ -32,6 +32,8 @@ from paras2s.utils.io import read_json, write_json, write_text
 
 # Sections that decide what a stage makes; a later stage also depends on those before it.
 SECTIONS = {"data": ("seed", "data"), "sft": ("policy", "warmup"), "reward": ("distill",)}
+# Settings of these that only a later stage reads.
+READ_LATER = {"distill": ("refresh_every", "refresh_answers")}
 KL_STEPS = 20
 
 
@@ -65,6 +67,8 @@ def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def stage_keys(config: RunConfig) -> dict[str, str]:
     """A key for what each shared stage makes under this config: equal keys, equal outcome."""
     settings = config.model_dump(mode="json")
+    for section, names in READ_LATER.items():
+        settings[section] = {name: value for name, value in settings[section].items() if name not in names}
     if config.distill.teacher.endswith((".yaml", ".yml", ".csv", ".json")) and Path(config.distill.teacher).is_file():
         # A judge edited in place is another teacher, and people may have said more.
         settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
@@ -102,6 +106,7 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill
+    from paras2s.pipeline.refresh import labels_spent
     from paras2s.pipeline.source_hacks import hack_report
     from paras2s.pipeline.warmup import run_warmup
 
@@ -128,6 +133,7 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
         "curve": [point.to_json() for point in curve],
         "hacks": {kind: asdict(one) for kind, one in paid.items()},
         "reward_model_pearson": agreed,
+        "refresh_labels": labels_spent(run) if aligned else 0,
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
     }
 

@@ -12,6 +12,7 @@ from paras2s.data_gen.policy_inputs import CODEC, question_encoder
 from paras2s.errors import ConfigError
 from paras2s.grpo import GRPOJob, train_grpo
 from paras2s.pipeline.preflight import check_align
+from paras2s.pipeline.refresh import open_refresher
 from paras2s.policy.registry import kind_of, policy_class
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import RewardModel
@@ -80,10 +81,11 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
         return kind.augment_prompt(prompt, config.augment, rng)
 
     queries, validation = rl_prompts(dataset, config.only_categories), dataset.of_role("validation")
+    refresher = open_refresher(run, dataset, queries)
     folder, clips = (run.folder / FOLDER).resolve(), ClipFolder(dataset.folder.resolve())
     prompts, validation_prompts = (PromptFiles(folder, clips, part) for part in (queries, validation))
     questions, validation_questions = (RewardQuestions(run, dataset, part) for part in (queries, validation))
-    job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment)
+    job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment, refresher)
     # Their recognisers would sit in memory, one for every core, for as long as the loop runs.
     end_workers()
     train_grpo(job, resume)

@@ -72,6 +72,23 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     return benched.to_json()
 
 
+def refresh_facts(run: Run) -> list[tuple[str, str]]:
+    """The page's facts on refreshes of the reward model. Labels are counted, since RL prompts come without them."""
+    from paras2s.pipeline.refresh import labels_spent
+
+    models = run.refreshed_models()
+    if not models:
+        return []
+    newest = read_json(list(models.values())[-1] / "agreement.json")["newest"]
+    values = (newest[name]["pearson"] for name in ("before", "after"))
+    before, after = ("-" if value is None else f"{value:.3f}" for value in values)
+    known = f"Pearson {before} before, {after} after"
+    return [
+        ("reward model refreshed", f"after {', '.join(map(str, models))} steps; newest answers kept out of the last: {known}"),
+        ("labels of RL prompts spent", str(labels_spent(run))),
+    ]
+
+
 def report(run: Run, dataset: Dataset, benched: BenchedRun) -> Path:
     """Write report.html."""
     from paras2s.pipeline.demonstrations import first_contrasts
@@ -89,6 +106,7 @@ def report(run: Run, dataset: Dataset, benched: BenchedRun) -> Path:
         ("styles audible", f"{dataset.audibility['accuracy']:.3f} (chance 0.5)"),
         ("agent's tone classifier", f"{dataset.agent_tone.report['accuracy']:.3f} on held-out speakers"),
         ("reward model", f"Pearson {'-' if pearson is None else format(pearson, '.3f')} with the judge, held out"),
+        *refresh_facts(run),
         ("time", f"{sum(timings.values()) / 60:.1f} min: {_shares(timings)}"),
         ("paras2s", __version__),
     ]

@@ -15,6 +15,14 @@ from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.errors import JudgeError
 from paras2s.pipeline.demonstrations import first_contrasts
 from paras2s.pipeline.distill_omni import distill_omni
+from paras2s.pipeline.learned_answers import (
+    DEGENERATE,
+    KEPT_OUT,
+    KEPT_OUT_AGAIN,
+    LEARNED,
+    AnswerRow,
+    write_answers,
+)
 from paras2s.pipeline.other_answers import JudgedSpoken, judge_spoken
 from paras2s.pipeline.people import PeopleTeacher, require_people
 from paras2s.pipeline.preference_set import (
@@ -46,11 +54,14 @@ from paras2s.types import Query, Unscored
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import cores
 
+# In the folder of the reward model.
+LEARNED_FILE = "learned.npz"
+
 
 def run_distill(run: Run, dataset: Dataset) -> RewardModel:
     """Make the preference set and train the reward models, or load the small one where all is whole already."""
     config, teacher = run.config.distill, open_teacher(run, dataset)
-    if (run.reward_dir / "agreement.json").is_file() and not _has_new_scores(run, teacher):
+    if (run.reward_dir / "agreement.json").is_file() and not _has_new_scores(run, teacher) and not _lacks_learned(run):
         try:
             model = RewardModel.load(run.reward_dir)
         except JudgeError as error:
@@ -72,7 +83,8 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
         if isinstance(teacher, PeopleTeacher):
             answers = [study_answers(dataset, *one) for one in ((queries, sampled), (held_out, held_sampled))]
             require_people(teacher, [*answers[0], *answers[1]], run.reward_dir / "people")
-        judged = judge_sampled(run, dataset, teacher, queries, sampled)
+        later = len(run.config.refreshes) * run.config.refresh_answers
+        judged = judge_sampled(run, dataset, teacher, queries, sampled, later=later)
         save_preferences(run, judged)
         _announce_cuts(run, judged)
         # An LLM would be paid for them, people have not scored them, and a curated dataset has no scripted answers.
@@ -87,14 +99,16 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             return held, judge_degenerate(teacher, held, dataset), judge_disorder(teacher, held, known)
 
         # The judge works in other processes while this one trains.
-        with ThreadPoolExecutor(1) as beside, _threads(1):
+        with ThreadPoolExecutor(1) as beside, threads(1):
             judging = beside.submit(judge_held_out)
-            model, preferences = _train_small(run, dataset, judged, demonstrated, spoken)
+            preferences = _gather(run, dataset, judged, demonstrated, spoken)
+            model = train_small(run, preferences)
             if not judging.done():
                 run.say("  the judge is still at the held-out answers")
             held, degenerate, disorder = judging.result()
         model.learned_from(learned_codes(preferences, run.config.seed), [*held.codes, *held.coded_again])
         model.save(run.reward_dir)
+        _save_learned(run, [query.id for query in (*queries, *demonstrated)], preferences, held)
         if not any(map(len, held.codes)):
             run.say("  there are no answers to held-out questions, so that the reward model takes every answer for known")
         report = held_out_report(model, judged, held)
@@ -134,8 +148,16 @@ def _has_new_scores(run: Run, teacher: Teacher) -> bool:
     return True
 
 
+def _lacks_learned(run: Run) -> bool:
+    """Whether the reward model is to be trained with more answers later, and what it learned from is not stored."""
+    lacks = run.config.distill.refresh_every is not None and not (run.reward_dir / LEARNED_FILE).is_file()
+    if lacks:
+        run.say("  a version before stored the reward model, without what it learned from: it is trained again")
+    return lacks
+
+
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def threads(count: int) -> Iterator[None]:
     """Inside, torch has `count` threads: the small model's products gain nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -145,17 +167,16 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _train_small(
+def _gather(
     run: Run, dataset: Dataset, judged: JudgedAnswers, demonstrated: Sequence[Query], spoken: Sequence[JudgedSpoken]
-) -> tuple[RewardModel, PreferenceSet]:
-    """The trained model, and what it learned from.
+) -> PreferenceSet:
+    """All that the small reward model learns from.
 
     Demonstrated questions are asked in crossed pairs only: their own answers are known by heart, but their styles are there to
     be heard. They are those that the warm-up learned from, so that a run's labels are these and the preference queries.
     """
-    config = run.config.distill
-    degenerate = degenerate_answers(dataset, config.degenerate_answers, seed=run.config.seed)
-    preferences = PreferenceSet(
+    degenerate = degenerate_answers(dataset, run.config.distill.degenerate_answers, seed=run.config.seed)
+    return PreferenceSet(
         questions=(*judged.encoded, *encode_questions(dataset, demonstrated)),
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
         answers=(
@@ -170,8 +191,13 @@ def _train_small(
         ),
         degenerate=tuple(code_clips([clip for clips in degenerate.values() for clip in clips])),
     )
+
+
+def train_small(run: Run, preferences: PreferenceSet) -> RewardModel:
+    """The small reward model, trained from nothing; what it knows is not measured yet."""
+    config = run.config.distill
     with run.bar("reward model steps", config.steps) as bar:
-        model = train_reward_model(
+        return train_reward_model(
             preferences,
             CODEC.cardinality,
             CODEC.code_vectors,
@@ -179,7 +205,20 @@ def _train_small(
             run.config.seed,
             lambda step, loss: bar.at(step + 1, config.steps, f"loss {loss:.2f}"),
         )
-    return model, preferences
+
+
+def _save_learned(run: Run, queries: Sequence[str], preferences: PreferenceSet, held: JudgedAnswers) -> None:
+    """Store what the reward model learned from and the held-out answers, to be trained again with more."""
+    rows = [
+        AnswerRow(LEARNED, None if one.question is None else queries[one.question], one.codes, one.scores)
+        for one in preferences.answers
+    ]
+    nothing = Unscored("degenerate", "worth 1 without being judged")
+    rows += [AnswerRow(DEGENERATE, None, codes, nothing) for codes in preferences.degenerate]
+    for part, codes in ((KEPT_OUT, held.codes), (KEPT_OUT_AGAIN, held.coded_again)):
+        names = [held.queries[owner].id for owner in held.owners]
+        rows += [AnswerRow(part, *row) for row in zip(names, codes, held.scores, strict=True)]
+    write_answers(run.reward_dir / LEARNED_FILE, rows, queries)
 
 
 def held_out_report(model: RewardModel, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:

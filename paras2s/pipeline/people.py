@@ -20,18 +20,19 @@ from paras2s.audio.clip import Clip, read_clip, write_clip
 from paras2s.bench.human_correlation import load_ratings
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
 from paras2s.bench.speakbench.data import load_pairs
+from paras2s.configs.schema.run import PEOPLE_SUFFIXES
 from paras2s.errors import JudgeError
 from paras2s.reward.judges.votes import POINTS
 from paras2s.reward.reward_model.teachers import Cost, Progress, Scores, TeacherRequest
 from paras2s.types import Unscored
 from paras2s.utils.io import write_jsonl
 
-SCORES_SUFFIX, CHOICES_SUFFIX = ".csv", ".json"
+SCORES_SUFFIX, CHOICES_SUFFIX = PEOPLE_SUFFIXES
 
 
 def is_people(teacher: str) -> bool:
     """Whether `distill.teacher` names a file of a study, by its suffix."""
-    return Path(teacher).suffix.lower() in (SCORES_SUFFIX, CHOICES_SUFFIX)
+    return Path(teacher).suffix.lower() in PEOPLE_SUFFIXES
 
 
 def answer_key(query_id: str, codes: np.ndarray) -> str:

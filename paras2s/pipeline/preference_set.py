@@ -214,14 +214,18 @@ def judge_sampled(
     queries: Sequence[Query],
     sampled: Sampled,
     with_bar: bool = True,
+    folder: Path | None = None,
+    later: int = 0,
 ) -> JudgedAnswers:
     """Score all answers by the teacher, part by part; `per_s` counts the time it takes to measure them too.
 
-    `with_bar` False: another bar is shown meanwhile, and there can be only one.
+    `with_bar` False: another bar is shown meanwhile, and there can be only one. `folder` keeps the scores of a teacher without
+    a cache of its own, None: the reward model's. So many answers more the run will have scored `later`: their cost is stated.
     """
     started = time.perf_counter()
+    folder = folder or run.reward_dir
     if not teacher.free:
-        _announce_cost(run, dataset, teacher, queries, sampled)
+        _announce_cost(run, dataset, teacher, queries, sampled, later)
     tell = run.save_progress if with_bar else None
     total = len(sampled.answers)
     scores: list[Scores | Unscored] = []
@@ -233,7 +237,7 @@ def judge_sampled(
             clips = [one.sound() for one in part.answers]
             before = len(scores)
             requests = _requests(dataset, queries, part, clips)
-            scores += _score(run, teacher, requests, lambda done, _, before=before: bar.at(before + done, total))
+            scores += _score(folder, teacher, requests, lambda done, _, before=before: bar.at(before + done, total))
             durations_s += [clip.duration_s for clip in clips]
             loudness_db += [_loudness_db(clip) for clip in clips]
             again += code_clips(clips) if sampled.coded_by_policy else []
@@ -254,8 +258,10 @@ def _requests(dataset: Dataset, queries: Sequence[Query], part: Sampled, clips: 
     ]
 
 
-def _announce_cost(run: Run, dataset: Dataset, teacher: Teacher, queries: Sequence[Query], sampled: Sampled) -> None:
-    """Say what the scores cost at most."""
+def _announce_cost(
+    run: Run, dataset: Dataset, teacher: Teacher, queries: Sequence[Query], sampled: Sampled, later: int
+) -> None:
+    """Say what the scores cost at most, and what those of `later` will at the same price an answer."""
     calls = 0
     usd: float | None = 0.0
     for part in sampled.parts(JUDGED_TOGETHER):
@@ -263,15 +269,22 @@ def _announce_cost(run: Run, dataset: Dataset, teacher: Teacher, queries: Sequen
         # A price that is not known once is known nowhere.
         calls, usd = calls + cost.calls, None if cost.usd is None or usd is None else usd + cost.usd
     if calls:
-        price = "an unknown price" if usd is None else f"at most {usd:.2f} USD"
+        price = _price(usd)
         run.say(f"  {teacher.name} scores {calls} answers, for {price}; cached scores cost nothing")
+        if later:
+            price = _price(None if usd is None else usd / calls * later)
+            run.say(f"  while the policy is aligned, up to {later} more (distill.refresh_every), for {price}")
 
 
-def _score(run: Run, teacher: Teacher, requests: Sequence[TeacherRequest], on_progress: Any) -> list[Scores | Unscored]:
+def _price(usd: float | None) -> str:
+    return "an unknown price" if usd is None else f"at most {usd:.2f} USD"
+
+
+def _score(folder: Path, teacher: Teacher, requests: Sequence[TeacherRequest], on_progress: Any) -> list[Scores | Unscored]:
     """Scores of one part. Those of a teacher without a cache of its own are written, and read by a run that goes on."""
     if not teacher.free:
         return teacher.scores(requests, on_progress)
-    path = run.reward_dir / "judged" / f"{key_of([teacher.name, [[one.key, one.style] for one in requests]])[:32]}.json"
+    path = folder / "judged" / f"{key_of([teacher.name, [[one.key, one.style] for one in requests]])[:32]}.json"
     if not path.is_file():
         scores = teacher.scores(requests, on_progress)
         write_json(path, [{"unscored": vars(one)} if isinstance(one, Unscored) else {"scores": one} for one in scores])

@@ -331,6 +331,21 @@ def read_tokens(path: Path, group: int, answer: int) -> KeptTokens:
     return KeptTokens(parts[0], parts[1], parts[2], slots, codes, meta[b"code_format"].decode())
 
 
+def read_codes(path: Path) -> tuple[list[np.ndarray], str]:
+    """The codes [T, K] of all answers of a step, in the order of `read_answers`, and the codec that they are of.
+
+    Raises:
+        DataError: no such file, broken, or of another version.
+    """
+    file = open_step(path)
+    try:
+        rows = file.read(columns=["codes", "codebooks"]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
+    codes = [np.array(row["codes"], dtype=np.int64).reshape(-1, max(1, row["codebooks"])) for row in rows]
+    return codes, file.schema_arrow.metadata[b"code_format"].decode()
+
+
 def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
     """The groups of every step that is kept, by step; {} where nothing is.
 

@@ -46,9 +46,11 @@ class Alert:
 
 def find_alerts(rows: Sequence[Row], group_size: int | None = None, queries: int | None = None) -> list[Alert]:
     """All alerts at the end of these rows. `queries` B and `group_size` G of a step give shares of unscored and flat groups."""
+    # A reward model that was trained again while the policy was aligned gives other numbers than the one before.
+    alike = [row for row in rows if row.get("reward_model_step") == rows[-1].get("reward_model_step")]
     found = [
-        reward_without_validation(rows),
-        sources_apart(rows),
+        reward_without_validation(alike),
+        sources_apart(alike),
         length_change(rows),
         *(entropy_collapse(rows, stream) for stream in ("text", "audio")),
         one_answer(rows),

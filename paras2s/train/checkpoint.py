@@ -7,7 +7,7 @@ newest complete folder is one to go on from.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -192,6 +192,21 @@ def best_by_validation(rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Updates after which the run's log has its highest validation reward, the first of equals; None where none was scored."""
     scored = [(row["validation_reward"], row["step"] + 1) for row in rows if row.get("validation_reward") is not None]
     return max(scored, key=lambda one: (one[0], -one[1]))[1] if scored else None
+
+
+def under_one_model(
+    rows: Sequence[Mapping[str, Any]], refreshed: int, rewards: Mapping[int, float | None], there: Collection[int]
+) -> list[Mapping[str, Any]]:
+    """The log's rows whose checkpoints are `there`, by updates, with validation rewards that compare.
+
+    A reward model that was trained again after `refreshed` updates gives other scores than the one before. So the evaluations
+    of earlier steps have the `rewards` that it gives their answers, by step; without one they are not compared.
+    """
+    return [
+        row if row["step"] >= refreshed else {**row, "validation_reward": rewards.get(row["step"])}
+        for row in rows
+        if row["step"] + 1 in there
+    ]
 
 
 def superseded(updates: Sequence[int], keep: int | None, best: int | None) -> list[int]:

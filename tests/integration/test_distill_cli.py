@@ -11,19 +11,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from tiny.endpoint import Fail, Say, ScriptedEndpoint
 from tiny.world import invoke, write_run
 
 from paras2s.configs.schema.run import load_config
+from paras2s.data_gen.dataset import load_dataset
 from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.data_gen.scripted.tones import load_tones
 from paras2s.data_gen.tts.piper_world import USER_STYLES
 from paras2s.errors import JudgeError
 from paras2s.pipeline import distill
 from paras2s.pipeline.data import run_data
+from paras2s.pipeline.learned_answers import read_answers
 from paras2s.pipeline.other_answers import judge_spoken, plan_spoken
 from paras2s.pipeline.preference_set import JudgedAnswers
+from paras2s.pipeline.refresh import RewardRefresher
 from paras2s.pipeline.reward_probes import disorder_report, judge_disorder
 from paras2s.pipeline.source_hacks import hack_report
 from paras2s.reward.reward_model.degenerate import KINDS
@@ -66,7 +70,7 @@ def teacher(sent: dict[str, Any], number: int) -> Say:
 
 def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: Path, tmp_path: Path) -> None:
     with ScriptedEndpoint(teacher) as server:
-        config = pupil(tiny_run, tmp_path, server)
+        config = pupil(tiny_run, tmp_path, server, refresh_every=30)
         given = invoke("distill", config).output
         first = len(server.requests)
         (tmp_path / "run/reward/agreement.json").unlink()
@@ -84,6 +88,8 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: 
     # Preference answers, held-out answers and seven kinds of degenerate ones.
     assert first == ANSWERS + ANSWERS + 7 * 8
     assert f"scores {ANSWERS} answers, for at most" in given
+    # 90 steps of 256 answers, with a refresh after 30 and after 60.
+    assert "up to 512 more (distill.refresh_every), for at most" in " ".join(given.split())
     assert "verdicts cost" in given
     report = read_json(tmp_path / "run/reward/agreement.json")
     assert report["teacher"].startswith("audio:gpt-audio/")
@@ -110,7 +116,19 @@ def test_answers_are_learned_as_they_were_sampled_and_as_their_sound_is_coded_ag
 
     monkeypatch.setattr(distill, "train_reward_model", keep)
     with ScriptedEndpoint(teacher) as server:
-        invoke("distill", pupil(tiny_run, tmp_path, server))
+        config = pupil(tiny_run, tmp_path, server)
+        invoke("distill", config)
+    # What is stored of it trains the same model again.
+    run = Run(load_config(config), open_console(), True)
+    stored = read_answers(run.reward_dir / distill.LEARNED_FILE)
+    again, _ = RewardRefresher(run, load_dataset(run.data_dir), {}).train(stored, [])
+    distilled = RewardModel.load(run.reward_dir)
+    for name, value in distilled.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    assert distilled.known is not None
+    assert again.known is not None
+    assert torch.equal(distilled.known.states, again.known.states)
+    assert again.known.limit == pytest.approx(distilled.known.limit, rel=1e-6)
     answers = learned[0].answers
     assert len(answers) == 2 * ANSWERS
     for sampled, again in zip(answers[:ANSWERS], answers[ANSWERS:], strict=True):

@@ -54,6 +54,8 @@ def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) ->
         ("align.sampling.group_size", 4, {"data", "sft", "reward"}),
         ("reward.sources", [{"kind": "rubric"}], {"data", "sft", "reward"}),
         ("distill.steps", 5, {"data", "sft"}),
+        # What is trained again lies in the row's own folder.
+        ("distill.refresh_every", 12, {"data", "sft", "reward"}),
         ("warmup.steps", 5, {"data"}),
         ("policy.hidden_size", 64, {"data"}),
         ("data.test_contrasts", 1, set()),

@@ -67,6 +67,13 @@ def test_a_curve_that_leaves_its_band_is_named(kind: str, made: list[dict[str, A
         rows(21, reward_mean=lambda step: 4 - 0.05 * step, validation_reward=every_fifth([3.5, 3.4, 3.2, 3.1, 2.9])),
         rows(21, reward_mean=lambda step: 3 + 0.05 * step, validation_reward=every_fifth([3.0, 3.4, 3.5, 3.4, 3.3])),
         rows(21, reward_mean=lambda step: min(4.0, 3 + 0.5 * step), validation_reward=every_fifth([3.0, 3.6, 3.5, 3.3, 3.2])),
+        # The reward model was trained again, and gives less to everything.
+        rows(
+            21,
+            reward_mean=lambda step: 3 + 0.05 * step,
+            validation_reward=every_fifth([3.0, 3.4, 3.5, 3.2, 3.0]),
+            reward_model_step=lambda step: 0 if step < 13 else 13,
+        ),
         # A policy that learns becomes surer; a gap that is rounding; too few steps to say.
         rows(20, entropy_text=lambda step: 2.0 if step < 10 else 0.9),
         rows(20, parity_text_mean=lambda step: 1e-7 if step < 15 else 5e-6),

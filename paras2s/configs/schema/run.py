@@ -11,6 +11,8 @@ from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig,
 from paras2s.configs.schema.base import Section, parse_config, read_values, with_overrides
 from paras2s.configs.schema.families import with_family
 
+# Endings of files that hold what people said, where a teacher is named.
+PEOPLE_SUFFIXES = (".csv", ".json")
 # Learning rate of all weights of a released model; ParaS2S's highest is 5e-4.
 MAX_FULL_LR = 1e-3
 
@@ -136,6 +138,30 @@ class DistillConfig(Section):
     lr: float = 2e-3
     hidden_size: int = 128
     layers: int = 2
+    refresh_every: int | None = Field(
+        None,
+        ge=1,
+        description="steps of GRPO between trainings of the reward model on the policy's newest answers too; each spends the "
+        "style labels of the RL prompts that these answer, which are counted. None: it stays as it was distilled",
+    )
+    refresh_answers: int | None = Field(
+        None, ge=8, description="newest answers that the teacher scores for each, a quarter to check by; None: a step's"
+    )
+
+    @model_validator(mode="after")
+    def _can_be_refreshed(self) -> DistillConfig:
+        if self.refresh_every is None:
+            if self.refresh_answers is not None:
+                raise ValueError("refresh_answers belongs to refresh_every; set that as well, or leave it out")
+            return self
+        if Path(self.teacher).suffix.lower() in PEOPLE_SUFFIXES:
+            raise ValueError(
+                f"refresh_every: people ({self.teacher}) cannot be asked in the middle of a run; leave it out, or let a judge "
+                "teach (distill.teacher: rubric, trace ...)"
+            )
+        if self.omni is not None:
+            raise ValueError("refresh_every trains the small reward model again and not distill.omni; leave one of them out")
+        return self
 
 
 class BenchConfig(Section):
@@ -211,6 +237,39 @@ class RunConfig(Section):
                     f"ParaS2S warms up at 1e-05: lower it, or set {adapters}: {{rank: 16, alpha: 32}}"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _refreshes_find_what_they_need(self) -> RunConfig:
+        every, align = self.distill.refresh_every, self.align
+        if every is None:
+            return self
+        if all(source.kind != "reward_model" for source in self.reward.sources):
+            raise ValueError("distill.refresh_every: the reward has no source of kind reward_model; add one, or leave it out")
+        if every % align.checkpoint_every:
+            raise ValueError(
+                f"distill.refresh_every {every}: alignment goes on from a checkpoint afterwards; make it a multiple of "
+                f"align.checkpoint_every ({align.checkpoint_every})"
+            )
+        if not self.refreshes:
+            raise ValueError(f"distill.refresh_every {every}: align.steps is {align.steps}; lower it, or leave it out")
+        if not 0 < align.keep_rollouts_every <= every:
+            raise ValueError(
+                f"distill.refresh_every {every}: the teacher scores answers that the run keeps, and too few are kept; set "
+                f"align.keep_rollouts_every to 1, at most to {every}"
+            )
+        return self
+
+    @property
+    def refreshes(self) -> range:
+        """The numbers of updates after which the reward model is trained again; none behind the last step."""
+        every = self.distill.refresh_every
+        return range(every, self.align.steps, every) if every else range(0)
+
+    @property
+    def refresh_answers(self) -> int:
+        """The number of answers that the teacher scores at each of these, where so many are kept."""
+        sampling = self.align.sampling
+        return self.distill.refresh_answers or max(8, sampling.queries_per_step * sampling.group_size)
 
 
 def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfig:

@@ -67,11 +67,15 @@ def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourc
 
 @dataclass(frozen=True)
 class RewardSetup:
-    """The config of the sources, and the folder and the file of the run that they read."""
+    """The config of the sources, and the folder and the file of the run that they read.
+
+    `refreshed` is the folder of a reward model that has taken the place of the distilled one; None: none has.
+    """
 
     config: RewardConfig
     model_dir: Path
     agent_tone: Path
+    refreshed: Path | None = None
 
     def needs(self, kind: str) -> bool:
         """Whether a source of this kind is configured."""
@@ -142,7 +146,7 @@ def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
         if config.kind == "omni":
             return OmniSource(_omni(options, setup))
         if config.kind == "reward_model":
-            return ModelSource(RewardModel.load(setup.model_dir), **options)
+            return ModelSource(RewardModel.load(setup.refreshed or setup.model_dir), **options)
         local: dict[str, Any] = {
             "rubric": RubricSource,
             "word_errors": WordErrorSource,

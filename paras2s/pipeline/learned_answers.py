@@ -1,0 +1,93 @@
+"""Answers with their scores in one file: what a reward model learned from, so that it can be trained again with more of them.
+
+The file is NumPy's: the codes of all answers one behind the other, and a row of JSON for each.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from paras2s.errors import DataError, one_line
+from paras2s.reward.reward_model.teachers import Scores
+from paras2s.types import Unscored
+from paras2s.utils.io import write_bytes
+
+VERSION = 1
+# Parts of what a reward model is made of: answers and degenerate ones that it learns from, and answers that are kept out, with
+# the policy's own codes and with those that their sound is coded into.
+LEARNED, DEGENERATE, KEPT_OUT, KEPT_OUT_AGAIN = "learned", "degenerate", "kept out", "kept out, coded again"
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """An answer as codes [T, K] of the embedded codec, and its scores by name, or why it has none.
+
+    `query_id` is None where it answers no query of the run.
+    """
+
+    part: str
+    query_id: str | None
+    codes: np.ndarray
+    scores: Scores | Unscored
+
+
+@dataclass(frozen=True)
+class AnswerFile:
+    """Answers in their order, and the queries that a reward model is asked with, in theirs."""
+
+    queries: tuple[str, ...]
+    answers: tuple[AnswerRow, ...]
+
+    def of(self, part: str) -> list[AnswerRow]:
+        """The answers of one part."""
+        return [row for row in self.answers if row.part == part]
+
+
+def write_answers(path: Path, answers: Sequence[AnswerRow], queries: Sequence[str] = ()) -> None:
+    """Writes the file in one step.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    rows = [
+        {"part": one.part, "query_id": one.query_id}
+        | ({"unscored": vars(one.scores)} if isinstance(one.scores, Unscored) else {"scores": one.scores})
+        for one in answers
+    ]
+    described = json.dumps({"version": VERSION, "queries": list(queries), "rows": rows}, allow_nan=False)
+    width = max((one.codes.shape[1] for one in answers if len(one.codes)), default=1)
+    flat = np.concatenate([np.zeros((0, width), np.int16), *(one.codes.astype(np.int16) for one in answers if len(one.codes))])
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, described=np.array(described), steps=[len(one.codes) for one in answers], codes=flat)
+    write_bytes(path, buffer.getvalue())
+
+
+def read_answers(path: Path) -> AnswerFile:
+    """Reads what `write_answers` wrote.
+
+    Raises:
+        DataError: missing, broken, or of another version.
+    """
+    try:
+        with np.load(path) as held:
+            described = json.loads(str(held["described"]))
+            if described["version"] != VERSION:
+                raise DataError(f"{path}: is of version {described['version']} of answers, this program reads {VERSION}")
+            ends = np.cumsum(held["steps"], dtype=np.int64)
+            codes = np.split(held["codes"].astype(np.int64), ends)[: len(ends)]
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read ({one_line(error)}); run the stage that writes it again") from error
+    answers = tuple(
+        AnswerRow(
+            row["part"], row["query_id"], one, row["scores"] if "scores" in row else Unscored(**row["unscored"])
+        )
+        for row, one in zip(described["rows"], codes, strict=True)
+    )  # fmt: skip
+    return AnswerFile(tuple(described["queries"]), answers)

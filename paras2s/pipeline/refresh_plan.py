@@ -1,0 +1,88 @@
+"""The decisions of a refresh of the reward model: which answers are scored, which are kept out, what validation answers get."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paras2s.configs.schema.run import RewardSourceConfig
+from paras2s.reward.reward_model.model import RewardModel
+from paras2s.reward.sources.composite import combine
+from paras2s.types import Reward, Unscored
+
+# Share of the RL prompts' sentences, and of the answers, that no refresh learns from.
+KEPT_OUT_SHARE = 0.25
+# Random streams of a run's seed; others are in `grpo.py`.
+KEPT_OUT_STREAM, NEWEST_STREAM = 9, 10
+
+
+@dataclass(frozen=True)
+class NewestAnswer:
+    """An answer by its step and its row in that step's file, and whether it is kept out of training."""
+
+    step: int
+    row: int
+    query_id: str
+    kept_out: bool
+
+
+def kept_out_contrasts(contrasts: Iterable[str], seed: int) -> frozenset[str]:
+    """The contrasts that no refresh of a run learns from: a quarter, at least one; none where there is only one.
+
+    By contrast, so that the words that the model is checked by are new to it as well.
+    """
+    names = sorted(set(contrasts))
+    if len(names) < 2:
+        return frozenset()
+    order = np.random.default_rng([seed, KEPT_OUT_STREAM]).permutation(len(names))
+    return frozenset(names[place] for place in order[: max(1, round(KEPT_OUT_SHARE * len(names)))])
+
+
+def choose_newest(
+    steps: Sequence[tuple[int, Sequence[str]]], kept_out: Collection[str], count: int, seed: int
+) -> list[NewestAnswer]:
+    """The newest answers to be scored, at most `count`, of which a quarter are to queries that are `kept_out`.
+
+    `steps` are the kept ones with the query of every answer. Of either kind the newest step's answers come first; which of the
+    oldest step that is needed come in is drawn by the seed.
+    """
+    wanted = {True: max(1, round(KEPT_OUT_SHARE * count))}
+    wanted[False] = count - wanted[True]
+    chosen: list[NewestAnswer] = []
+    for step, queries in sorted(steps, reverse=True):
+        order = np.random.default_rng([seed, NEWEST_STREAM, step]).permutation(len(queries)).tolist()
+        for kind in (False, True):
+            rows = [row for row in order if (queries[row] in kept_out) == kind][: wanted[kind]]
+            chosen += [NewestAnswer(step, row, queries[row], kind) for row in sorted(rows)]
+            wanted[kind] -= len(rows)
+    return chosen
+
+
+def rescored(
+    paid: Mapping[str, float] | Unscored, value: float | Unscored, sources: Sequence[RewardSourceConfig]
+) -> Reward | Unscored | None:
+    """The reward of an answer that was paid by these parts, where the reward model says `value` of it.
+
+    None where it cannot be known: the reward model left it without a score, and what other sources said was not kept.
+    """
+    own = {source.key for source in sources if source.kind == RewardModel.name}
+    others = [source for source in sources if source.key not in own]
+    if isinstance(paid, Unscored):
+        by_model = paid.judge in {RewardModel.name, *own}
+        if others and not by_model and any(source.required for source in others):
+            return paid
+        if others:
+            return None
+        paid = {}
+    parts = {key: value for key in own} | {
+        source.key: paid.get(source.key, Unscored(source.key, "it had no score")) for source in others
+    }
+    return combine(parts, sources)
+
+
+def mean_reward(rewards: Sequence[Reward | Unscored | None]) -> float | None:
+    """The mean over the scored answers; None where none is scored, or one is not known: such a mean compares with no other."""
+    scored = [one.value for one in rewards if isinstance(one, Reward)]
+    return float(np.mean(scored)) if scored and None not in rewards else None
