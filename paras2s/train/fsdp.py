@@ -47,6 +47,8 @@ NO_NCCL = (
 class Sharded(Devices):
     """One rank of `world`; they meet at `host`:`port`, where rank 0 listens."""
 
+    sharded = True
+
     def __init__(
         self,
         rank: int,

@@ -108,7 +108,7 @@ class Learner:
         }
         if chosen := top_groups_by_reward_std(advantages.compared, self.config.objective.groups_per_update):
             own, size = self.devices.share(chosen), self.config.optimizer.micro_batch_size
-            at_once = passes_at_once(self.policy, self.devices.world, size)
+            at_once = passes_at_once(self.policy, self.devices.sharded, size)
             if at_once > 1:
                 counts = [sum(value is not None for value in advantages.groups[number]) for number in own]
                 # Groups stay together: their prompt is read once, and pairs are pairs.

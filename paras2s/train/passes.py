@@ -19,9 +19,9 @@ from paras2s.policy.base import Policy
 Result = TypeVar("Result")
 
 
-def passes_at_once(policy: Policy, world: int, micro_batch_size: int | None) -> int:
-    """Into how many passes a batch is split so that each has a core: 1 on a GPU, on several ranks, or by a given size."""
-    split = world == 1 and micro_batch_size is None and policy.passes_in_threads and policy.device.type == "cpu"
+def passes_at_once(policy: Policy, sharded: bool, micro_batch_size: int | None) -> int:
+    """Into how many passes a batch is split so that each has a core: 1 on a GPU, of sharded weights, or by a given size."""
+    split = not sharded and micro_batch_size is None and policy.passes_in_threads and policy.device.type == "cpu"
     return torch.get_num_threads() if split else 1
 
 

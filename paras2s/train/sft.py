@@ -105,7 +105,7 @@ class Warmup:
         batch, first = self.batch(number), self.config.first_token_weight
         counts = [max(1.0, mask.sum().item()) for mask in stream_masks(batch, first)]
         own = self.devices.share(range(len(batch)))
-        at_once = passes_at_once(self.policy, self.devices.world, self.config.micro_batch_size)
+        at_once = passes_at_once(self.policy, self.devices.sharded, self.config.micro_batch_size)
         # A rank may have no examples.
         size = self.config.micro_batch_size or max(1, -(-len(own) // at_once))
 

@@ -18,6 +18,8 @@ class Devices:
     """One device, nothing shared; the interface of `Sharded`."""
 
     rank, world = 0, 1
+    # Whether weights are gathered around each pass, so that no two passes may run at once: also in a group of one.
+    sharded = False
 
     def spread(self, policy: Policy) -> None:
         """Put the policy, and its frozen copy if it has one, on the devices."""

@@ -90,15 +90,15 @@ def test_an_error_in_a_pass_is_the_callers() -> None:
         add_gradients([wrong, wrong], [nn.Parameter(torch.ones(1))], 2)
 
 
-@pytest.mark.parametrize(("world", "size", "expected"), [(1, None, 2), (2, None, 1), (1, 4, 1)])
+@pytest.mark.parametrize(("sharded", "size", "expected"), [(False, None, 2), (True, None, 1), (False, 4, 1)])
 def test_a_batch_is_split_on_one_processor_where_no_size_is_given(
-    world: int, size: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+    sharded: bool, size: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     policy = small_policy(small_model(small_config()))
-    assert passes_at_once(policy, world, size) == expected
+    assert passes_at_once(policy, sharded, size) == expected
     monkeypatch.setattr(type(policy), "passes_in_threads", False)
-    assert passes_at_once(policy, world, size) == 1
+    assert passes_at_once(policy, sharded, size) == 1
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
