@@ -19,6 +19,9 @@ import pytest
 import soundfile
 import yaml
 
+from paras2s.configs.schema.base import preset_path
+from paras2s.configs.schema.run import load_config
+
 PROGRAM = Path(sys.executable).parent / "paras2s"
 # What --help may take; half of it on a machine that does nothing else.
 HELP_S = 2.0
@@ -141,10 +144,12 @@ def test_doctor_is_json_and_exits_by_what_it_found(tmp_path: Path) -> None:
 
 def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
     done = paras2s("demo", "--preset", "quick", "--dry-run", "--seed", "3", "--set", "align.steps=11", cwd=tmp_path)
+    sampling = load_config(preset_path("quick")).align.sampling
+    answers = 11 * sampling.queries_per_step * sampling.group_size
     assert done.returncode == 0, done.stderr
     announced, _, settings = done.stdout.partition("\nname:")
     config = yaml.safe_load(f"name:{settings}")
-    assert "GRPO over 11 steps (1408 answers)" in announced
+    assert f"GRPO over 11 steps ({answers} answers)" in announced
     assert (config["name"], config["seed"], config["run_dir"]) == ("quick", 3, "runs/quick-seed3")
     assert config["align"]["steps"] == 11
     assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from paras2s.bench.results import AnswerRow, save_rows
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim, load_ablation
+from paras2s.configs.schema.base import preset_path
+from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import Dataset
 from paras2s.errors import ConfigError
@@ -42,7 +44,7 @@ def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) ->
     grid = ablation(tmp_path, *rows, set={"align.steps": 7})
     first, second = (row_config(grid, row, 3) for row in rows)
     assert (first.align.sampling.group_size, first.align.steps, first.seed) == (2, 7, 3)
-    assert (second.align.steps, second.warmup.steps) == (9, 220)
+    assert (second.align.steps, second.warmup.steps) == (9, load_config(preset_path("quick")).warmup.steps)
     assert first.run_dir == tmp_path / "grid/seed3/G_=_2"
     with pytest.raises(ConfigError, match=r"row 'bad': align\.stepps: unknown key|row 'bad': .*align\.stepps"):
         row_config(grid, AblationRow(name="bad", set={"align.stepps": 9}), 0)
@@ -55,7 +57,7 @@ def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) ->
         ("reward.sources", [{"kind": "rubric"}], {"data", "sft", "reward"}),
         ("distill.steps", 5, {"data", "sft"}),
         # What is trained again lies in the row's own folder.
-        ("distill.refresh_every", 12, {"data", "sft", "reward"}),
+        ("distill.refresh_every", 20, {"data", "sft", "reward"}),
         ("warmup.steps", 5, {"data"}),
         ("policy.hidden_size", 64, {"data"}),
         ("data.test_contrasts", 1, set()),
@@ -80,7 +82,8 @@ def test_the_cascades_old_name_is_an_error_that_says_the_new_one(tmp_path: Path)
 def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> None:
     grid = ablation(tmp_path, AblationRow(name="a", set={"align": {"steps": 3}}), set={"align.sampling.group_size": 2})
     found = row_config(grid, grid.rows[0], 0).align
-    assert (found.steps, found.sampling.group_size, found.sampling.queries_per_step) == (3, 2, 16)
+    untouched = load_config(preset_path("quick")).align.sampling.queries_per_step
+    assert (found.steps, found.sampling.group_size, found.sampling.queries_per_step) == (3, 2, untouched)
     with pytest.raises(ConfigError, match="seed is the ablation's own"):
         row_config(grid, AblationRow(name="b", set={"seed": 4}), 0)
 
