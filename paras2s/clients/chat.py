@@ -158,11 +158,15 @@ def count_tokens(text: str) -> int:
 
 def estimate_tokens(request: Request, price: Price | None, max_output_tokens: int) -> Tokens:
     """Estimates the tokens of a call: text by `count_tokens`, audio by its length, and the longest reply allowed."""
-    parts = [part for message in request.messages for part in message.parts]
-    text_in = sum(count_tokens(part) for part in parts if isinstance(part, str))
-    audio_s = sum(part.duration_s for part in parts if isinstance(part, Audio))
+    text_in = sum(count_tokens(part) for message in request.messages for part in message.parts if isinstance(part, str))
+    return Tokens(text_in, audio_tokens(request, price), max_output_tokens)
+
+
+def audio_tokens(request: Request, price: Price | None) -> int:
+    """The tokens of a request's audio by its length; 0 where the price table does not say how many a second has."""
+    audio_s = sum(part.duration_s for message in request.messages for part in message.parts if isinstance(part, Audio))
     per_s = price.audio_tokens_per_s if price and price.audio_tokens_per_s else 0.0
-    return Tokens(text_in, int(-(-audio_s * per_s // 1)), max_output_tokens)
+    return int(-(-audio_s * per_s // 1))
 
 
 class LLMClient:
@@ -270,9 +274,6 @@ class LLMClient:
         unpriced = tokens == Tokens() or not (tokens.audio_in or self.audio_priced(request))
         return None if unpriced else tokens.cost_usd(self.price)
 
-    def _audio_tokens(self, request: Request) -> int:
-        return estimate_tokens(request, self.price, 0).audio_in
-
     def audio_priced(self, request: Request) -> bool:
         """Whether the price of this request's audio, if it has any, is known."""
         has_audio = any(isinstance(part, Audio) for message in request.messages for part in message.parts)
@@ -326,7 +327,7 @@ class LLMClient:
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
             data: bytes = await session.client.post("/chat/completions", cast_to=bytes, body=body)
             completion = json.loads(data)
-            tokens = _read_usage(completion.get("usage"), self._audio_tokens(request))
+            tokens = _read_usage(completion.get("usage"), audio_tokens(request, self.price))
             spent.append(tokens)
             try:
                 # With log-probabilities requested the text does not matter: it may well be an end token.
