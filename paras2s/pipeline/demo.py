@@ -79,10 +79,11 @@ def refresh_facts(run: Run) -> list[tuple[str, str]]:
     models = run.refreshed_models()
     if not models:
         return []
-    newest = read_json(list(models.values())[-1] / "agreement.json")["newest"]
-    values = (newest[name]["pearson"] for name in ("before", "after"))
+    report = read_json(list(models.values())[-1] / "agreement.json")
+    values = (report["newest"][name]["pearson"] for name in ("before", "after"))
     before, after = ("-" if value is None else f"{value:.3f}" for value in values)
-    known = f"Pearson {before} before, {after} after"
+    stayed = "; the one before stayed" if report["used"] == "before" else ""
+    known = f"Pearson {before} before, {after} after{stayed}"
     return [
         ("reward model refreshed", f"after {', '.join(map(str, models))} steps; newest answers kept out of the last: {known}"),
         ("labels of RL prompts spent", str(labels_spent(run))),

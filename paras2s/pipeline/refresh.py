@@ -39,7 +39,7 @@ from paras2s.pipeline.learned_answers import (
     write_answers,
 )
 from paras2s.pipeline.preference_set import JudgedAnswers, Sampled, judge_sampled, open_teacher
-from paras2s.pipeline.refresh_plan import NewestAnswer, choose_newest, kept_out_contrasts, mean_reward, rescored
+from paras2s.pipeline.refresh_plan import NewestAnswer, choose_newest, kept_out_contrasts, mean_reward, rescored, stays
 from paras2s.policy.registry import NEW_POLICY, kind_of, load_speaker
 from paras2s.policy.types import Speaker
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel
@@ -128,22 +128,23 @@ class RewardRefresher:
         distilled = read_answers(run.reward_dir / LEARNED_FILE)
         added = [*(row for path in earlier.values() for row in read_answers(path / ANSWERS).answers), *newest]
         model, encoded = self.train(distilled, added)
-        model.save(folder)
         # Its processes would hold their recognisers while the workers are back.
         end_workers()
+        models = {"before": before, "after": model}
         kept_out = [row for row in newest if row.part == KEPT_OUT]
+        agreed = {name: self._agreement(one, encoded, kept_out) for name, one in models.items()}
+        used = "before" if stays(agreed["before"], agreed["after"]) else "after"
+        models[used].save(folder)
         report: dict[str, Any] = {
             "after_steps": updates,
             "teacher": teacher.name,
             "answers": len(chosen),
             "unscored": sum(isinstance(one, Unscored) for one in judged.scores),
             "labels": self._labels(earlier, chosen),
-            "newest": {name: self._agreement(one, encoded, kept_out) for name, one in (("before", before), ("after", model))},
-            "sft": {
-                name: self._agreement(one, encoded, distilled.of(KEPT_OUT))
-                for name, one in (("before", before), ("after", model))
-            },
-            "validation_rewards": self._validation_rewards(model, encoded, updates),
+            "used": used,
+            "newest": agreed,
+            "sft": {name: self._agreement(one, encoded, distilled.of(KEPT_OUT)) for name, one in models.items()},
+            "validation_rewards": self._validation_rewards(models[used], encoded, updates),
             "cost_usd": teacher.spent.usd,
             "calls_now": teacher.spent.calls,
             "seconds": round(time.perf_counter() - started, 1),
@@ -353,6 +354,8 @@ def describe_refresh(run: Run, report: Mapping[str, Any]) -> None:
         )
         known = f"{_share(one['before']['known'])} -> {_share(one['after']['known'])}"
         run.say(f"  {name} ({one['after']['n']}): Pearson {pearson} with the teacher, error {error}, known {known}")
+    if report["used"] == "before":
+        run.say("  the new model agrees worse and knows no more: alignment goes on with the one before")
     cost = report["cost_usd"]
     if report["calls_now"]:
         run.say(f"  {report['calls_now']} calls, {'an unknown price' if cost is None else f'{cost:.4f} USD'}")

@@ -60,6 +60,22 @@ def choose_newest(
     return chosen
 
 
+def stays(old: Mapping[str, float | int | None], new: Mapping[str, float | int | None]) -> bool:
+    """Whether the old reward model stays: on newest answers kept out it agrees better by both measures, and knows as many.
+
+    Few answers are kept out, so a new model that is better in anything, or that cannot be compared, is used.
+    """
+
+    def gain(key: str) -> float | None:
+        before, after = old[key], new[key]
+        return None if before is None or after is None else after - before
+
+    pearson, error, known = (gain(key) for key in ("pearson", "mean_absolute_error", "known"))
+    if pearson is None or error is None:
+        return False
+    return pearson < 0 and error > 0 and (known is None or known <= 0)
+
+
 def rescored(
     paid: Mapping[str, float] | Unscored, value: float | Unscored, sources: Sequence[RewardSourceConfig]
 ) -> Reward | Unscored | None:

@@ -118,6 +118,14 @@ def write(tiny_run: Path, folder: Path, server: ScriptedEndpoint) -> Run:
     return run
 
 
+@pytest.fixture(autouse=True, scope="module")
+def new_models_are_used() -> Iterator[None]:
+    """Among so few answers chance decides whether the old one stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refresh, "stays", lambda *_: False)
+        yield
+
+
 @pytest.fixture(scope="module")
 def straight(tiny_run: Path, server: ScriptedEndpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
     """A run that nothing stopped, and what it said."""
@@ -177,6 +185,30 @@ def test_earlier_evaluations_are_scored_again_by_the_new_model(straight: tuple[R
     assert found["distilled"] == (pytest.approx(row["validation_reward"], abs=1e-6), row["validation_unscored"])
     assert found["refreshed"][0] == pytest.approx(rewards["0"], abs=1e-6)
     assert abs(found["refreshed"][0] - found["distilled"][0]) > 0.01
+
+
+def test_where_the_old_model_stays_the_run_goes_on_with_it(
+    straight: tuple[Run, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = straight[0]
+    shutil.copytree(expected.folder, tmp_path / "run", symlinks=True)
+    run = Run(expected.config.model_copy(update={"run_dir": tmp_path / "run"}), expected.console, True)
+    shutil.rmtree(run.refreshed_dir / "step_000002")
+    compared = []
+    monkeypatch.setattr(refresh, "stays", lambda old, new: compared.append((old, new)) or True)
+    dataset = load_dataset(run.data_dir)
+    refresher = refresh.open_refresher(run, dataset, dataset.of_role("rl"))
+    assert refresher is not None
+    refresher.refresh(2)
+    folder, used = run.refreshed_models()[2], read_json(expected.refreshed_models()[2] / "agreement.json")
+    report = read_json(folder / "agreement.json")
+    assert compared == [(report["newest"]["before"], report["newest"]["after"])]
+    assert report["newest"] == used["newest"]
+    assert (report["used"], used["used"]) == ("before", "after")
+    for name in ("reward_model.safetensors", "known_range.safetensors"):
+        assert (folder / name).read_bytes() == (run.reward_dir / name).read_bytes()
+    # As the run logged it when the answers came.
+    assert report["validation_rewards"]["0"] == pytest.approx(logged(run)[0]["validation_reward"], abs=1e-6)
 
 
 def stop_in(patch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[..., bool] = lambda *_: True) -> None:

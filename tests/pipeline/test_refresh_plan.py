@@ -24,7 +24,7 @@ from paras2s.pipeline import distill, refresh
 from paras2s.pipeline.demo import refresh_facts
 from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED, AnswerRow, read_answers, write_answers
 from paras2s.pipeline.refresh import RewardRefresher, labels_spent, open_refresher
-from paras2s.pipeline.refresh_plan import choose_newest, kept_out_contrasts, mean_reward, rescored
+from paras2s.pipeline.refresh_plan import choose_newest, kept_out_contrasts, mean_reward, rescored, stays
 from paras2s.run import Run
 from paras2s.train.checkpoint import best_by_validation, under_one_model
 from paras2s.types import Candidate, Query, Reward, Unscored
@@ -205,6 +205,30 @@ def test_an_answer_is_paid_again_by_the_new_model(mix: Any, paid: Any, value: An
     assert (found.value if isinstance(found, Reward) else found) == expected
 
 
+def agreed(pearson: float | None, error: float | None, known: float | None) -> dict[str, float | int | None]:
+    return {"n": 8, "pearson": pearson, "mean_absolute_error": error, "known": known}
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (agreed(0.7, 0.3, 0.9), True),
+        (agreed(0.7, 0.3, None), True),
+        (agreed(0.7, 0.3, 0.5), True),
+        # Better in something.
+        (agreed(0.7, 0.3, 1.0), False),
+        (agreed(0.7, 0.1, 0.9), False),
+        (agreed(0.9, 0.3, 0.9), False),
+        (agreed(0.8, 0.2, 0.9), False),
+        # It cannot be said.
+        (agreed(None, 0.3, 0.9), False),
+        (agreed(None, None, None), False),
+    ],
+)
+def test_the_old_model_stays_where_the_new_one_is_better_in_nothing(new: Any, expected: bool) -> None:
+    assert stays(agreed(0.8, 0.2, 0.9), new) == expected
+
+
 @pytest.mark.parametrize(
     ("rewards", "expected"),
     [([Reward(2.0, {}), Reward(4.0, {}), UNLIKE], 3.0), ([UNLIKE], None), ([Reward(2.0, {}), None], None), ([], None)],
@@ -260,11 +284,12 @@ def test_a_broken_file_of_answers_says_what_to_do(broken: bytes | None, tmp_path
         read_answers(tmp_path / "a.npz")
 
 
-def refreshed(run: Run, updates: int, prompts: int = 0) -> None:
+def refreshed(run: Run, updates: int, prompts: int = 0, used: str = "after") -> None:
     folder = run.refreshed_dir / f"step_{updates:06d}"
     report = {
         "labels": {"prompts": prompts},
         "newest": {"before": {"pearson": None}, "after": {"pearson": 0.5}},
+        "used": used,
         "validation_rewards": {"0": 2.5, "7": None},
     }
     write_json(folder / "agreement.json", report)
@@ -320,6 +345,8 @@ def test_a_page_says_how_many_labels_were_spent(tmp_path: Path) -> None:
     assert facts["labels of RL prompts spent"] == "12"
     known = "after 10, 20 steps; newest answers kept out of the last: Pearson - before, 0.500 after"
     assert facts["reward model refreshed"] == known
+    refreshed(run, 30, 13, used="before")
+    assert dict(refresh_facts(run))["reward model refreshed"].endswith("0.500 after; the one before stayed")
 
 
 @pytest.mark.parametrize(("every", "stored", "trained_again"), [(10, False, True), (10, True, False), (None, False, False)])
