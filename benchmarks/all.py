@@ -5,6 +5,7 @@ and is not given (a checkout of TRACE's release, a finished run) leaves that ben
 first: the load average stands beside every table.
 
     python benchmarks/all.py [--only NAME ...] [--busy 0 1 2] [--trace CHECKOUT --trace-python PYTHON] [--run FOLDER]
+        [--against CHECKOUT]
     python benchmarks/all.py --render
 """
 
@@ -81,6 +82,7 @@ BENCHMARKS = {
     "dependence": Benchmark("Words or voice", "dependence.py", ("{RUN}",)),
     "other_synthesiser": Benchmark("Another synthesiser", "other_synthesiser.py", ("{RUN}",)),
     "composed": Benchmark("Composed answers", "composed.py", ("{RUN}",)),
+    "demo_clock": Benchmark("The demo's clock", "demo_clock.py", ("--against", "{AGAINST}")),
     "growth": Benchmark("Cost growth", "growth.py"),
     "studio": Benchmark("The studio", "studio.py"),
     "precision": Benchmark("Half precision in the logits", "precision.py"),
@@ -152,6 +154,7 @@ def main() -> int:
     parser.add_argument("--render", action="store_true", help="renew the documents, run nothing")
     parser.add_argument("--trace", dest="TRACE", metavar="CHECKOUT", help="of TRACE's release")
     parser.add_argument("--trace-python", dest="TRACE_PYTHON", metavar="PYTHON", help="with what that needs")
+    parser.add_argument("--against", dest="AGAINST", metavar="CHECKOUT", help="of an earlier paras2s, with its environment")
     parser.add_argument("--run", dest="RUN", metavar="FOLDER", help="a finished run, for what is measured of one")
     options = parser.parse_args()
     given = {key: value for key, value in vars(options).items() if key.isupper() and value is not None}
