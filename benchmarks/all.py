@@ -135,7 +135,8 @@ def take(one: Benchmark, command: Sequence[str], busy: int) -> dict[str, Any] | 
             "wall_s": round(wall_s, 1),
         }
         if burners:
-            run["busy_share_of_cores"] = round(processor_s(burners) / wall_s / len(os.sched_getaffinity(0)), 3)
+            used_s = processor_s(burner.pid for burner in burners)
+            run["busy_share_of_cores"] = round(used_s / wall_s / len(os.sched_getaffinity(0)), 3)
         figures: dict[str, Any] = json.loads(path.read_text())
         return run | figures
 

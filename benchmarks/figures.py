@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,11 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
             burner.wait()
 
 
-def processor_s(processes: Sequence[subprocess.Popen[bytes]]) -> float:
-    """Processor time that running processes have used so far."""
-    fields = [Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split() for process in processes]
-    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
+def processor_s(pids: Iterable[int]) -> float:
+    """Processor time that running processes have used so far, and that of their children that have ended."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15]))
+    return total / os.sysconf("SC_CLK_TCK")

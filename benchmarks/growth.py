@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from figures import REPOSITORY, add_json_option, write_figures
+from figures import REPOSITORY, add_json_option, processor_s, write_figures
 
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
@@ -174,14 +174,17 @@ def measure_here(folder: Path, row: Row, size: int) -> dict[str, float]:
     """Seconds, processor seconds and memory of one point, in this process."""
     from plan_check import Growth
 
+    from paras2s.utils.process_memory import descendants
+
     work = prepare(folder, row, size)
-    before = os.times()
+    # Pools of workers outlive the work.
+    before_s = processor_s(descendants(os.getpid()))
     with Growth() as grown:
         started = time.perf_counter()
         work()
         wall_s = time.perf_counter() - started
-    after = os.times()
-    return {"size": size, "wall_s": wall_s, "processor_s": sum(after[:4]) - sum(before[:4]), "peak_mib": grown.bytes / 2**20}
+    used_s = processor_s(descendants(os.getpid())) - before_s
+    return {"size": size, "wall_s": wall_s, "processor_s": used_s, "peak_mib": grown.bytes / 2**20}
 
 
 def make_world(folder: Path) -> None:

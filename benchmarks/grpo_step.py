@@ -18,6 +18,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def run_ours(wire: Connection, turns: int) -> None:
     from paras2s.policy.types import Sampling
     from paras2s.train.advantages import group_advantages
     from paras2s.train.batching import token_batch
-    from paras2s.train.losses import grpo_loss
+    from paras2s.train.losses import LossNormalizer, grpo_loss
+    from paras2s.train.passes import add_gradients, side_by_side
 
     torch.set_num_threads(THREADS)
     model = our_model(seed=0)
@@ -79,7 +81,10 @@ def run_ours(wire: Connection, turns: int) -> None:
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
     objective = ObjectiveConfig(loss_type="grpo", ratio_level="token", average="joint", kl_weight=BETA)
     sampling = Sampling(max_steps=WORK.new_tokens)
-    learned: list[float] = []
+    parameters, learned = list(model.parameters()), list[float]()
+    # As the learner does it on a processor: a pass for each core.
+    size = WORK.prompts // THREADS
+    parts = [slice(start, start + size) for start in range(0, WORK.prompts, size)]
 
     def step(turn: int) -> tuple[float, float]:
         prompts = as_prompts(prompt_ids(WORK, seed=turn))
@@ -87,12 +92,27 @@ def run_ours(wire: Connection, turns: int) -> None:
         rewards = [[odd_share(answer) for answer in block.tokens[..., 0].tolist()] for block in blocks]
         advantages = torch.tensor(group_advantages(rewards).values, dtype=torch.float32)
         started = time.perf_counter()
-        with torch.no_grad():
-            ref_logp = flat([teacher_forced(reference, prompts, blocks, sampling)])
-        logp = flat([teacher_forced(model.train(), prompts, blocks, sampling)])
-        known = token_batch([[block] for block in blocks], logp.dtype, logp.device)
+        model.train()
+
+        @torch.no_grad()
+        def reference_of(part: slice) -> torch.Tensor:
+            return flat([teacher_forced(reference, prompts[part], blocks[part], sampling)])
+
+        references = side_by_side([partial(reference_of, part) for part in parts], THREADS)
+        tokens = [token_batch([[block] for block in blocks[part]], torch.float32, torch.device("cpu")) for part in parts]
+        counts = [one.normalizer(objective) for one in tokens]
+        units = tuple(sum(own) for own in zip(*(one.units for one in counts), strict=True))
+        normalizer = LossNormalizer(sum(one.sequences for one in counts), units)
+
+        def pass_of(number: int) -> tuple[torch.Tensor, None]:
+            part, known = parts[number], tokens[number]
+            logp = flat([teacher_forced(model, prompts[part], blocks[part], sampling)])
+            own = advantages[part.start * WORK.group : part.stop * WORK.group]
+            batch = known.batch(logp, references[number], known.behaviour_logp)
+            return grpo_loss(batch, own, objective, WORK.new_tokens, None, normalizer).loss, None
+
         optimiser.zero_grad()
-        grpo_loss(known.batch(logp, ref_logp, known.behaviour_logp), advantages, objective, WORK.new_tokens).loss.backward()
+        add_gradients([partial(pass_of, number) for number in range(len(parts))], parameters, THREADS)
         learned.append(time.perf_counter() - started)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
         optimiser.step()

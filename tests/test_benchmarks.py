@@ -162,7 +162,7 @@ def test_a_run_is_stored_with_what_it_belongs_to_and_not_taken_again(
 def test_busy_processes_end_with_their_block(every: ModuleType) -> None:
     with every.busy_processes(2) as burners:
         assert [burner.poll() for burner in burners] == [None, None]
-        assert every.processor_s(burners) >= 0
+        assert every.processor_s(burner.pid for burner in burners) >= 0
     assert all(burner.poll() is not None for burner in burners)
 
 
