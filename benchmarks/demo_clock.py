@@ -35,16 +35,18 @@ class Timed:
 
 
 def run_demo(checkout: Path, preset: str, seed: int, cache: Path, folder: Path) -> Timed:
-    """Runs a checkout's demo, unless it has ended in this folder before.
+    """Runs a checkout's demo, unless it has ended in this folder before; the folder's name says what its cache must be.
 
     Raises:
-        SystemExit: the demo failed; its output stands beside its folder.
+        SystemExit: the demo failed, and its output stands beside its folder; or the cache is not as it must be.
     """
     done = folder.with_suffix(".json")
     if done.is_file():
         return Timed(**json.loads(done.read_text()))
     if folder.exists():
-        raise SystemExit(f"{folder}: a demo that was stopped is no measure; delete it and run again")
+        raise SystemExit(f"{folder}: a demo that was stopped is no measure; delete {folder.parent} and run again")
+    if cache.exists() != (folder.name == "filled"):
+        raise SystemExit(f"{cache}: is not {folder.name}; give another --folder, or measure the empty cache first")
     words = [checkout / ".venv/bin/paras2s", "demo", "--preset", preset, "--seed", seed, "--run-dir", folder]
     words += ["--set", f"cache_dir={cache}"]
     folder.parent.mkdir(parents=True, exist_ok=True)

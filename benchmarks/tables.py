@@ -110,14 +110,18 @@ def busy_part(runs: Runs, titles: Mapping[str, str]) -> str:
         if any(run is None for run in taken):
             continue
         rows = [{figure["name"]: figure for figure in run["figures"]} for run in taken if run is not None]
+        shown: list[Any] = []
         for figure_name, figure in rows[0].items():
             values = [row[figure_name]["ours"] for row in rows if figure_name in row]
-            if figure.get("unit") not in ("s", "tokens/s") or len(values) < 3:
+            # Ours beside several others is one figure.
+            if figure.get("unit") not in ("s", "tokens/s") or len(values) < 3 or values in shown:
                 continue
+            shown.append(values)
             middles = [statistics.median(one) for one in values]
             left = [one / middles[0] if figure.get("more_is_better") else middles[0] / one for one in middles[1:]]
             shares = ", ".join(f"{100 * one:.0f} %" for one in left)
-            lines.append(f"| {name}: {figure_name}, {figure['unit']} | " + " | ".join(map(spread, values)) + f" | {shares} |")
+            title = figure["unit"] if figure_name.startswith("beside ") else f"{figure_name}, {figure['unit']}"
+            lines.append(f"| {name}: {title} | " + " | ".join(map(spread, values)) + f" | {shares} |")
     return "\n".join(lines) if len(lines) > 2 else "Not taken yet."
 
 

@@ -9,6 +9,9 @@ import ast
 import importlib
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -162,8 +165,35 @@ def test_a_run_is_stored_with_what_it_belongs_to_and_not_taken_again(
 def test_busy_processes_end_with_their_block(every: ModuleType) -> None:
     with every.busy_processes(2) as burners:
         assert [burner.poll() for burner in burners] == [None, None]
-        assert every.processor_s(burner.pid for burner in burners) >= 0
     assert all(burner.poll() is not None for burner in burners)
+
+
+def test_processor_time_counts_children_that_have_ended_and_not_those_of_others(every: ModuleType) -> None:
+    """A child that used a quarter of a second, and a process that is no more."""
+    before_s = every.processor_s([os.getpid()])
+    work = "import time\nwhile time.process_time() < 0.25: pass"
+    child = subprocess.Popen([sys.executable, "-c", work])
+    child.wait()
+    assert 0.24 <= every.processor_s([os.getpid()]) - before_s < 5
+    assert every.processor_s([child.pid]) == 0
+
+
+@pytest.mark.parametrize(
+    ("there", "name", "complaint"),
+    [
+        (["cache"], "empty", "cache: is not empty"),
+        ([], "filled", "cache: is not filled"),
+        (["empty"], "empty", "stopped is no measure"),
+    ],
+)
+def test_a_demo_is_not_timed_with_another_cache_or_half(
+    every: ModuleType, there: list[str], name: str, complaint: str, tmp_path: Path
+) -> None:
+    clock = importlib.import_module("demo_clock")
+    for folder in there:
+        (tmp_path / folder).mkdir()
+    with pytest.raises(SystemExit, match=complaint):
+        clock.run_demo(tmp_path / "no checkout", "demo", 0, tmp_path / "cache", tmp_path / name)
 
 
 def test_exponents_and_bends(every: ModuleType) -> None:

@@ -36,7 +36,7 @@ LONGEST_RETRY_AFTER_S = 600.0
 BUDGET_POLL_S = 0.02
 # No key, no credit, no right, no such model: every other call will fail as well.
 ENDPOINT_STATUS = frozenset({401, 402, 403, 404, 405})
-# Calls that start together end together, turn after turn, and then wait for each other: one takes about 1 ms of the processor.
+# Calls that start together end together, turn after turn, and then wait for each other on one core.
 FIRST_CALLS_APART_S = 0.002
 UNREACHABLE = "no connection"
 # Failed calls in a row, all alike, after which a command stops; a refusal of one request may be that request's own fault.
