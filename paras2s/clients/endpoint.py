@@ -356,7 +356,8 @@ class EndpointClient:
             self.require_key()
             async with Session(self.config, self._key, self._failures) as session:
                 # Twice as many workers as slots: while one backs off, another one uses its slot.
-                await asyncio.gather(*(worker(session, number) for number in range(2 * self.config.concurrency)))
+                workers = min(2 * self.config.concurrency, len(indices))
+                await asyncio.gather(*(worker(session, number) for number in range(workers)))
 
     async def call(
         self,

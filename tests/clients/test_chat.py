@@ -63,6 +63,16 @@ def test_no_more_calls_at_once_than_configured_and_all_slots_used():
         assert server.most_at_once == 4
 
 
+def test_a_call_by_itself_waits_for_nobody():
+    """However many there might be at once, whose starts are set apart."""
+    with ScriptedEndpoint(echo) as server:
+        client = client_for(server, concurrency=5000)
+        client.complete_all([ask("first")])
+        started = time.perf_counter()
+        client.complete_all([ask("alone")])
+        assert time.perf_counter() - started < 5
+
+
 def test_calls_keep_to_the_rate():
     """At 1,200 a minute the sixth call goes out a quarter of a second after the first."""
     with ScriptedEndpoint(echo) as server:
