@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
+from threading import Barrier
 from typing import TypeVar
 
 import torch
@@ -61,14 +62,26 @@ def side_by_side(passes: Sequence[Callable[[], Result]], at_once: int) -> list[R
     """
     if at_once == 1:
         return [one() for one in passes]
-    threads = torch.get_num_threads()
-    try:
-        return list(_pool(at_once).map(lambda one: one(), passes))
-    finally:
-        # The pool's threads leave their number to threads that begin later.
-        torch.set_num_threads(threads)
+    return list(_pool(at_once).map(lambda one: one(), passes))
 
 
 @lru_cache(maxsize=1)
 def _pool(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "pass", initializer=torch.set_num_threads, initargs=(1,))
+    """Threads of a core each, all of which have begun.
+
+    A thread takes its number of threads from the process when it first asks for it, whatever it set before. So each asks here,
+    while all say 1, and only then does the process get its own number back.
+    """
+    threads, begun = torch.get_num_threads(), Barrier(count)
+    pool = ThreadPoolExecutor(count, "pass")
+
+    def begin(_: int) -> int:
+        torch.set_num_threads(1)
+        begun.wait()
+        return torch.get_num_threads()
+
+    try:
+        list(pool.map(begin, range(count)))
+    finally:
+        torch.set_num_threads(threads)
+    return pool

@@ -15,6 +15,7 @@ from tiny.dual_stream import small_config, small_model, small_policy, small_prom
 from tiny.settings import align_config
 from torch import Tensor, nn
 
+from paras2s.train import passes
 from paras2s.train.learner import Learner
 from paras2s.train.passes import add_gradients, passes_at_once, side_by_side
 from paras2s.types import Reward
@@ -99,6 +100,24 @@ def test_a_batch_is_split_on_one_processor_where_no_size_is_given(
     assert passes_at_once(policy, sharded, size) == expected
     monkeypatch.setattr(type(policy), "passes_in_threads", False)
     assert passes_at_once(policy, sharded, size) == 1
+
+
+def test_each_pass_has_one_thread_also_one_that_computes_late() -> None:
+    """Threads that did nothing with torch in a first call, after which the process has its own number of threads again."""
+    threads, met = torch.get_num_threads(), threading.Barrier(2)
+    passes._pool.cache_clear()
+    try:
+        torch.set_num_threads(2)
+        side_by_side([partial(met.wait, 30)] * 2, 2)
+
+        def count() -> int:
+            met.wait(30)
+            return torch.get_num_threads()
+
+        assert side_by_side([count] * 2, 2) == [1, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
