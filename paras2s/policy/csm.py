@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
-from paras2s.policy.dual_stream.logprobs import picked_logprobs
+from paras2s.policy.dual_stream.recomputed import picked_logprobs
 from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
 from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
 from paras2s.policy.streams import Drawn, Reading, behind, pack, roll, run_stack, score, stacked

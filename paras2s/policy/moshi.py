@@ -37,7 +37,8 @@ from torch import Tensor, nn
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
-from paras2s.policy.dual_stream.logprobs import in_parts, picked_logprobs
+from paras2s.policy.dual_stream.logprobs import in_parts
+from paras2s.policy.dual_stream.recomputed import picked_logprobs
 from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
 from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
 from paras2s.policy.types import NO_PARAMETERS, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn, slot_names

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
-from paras2s.policy.dual_stream.logprobs import picked_logprobs
+from paras2s.policy.dual_stream.recomputed import picked_logprobs
 from paras2s.policy.dual_stream.sampler import pick
 from paras2s.policy.omni import (
     END,

@@ -23,8 +23,10 @@ from paras2s.reward.reward_model.train import (
     PreferenceSet,
     ScoredAnswer,
     agreement,
+    batch_loss,
     draw_batch,
     fit_baseline,
+    split_batch,
     train_reward_model,
 )
 from paras2s.types import Unscored
@@ -260,6 +262,36 @@ def test_training_depends_on_its_seed_alone() -> None:
     pair = data.questions[:1], [data.answers[0].codes]
     runs = [train_reward_model(data, SIZES, VECTORS, config, seed, lambda *_: None).score(*pair) for seed in (5, 5, 6)]
     assert runs[0] == runs[1] != runs[2]
+
+
+def test_training_does_not_depend_on_the_number_of_cores() -> None:
+    config = DistillConfig(steps=3, batch_size=8, hidden_size=16, layers=1)
+    data, before, scores = toy_preferences(2, seed=0), torch.get_num_threads(), list[float]()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            model = train_reward_model(data, SIZES, VECTORS, config, 5, lambda *_: None)
+            scores += model.score(data.questions[:1], [data.answers[0].codes])
+    finally:
+        torch.set_num_threads(before)
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+
+
+def test_losses_of_the_parts_of_a_batch_add_up_to_its_loss() -> None:
+    """Also where answers have no score for some styles, in some parts more than in others."""
+    data = toy_preferences(4, seed=0)
+    for answer in data.answers[::2]:
+        answer.scores.pop(STYLES[(STYLES.index(data.styles[answer.question]) + 1) % 3])
+    batch = draw_batch(data, STYLES, 21, np.random.default_rng(0))
+    assert (batch.score_classes < 0).any()
+    parts, model = split_batch(batch, 4), make_model().eval()
+    assert [len(part.answers) for part in parts] == [6, 6, 6, 3]
+    expected = batch_loss(model, batch, batch, None).item()
+    assert sum(batch_loss(model, part, batch, None).item() for part in parts) == pytest.approx(expected, rel=1e-5)
+    # A mean over each part is another number.
+    assert np.mean([batch_loss(model, part, part, None).item() for part in parts]) != pytest.approx(expected, rel=1e-3)
+    together = sorted((len(one), int(score)) for part in parts for one, score in zip(part.answers, part.classes, strict=True))
+    assert together == sorted((len(one), int(score)) for one, score in zip(batch.answers, batch.classes, strict=True))
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import AnswerCache, PromptCache
 from paras2s.policy.dual_stream.network import DualStreamNetwork
+from paras2s.policy.dual_stream.recomputed import picked_logprobs
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.types import Block
 
@@ -66,12 +67,6 @@ def in_parts(score: Callable[..., Tensor], width: int, *rows: Tensor) -> Tensor:
         return score(*rows)
     parts = zip(*(torch.split(one, at_once) for one in rows), strict=True)
     return torch.cat([checkpoint(score, *part, use_reentrant=False, preserve_rng_state=False) for part in parts])
-
-
-def picked_logprobs(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    """Log-probs [n] of tokens [n] under logits [n, V]; half precision is normalised in float32."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return torch.log_softmax(wide / temperature, -1).gather(1, wanted[:, None])[:, 0]
 
 
 def teacher_forced(model: DualStreamNetwork, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling) -> Tensor:

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import KVCache, PromptCache
+from paras2s.policy.dual_stream.recomputed import rms_norm, swiglu
 
 
 class RMSNorm(nn.Module):
@@ -34,9 +35,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., d] to [..., d]."""
-        if x.dtype in (torch.float32, torch.float64):
-            return fn.rms_norm(x, x.shape[-1:], self.weight, self.eps)
-        return fn.rms_norm(x.float(), x.shape[-1:], self.weight.float(), self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
 
 
 def rotary(positions: Tensor, config: DualStreamConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -109,7 +108,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., d] to [..., d]."""
-        return self.down_proj(fn.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
 
 
 class Layer(nn.Module):

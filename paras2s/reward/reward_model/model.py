@@ -105,20 +105,20 @@ class RewardModel(nn.Module):
         self.score_head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 5 * len(config.styles)))
         nn.init.normal_(self.place.weight, std=0.1)
 
-    def style_logprobs(self, questions: Sequence[EncodedQuestion]) -> Tensor:
-        """Returns log-probs [N, Y] of each question's style; a question may come without its codes."""
+    def style_logprobs(self, questions: Sequence[EncodedQuestion], noise: torch.Generator | None = None) -> Tensor:
+        """Returns log-probs [N, Y] of each question's style; a question may come without its codes. `noise` while it learns."""
         # One place for the features' mean: step by step they would tell which clip it is, and be learned by heart.
         means = torch.from_numpy(np.stack([question.features.mean(0) for question in questions]).astype(np.float32))
-        encoded = self._encode(self.features(means)[:, None], [question.codes for question in questions])
+        encoded = self._encode(self.features(means)[:, None], [question.codes for question in questions], noise)
         return self.style_head(encoded).log_softmax(-1)
 
-    def score_logprobs(self, answers: Sequence[np.ndarray]) -> Tensor:
+    def score_logprobs(self, answers: Sequence[np.ndarray], noise: torch.Generator | None = None) -> Tensor:
         """Returns log-probs [N, Y, 5] of each answer's score for each style; answers have at least one step."""
-        return self._read_scores(self.answer_states(answers))
+        return self._read_scores(self.answer_states(answers, noise))
 
-    def answer_states(self, answers: Sequence[np.ndarray]) -> Tensor:
+    def answer_states(self, answers: Sequence[np.ndarray], noise: torch.Generator | None = None) -> Tensor:
         """Returns the normalised states [N, width] that the scores are read from; answers have at least one step."""
-        return self.score_head[0](self._encode(self.start.expand(len(answers), 1, -1), answers))
+        return self.score_head[0](self._encode(self.start.expand(len(answers), 1, -1), answers, noise))
 
     def _read_scores(self, states: Tensor) -> Tensor:
         """Log-probs [N, Y, 5] from states [N, width]."""
@@ -128,20 +128,20 @@ class RewardModel(nn.Module):
         """Log-probs [N, 5] over the scores 1 to 5."""
         return (self.style_logprobs(questions)[..., None] + self.score_logprobs(answers)).logsumexp(1)
 
-    def _encode(self, start: Tensor, codes: Sequence[np.ndarray]) -> Tensor:
+    def _encode(self, start: Tensor, codes: Sequence[np.ndarray], noise: torch.Generator | None) -> Tensor:
         """The state of the first place [N, width] after attention over the codes."""
         # In order of length: one answer said three times would pad all others of its batch to its length.
         order = torch.tensor(sorted(range(len(codes)), key=lambda row: len(codes[row])))
         parts = torch.split(order, ROWS_AT_ONCE)
-        states = [self._encode_alike(start[rows], [codes[row] for row in rows.tolist()]) for rows in parts]
+        states = [self._encode_alike(start[rows], [codes[row] for row in rows.tolist()], noise) for rows in parts]
         return torch.cat(states)[order.argsort()]
 
-    def _encode_alike(self, start: Tensor, codes: Sequence[np.ndarray]) -> Tensor:
+    def _encode_alike(self, start: Tensor, codes: Sequence[np.ndarray], noise: torch.Generator | None) -> Tensor:
         """The same, of codes of like length."""
         steps, mask = self._steps(codes)
-        if self.training:
-            noise = CLIP_NOISE * torch.randn(len(codes), 1, steps.shape[2]) + STEP_NOISE * torch.randn(steps.shape)
-            steps = steps + noise
+        if noise is not None:
+            of_clips = torch.randn(len(codes), 1, steps.shape[2], generator=noise)
+            steps = steps + CLIP_NOISE * of_clips + STEP_NOISE * torch.randn(steps.shape, generator=noise)
         x = self.sounds(steps) * mask[..., None]
         for layer in self.neighbours if x.shape[1] else ():
             x = layer(x, mask)

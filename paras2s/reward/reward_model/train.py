@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
+from torch.nn import functional as fn
 
 from paras2s.configs.schema.run import DistillConfig
 from paras2s.errors import JudgeError
 from paras2s.reward.reward_model.disorder import TAUGHT, disordered
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
+from paras2s.train.passes import add_gradients
 
 # Chosen on validation queries of three seeds; a sentence's numbers have a spread of 0.36.
 PROSODY_NOISE, WORDS_NOISE = 0.3, 0.75
@@ -23,6 +25,8 @@ CROSSED_WORDS = 0.8
 CROSSED_FROM, OTHERS_FROM, DISORDERED_FROM, DEGENERATE_FROM = 0.3, 0.4, 0.6, 0.88
 # A shorter answer out of order may be what it was.
 FEWEST_STEPS = 8
+# Passes of a batch, whatever the machine: each draws its own noise, and a seed makes the same model everywhere.
+PASSES = 4
 
 
 @dataclass(frozen=True)
@@ -154,13 +158,29 @@ def _augment(question: EncodedQuestion, hide_codes: bool, rng: np.random.Generat
     return EncodedQuestion(question.codes[:0] if hide_codes else question.codes, question.features + noise, question.words_dim)
 
 
-def batch_loss(model: RewardModel, batch: Batch) -> torch.Tensor:
-    """Cross entropy of the score, plus that of its two parts: the style, and the answer's score for every style."""
-    style, scores = model.style_logprobs(batch.questions), model.score_logprobs(batch.answers)
+def split_batch(batch: Batch, count: int) -> list[Batch]:
+    """At most `count` batches of answers of like length."""
+    order = sorted(range(len(batch.answers)), key=lambda row: len(batch.answers[row]))
+    size = -(-len(order) // count)
+    return [_rows_of(batch, order[start : start + size]) for start in range(0, len(order), size)]
+
+
+def _rows_of(batch: Batch, rows: list[int]) -> Batch:
+    questions, answers = [batch.questions[row] for row in rows], [batch.answers[row] for row in rows]
+    return Batch(questions, answers, batch.classes[rows], batch.styles[rows], batch.score_classes[rows])
+
+
+def batch_loss(model: RewardModel, batch: Batch, total: Batch, noise: torch.Generator | None) -> torch.Tensor:
+    """Cross entropy of the score, plus that of its two parts: the style, and the answer's score for every style.
+
+    The losses of the parts of a `total` batch add up to its loss.
+    """
+    style, scores = model.style_logprobs(batch.questions, noise), model.score_logprobs(batch.answers, noise)
     score = (style[..., None] + scores).logsumexp(1)
-    parts = torch.nn.functional.nll_loss(style, batch.styles)
-    parts = parts + torch.nn.functional.nll_loss(scores.flatten(0, 1), batch.score_classes.flatten(), ignore_index=-1)
-    return torch.nn.functional.nll_loss(score, batch.classes) + parts
+    known = (total.score_classes >= 0).sum()
+    parts = fn.nll_loss(scores.flatten(0, 1), batch.score_classes.flatten(), ignore_index=-1, reduction="sum") / known
+    of_pairs = fn.nll_loss(score, batch.classes, reduction="sum") + fn.nll_loss(style, batch.styles, reduction="sum")
+    return of_pairs / len(total.answers) + parts
 
 
 def train_reward_model(
@@ -182,18 +202,26 @@ def train_reward_model(
         layers=config.layers,
     )
     model = RewardModel(sizes, code_vectors)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.05)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.05, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.lr, total_steps=config.steps, pct_start=0.1)
     rng = np.random.default_rng([seed, 7])
+    noises = [torch.Generator().manual_seed(int(one)) for one in np.random.SeedSequence([seed, 9]).generate_state(PASSES)]
     model.train()
+
+    def pass_of(part: Batch, total: Batch, noise: torch.Generator) -> tuple[torch.Tensor, float]:
+        loss = batch_loss(model, part, total, noise)
+        return loss, loss.item()
+
     for step in range(config.steps):
-        loss = batch_loss(model, draw_batch(preferences, sizes.styles, config.batch_size, rng))
+        batch = draw_batch(preferences, sizes.styles, config.batch_size, rng)
+        parts = zip(split_batch(batch, PASSES), noises, strict=False)
+        passes = [partial(pass_of, part, batch, noise) for part, noise in parts]
         optimiser.zero_grad()
-        torch.autograd.backward(loss)
+        losses = add_gradients(passes, list(model.parameters()), torch.get_num_threads())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        on_step(step, loss.item())
+        on_step(step, sum(losses))
     return model.eval()
 
 
