@@ -82,12 +82,10 @@ def figures_part(runs: Runs, titles: Mapping[str, str]) -> str:
         places.setdefault(f"{run['taken']['machine']}; {versions}", []).append(name)
     lines = [f"Taken on {place}" + ("." if len(places) == 1 else f" ({', '.join(names)}).") for place, names in places.items()]
     for name, run in quiet.items():
-        first, last = run["load_average"]
-        lines += [
-            "",
-            f"**{titles[name]}.** `{run['command']}`, commit {run['taken']['commit']}, load average {first:.1f} before ",
-        ]
-        lines[-1] += f"and {last:.1f} after."
+        load = "load average not noted"
+        if "load_average" in run:
+            load = "load average {:.1f} before and {:.1f} after".format(*run["load_average"])
+        lines += ["", f"**{titles[name]}.** `{run['command']}`, commit {run['taken']['commit']}, {load}."]
         lines += ["", "| figure | ours | other | ratio | aim | n |", "|---|---|---|---|---|---|"]
         for figure in run["figures"]:
             ratio = ratio_of(figure)

@@ -162,6 +162,20 @@ def test_a_run_is_stored_with_what_it_belongs_to_and_not_taken_again(
     assert not every.is_done(runs, "script", 2, package)
 
 
+def test_what_a_benchmark_wrote_by_itself_is_taken_over(every: ModuleType, tmp_path: Path) -> None:
+    written, stored = tmp_path / "written.json", tmp_path / "figures.json"
+    taken = {"commit": "1234567", "package": "p", "machine": "2 cores", "versions": {}}
+    written.write_text(json.dumps({"taken": taken, "figures": [{"name": "demo", "unit": "s", "ours": [3.0], "other": [6.0]}]}))
+    every.import_figures("demo_clock", written, stored)
+    run = every.load_runs(stored)["demo_clock"]["0"]
+    assert run["taken"] == taken
+    assert run["command"] == every.BENCHMARKS["demo_clock"].shown
+    run["figures"][0]["other_name"] = "theirs"
+    table = every.tables.figures_part({"demo_clock": {"0": run}}, {"demo_clock": "The demo"})
+    assert "commit 1234567, load average not noted." in table
+    assert "| demo, s | 3.00 | 6.00, theirs | 2.00 |" in table
+
+
 def test_busy_processes_end_with_their_block(every: ModuleType) -> None:
     with every.busy_processes(2) as burners:
         assert [burner.poll() for burner in burners] == [None, None]
