@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -99,7 +98,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             return held, judge_degenerate(teacher, held, dataset), judge_disorder(teacher, held, known)
 
         # The judge works in other processes while this one trains.
-        with ThreadPoolExecutor(1) as beside, threads(1):
+        with ThreadPoolExecutor(1) as beside:
             judging = beside.submit(judge_held_out)
             preferences = _gather(run, dataset, judged, demonstrated, spoken)
             model = train_small(run, preferences)
@@ -154,17 +153,6 @@ def _lacks_learned(run: Run) -> bool:
     if lacks:
         run.say("  a version before stored the reward model, without what it learned from: it is trained again")
     return lacks
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Inside, torch has `count` threads: the small model's products gain nothing from more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _gather(

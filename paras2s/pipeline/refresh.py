@@ -27,7 +27,7 @@ from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.errors import ConfigError, DataError, JudgeError
-from paras2s.pipeline.distill import LEARNED_FILE, threads, train_small
+from paras2s.pipeline.distill import LEARNED_FILE, train_small
 from paras2s.pipeline.learned_answers import (
     DEGENERATE,
     KEPT_OUT,
@@ -244,8 +244,7 @@ class RewardRefresher:
             ),
             degenerate=tuple(row.codes for row in distilled.of(DEGENERATE)),
         )
-        with threads(1):
-            model = train_small(self.run, preferences)
+        model = train_small(self.run, preferences)
         # Without the newest answers, of which the report then says how many are known.
         kept_out = [row for part in (KEPT_OUT, KEPT_OUT_AGAIN) for row in distilled.of(part)]
         model.learned_from(learned_codes(preferences, self.run.config.seed), [row.codes for row in kept_out])
