@@ -295,20 +295,15 @@ class LayerNumbers:
     end: float
 
 
-# Counted on the layer itself (tests/planning/test_measured_memory.py). Half precision keeps its norms' inputs and outputs in
-# float32 besides; a weight that does not learn keeps no input, but its adapter does, in float32 a copy for each product.
-FLOAT32, FLOAT32_LORA = LayerNumbers((9, 4), (1, 1), 2.5), LayerNumbers((7, 4), (1, 1), 2.5)
-HALF, HALF_LORA = LayerNumbers((14, 4), (2, 2), 4.5), LayerNumbers((10, 4), (2, 1), 4.5)
-HALF_FLOAT32_LORA = LayerNumbers((19, 5), (1, 3), 4.5)
+# Counted on the layer itself (tests/planning/test_measured_memory.py): norms and SwiGLU keep their inputs alone, as wide as
+# the weights are. An adapter in float32 keeps a copy of its input for each product.
+LAYER, LAYER_FLOAT32_LORA = LayerNumbers((6, 3), (1, 2), 1.5), LayerNumbers((16, 4), (1, 2), 1.5)
 
 
 def layer_numbers(plan: LearnerPlan) -> LayerNumbers:
     """Those of a learner's weights and adapters."""
-    if plan.weight_bytes == 4:
-        return FLOAT32_LORA if plan.trainable == "lora" else FLOAT32
-    if plan.trainable == "full":
-        return HALF
-    return HALF_LORA if plan.adapter_bytes == 2 else HALF_FLOAT32_LORA
+    widened = plan.trainable == "lora" and plan.weight_bytes < plan.adapter_bytes
+    return LAYER_FLOAT32_LORA if widened else LAYER
 
 
 def activation_bytes(
@@ -345,14 +340,14 @@ def activation_bytes(
 def logit_bytes(heads: Sequence[tuple[float, float]], plan: LearnerPlan) -> float:
     """Bytes of heads that score so many logits each, and so many of them in one call.
 
-    Float32 log-probs of each are kept for the way back, and the call that is under way has three more copies. Calls for more
-    than `logits_at_once` are made in parts, whose four copies are all there is.
+    They are kept for the way back, and the call that is under way has two more copies in float32. Calls for more than
+    `logits_at_once` are made in parts, whose three copies are all there is.
     """
     kept, working = 0.0, 0.0
     for scored, at_once in heads:
         in_parts = plan.logits_at_once is not None and at_once > plan.logits_at_once
-        kept += 0.0 if in_parts else 4 * scored
-        working = max(working, 16.0 * (plan.logits_at_once or 0) if in_parts else 12 * at_once)
+        kept += 0.0 if in_parts else plan.weight_bytes * scored
+        working = max(working, (8.0 + plan.weight_bytes) * (plan.logits_at_once or 0) if in_parts else 8 * at_once)
     return kept + working
 
 

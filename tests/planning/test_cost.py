@@ -140,11 +140,11 @@ def test_learner_memory_by_hand() -> None:
         "reference": total,
         "optimiser": 4 * total,
         "gradients": 2 * total,
-        # Of 10 prompt positions, 14 d + 4 f and 2 j of what each sees, in 4 layers; of 12 of answers, which see 32, in 3; of 8
+        # Of 10 prompt positions, 6 d + 3 f and 2 j of what each sees, in 4 layers; of 12 of answers, which see 32, in 3; of 8
         # of their texts, which see 28, in one. The ends of both branches, and a mask an answer.
-        "activations": 2 * (4 * (80 * 10 + 4 * 10) + 3 * (80 * 12 + 4 * 32) + (80 * 8 + 4 * 28) + 4.5 * 4 * 40 + 4 * 3 * 8),
-        # Log-probs of both heads, 4 x 2 x 5 of text and 4 x 3 x 7 of audio, and three copies of the larger; 4 bytes each.
-        "logits": 4 * (40 + 84) + 3 * 4 * 84,
+        "activations": 2 * (4 * (42 * 10 + 4 * 10) + 3 * (42 * 12 + 4 * 32) + (42 * 8 + 4 * 28) + 1.5 * 4 * 40 + 4 * 3 * 8),
+        # Of both heads, 4 x 2 x 5 of text and 4 x 3 x 7 of audio, and two copies of the larger in 4 bytes each.
+        "logits": 2 * (40 + 84) + 2 * 4 * 84,
         # The policy in 2 bytes and its gradients in 4, all of them on each device; the reference was, and is not any more.
         "gathered": 2 * total + 4 * total,
     }
@@ -169,10 +169,10 @@ def test_what_less_memory_costs() -> None:
     assert learner_parts(checkpointing=True)["activations"] < learner_parts()["activations"]
     heads = [(40.0, 10.0), (84.0, 21.0)]
     # A call scores a quarter of them.
-    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=None)) == 4 * (40 + 84) + 3 * 4 * 21
-    # In parts of 3 logits nothing is kept, and there are four copies of a part.
-    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=3)) == 4 * 4 * 3
-    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=15)) == 4 * 40 + 4 * 4 * 15
+    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=None)) == 2 * (40 + 84) + 2 * 4 * 21
+    # In parts of 3 logits nothing is kept, and a part has two copies in 4 bytes.
+    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=3)) == (2 + 2 * 4) * 3
+    assert cost.logit_bytes(heads, LearnerPlan(logits_at_once=15)) == 2 * 40 + (2 + 2 * 4) * 15
 
 
 def test_where_all_gradients_are_made_activations_are_gone() -> None:
