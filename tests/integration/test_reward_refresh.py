@@ -51,17 +51,22 @@ class Killed(Exception):
     """In place of a signal."""
 
 
-def teacher(sent: dict[str, Any], number: int) -> Any:
-    """Scores by the answer's length, and refuses one in a few, the same ones whenever it is asked."""
-    answer = [part for part in sent["messages"][-1]["content"] if part["type"] == "input_audio"][-1]["input_audio"]["data"]
-    if sum(map(ord, answer)) % 7 == 0:
-        return Fail(400, "no audio today")
-    return Say(json.dumps({"reasoning": "r", "score": 1 + sum(map(ord, answer)) % 5}))
+def make_teacher() -> Callable[[dict[str, Any], int], Any]:
+    """Scores by an answer's sound, and refuses each fifth that it hears for the first time, and that one ever after."""
+    refused: dict[str, bool] = {}
+
+    def teacher(sent: dict[str, Any], number: int) -> Any:
+        answer = [part for part in sent["messages"][-1]["content"] if part["type"] == "input_audio"][-1]["input_audio"]["data"]
+        if refused.setdefault(answer, number % 5 == 0):
+            return Fail(400, "no audio today")
+        return Say(json.dumps({"reasoning": "r", "score": 1 + sum(map(ord, answer)) % 5}))
+
+    return teacher
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ScriptedEndpoint]:
-    with ScriptedEndpoint(teacher) as opened:
+    with ScriptedEndpoint(make_teacher()) as opened:
         yield opened
     ray.shutdown()
 
