@@ -144,8 +144,17 @@ def take(one: Benchmark, command: Sequence[str], busy: int) -> dict[str, Any] | 
 
 
 def import_figures(name: str, written: Path, path: Path = FIGURES) -> None:
-    """Stores what a benchmark wrote by itself; how busy the machine was is not known."""
-    figures: dict[str, Any] = json.loads(written.read_text())
+    """Stores what a benchmark wrote by itself; how busy the machine was is not known.
+
+    Raises:
+        SystemExit: the file is not there, or not what a benchmark writes.
+    """
+    try:
+        figures: dict[str, Any] = json.loads(written.read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{written}: cannot be read ({error})") from error
+    if not {"taken", "figures"} <= set(figures):
+        raise SystemExit(f"{written}: has no figures; give what benchmarks/{BENCHMARKS[name].script} wrote with --json")
     save_run(name, 0, {"command": BENCHMARKS[name].shown} | figures, path)
 
 

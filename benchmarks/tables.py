@@ -101,7 +101,7 @@ def figures_part(runs: Runs, titles: Mapping[str, str]) -> str:
 
 
 def busy_part(runs: Runs, titles: Mapping[str, str]) -> str:
-    """What is left of each figure beside one and two processes of lowest priority."""
+    """What is left of each figure beside one and two processes of lowest priority, where all are of one package."""
     lines = ["| figure | quiet | beside one | beside two | left beside one, two |", "|---|---|---|---|---|"]
     for name in titles:
         taken = [runs.get(name, {}).get(count) for count in ("0", "1", "2")]
@@ -117,7 +117,8 @@ def busy_part(runs: Runs, titles: Mapping[str, str]) -> str:
             shown.append(values)
             middles = [statistics.median(one) for one in values]
             left = [one / middles[0] if figure.get("more_is_better") else middles[0] / one for one in middles[1:]]
-            shares = ", ".join(f"{100 * one:.0f} %" for one in left)
+            alike = len({run["taken"]["package"] for run in taken if run is not None}) == 1
+            shares = ", ".join(f"{100 * one:.0f} %" for one in left) if alike else "not of one version"
             title = figure["unit"] if figure_name.startswith("beside ") else f"{figure_name}, {figure['unit']}"
             lines.append(f"| {name}: {title} | " + " | ".join(map(spread, values)) + f" | {shares} |")
     return "\n".join(lines) if len(lines) > 2 else "Not taken yet."

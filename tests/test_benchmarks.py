@@ -176,6 +176,26 @@ def test_what_a_benchmark_wrote_by_itself_is_taken_over(every: ModuleType, tmp_p
     assert "| demo, s | 3.00 | 6.00, theirs | 2.00 |" in table
 
 
+def test_what_no_benchmark_wrote_is_not_taken_over(every: ModuleType, tmp_path: Path) -> None:
+    written, stored = tmp_path / "written.json", tmp_path / "figures.json"
+    with pytest.raises(SystemExit, match=r"written\.json: cannot be read"):
+        every.import_figures("rank", written, stored)
+    written.write_text("{}")
+    with pytest.raises(SystemExit, match=r"written\.json: has no figures; give what benchmarks/rank\.py wrote"):
+        every.import_figures("rank", written, stored)
+    assert not stored.exists()
+
+
+def test_figures_of_two_packages_are_not_set_against_each_other(every: ModuleType) -> None:
+    def run(seconds: float, package: str) -> dict[str, Any]:
+        return {"taken": {"package": package}, "figures": [{"name": "a step", "unit": "s", "ours": [seconds]}]}
+
+    runs = {"script": {"0": run(2.0, "new"), "1": run(4.0, "old"), "2": run(8.0, "old")}}
+    assert every.tables.busy_part(runs, {"script": ""}).endswith("| 2.00 | 4.00 | 8.00 | not of one version |")
+    runs["script"]["0"] = run(2.0, "old")
+    assert every.tables.busy_part(runs, {"script": ""}).endswith("| 2.00 | 4.00 | 8.00 | 50 %, 25 % |")
+
+
 def test_busy_processes_end_with_their_block(every: ModuleType) -> None:
     with every.busy_processes(2) as burners:
         assert [burner.poll() for burner in burners] == [None, None]

@@ -1,7 +1,7 @@
 """Operations that keep only their inputs for the gradient, and compute the rest again.
 
 Autograd keeps every intermediate result of a norm, of SwiGLU and of a softmax over the vocabulary, in half precision as float32
-copies: a quarter to nearly half of what a layer holds between its passes. On a processor to compute them again takes no longer.
+copies: a quarter to two fifths of what a layer holds between its passes. On a processor to compute them again takes no longer.
 Alphabet: n rows, d features, f features inside a feed-forward, V vocabulary.
 """
 

@@ -25,7 +25,7 @@ CROSSED_WORDS = 0.8
 CROSSED_FROM, OTHERS_FROM, DISORDERED_FROM, DEGENERATE_FROM = 0.3, 0.4, 0.6, 0.88
 # A shorter answer out of order may be what it was.
 FEWEST_STEPS = 8
-# Passes of a batch, whatever the machine: each draws its own noise, and a seed makes the same model everywhere.
+# Passes of a batch, on any number of cores: each draws its own noise, so that a seed makes the same model on one as on many.
 PASSES = 4
 
 
