@@ -32,6 +32,8 @@ STAGES = ("data", "warmup", "distill", "align", "bench")
 
 
 RESOLVED, ORIGIN, PROGRESS = "config.resolved.yaml", "origin.json", "progress.json"
+# In the folder that a stage makes: the seconds it took, for all runs that share the stage.
+TOOK = "took.json"
 # Settings of a run that another start of it may change: they do not shape what comes out.
 MAY_CHANGE = (
     "run_dir",
@@ -180,14 +182,20 @@ class Run:
         yield
         (self.folder / PROGRESS).unlink(missing_ok=True)
         took_s = time.perf_counter() - started
+        if name in self._shareable:
+            write_json(self._shareable[name] / TOOK, {name: round(took_s, 1)})
         timings = self.timings() | {name: round(took_s, 1)}
         write_json(self.folder / "timings.json", timings)
         write_json(self.config.cache_dir / f"timings.{self.config.name}.json", timings)
 
+    @property
+    def _shareable(self) -> dict[str, Path]:
+        return {"data": self.data_dir, "warmup": self.sft_dir, "distill": self.reward_dir}
+
     def timings(self) -> dict[str, float]:
-        """Seconds of each finished stage of this run."""
-        path = self.folder / "timings.json"
-        return dict(read_json(path)) if path.is_file() else {}
+        """Seconds of each finished stage, made by this run or by one that it shares the stage with."""
+        paths = [*(folder / TOOK for folder in self._shareable.values()), self.folder / "timings.json"]
+        return {name: took_s for path in paths if path.is_file() for name, took_s in read_json(path).items()}
 
     def last_time(self) -> dict[str, float] | None:
         """Seconds a stage took in the last run of this name on this machine."""

@@ -21,19 +21,11 @@ from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import RunConfig, load_config
-from paras2s.data_gen.scripted.scripts import SPLITS_VERSION
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
-from paras2s.reward.judges.rubric import RubricJudge
-from paras2s.reward.judges.rubric_rules import load_rubric
-from paras2s.reward.reward_model import VERSION as REWARD_MODEL_VERSION
+from paras2s.pipeline.shared_stages import share_stages
 from paras2s.run import Run
-from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json, write_text
 
-# Sections that decide what a stage makes; a later stage also depends on those before it.
-SECTIONS = {"data": ("seed", "data"), "sft": ("policy", "warmup"), "reward": ("distill",)}
-# Settings of these that only a later stage reads.
-READ_LATER = {"distill": ("refresh_every", "refresh_answers")}
 KL_STEPS = 20
 
 
@@ -62,38 +54,6 @@ def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         found |= dotted(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
     return found
-
-
-def stage_keys(config: RunConfig) -> dict[str, str]:
-    """A key for what each shared stage makes under this config: equal keys, equal outcome."""
-    settings = config.model_dump(mode="json")
-    for section, names in READ_LATER.items():
-        settings[section] = {name: value for name, value in settings[section].items() if name not in names}
-    if config.distill.teacher.endswith((".yaml", ".yml", ".csv", ".json")) and Path(config.distill.teacher).is_file():
-        # A judge edited in place is another teacher, and people may have said more.
-        settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
-    # What the settings do not say, and what is made depends on.
-    beside = {"data": SPLITS_VERSION, "reward": [REWARD_MODEL_VERSION, RubricJudge.version, load_rubric()[1]]}
-    keys: dict[str, str] = {}
-    so_far: list[Any] = []
-    for stage, sections in SECTIONS.items():
-        so_far += [settings[section] for section in sections]
-        so_far.append(beside.get(stage))
-        keys[stage] = key_of(so_far)[:12]
-    return keys
-
-
-def share_stages(run: Run, shared: Path) -> None:
-    """Let the run's folders of shared stages be links to one place for each outcome."""
-    run.folder.mkdir(parents=True, exist_ok=True)
-    for stage, key in stage_keys(run.config).items():
-        place = (shared / f"{stage}-{key}").resolve()
-        place.mkdir(parents=True, exist_ok=True)
-        link = run.folder / stage
-        if link.is_symlink() and link.resolve() != place:
-            link.unlink()
-        if not link.exists():
-            link.symlink_to(place, target_is_directory=True)
 
 
 def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks: int = 0) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from tiny.world import invoke, write_run
 from paras2s.audio.clip import Clip, read_clip, write_clip
 from paras2s.configs.schema.run import load_config
 from paras2s.errors import DataError, JudgeError
-from paras2s.pipeline.ablate import stage_keys
 from paras2s.pipeline.people import PeopleTeacher, StudyAnswer, answer_key, is_people, read_scores, require_people
+from paras2s.pipeline.shared_stages import stage_keys
 from paras2s.reward.reward_model.teachers import TeacherRequest
 from paras2s.studio.annotation.store import StudyStore
 from paras2s.types import Unscored

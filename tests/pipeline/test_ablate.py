@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from paras2s.bench.results import AnswerRow, save_rows
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim, load_ablation
@@ -25,13 +24,10 @@ from paras2s.pipeline.ablate import (
     markdown,
     paired_claim,
     row_config,
-    share_stages,
-    stage_keys,
     value_of,
 )
 from paras2s.pipeline.align import rl_prompts
 from paras2s.pipeline.source_hacks import HACKS, HackRow, count_hacks
-from paras2s.run import Run
 from paras2s.types import Candidate, Query, Reward, Unscored
 
 
@@ -48,28 +44,6 @@ def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) ->
     assert first.run_dir == tmp_path / "grid/seed3/G_=_2"
     with pytest.raises(ConfigError, match=r"row 'bad': align\.stepps: unknown key|row 'bad': .*align\.stepps"):
         row_config(grid, AblationRow(name="bad", set={"align.stepps": 9}), 0)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "shared"),
-    [
-        ("align.sampling.group_size", 4, {"data", "sft", "reward"}),
-        ("reward.sources", [{"kind": "rubric"}], {"data", "sft", "reward"}),
-        ("distill.steps", 5, {"data", "sft"}),
-        # What is trained again lies in the row's own folder.
-        ("distill.refresh_every", 20, {"data", "sft", "reward"}),
-        ("warmup.steps", 5, {"data"}),
-        ("policy.hidden_size", 64, {"data"}),
-        ("data.test_contrasts", 1, set()),
-        ("seed", 1, set()),
-    ],
-)
-def test_rows_share_what_they_would_make_alike(tmp_path: Path, key: str, value: Any, shared: set[str]) -> None:
-    grid = ablation(tmp_path, AblationRow(name="a"))
-    seed = value if key == "seed" else 0
-    changed = AblationRow(name="b", set={} if key == "seed" else {key: value})
-    base, other = stage_keys(row_config(grid, grid.rows[0], 0)), stage_keys(row_config(grid, changed, seed))
-    assert {stage for stage in base if base[stage] == other[stage]} == shared
 
 
 def test_the_cascades_old_name_is_an_error_that_says_the_new_one(tmp_path: Path) -> None:
@@ -92,16 +66,6 @@ def test_a_row_that_failed_says_so_in_the_table(tmp_path: Path) -> None:
     failed = {"row": "a", "line": "", "x": 1.0, "seed": 0, "failed": "step 3: the loss is nan"}
     assert cells(failed) == ["a", "0", "failed: step 3: the loss is nan", "-", "-", "-", "-", "-", "-"]
     assert draw(ablation(tmp_path, AblationRow(name="a")), [failed]) is None
-
-
-def test_shared_stages_are_one_folder_and_linking_again_changes_nothing(tmp_path: Path) -> None:
-    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", set={"distill.steps": 5}))
-    runs = [Run(row_config(grid, row, 0), Console(), True) for row in grid.rows]
-    for run in (*runs, *runs):
-        share_stages(run, tmp_path / "shared")
-    assert runs[0].sft_dir.resolve() == runs[1].sft_dir.resolve()
-    assert runs[0].reward_dir.resolve() != runs[1].reward_dir.resolve()
-    assert len(list((tmp_path / "shared").iterdir())) == 4
 
 
 def counted(mean: float | None, error: float | None = 0.1) -> dict[str, Any]:

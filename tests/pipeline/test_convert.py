@@ -17,8 +17,8 @@ from paras2s.configs.schema.base import dump_config, preset_path
 from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError
-from paras2s.pipeline.ablate import stage_keys
 from paras2s.pipeline.convert import convert_run, renamed
+from paras2s.pipeline.shared_stages import stage_keys
 from paras2s.run import MAY_CHANGE, claim_folder, flatten, open_run
 
 OLD: dict[str, Any] = {
@@ -111,14 +111,14 @@ def test_stages_of_other_splits_are_not_found_again(monkeypatch: pytest.MonkeyPa
     """Version 0.5 gave the warm-up of the preset demo the key d444d9bf; its prompts were labelled for the reward model."""
     keys = stage_keys(load_config(preset_path("demo")))
     assert not keys["sft"].startswith("d444d9bf")
-    monkeypatch.setattr("paras2s.pipeline.ablate.SPLITS_VERSION", 99)
+    monkeypatch.setattr("paras2s.pipeline.shared_stages.SPLITS_VERSION", 99)
     other = stage_keys(load_config(preset_path("demo")))
     assert not set(keys.values()) & set(other.values())
 
 
 def test_another_rubric_makes_another_reward_model_and_the_same_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = stage_keys(load_config(preset_path("demo")))
-    monkeypatch.setattr("paras2s.pipeline.ablate.load_rubric", lambda: (None, "another"))
+    monkeypatch.setattr("paras2s.pipeline.shared_stages.load_rubric", lambda: (None, "another"))
     other = stage_keys(load_config(preset_path("demo")))
     assert {stage: keys[stage] == other[stage] for stage in keys} == {"data": True, "sft": True, "reward": False}
 

@@ -1,0 +1,56 @@
+"""Stages that several runs share: data, warm-up and reward model are made once for all runs that would make the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paras2s.configs.schema.run import RunConfig
+from paras2s.data_gen.scripted.scripts import SPLITS_VERSION
+from paras2s.reward.judges.rubric import RubricJudge
+from paras2s.reward.judges.rubric_rules import load_rubric
+from paras2s.reward.reward_model import VERSION as REWARD_MODEL_VERSION
+from paras2s.run import Run
+from paras2s.utils.cache import key_of
+
+# Sections that decide what a stage makes; a later stage also depends on those before it.
+SECTIONS = {"data": ("seed", "data"), "sft": ("policy", "warmup"), "reward": ("distill",)}
+# Settings of these that only a later stage reads.
+READ_LATER = {"distill": ("refresh_every", "refresh_answers")}
+
+
+def shared_folder(results: Path) -> Path:
+    """The one place for what the ablations beside a folder of results share, and the seeds in it."""
+    return results.parent / "ablations" / "shared"
+
+
+def stage_keys(config: RunConfig) -> dict[str, str]:
+    """A key for what each shared stage makes under this config: equal keys, equal outcome."""
+    settings = config.model_dump(mode="json")
+    for section, names in READ_LATER.items():
+        settings[section] = {name: value for name, value in settings[section].items() if name not in names}
+    if config.distill.teacher.endswith((".yaml", ".yml", ".csv", ".json")) and Path(config.distill.teacher).is_file():
+        # A judge edited in place is another teacher, and people may have said more.
+        settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
+    # What the settings do not say, and what is made depends on.
+    beside = {"data": SPLITS_VERSION, "reward": [REWARD_MODEL_VERSION, RubricJudge.version, load_rubric()[1]]}
+    keys: dict[str, str] = {}
+    so_far: list[Any] = []
+    for stage, sections in SECTIONS.items():
+        so_far += [settings[section] for section in sections]
+        so_far.append(beside.get(stage))
+        keys[stage] = key_of(so_far)[:12]
+    return keys
+
+
+def share_stages(run: Run, shared: Path) -> None:
+    """Let the run's folders of shared stages be links to one place for each outcome."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    for stage, key in stage_keys(run.config).items():
+        place = (shared / f"{stage}-{key}").resolve()
+        place.mkdir(parents=True, exist_ok=True)
+        link = run.folder / stage
+        if link.is_symlink() and link.resolve() != place:
+            link.unlink()
+        if not link.exists():
+            link.symlink_to(place, target_is_directory=True)
