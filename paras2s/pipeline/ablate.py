@@ -72,15 +72,15 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
 
     dataset = run_data(run)
     run_warmup(run, dataset)
-    model = run_distill(run, dataset)
-    if row.system == "aligned":
+    aligned = row.system == "aligned"
+    # Nothing of the other systems learns from it.
+    model = run_distill(run, dataset) if aligned else None
+    if aligned:
         run_align(run, dataset, resume=True)
     benched = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))
     found, independent = (summary(rows)[row.system] for rows in (benched.rows, benched.independent))
-    agreed = read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"]
     kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
-    aligned = row.system == "aligned"
-    curve = judge_curve(run, dataset, model) if with_curve and aligned else []
+    curve = judge_curve(run, dataset, model) if with_curve and model is not None else []
     paid = hack_report(run, dataset, hacks) if hacks and aligned else {}
     return {
         "row": row.name,
@@ -92,7 +92,7 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
         "kl": sum(kl) / len(kl) if kl else None,
         "curve": [point.to_json() for point in curve],
         "hacks": {kind: asdict(one) for kind, one in paid.items()},
-        "reward_model_pearson": agreed,
+        "reward_model_pearson": read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"] if aligned else None,
         "refresh_labels": labels_spent(run) if aligned else 0,
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
     }

@@ -4,18 +4,24 @@ Not covered: that the scores mean anything; the policy and the reward model here
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tiny.reward_model import random_reward_model
 from tiny.world import invoke, write_run
 
 from paras2s.bench.results import load_rows
+from paras2s.configs.schema.ablation import AblationRow
+from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.data_gen.tts.piper_world import USER_STYLES
+from paras2s.pipeline.ablate import run_row
 from paras2s.policy.embedded.features import FEATURE_DIM
 from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.reward_model.model import RewardModelConfig
+from paras2s.run import Run
 from paras2s.utils.io import write_jsonl
 
 SYSTEMS = ["bad", "constant", "cascade", "style_deaf", "prosody", "sft", "flat", "topline"]
@@ -79,3 +85,21 @@ def test_every_system_is_judged_twice_and_nothing_again(run: Path, monkeypatch: 
     (bench / "sft.jsonl").unlink()
     invoke("bench", "contrasts", run, "--json")
     assert measured == [8, 8]
+
+
+def test_an_ablations_row_of_the_warm_up_has_the_same_scores_without_a_reward_model(run: Path) -> None:
+    invoke("bench", "contrasts", run, "--json")
+    folder = run.parent / "run"
+    with_model = load_rows(folder / "bench/sft.jsonl")
+    assert all(row.model_score is not None for row in with_model)
+    for made in ("bench", "reward"):
+        shutil.rmtree(folder / made)
+    found = run_row(Run(load_config(run), Console(), True), AblationRow(name="SFT", system="sft"), "test")
+    without = load_rows(folder / "bench/sft.jsonl")
+    assert [(row.score, row.unscored, row.text_stream) for row in without] == [
+        (row.score, row.unscored, row.text_stream) for row in with_model
+    ]
+    assert [row.model_score for row in without] == [None] * 8
+    assert found["scores"]["overall"]["n_asked"] == 8
+    assert found["reward_model_pearson"] is None
+    assert not (folder / "reward").exists()

@@ -58,7 +58,7 @@ def policy_system(run: Run, dataset: Dataset, policy: Policy) -> PolicySystem:
     return PolicySystem(policy, run.config.seed, answer_settings_of(run.config).sampling, prompts)
 
 
-def open_runner(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut) -> Runner:
+def open_runner(run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut) -> Runner:
     """The runner for one role of a run's queries, with the rubric as judge."""
     queries = dataset.of_role(role)
     suffix = "" if role == "test" else f"-{role}"
@@ -84,7 +84,9 @@ class BenchedRun:
         return {**summary(self.rows), "independent": self.comparison}
 
 
-def run_bench(run: Run, dataset: Dataset, model: RewardModel, role: HeldOut, wanted: Sequence[str] = SYSTEMS) -> BenchedRun:
+def run_bench(
+    run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut, wanted: Sequence[str] = SYSTEMS
+) -> BenchedRun:
     """Rows of the systems that there are by now; the aligned policy's where it is made already. Finished rows are read."""
     torch.set_num_threads(cores())
     runner = open_runner(run, dataset, model, role)

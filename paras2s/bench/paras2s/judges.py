@@ -220,11 +220,11 @@ def _by_rubric(rubric: RubricJudge, question: SpokenQuestion, blueprint: Bluepri
 
 @dataclass(frozen=True)
 class RunJudge:
-    """The rubric, with the tone scores of every answer and the score that a run's reward model gives it."""
+    """The rubric, with the tone scores of every answer and the score that a run's reward model gives it, where it has one."""
 
     dataset: Dataset
     queries: Sequence[Query]
-    model: RewardModel
+    model: RewardModel | None
     rubric: RubricJudge = field(default_factory=RubricJudge)
 
     @property
@@ -240,20 +240,24 @@ class RunJudge:
 
     def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
         """A judgement each, in order; of an answer of no length as well, which the rubric does not score."""
-        from paras2s.data_gen.policy_inputs import code_clips
-
         spoken = [(question, one.clip) for question, one in answers if one.clip is not None]
-        clips = [clip for _, clip in spoken]
-        blueprints = measure_answers(clips, self.dataset.agent_tone, on_progress)
-        codes = code_clips(clips)
-        scores = iter(self.model.score([self._encoded[question.id] for question, _ in spoken], codes))
-        measured = iter(blueprints)
+        measured = iter(measure_answers([clip for _, clip in spoken], self.dataset.agent_tone, on_progress))
+        scores = iter(self._model_scores(spoken))
         return [
             Judgement(None, one.missing) if one.clip is None else self._judgement(question, next(measured), next(scores))
             for question, one in answers
         ]
 
-    def _judgement(self, question: SpokenQuestion, blueprint: Blueprint, model_score: float) -> Judgement:
+    def _model_scores(self, spoken: Sequence[tuple[SpokenQuestion, Clip]]) -> Sequence[float | None]:
+        from paras2s.data_gen.policy_inputs import code_clips
+
+        if self.model is None:
+            return [None] * len(spoken)
+        return self.model.score(
+            [self._encoded[question.id] for question, _ in spoken], code_clips([clip for _, clip in spoken])
+        )
+
+    def _judgement(self, question: SpokenQuestion, blueprint: Blueprint, model_score: float | None) -> Judgement:
         tones = {
             key.removeprefix(TONE_PREFIX): float(measured.value)
             for key, measured in blueprint.fields.items()
