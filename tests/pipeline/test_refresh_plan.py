@@ -55,7 +55,7 @@ def run_in(folder: Path, **sections: Any) -> Run:
         ({"distill": {"refresh_every": 0}}, "greater than or equal to 1"),
         ({"reward": {"sources": [{"kind": "rubric"}]}}, "no source of kind reward_model"),
         ({"distill": {"refresh_every": 15}}, r"a multiple of align.checkpoint_every \(10\)"),
-        ({"distill": {"refresh_every": 90}}, "align.steps is 90; lower it"),
+        ({"distill": {"refresh_every": 90}, "align": {"steps": 90}}, "align.steps is 90; lower it"),
         ({"align": {"keep_rollouts_every": 0}}, "set align.keep_rollouts_every to 1, at most to 10"),
         ({"align": {"keep_rollouts_every": 11}}, "set align.keep_rollouts_every to 1, at most to 10"),
     ],
@@ -67,7 +67,7 @@ def test_settings_that_a_refresh_cannot_work_with_are_refused(sections: dict[str
 
 def test_other_sources_go_on_beside_the_reward_model() -> None:
     mix = {"sources": [{"kind": "word_errors"}, {"kind": "reward_model", "required": False}]}
-    assert changed(reward=mix, align={"keep_rollouts_every": 10}).refreshes == range(10, 90, 10)
+    assert changed(reward=mix, align={"keep_rollouts_every": 10, "steps": 90}).refreshes == range(10, 90, 10)
 
 
 @pytest.mark.parametrize(
