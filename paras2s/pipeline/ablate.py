@@ -23,7 +23,7 @@ from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.pipeline.shared_stages import share_stages
-from paras2s.run import Run
+from paras2s.run import ORIGIN, Run
 from paras2s.utils.io import read_json, write_json, write_text
 
 KL_STEPS = 20
@@ -87,6 +87,7 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
         "line": row.line,
         "x": row.x,
         "seed": run.config.seed,
+        "commit": read_json(run.folder / ORIGIN)["commit"],
         "scores": found,
         "independent": independent["overall"],
         "kl": sum(kl) / len(kl) if kl else None,

@@ -96,7 +96,9 @@ def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> s
     table = [line for line in markdown(config, rows).split("\n\n")[1].splitlines() if line.startswith("|")]
     minutes = sum(row.get("minutes") or 0 for row in rows)
     total = len(config.rows) * len(config.seeds)
-    lines += [f"On {config.queries} queries, {len(rows)} of {total} rows, {minutes:.0f} minutes to align and bench.", ""]
+    commits = sorted({row["commit"][:7] for row in rows if row.get("commit")})
+    made = f", commit {', '.join(commits)}" if commits else ""
+    lines += [f"On {config.queries} queries, {len(rows)} of {total} rows, {minutes:.0f} minutes to align and bench{made}.", ""]
     lines += [*table, "", *_by_category(rows), ""]
     if hacks := hack_table(rows):
         lines += [*hacks, ""]

@@ -94,7 +94,9 @@ def test_an_ablations_row_of_the_warm_up_has_the_same_scores_without_a_reward_mo
     assert all(row.model_score is not None for row in with_model)
     for made in ("bench", "reward"):
         shutil.rmtree(folder / made)
-    found = run_row(Run(load_config(run), Console(), True), AblationRow(name="SFT", system="sft"), "test")
+    row = Run(load_config(run), Console(), True)
+    row.open()
+    found = run_row(row, AblationRow(name="SFT", system="sft"), "test")
     without = load_rows(folder / "bench/sft.jsonl")
     assert [(row.score, row.unscored, row.text_stream) for row in without] == [
         (row.score, row.unscored, row.text_stream) for row in with_model

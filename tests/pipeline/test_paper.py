@@ -18,7 +18,8 @@ def test_the_page_has_what_was_run_beside_the_papers_claims_and_names_what_was_n
     monkeypatch.chdir(tmp_path)
     config = paper.paper_config("fig3c")
     rows = [
-        result("beta = 0", 3.5, x=0.0), result("beta = 0.2", 3.4, x=0.2), result("beta = 0.8", 2.9, x=0.8),
+        result("beta = 0", 3.5, x=0.0), result("beta = 0.2", 3.4, x=0.2, commit="abcdef0123"),
+        result("beta = 0.8", 2.9, x=0.8, commit=None),
     ]  # fmt: skip
     folder = config.run_dir / "fig3c"
     folder.mkdir(parents=True)
@@ -26,7 +27,7 @@ def test_the_page_has_what_was_run_beside_the_papers_claims_and_names_what_was_n
     text = paper.write_page(tmp_path / "docs").read_text()
     assert "| Too strong a KL penalty keeps the policy from learning | agrees: +0.50 ± 0.14 |" in text
     assert "| Without a KL penalty something is forgotten | not measured: beta = 0.2 |" in text
-    assert "3 of 4 rows" in text
+    assert "3 of 4 rows, 6 minutes to align and bench, commit abcdef0." in text
     assert "(paper/fig3c-score.svg)" in text
     assert (tmp_path / "docs/paper/fig3c-score.svg").is_file()
     assert text.count("Not run yet: `paras2s ablate") == len(paper.FIGURES) - 1
