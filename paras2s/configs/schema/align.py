@@ -162,7 +162,7 @@ class WorkersConfig(Section):
 class AlignConfig(Section):
     """GRPO on both streams (ParaS2S, section 4.3 and appendix D)."""
 
-    steps: int = Field(45, ge=1)
+    steps: int = Field(30, ge=1)
     only_categories: tuple[str, ...] = Field((), description="RL prompts of these alone, by the ledger (Table 7); (): all")
     augment: AugmentConfig = AugmentConfig(words_dropped=0.1, text_dropped=0.7, codes_dropped=0.75, words_noise=2.5)
     lora: LoraConfig | None = Field(None, description="train adapters alone; None: all weights, beside a frozen copy")
