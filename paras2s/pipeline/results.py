@@ -21,7 +21,7 @@ from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import DataError, ParaS2SError
 from paras2s.pipeline.demo import run_demo
-from paras2s.pipeline.shared_stages import share_stages, shared_folder
+from paras2s.pipeline.shared_stages import copy_finished_stages, offer_finished_stages, shared_folder
 from paras2s.run import ORIGIN, Run
 from paras2s.types import CATEGORIES
 from paras2s.utils.generated import put_between
@@ -55,19 +55,20 @@ def seed_config(preset: str, seed: int, folder: Path) -> RunConfig:
 def run_seeds(preset: str, seeds: Sequence[int], folder: Path, console: Console, quiet: bool) -> None:
     """Runs every seed that is not finished yet; a killed one goes on where it was, and why one failed stays in its folder.
 
-    What the ablations beside it start from as well is made once for both.
+    What the ablations beside it have made, or will want, is made once for both.
     """
     for number, seed in enumerate(seeds, 1):
         run = Run(seed_config(preset, seed, folder), console, quiet)
         run.say(f"[bold]seed {seed}, {number} of {len(seeds)}[/bold]")
         (run.folder / FAILED).unlink(missing_ok=True)
-        share_stages(run, shared_folder(folder))
+        copy_finished_stages(run, shared_folder(folder))
         try:
             run_demo(run, resume=True)
         except ParaS2SError as error:
             # The other seeds are to be run all the same, and this one is to be seen.
             write_json(run.folder / FAILED, {"reason": f"{type(error).__name__}: {error}"})
             run.say(f"[red]seed {seed} failed[/red]: {error}")
+        offer_finished_stages(run, shared_folder(folder))
 
 
 def read_benched(run: Run) -> BenchedRun | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from paras2s.data_gen.scripted.scripts import SPLITS_VERSION
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.judges.rubric_rules import load_rubric
 from paras2s.reward.reward_model import VERSION as REWARD_MODEL_VERSION
-from paras2s.run import Run
+from paras2s.run import TOOK, Run
 from paras2s.utils.cache import key_of
 
 # Sections that decide what a stage makes; a later stage also depends on those before it.
@@ -54,3 +55,27 @@ def share_stages(run: Run, shared: Path) -> None:
             link.unlink()
         if not link.exists():
             link.symlink_to(place, target_is_directory=True)
+
+
+def copy_finished_stages(run: Run, shared: Path) -> None:
+    """Copies finished stages that the run would make alike into its folder, which stays whole wherever it is moved."""
+    for stage, key in stage_keys(run.config).items():
+        place, own = shared / f"{stage}-{key}", run.folder / stage
+        if (place / TOOK).is_file() and not own.exists():
+            _copy(place, own)
+
+
+def offer_finished_stages(run: Run, shared: Path) -> None:
+    """Copies the run's finished stages to where others find them, unless somebody has begun one there."""
+    for stage, key in stage_keys(run.config).items():
+        place, own = shared / f"{stage}-{key}", run.folder / stage
+        if (own / TOOK).is_file() and not place.exists():
+            _copy(own, place)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Under its name once it is whole."""
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(source, partial)
+    partial.rename(target)

@@ -3,7 +3,6 @@
 Not covered: two commands that make the same stage at the same moment.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +53,55 @@ def test_shared_stages_are_one_folder_and_linking_again_changes_nothing(tmp_path
 
 
 def test_a_seed_of_the_results_starts_from_what_an_ablation_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seed is said to have taken what its stages took, whoever made them; the ablation's row is not."""
+    """The seed is said to have taken what its stages took, whoever made them, and its folder holds them all."""
     grid = ablation(tmp_path, AblationRow(name="a"))
     row = Run(row_config(grid, grid.rows[0], 1), Console(), True)
     share_stages(row, shared_folder(tmp_path / "results"))
-    monkeypatch.setattr("paras2s.run.time.perf_counter", iter([10.0, 70.0, 100.0, 130.0]).__next__)
+    monkeypatch.setattr("paras2s.run.time.perf_counter", iter([0.0, 60.0, 100.0, 130.0, 200.0, 207.0]).__next__)
     with row.stage("warmup"):
-        pass
+        (row.sft_dir / "weights").write_text("learned")
     ran: list[Run] = []
-    monkeypatch.setattr(results, "run_demo", lambda run, resume: ran.append(run))
+
+    def distil(run: Run, resume: bool) -> None:
+        assert not run.reward_dir.exists()
+        run.reward_dir.mkdir()
+        with run.stage("distill"):
+            (run.reward_dir / "weights").write_text("distilled")
+        with run.stage("bench"):
+            pass
+        ran.append(run)
+
+    monkeypatch.setattr(results, "run_demo", distil)
+    # Begun by the row, and not finished: the data is to be made by the seed as well.
+    assert row.data_dir.exists()
     results.run_seeds("quick", [1], tmp_path / "results", Console(), True)
-    assert ran[0].sft_dir.resolve() == row.sft_dir.resolve()
-    assert ran[0].timings() == {"warmup": 60.0}
-    with ran[0].stage("bench"):
-        pass
-    assert ran[0].timings() == {"warmup": 60.0, "bench": 30.0}
-    assert json.loads((ran[0].folder / "timings.json").read_text()) == ran[0].timings()
+    seed = ran[0]
+    assert not any(path.is_symlink() for path in seed.folder.iterdir())
+    assert (seed.sft_dir / "weights").read_text() == "learned"
+    assert seed.timings() == {"warmup": 60.0, "distill": 30.0, "bench": 7.0}
+    assert not seed.data_dir.exists()
+    # The row had begun its reward model where others look for one, and the seed's does not go in its place.
+    assert list(row.reward_dir.iterdir()) == []
     assert row.timings() == {"warmup": 60.0}
+
+
+def test_an_ablation_starts_from_what_a_seed_of_the_results_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def distil(run: Run, resume: bool) -> None:
+        for name, folder in (("data", run.data_dir), ("distill", run.reward_dir)):
+            folder.mkdir(parents=True, exist_ok=True)
+            with run.stage(name):
+                (folder / "made").write_text(name)
+        # Not finished.
+        run.sft_dir.mkdir(exist_ok=True)
+
+    monkeypatch.setattr(results, "run_demo", distil)
+    for _ in range(2):
+        results.run_seeds("quick", [1], tmp_path / "results", Console(), True)
+    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", set={"distill.steps": 5}))
+    rows = [Run(row_config(grid, row, 1), Console(), True) for row in grid.rows]
+    for row in rows:
+        share_stages(row, shared_folder(tmp_path / "results"))
+    assert (rows[0].data_dir / "made").read_text() == "data"
+    assert (rows[0].reward_dir / "made").read_text() == "distill"
+    assert list(rows[0].sft_dir.iterdir()) == []
+    assert list(rows[1].reward_dir.iterdir()) == []
