@@ -107,7 +107,7 @@ def test_a_run_is_opened_by_preset_yaml_or_folder(tmp_path: Path, monkeypatch: p
     assert paras2s.open_run("quick", {"align.steps": 2}, seed=3).config.run_dir == Path("runs/quick-seed3")
     (tmp_path / "moved").rename(tmp_path / "demo")
     monkeypatch.chdir(tmp_path)
-    assert paras2s.open_run("demo").config.align.steps == 30  # the preset, not the folder of that name
+    assert paras2s.open_run("demo").config.align.steps == 90  # the preset, not the folder of that name
     assert paras2s.open_run("./demo").config.align.steps == 7
     with pytest.raises(ConfigError, match="no preset 'nothing'"):
         paras2s.open_run("nothing")

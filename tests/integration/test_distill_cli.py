@@ -70,7 +70,7 @@ def teacher(sent: dict[str, Any], number: int) -> Say:
 
 def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: Path, tmp_path: Path) -> None:
     with ScriptedEndpoint(teacher) as server:
-        config = pupil(tiny_run, tmp_path, server, refresh_every=10)
+        config = pupil(tiny_run, tmp_path, server, refresh_every=30)
         given = invoke("distill", config).output
         first = len(server.requests)
         (tmp_path / "run/reward/agreement.json").unlink()
@@ -88,7 +88,7 @@ def test_an_llm_teaches_the_small_model_and_no_call_is_paid_for_twice(tiny_run: 
     # Preference answers, held-out answers and seven kinds of degenerate ones.
     assert first == ANSWERS + ANSWERS + 7 * 8
     assert f"scores {ANSWERS} answers, for at most" in given
-    # 30 steps of 256 answers, with a refresh after 10 and after 20.
+    # 90 steps of 256 answers, with a refresh after 30 and after 60.
     assert "up to 512 more (distill.refresh_every), for at most" in " ".join(given.split())
     assert "verdicts cost" in given
     report = read_json(tmp_path / "run/reward/agreement.json")

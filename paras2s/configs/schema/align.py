@@ -94,7 +94,7 @@ class ObjectiveConfig(Section):
 class OptimizerConfig(Section):
     """AdamW, its schedule, and how much of a batch goes through in one pass."""
 
-    lr: float = Field(2e-4, ge=0, description="after its warm-up; it falls to a tenth over the run")
+    lr: float = Field(1e-4, ge=0, description="after its warm-up; it falls to a tenth over the run")
     adaptor_lr: float = Field(1e-3, ge=0, description="of the adaptor of input features; the decoder must not change as fast")
     warmup_steps: int = Field(10, ge=1, description="over which the learning rate rises: Adam's first steps are its wildest")
     max_grad_norm: float = Field(1.0, gt=0)
@@ -162,7 +162,7 @@ class WorkersConfig(Section):
 class AlignConfig(Section):
     """GRPO on both streams (ParaS2S, section 4.3 and appendix D)."""
 
-    steps: int = Field(30, ge=1)
+    steps: int = Field(90, ge=1)
     only_categories: tuple[str, ...] = Field((), description="RL prompts of these alone, by the ledger (Table 7); (): all")
     augment: AugmentConfig = AugmentConfig(words_dropped=0.1, text_dropped=0.7, codes_dropped=0.75, words_noise=2.5)
     lora: LoraConfig | None = Field(None, description="train adapters alone; None: all weights, beside a frozen copy")

@@ -133,7 +133,7 @@ class DistillConfig(Section):
     rollout: RolloutRoleConfig | None = Field(
         None, description="workers that sample the answers, at align.workers.ray_address; None: this process"
     )
-    steps: int = 600
+    steps: int = 1000
     batch_size: int = 48
     lr: float = 2e-3
     hidden_size: int = 128
