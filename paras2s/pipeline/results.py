@@ -61,8 +61,8 @@ def run_seeds(preset: str, seeds: Sequence[int], folder: Path, console: Console,
         run = Run(seed_config(preset, seed, folder), console, quiet)
         run.say(f"[bold]seed {seed}, {number} of {len(seeds)}[/bold]")
         (run.folder / FAILED).unlink(missing_ok=True)
-        copy_finished_stages(run, shared_folder(folder))
         try:
+            copy_finished_stages(run, shared_folder(folder))
             run_demo(run, resume=True)
         except ParaS2SError as error:
             # The other seeds are to be run all the same, and this one is to be seen.

@@ -8,6 +8,7 @@ from typing import Any
 
 from paras2s.configs.schema.run import RunConfig
 from paras2s.data_gen.scripted.scripts import SPLITS_VERSION
+from paras2s.errors import StorageError, one_line
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.judges.rubric_rules import load_rubric
 from paras2s.reward.reward_model import VERSION as REWARD_MODEL_VERSION
@@ -74,8 +75,15 @@ def offer_finished_stages(run: Run, shared: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Under its name once it is whole."""
+    """Under its name once it is whole.
+
+    Raises:
+        StorageError: the disk refused.
+    """
     partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(source, partial)
-    partial.rename(target)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(source, partial)
+        partial.rename(target)
+    except OSError as error:
+        raise StorageError(f"cannot copy {source} to {target}: {one_line(error)}; free disk space and run again") from error

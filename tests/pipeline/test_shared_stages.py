@@ -14,6 +14,7 @@ from paras2s.pipeline import results
 from paras2s.pipeline.ablate import row_config
 from paras2s.pipeline.shared_stages import share_stages, shared_folder, stage_keys
 from paras2s.run import Run
+from paras2s.utils.io import read_json
 
 
 def ablation(tmp_path: Path, *rows: AblationRow) -> AblationConfig:
@@ -105,3 +106,21 @@ def test_an_ablation_starts_from_what_a_seed_of_the_results_made(tmp_path: Path,
     assert (rows[0].reward_dir / "made").read_text() == "distill"
     assert list(rows[0].sft_dir.iterdir()) == []
     assert list(rows[1].reward_dir.iterdir()) == []
+
+
+def test_a_disk_that_refuses_a_copy_fails_the_seed_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"))
+    row = Run(row_config(grid, grid.rows[0], 1), Console(), True)
+    share_stages(row, shared_folder(tmp_path / "results"))
+    with row.stage("warmup"):
+        pass
+    monkeypatch.setattr(results, "run_demo", lambda run, resume: pytest.fail("the seed goes on"))
+    monkeypatch.setattr("paras2s.pipeline.shared_stages.shutil.copytree", refuse)
+    results.run_seeds("quick", [1], tmp_path / "results", Console(), True)
+    reason = read_json(tmp_path / "results/seed1" / results.FAILED)["reason"]
+    assert reason.startswith(f"StorageError: cannot copy {row.sft_dir.resolve()} to")
+    assert "no space" in reason
+
+
+def refuse(*_: object) -> None:
+    raise OSError(28, "no space")
