@@ -14,8 +14,10 @@ from paras2s.reward.unisrm.tasks import Item
 from paras2s.reward.unisrm.thinker import SETTINGS, UniSRM
 from paras2s.utils.io import write_json
 
-# What two heads read from the audio tower before SFT, where it began with random weights.
+# Where weights began at random: what two heads read from the audio tower before anything else, and the model that has learned
+# to describe clips, with what it describes rightly.
 TOWER_PROBE = "tower_probe.json"
+DESCRIBED, DESCRIPTION_PROBE = "described", "description_probe.json"
 
 
 def train_stage(
@@ -78,6 +80,11 @@ def _begin(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, se
     scratch = config.thinker.scratch
     if scratch is None:
         return UniSRM.pretrained(config.thinker)
+    described = folder / DESCRIBED
+    if is_trained(described):
+        model = UniSRM.load(described)
+        model.config = config.thinker
+        return model
     from paras2s.reward.unisrm.scratch import thinker_from_scratch
 
     model = thinker_from_scratch(config.thinker, data, items, seed)
@@ -85,4 +92,11 @@ def _begin(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, se
         from paras2s.reward.unisrm.audio_pretraining import pretrain_tower
 
         write_json(folder / TOWER_PROBE, asdict(pretrain_tower(model, data, scratch.audio_pretraining_updates, seed)))
+    if scratch.description_updates:
+        from paras2s.reward.unisrm.descriptions import measure_descriptions
+        from paras2s.reward.unisrm.train import train_descriptions
+
+        train_descriptions(model, data, items, scratch.description_updates, config.sft, described, seed)
+        if others := read_items(data, ["rl"]):
+            write_json(folder / DESCRIPTION_PROBE, asdict(measure_descriptions(model, data, others)))
     return model

@@ -27,7 +27,7 @@ from paras2s.configs.schema.unisrm import UniSRMConfig, UniSRMGrpoConfig
 from paras2s.data_gen.unisrm.embedded import build_embedded
 from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
 from paras2s.errors import ConfigError, DataError
-from paras2s.pipeline.unisrm import TOWER_PROBE, is_trained, run_grpo, run_sft
+from paras2s.pipeline.unisrm import DESCRIPTION_PROBE, TOWER_PROBE, is_trained, run_grpo, run_sft
 from paras2s.reward.unisrm.items import ITEMS, read_items
 from paras2s.reward.unisrm.rewards import preferences
 from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord
@@ -172,7 +172,11 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
         "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
         "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in judges},
         "gains": _gains_of(data, [folder]),
-        **({"tower_probe": read_json(folder / SFT / TOWER_PROBE)} if (folder / SFT / TOWER_PROBE).is_file() else {}),
+        **{
+            name: read_json(folder / SFT / file)
+            for name, file in (("tower_probe", TOWER_PROBE), ("description_probe", DESCRIPTION_PROBE))
+            if (folder / SFT / file).is_file()
+        },
         "curves": {name: _curve(folder / name / "metrics.jsonl") for name in judges},
     }
 
@@ -285,11 +289,15 @@ def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
 
 
 def _probed(seed: Mapping[str, Any]) -> str:
-    if "tower_probe" not in seed:
-        return ""
-    parts = ", ".join(f"{name} {100 * value:.0f}" for name, value in sorted(seed["tower_probe"]["traits"].items()))
-    wrong = f"{100 * seed['tower_probe']['letter_errors']:.0f} % of letters wrong"
-    return f" Before SFT two heads read of other speakers and texts: {wrong}; of each trait's variance, in %: {parts}."
+    said = ""
+    if "tower_probe" in seed:
+        parts = ", ".join(f"{name} {100 * value:.0f}" for name, value in sorted(seed["tower_probe"]["traits"].items()))
+        wrong = f"{100 * seed['tower_probe']['letter_errors']:.0f} % of letters wrong"
+        said += f" Before SFT two heads read of other speakers and texts: {wrong}; of each trait's variance, in %: {parts}."
+    if "description_probe" in seed:
+        parts = ", ".join(f"{name} {100 * value:.0f} %" for name, value in sorted(seed["description_probe"].items()))
+        said += f" It then describes of their clips rightly: {parts}."
+    return said
 
 
 def _means(seeds: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -11,11 +11,11 @@ import pytest
 from tiny.unisrm import pair_record
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
-from paras2s.data_gen.tts.piper_world import Speaker, Style
+from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
 from paras2s.data_gen.unisrm import embedded
 from paras2s.data_gen.unisrm.embedded import ANSWERS, DRIVE_DB, SPLITS, build_embedded, load_scenes, sentences, speakers
 from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
-from paras2s.data_gen.unisrm.takes import Faults, Take, driven, noisy, traits, with_gaps
+from paras2s.data_gen.unisrm.takes import Faults, Take, driven, in_words, noisy, traits, with_gaps
 from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import TAKES, read_items
 from paras2s.reward.unisrm.reply import parse_reply, write_reply
@@ -75,6 +75,37 @@ def test_traits_grow_with_what_one_hears():
     }  # fmt: skip
 
 
+def test_a_take_is_described_by_manner_voice_and_signal():
+    male, child = SPEAKERS["train"]["male"][0], SPEAKERS["test"]["child"][1]
+    plain = Take("x", male, Style(), Faults(), 0)
+    assert in_words(plain) == "neutral, male, clean"
+    assert in_words(replace(plain, style=USER_STYLES["fear"], speaker=child)) == "fear, child, clean"
+    assert in_words(replace(plain, style=AGENT_TONES["calm"], faults=Faults(coded=True))) == "calm, male, coded"
+    assert (
+        in_words(replace(plain, style=Style(f0_range=0.2), faults=Faults(snr_db=6.0, gaps=3))) == "flat, male, noisy and broken"
+    )
+    assert in_words(replace(plain, faults=Faults(drive_db=18.0))) == "neutral, male, clipped"
+    assert in_words(replace(plain, style=Style(rate=1.8))) is None
+    assert in_words(replace(plain, style=Style(f0_range=0.7))) is None
+
+
+def test_pairs_but_no_single_clips_have_descriptions(built):
+    folder, _, items = built
+    rows = {row["clip"]: row["in_words"] for row in read_jsonl(folder / TAKES)}
+    for item in items:
+        if item.task != "T2":
+            assert all(rows[path] for path in item.clips.values())
+
+
+def test_tone_is_told_by_nothing_but_tone_where_the_answer_fits_every_question(built):
+    _, _, items = built
+    shown = load_scenes()["acknowledgements"]
+    for item in items:
+        if item.task == "T4" and item.factors["spoken_a"] in shown[item.split]:
+            assert item.factors["fault"] in ("tone", "voice")
+            assert item.factors["spoken_a"] == item.factors["spoken_b"]
+
+
 def test_pairs_for_sft_share_clips_and_no_two_others_do(built):
     folder, _, items = built
     rows = {row["clip"]: row for row in read_jsonl(folder / TAKES)}
@@ -110,7 +141,11 @@ def test_all_that_may_be_spoken_or_shown_belongs_to_one_split():
     names = {split: [one.name for group in speakers(split).values() for one in group] for split in SPLITS}
     shown = load_scenes()
     lines = {
-        split: [*shown["openers"][split], *(line for scene in shown["scenes"].values() for line in scene[split])]
+        split: [
+            *shown["openers"][split],
+            *shown["acknowledgements"][split],
+            *(line for scene in shown["scenes"].values() for line in scene[split]),
+        ]
         for split in SPLITS
     }
     for kind in (texts, names, lines, ANSWERS):

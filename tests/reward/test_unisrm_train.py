@@ -54,6 +54,10 @@ def saved(folder, prompts, **settings):
     return model
 
 
+def collator(model, folder, items):
+    return SftCollator(ItemEncoder(model, folder, items), [write_reply(item.task, item.record) for item in items])
+
+
 def trainer_of(folder, items, prompts, kind="all", config=GRPO):
     return make_grpo_trainer(saved(folder, prompts, trains=kind), folder, items, config, folder / "grpo")
 
@@ -75,7 +79,7 @@ def test_items_are_read_as_written(data):
 def test_labels_cover_the_reply_alone(data):
     folder, items, prompts = data
     model = tiny_unisrm(prompts=prompts)
-    batch = SftCollator(ItemEncoder(model, folder, items))([{"number": 0}, {"number": 1}])
+    batch = collator(model, folder, items)([{"number": 0}, {"number": 1}])
     for row, item in enumerate(items[:2]):
         labels = batch["labels"][row]
         learned = labels[labels != -100]
@@ -88,7 +92,7 @@ def test_labels_cover_the_reply_alone(data):
 def test_a_share_of_the_items_is_learned_with_silence_too(data):
     folder, items, prompts = data
     model = tiny_unisrm(prompts=prompts)
-    collate = SftCollator(ItemEncoder(model, folder, items))
+    collate = collator(model, folder, items)
     chosen = sft_examples(40, 0.1, seed=0)
     assert chosen["number"][:40] == list(range(40))
     assert len(set(chosen["number"][40:])) == 4

@@ -29,6 +29,9 @@ class ScratchConfig(Section):
         ge=0,
         description="updates in which the audio tower learns letters and traits of the data's clips before anything else",
     )
+    description_updates: int = Field(
+        0, ge=0, description="updates after that, in which all of it learns to write how each clip of an item sounds"
+    )
 
 
 class ThinkerConfig(Section):

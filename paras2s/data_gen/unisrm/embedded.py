@@ -26,7 +26,7 @@ from paras2s.audio.asr import word_error_rate
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.data_gen.scripted.scripts import Contrast, load_contrasts, load_families
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
-from paras2s.data_gen.unisrm.takes import Faults, Studio, Take, f0_spread, speak_once, traits
+from paras2s.data_gen.unisrm.takes import EMOTIONS, MANNERS, Faults, Studio, Take, f0_spread, in_words, speak_once, traits
 from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import TAKES, write_items
 from paras2s.reward.unisrm.tasks import TASK_IDS, TASKS, Item, PairRecord, QualityRecord, SideScores, TaskId
@@ -62,7 +62,6 @@ VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}
 # Shares of the scripted sentences; the agent's four answers to a style are split alike.
 TEXT_SHARES: dict[Split, tuple[float, float]] = {"sft": (0.0, 0.6), "rl": (0.6, 0.8), "bench": (0.8, 1.0)}
 ANSWERS: dict[Split, tuple[int, ...]] = {"sft": (0, 1), "rl": (2,), "bench": (3,)}
-EMOTIONS = ("happy", "sad", "angry", "fear", "surprised", "disgust")
 # Settings of the scores 5 to 1 of T2's aspects.
 NOISE_DB = (None, 30.0, 20.0, 10.0, 2.0)
 DRIVE_DB = (0.0, 8.0, 14.0, 20.0, 28.0)
@@ -166,10 +165,11 @@ def build_embedded(
 
 @dataclass(frozen=True)
 class _SplitTexts:
-    """All that may be spoken in a split: sentences, the agent's answers by the user's style, and its openers."""
+    """All that may be spoken in a split: sentences, the agent's answers by the user's style and to any, and its openers."""
 
     contrasts: tuple[Contrast, ...]
     answers: Mapping[str, tuple[str, ...]]
+    acknowledgements: tuple[str, ...]
     openers: tuple[str, ...]
 
     @classmethod
@@ -179,7 +179,8 @@ class _SplitTexts:
         spoken = [*emotional, *[one for one in sentences(split) if one.styles[0] not in EMOTIONS][:count]]
         styles = sorted({style for one in emotional for style in one.styles})
         answers = {style: tuple(families[style].answers[n] for n in ANSWERS[split]) for style in styles}
-        return cls(tuple(spoken), answers, tuple(load_scenes()["openers"][split]))
+        shown = load_scenes()
+        return cls(tuple(spoken), answers, tuple(shown["acknowledgements"][split]), tuple(shown["openers"][split]))
 
     @property
     def emotional(self) -> list[Contrast]:
@@ -191,7 +192,7 @@ class _SplitTexts:
         """Each text, and each sentence shortened."""
         answers = [text for texts in self.answers.values() for text in texts]
         sentences = [text for one in self.contrasts for text in (one.text, _shortened(one.text))]
-        return [*sentences, *answers, *self.openers]
+        return [*sentences, *answers, *self.acknowledgements, *self.openers]
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class _Builder:
         self.folder, self.split, self.task, self.studio = part.folder, part.split, part.task, Studio(part.plain)
         self.rng = np.random.default_rng([part.seed, 18, SPLITS.index(part.split), TASK_IDS.index(part.task)])
         self.contrasts, self.emotional = part.texts.contrasts, part.texts.emotional
-        self.answers, self.openers, self.families = part.texts.answers, part.texts.openers, load_families()
+        self.texts, self.families = part.texts, load_families()
         self.paths: dict[Take, str] = {}
         self.spreads: dict[str, float] = {}
         self.sessions = [self._new_session() for _ in range(part.sessions)]
@@ -256,7 +257,7 @@ class _Builder:
             if path not in used:
                 (self.folder / path).unlink()
         takes = [
-            {"clip": path, "split": self.split, "text": take.text, "traits": traits(take)}
+            {"clip": path, "split": self.split, "text": take.text, "traits": traits(take), "in_words": in_words(take)}
             for take, path in self.paths.items()
             if path in used
         ]
@@ -388,24 +389,28 @@ class _Builder:
         session = self._session()
         contrast, user = session.contrast, session.speaker
         style = self._pick(contrast.styles)
-        family, (agent, group) = self.families[style], self._speaker(besides=user)
+        tone, (agent, group) = self.families[style].tone, self._speaker(besides=user)
         # Half of the dialogues begin with the user, whose answer nobody can tell by its voice; half of the pairs are coded, as
         # the demo's policy speaks.
         begins, coded = bool(self.rng.integers(2)), bool(self.rng.integers(2))
-        kind = self._pick(["text", "tone"] if begins else ["text", "voice", "tone", "text and voice"])
-        good = self._take(self._pick(self.answers[style]), agent, AGENT_TONES[family.tone], Faults(coded=coded))
-        bad, voice, tone, text = self._again(good), SAME_VOICE, FITS, FITS
+        kind = self._pick(["text", "tone", "tone"] if begins else ["text", "voice", "tone", "text and voice"])
+        # A scripted answer tells by its words in which tone it belongs: of a dozen answers that is soon known by heart.
+        fitting = self.texts.answers[style] if "text" in kind or self.rng.integers(2) else self.texts.acknowledgements
+        good = self._take(self._pick(fitting), agent, AGENT_TONES[tone], Faults(coded=coded))
+        bad, voice = self._again(good), SAME_VOICE
         if "text" in kind:
-            others = [answer for one, answers in self.answers.items() if one != style for answer in answers]
-            bad, text = replace(bad, text=self._pick([one for one in others if one != good.text])), MISSES
+            others = [answer for one, answers in self.texts.answers.items() if one != style for answer in answers]
+            bad = replace(bad, text=self._pick([one for one in others if one != good.text]))
         if "voice" in kind:
             other, voice = self._other_speaker(agent, group)
             bad = replace(bad, speaker=other)
         if kind == "tone":
-            tones = [one for one in AGENT_TONES if one != family.tone]
-            bad, tone = replace(bad, style=AGENT_TONES[self._pick(tones)]), MISSES
-        candidates = [_answer_of(good, FITS, SAME_VOICE, FITS), _answer_of(bad, text, voice, tone)]
-        opener = self._pick(self.openers)
+            bad = replace(bad, style=AGENT_TONES[self._pick([one for one in AGENT_TONES if one != tone])])
+        candidates = [
+            _answer_of(take, style, take.text == good.text, score, take.style == good.style)
+            for take, score in ((good, SAME_VOICE), (bad, voice))
+        ]
+        opener = self._pick(self.texts.openers)
         question = self._take(contrast.text, user, USER_STYLES[style])
         history = (question,) if begins else (self._take(opener, agent, Style()), question)
         clips = {f"history_{n}": self._path(take) for n, take in enumerate(history, 1)}
@@ -443,10 +448,11 @@ class _Builder:
         return Item(name, self.task, self.split, contrast.id, voices, texts, {**clips, **written}, record, known)
 
 
-def _answer_of(take: Take, text: int, voice: int, tone: int) -> _Candidate:
+def _answer_of(take: Take, style: str, right_words: bool, voice: int, right_tone: bool) -> _Candidate:
+    text, tone = FITS if right_words else MISSES, FITS if right_tone else MISSES
     reasons = {
-        "intent": "answers" if text == FITS else "misses the point", "speaker_consistency": _voice_words(voice),
-        "context": "agrees" if text == FITS else "does not follow", "emotion": "fitting tone" if tone == FITS else "wrong tone",
+        "intent": "answers" if right_words else "misses the point", "speaker_consistency": _voice_words(voice),
+        "context": "agrees" if right_words else "does not follow", "emotion": f"{MANNERS[take.style]} after {style}",
     }  # fmt: skip
     return _Candidate(take, {"intent": text, "speaker_consistency": voice, "context": text, "emotion": tone}, reasons)
 

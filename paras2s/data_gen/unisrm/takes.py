@@ -6,18 +6,34 @@ Piper speaks, WORLD makes speaker and delivery, and a fault is laid on: noise, c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.audio.pitch import track_pitch
-from paras2s.data_gen.tts.piper_world import RATE_HZ, Speaker, Style, Voice, analyse, speak_plain, synthesise
+from paras2s.data_gen.tts.piper_world import (
+    AGENT_TONES,
+    RATE_HZ,
+    SPEAKERS,
+    USER_STYLES,
+    Speaker,
+    Style,
+    Voice,
+    analyse,
+    speak_plain,
+    synthesise,
+)
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 
 GAP_S = 0.18
 # A signal-to-noise ratio at which noise is not heard.
 NO_NOISE_DB = 40.0
+EMOTIONS = ("happy", "sad", "angry", "fear", "surprised", "disgust")
+# The widest range of F0 that is called flat.
+FLAT_RANGE = 0.25
+MANNERS = {USER_STYLES[name]: name for name in EMOTIONS} | {style: name for name, style in AGENT_TONES.items()}
+GROUPS = {speaker: name for groups in SPEAKERS.values() for name, speakers in groups.items() for speaker in speakers}
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,21 @@ def traits(take: Take) -> dict[str, float]:
         "gaps": float(faults.gaps),
         "coded": float(faults.coded),
     }
+
+
+def in_words(take: Take) -> str | None:
+    """Says how a take sounds: its manner, the kind of voice and the state of the signal; None where its manner has no name."""
+    flat = take.style.f0_range <= FLAT_RANGE and replace(take.style, f0_range=1.0) == Style()
+    manner = "flat" if flat else MANNERS.get(take.style)
+    faults = take.faults
+    marks = {
+        "coded": faults.coded,
+        "noisy": faults.snr_db is not None,
+        "clipped": faults.drive_db > 0,
+        "broken": faults.gaps > 0,
+    }
+    state = " and ".join(name for name, there in marks.items() if there) or "clean"
+    return f"{manner}, {GROUPS[take.speaker]}, {state}" if manner else None
 
 
 class Studio:

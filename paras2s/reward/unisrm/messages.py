@@ -131,7 +131,7 @@ def user_parts(task_id: TaskId, texts: Mapping[str, str], clip_samples: Mapping[
     if short := [name for name in order if audio_tokens(clip_samples[name]) < 1]:
         raise JudgeError(f"{task_id}: {short[0]} is too short to be understood ({clip_samples[short[0]]} samples at 16 kHz)")
     above = "".join(f"{as_data(name, texts[name])}\n" for name in task.texts)
-    return tuple(((above if place == 0 else "\n") + f"{_label(name)}\n", name) for place, name in enumerate(order))
+    return tuple(((above if place == 0 else "\n") + f"{label(name)}\n", name) for place, name in enumerate(order))
 
 
 def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> str:
@@ -147,7 +147,8 @@ def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_sampl
     return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
+    """Returns what stands above a clip."""
     if found := HISTORY.fullmatch(name):
         return f"[Turn {found[1]}]"
     return {"prompt_speech": "[Prompt Speech]", "speech_a": "[Speech A]", "speech_b": "[Speech B]", "speech": "[Speech]"}[name]

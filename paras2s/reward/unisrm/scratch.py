@@ -14,6 +14,7 @@ from torch import Tensor
 
 from paras2s.configs.schema.unisrm import ScratchConfig, ThinkerConfig
 from paras2s.errors import ConfigError
+from paras2s.reward.unisrm.descriptions import REQUEST, read_descriptions
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.tasks import Item
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM, instructions
@@ -35,14 +36,17 @@ def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item
     """Makes a model with random weights whose tokenizer knows the texts of `items`, and whose audio tower their sound.
 
     Raises:
-        AudioError: a clip in the folder `data` cannot be read. ConfigError: `scratch` is not set, or adapters are to be
-            trained, which leave random weights as they are.
+        AudioError: a clip in the folder `data` cannot be read. ConfigError: `scratch` is not set, adapters are to be trained,
+            which leave random weights as they are, or the data does not say how its clips sound where that is to be learned.
     """
     if config.scratch is None or config.trains != "all":
         raise ConfigError("thinker.scratch: random weights want all of them trained; set thinker.trains to all")
     from transformers import Qwen2_5OmniThinkerForConditionalGeneration
 
-    tokenizer = train_tokenizer(list(format_texts(config, items)), config.scratch.vocabulary)
+    texts = list(format_texts(config, items))
+    if config.scratch.description_updates:
+        texts += [f" {REQUEST}", *read_descriptions(data, items).values()]
+    tokenizer = train_tokenizer(texts, config.scratch.vocabulary)
     torch.manual_seed(seed)
     thinker: Any = Qwen2_5OmniThinkerForConditionalGeneration(_network(config.scratch, tokenizer))
     model = UniSRM(thinker.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)

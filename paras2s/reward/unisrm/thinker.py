@@ -138,14 +138,16 @@ class UniSRM:
         features: Tensor = mel_features(self.extractor, [fitted_clip(name, clip, self.config).samples])[0][0]
         return features
 
-    def assemble(self, task_id: TaskId, texts: Mapping[str, str], features: Mapping[str, Tensor]) -> Encoded:
-        """An item's prompt around the features [128, A] of its clips.
+    def assemble(
+        self, task_id: TaskId, texts: Mapping[str, str], features: Mapping[str, Tensor], system: str | None = None
+    ) -> Encoded:
+        """An item's prompt around the features [128, A] of its clips; `system` in place of the task's instruction.
 
         Raises:
             JudgeError: as `chat_text`.
         """
         samples = {name: HOP * one.shape[1] for name, one in features.items()}
-        text = chat_text(task_id, self.systems[task_id], texts, samples)
+        text = chat_text(task_id, system or self.systems[task_id], texts, samples)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return Encoded(tuple(ids), tuple(features[name] for name in clip_order(task_id, features)))
 
@@ -218,10 +220,14 @@ def instructions(config: ThinkerConfig) -> dict[TaskId, str]:
 
 
 class ItemEncoder:
-    """Encodes the items of a folder by number; the features of the last few thousand clips are held."""
+    """Encodes the items of a folder by number; the features of the last few thousand clips are held.
 
-    def __init__(self, model: UniSRM, folder: Path, items: Sequence[Item]) -> None:
+    `systems` has the instruction of each task; not given, it is the model's own.
+    """
+
+    def __init__(self, model: UniSRM, folder: Path, items: Sequence[Item], systems: Mapping[str, str] | None = None) -> None:
         self.model, self.folder, self.items = model, folder, list(items)
+        self.systems = systems or model.systems
         self._features = lru_cache(HELD_CLIPS)(self._features_of)
 
     def __getitem__(self, number: int) -> Encoded:
@@ -235,7 +241,8 @@ class ItemEncoder:
     def encoded(self, number: int) -> Encoded:
         """The encoded item, as by index."""
         item = self.items[number]
-        return self.model.assemble(item.task, item.texts, {name: self._features(path) for name, path in item.clips.items()})
+        features = {name: self._features(path) for name, path in item.clips.items()}
+        return self.model.assemble(item.task, item.texts, features, self.systems[item.task])
 
     def silenced(self, number: int) -> Encoded:
         """The item with silence in place of all its clips.

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from paras2s.configs.schema.unisrm import SftConfig, UniSRMGrpoConfig
 from paras2s.errors import ConfigError, JudgeError
+from paras2s.reward.unisrm.descriptions import read_descriptions, requests
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.resume import ResumingTrainer, last_checkpoint
 from paras2s.reward.unisrm.tasks import Item, PairRecord, Record
@@ -29,14 +30,13 @@ log = logging.getLogger(__name__)
 class SftCollator:
     """Makes a batch of items' numbers: prompt, clips or silence in their place, reply, and labels on the reply alone."""
 
-    def __init__(self, encoder: ItemEncoder) -> None:
-        self.encoder = encoder
+    def __init__(self, encoder: ItemEncoder, replies: Sequence[str]) -> None:
+        self.encoder, self.replies = encoder, replies
 
     def __call__(self, examples: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
         """Model inputs and labels of N examples."""
         model, encoder = self.encoder.model, self.encoder
-        items = [encoder.items[example["number"]] for example in examples]
-        replies = [model.reply_ids(write_reply(item.task, item.record, model.config.reasoning)) for item in items]
+        replies = [model.reply_ids(self.replies[example["number"]]) for example in examples]
         rows = [encoder.silenced(one["number"]) if one.get("silent") else encoder[one["number"]] for one in examples]
         batch = model.batch(rows, replies)
         # The trainer moves batches to their device itself.
@@ -64,22 +64,49 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
     Raises:
         JudgeError: no item has a label to write a reply of, or the loss is not finite. ConfigError: sizes that do not divide.
     """
+    chosen = trainable(items, model.config.reasoning)
+    if not chosen:
+        raise JudgeError("no item has scores to write a reply of; give items with scores, or turn reasoning off")
+    if len(chosen) < len(items):
+        log.warning("%d of %d items have no scores and are left out", len(items) - len(chosen), len(items))
+    replies = [write_reply(item.task, item.record, model.config.reasoning) for item in chosen]
+    collate = SftCollator(ItemEncoder(model, data, chosen), replies)
+    _fit(model, collate, sft_examples(len(chosen), config.silent_share, seed), config, folder, seed)
+    return model
+
+
+def train_descriptions(
+    model: UniSRM, data: Path, items: Sequence[Item], updates: int, config: SftConfig, folder: Path, seed: int = 0
+) -> UniSRM:
+    """Trains `updates` times to write how the clips of an item sound, before SFT and with its settings; saves as it does.
+
+    Raises:
+        ConfigError: the data does not say how its clips sound. JudgeError: the loss is not finite.
+    """
+    wanted = read_descriptions(data, items)
+    chosen = [item for item in items if item.id in wanted]
+    collate = SftCollator(ItemEncoder(model, data, chosen, requests(model)), [wanted[item.id] for item in chosen])
+    _fit(model, collate, sft_examples(len(chosen), 0.0, seed), config, folder, seed, updates)
+    return model
+
+
+def _fit(
+    model: UniSRM, collate: SftCollator, examples: dict[str, list[int]], config: SftConfig, folder: Path, seed: int,
+    updates: int | None = None,
+) -> None:  # fmt: skip
+    """Trains on replies and saves to `folder`: `config.epochs` times over the examples, or so many updates."""
     from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig as TrlSftConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
     from paras2s.reward.unisrm.metrics import MetricsWriter
 
-    chosen = trainable(items, model.config.reasoning)
-    if not chosen:
-        raise JudgeError("no item has scores to write a reply of; give items with scores, or turn reasoning off")
-    if len(chosen) < len(items):
-        log.warning("%d of %d items have no scores and are left out", len(items) - len(chosen), len(items))
     model.prepare_training()
     settings = TrlSftConfig(
         per_device_train_batch_size=config.micro_batch_size,
         gradient_accumulation_steps=_accumulation(config.batch_size, config.micro_batch_size),
         num_train_epochs=config.epochs,
+        max_steps=updates or -1,
         warmup_steps=config.warmup,
         dataset_kwargs={"skip_prepare_dataset": True},
         loss_type="nll",
@@ -92,14 +119,13 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
     trainer = Trainer(
         model=model.thinker,
         args=settings,
-        train_dataset=Dataset.from_dict(sft_examples(len(chosen), config.silent_share, seed)),
-        data_collator=SftCollator(ItemEncoder(model, data, chosen)),
+        train_dataset=Dataset.from_dict(examples),
+        data_collator=collate,
         processing_class=model.tokenizer,
     )
     MetricsWriter(folder, "sft").attach(trainer)
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     _finish(model, trainer, folder)
-    return model
 
 
 def make_grpo_trainer(
