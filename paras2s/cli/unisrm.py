@@ -47,7 +47,7 @@ class Stage(StrEnum):
 @unisrm_app.command("data")
 def unisrm_data(
     out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips.")] = Path("runs/unisrm-data"),
-    size: Annotated[Size, typer.Option(help="ci: 16 items of each task; small: 64; full: 400.")] = Size.small,
+    size: Annotated[Size, typer.Option(help="Pairs of each task for SFT; ci: 16, small: 128, full: 3,200.")] = Size.small,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same items.")] = 0,
     as_json: Json = False,
 ) -> None:

@@ -171,6 +171,7 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
         "models": judges,
         "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
         "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in judges},
+        "right_by_fault": {name: _by_fault(data, rows[name]) for name in judges},
         "gains": _gains_of(data, [folder]),
         **{
             name: read_json(folder / SFT / file)
@@ -204,6 +205,20 @@ def _dimensions(item: Item, row: BenchRow) -> float:
 def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Value) -> dict[str, float]:
     means = {task: [value(item, rows[item.id]) for item in data.of_task(task)] for task in TASKS}
     return {task: sum(values) / len(values) for task, values in means.items() if values}
+
+
+def _by_fault(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, float]]:
+    """The share of all asked that is right, by task and by what is wrong with the worse candidate, where the data says it."""
+    known = {task: [item for item in data.of_task(task) if "fault" in item.factors] for task in TASKS}
+    return {
+        task: {
+            fault: sum(_right(item, rows[item.id]) for item in own) / len(own)
+            for fault in sorted({item.factors["fault"] for item in items})
+            if (own := [item for item in items if item.factors["fault"] == fault])
+        }
+        for task, items in known.items()
+        if items
+    }
 
 
 def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -274,6 +289,8 @@ def tables(results: Mapping[str, Any]) -> str:
         lines += [f"Means over {len(seeds)} seeds (the least to the most of them):", "", *_means(seeds), ""]
     for seed in seeds:
         lines += [*_head(results, seed), "", *_scores(seed), ""]
+        # Results of versions before 0.18 do not have it.
+        lines += [*_faults(seed), ""] if "right_by_fault" in seed else []
     return "\n".join([*lines, *_gains(results), "", *_curves(seeds), "", *_shortcuts(results)])
 
 
@@ -341,6 +358,18 @@ def _scores(seed: Mapping[str, Any]) -> list[str]:
             cells += [f"{100 * seed['dimensions_of_asked'][name][task]:.1f}"]
             cells += [number(found["pcc"], 2) if "pcc" in found else "-", found["sound"]["verdict"], percent(found["parsed"])]
             lines.append(_line(cells))
+    return lines
+
+
+def _faults(seed: Mapping[str, Any]) -> list[str]:
+    """A row for each kind of fault: how many of all asked each model has right."""
+    by_model = seed["right_by_fault"]
+    trained = [name for name in MODELS if name in by_model]
+    head = ["right of all asked, by what is wrong", "fault", *(MODELS[name] for name in trained)]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for task, faults in sorted(by_model[SFT].items()):
+        for fault in sorted(faults):
+            lines.append(_line([task, fault, *(f"{100 * by_model[name][task][fault]:.1f}" for name in trained)]))
     return lines
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tiny.unisrm import short_prompts, tiny_items
 
 pytest.importorskip("trl", reason="training is with trl==1.16.0")
 
+from paras2s.bench.unisrm.data import BenchData
 from paras2s.configs.schema.unisrm import UniSRMConfig
 from paras2s.errors import ConfigError, DataError
 from paras2s.pipeline import unisrm_results
@@ -167,6 +169,19 @@ def test_the_page_gets_the_tables_and_a_seed_that_is_missing_is_named(uninterrup
     page.write_text("nothing to write between")
     with pytest.raises(DataError, match=r"unisrm\.md"):
         write_results(found, tmp_path)
+
+
+def test_what_is_wrong_is_counted_by_itself_and_a_reply_that_cannot_be_parsed_is_not_right(tmp_path):
+    first = tiny_items(tmp_path)[0]
+    faults = ("voice", "voice", "voice", "words")
+    items = [replace(first, id=str(number), factors={"fault": fault}) for number, fault in enumerate(faults)]
+    rows = {
+        str(number): SimpleNamespace(better=better, unscored=None if better else "no reply")
+        for number, better in enumerate(["A", "tie", None, "B"])
+    }
+    data = BenchData(tmp_path, (*items, replace(first, id="unknown")), "")
+    assert first.record.better == "A"
+    assert unisrm_results._by_fault(data, rows) == {"T1": {"voice": 0.5, "words": 0.0}}
 
 
 def test_the_shipped_tables_are_those_of_the_file_beside_them():

@@ -16,11 +16,11 @@ pytest.importorskip("trl", reason="training is with trl==1.16.0")
 from paras2s.configs.schema.unisrm import SftConfig, UniSRMConfig
 from paras2s.errors import ConfigError
 from paras2s.pipeline.unisrm import DESCRIBED, DESCRIPTION_PROBE, _begin, is_trained
-from paras2s.reward.unisrm.descriptions import describe, measure_descriptions, read_descriptions, requests
+from paras2s.reward.unisrm.descriptions import describe, measure_descriptions, read_descriptions
 from paras2s.reward.unisrm.items import TAKES, write_items
 from paras2s.reward.unisrm.tasks import Item
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
-from paras2s.reward.unisrm.train import SftCollator, train_descriptions
+from paras2s.reward.unisrm.train import Kind, SftCollator, sft_examples, train_descriptions
 from paras2s.utils.io import read_json, read_jsonl, write_jsonl
 
 SFT = SftConfig(lr=3e-3, batch_size=2, micro_batch_size=2)
@@ -67,13 +67,20 @@ def test_the_prompt_asks_for_a_description_and_the_labels_are_one(tmp_path: Path
     items = tiny_items(tmp_path)
     wanted = read_descriptions(written(tmp_path, items), items)
     model = tiny_unisrm(prompts=short_prompts(tmp_path))
-    encoder = ItemEncoder(model, tmp_path, items, requests(model))
-    batch = SftCollator(encoder, [wanted[item.id] for item in items])([{"number": 3}])
+    batch = SftCollator(model, tmp_path, items, wanted)([{"number": 3, "kind": Kind.DESCRIPTION}])
     labels = batch["labels"][0]
     assert model.text_of(labels[labels != -100].tolist()) == wanted["4"]
-    prompt = model.tokenizer.decode(encoder[3].ids)
+    prompt = model.tokenizer.decode(batch["input_ids"][0][labels == -100])
     assert prompt.startswith(f"<|im_start|>system\n{model.systems['T4']} describe<|im_end|>")
-    assert encoder[3].ids != ItemEncoder(model, tmp_path, items)[3].ids
+    assert not model.tokenizer.decode(ItemEncoder(model, tmp_path, items)[3].ids).startswith(prompt[:-1])
+
+
+def test_a_share_of_what_can_be_described_is_described_beside_the_replies() -> None:
+    chosen = sft_examples(40, 0.1, seed=0, described=range(10, 40), described_share=0.5)
+    assert chosen["kind"] == [Kind.REPLY] * 40 + [Kind.SILENT] * 4 + [Kind.DESCRIPTION] * 20
+    assert len(set(chosen["number"][44:])) == 20
+    assert min(chosen["number"][44:]) >= 10
+    assert sft_examples(40, 0.1, seed=0, described=[3], described_share=0.5)["number"][44:] == [3]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from paras2s.reward.unisrm.messages import SILENCE
 from paras2s.reward.unisrm.reply import ParseFailure, write_reply
 from paras2s.reward.unisrm.tasks import PairRecord, QualityRecord
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
-from paras2s.reward.unisrm.train import SftCollator, make_grpo_trainer, sft_examples, train_grpo, train_sft, trainable
+from paras2s.reward.unisrm.train import Kind, SftCollator, make_grpo_trainer, sft_examples, train_grpo, train_sft, trainable
 from paras2s.train.losses import LogProbBatch, grpo_loss
 from paras2s.utils.io import read_jsonl
 
@@ -54,10 +54,6 @@ def saved(folder, prompts, **settings):
     return model
 
 
-def collator(model, folder, items):
-    return SftCollator(ItemEncoder(model, folder, items), [write_reply(item.task, item.record) for item in items])
-
-
 def trainer_of(folder, items, prompts, kind="all", config=GRPO):
     return make_grpo_trainer(saved(folder, prompts, trains=kind), folder, items, config, folder / "grpo")
 
@@ -79,7 +75,7 @@ def test_items_are_read_as_written(data):
 def test_labels_cover_the_reply_alone(data):
     folder, items, prompts = data
     model = tiny_unisrm(prompts=prompts)
-    batch = collator(model, folder, items)([{"number": 0}, {"number": 1}])
+    batch = SftCollator(model, folder, items)([{"number": 0, "kind": 0}, {"number": 1, "kind": 0}])
     for row, item in enumerate(items[:2]):
         labels = batch["labels"][row]
         learned = labels[labels != -100]
@@ -92,14 +88,14 @@ def test_labels_cover_the_reply_alone(data):
 def test_a_share_of_the_items_is_learned_with_silence_too(data):
     folder, items, prompts = data
     model = tiny_unisrm(prompts=prompts)
-    collate = collator(model, folder, items)
+    collate = SftCollator(model, folder, items)
     chosen = sft_examples(40, 0.1, seed=0)
     assert chosen["number"][:40] == list(range(40))
     assert len(set(chosen["number"][40:])) == 4
-    assert chosen["silent"] == [0] * 40 + [1] * 4
+    assert chosen["kind"] == [Kind.REPLY] * 40 + [Kind.SILENT] * 4
     assert sft_examples(40, 0.1, seed=1) != chosen
-    assert sft_examples(3, 0.0, seed=0) == {"number": [0, 1, 2], "silent": [0, 0, 0]}
-    own, silent = (collate([{"number": 1, "silent": silent}]) for silent in (0, 1))
+    assert sft_examples(3, 0.0, seed=0) == {"number": [0, 1, 2], "kind": [Kind.REPLY] * 3}
+    own, silent = (collate([{"number": 1, "kind": kind}]) for kind in (Kind.REPLY, Kind.SILENT))
     labels = [one["labels"][one["labels"] != -100].tolist() for one in (own, silent)]
     assert labels[0] == labels[1]
     assert torch.equal(silent["input_features"][0], model.features_of("silence", SILENCE))

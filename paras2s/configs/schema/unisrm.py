@@ -61,6 +61,9 @@ class SftConfig(Section):
     silent_share: float = Field(
         0.0, ge=0, le=1, description="share of the items that are learned a second time with silence as clips: by text alone"
     )
+    described_share: float = Field(
+        0.0, ge=0, le=1, description="as many more examples, which teach how an item's clips sound, by what they were made with"
+    )
     max_grad_norm: float = Field(1.0, gt=0)
     checkpoint_every: int | None = Field(None, ge=1, description=CHECKPOINT_EVERY)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import TAKES
 from paras2s.reward.unisrm.messages import clip_order, label
-from paras2s.reward.unisrm.tasks import Item
+from paras2s.reward.unisrm.tasks import Item, TaskId
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
 from paras2s.utils.io import read_jsonl
 
@@ -55,9 +55,9 @@ def describe(item: Item, sounds: Mapping[str, str | None]) -> str | None:
     return "\n".join(f"{label(name)} {words}" for name, words in lines) if all(words for _, words in lines) else None
 
 
-def requests(model: UniSRM) -> dict[str, str]:
-    """The system prompt of each task where a description is wanted."""
-    return {task: f"{system} {REQUEST}" for task, system in model.systems.items()}
+def requested(model: UniSRM, task: TaskId) -> str:
+    """The system prompt of a task where a description is wanted."""
+    return f"{model.systems[task]} {REQUEST}"
 
 
 def measure_descriptions(model: UniSRM, data: Path, items: Sequence[Item]) -> DescriptionProbe:
@@ -69,8 +69,9 @@ def measure_descriptions(model: UniSRM, data: Path, items: Sequence[Item]) -> De
     wanted = read_descriptions(data, items)
     chosen = [item for item in items if item.id in wanted]
     chosen = chosen[:: max(1, len(chosen) // MEASURED_ITEMS)]
-    encoder = ItemEncoder(model, data, chosen, requests(model))
-    replies = model.reply([encoder[number] for number in range(len(chosen))], MAX_TOKENS, batch_size=16)
+    encoder = ItemEncoder(model, data, chosen)
+    rows = [encoder.encoded(number, requested(model, item.task)) for number, item in enumerate(chosen)]
+    replies = model.reply(rows, MAX_TOKENS, batch_size=16)
     right = [
         [one == other for one, other in zip(_parts(line), _parts(said), strict=True)]
         for item, reply in zip(chosen, replies, strict=True)

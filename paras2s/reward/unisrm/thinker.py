@@ -220,14 +220,10 @@ def instructions(config: ThinkerConfig) -> dict[TaskId, str]:
 
 
 class ItemEncoder:
-    """Encodes the items of a folder by number; the features of the last few thousand clips are held.
+    """Encodes the items of a folder by number; the features of the last few thousand clips are held."""
 
-    `systems` has the instruction of each task; not given, it is the model's own.
-    """
-
-    def __init__(self, model: UniSRM, folder: Path, items: Sequence[Item], systems: Mapping[str, str] | None = None) -> None:
+    def __init__(self, model: UniSRM, folder: Path, items: Sequence[Item]) -> None:
         self.model, self.folder, self.items = model, folder, list(items)
-        self.systems = systems or model.systems
         self._features = lru_cache(HELD_CLIPS)(self._features_of)
 
     def __getitem__(self, number: int) -> Encoded:
@@ -238,11 +234,11 @@ class ItemEncoder:
         """
         return self.encoded(number)
 
-    def encoded(self, number: int) -> Encoded:
-        """The encoded item, as by index."""
+    def encoded(self, number: int, system: str | None = None) -> Encoded:
+        """The encoded item, as by index; `system` in place of its task's instruction."""
         item = self.items[number]
         features = {name: self._features(path) for name, path in item.clips.items()}
-        return self.model.assemble(item.task, item.texts, features, self.systems[item.task])
+        return self.model.assemble(item.task, item.texts, features, system)
 
     def silenced(self, number: int) -> Encoded:
         """The item with silence in place of all its clips.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +19,56 @@ from torch import Tensor
 
 from paras2s.configs.schema.unisrm import SftConfig, UniSRMGrpoConfig
 from paras2s.errors import ConfigError, JudgeError
-from paras2s.reward.unisrm.descriptions import read_descriptions, requests
+from paras2s.reward.unisrm.descriptions import read_descriptions, requested
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.resume import ResumingTrainer, last_checkpoint
 from paras2s.reward.unisrm.tasks import Item, PairRecord, Record
-from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM
+from paras2s.reward.unisrm.thinker import Encoded, ItemEncoder, UniSRM
 
 log = logging.getLogger(__name__)
 
 
-class SftCollator:
-    """Makes a batch of items' numbers: prompt, clips or silence in their place, reply, and labels on the reply alone."""
+class Kind(IntEnum):
+    """Says what an example of SFT teaches: the reply to an item, the reply with silence as clips, or how its clips sound."""
 
-    def __init__(self, encoder: ItemEncoder, replies: Sequence[str]) -> None:
-        self.encoder, self.replies = encoder, replies
+    REPLY = 0
+    SILENT = 1
+    DESCRIPTION = 2
+
+
+class SftCollator:
+    """Makes a batch of examples: prompt, clips or silence in their place, what is to be written, and labels on that alone.
+
+    `descriptions` has what is to be written of each item's clips, by the item's id.
+    """
+
+    def __init__(self, model: UniSRM, data: Path, items: Sequence[Item], descriptions: Mapping[str, str] | None = None) -> None:
+        self.model, self.items, self.descriptions = model, items, descriptions or {}
+        self.encoder = ItemEncoder(model, data, items)
 
     def __call__(self, examples: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
         """Model inputs and labels of N examples."""
-        model, encoder = self.encoder.model, self.encoder
-        replies = [model.reply_ids(self.replies[example["number"]]) for example in examples]
-        rows = [encoder.silenced(one["number"]) if one.get("silent") else encoder[one["number"]] for one in examples]
-        batch = model.batch(rows, replies)
+        rows, texts = zip(*(self._example(one["number"], Kind(one["kind"])) for one in examples), strict=True)
+        batch = self.model.batch(rows, [self.model.reply_ids(text) for text in texts])
         # The trainer moves batches to their device itself.
         return {name: value.cpu() for name, value in batch.items()}
 
+    def _example(self, number: int, kind: Kind) -> tuple[Encoded, str]:
+        item = self.items[number]
+        if kind is Kind.DESCRIPTION:
+            return self.encoder.encoded(number, requested(self.model, item.task)), self.descriptions[item.id]
+        reply = write_reply(item.task, item.record, self.model.config.reasoning)
+        return self.encoder.silenced(number) if kind is Kind.SILENT else self.encoder.encoded(number), reply
 
-def sft_examples(count: int, silent_share: float, seed: int) -> dict[str, list[int]]:
-    """The numbers of `count` items with their clips, then of a share of them with silence in their place."""
+
+def sft_examples(
+    count: int, silent_share: float, seed: int, described: Sequence[int] = (), described_share: float = 0.0
+) -> dict[str, list[int]]:
+    """The numbers of `count` items, then of a share of them with silence as clips, and of a share to be described."""
     silent = np.random.default_rng([seed, 20]).permutation(count)[: round(silent_share * count)].tolist()
-    return {"number": [*range(count), *silent], "silent": [0] * count + [1] * len(silent)}
+    chosen = np.random.default_rng([seed, 21]).permutation(described)[: round(described_share * count)].tolist()
+    kinds = [Kind.REPLY] * count + [Kind.SILENT] * len(silent) + [Kind.DESCRIPTION] * len(chosen)
+    return {"number": [*range(count), *silent, *map(int, chosen)], "kind": list(map(int, kinds))}
 
 
 def trainable(items: Sequence[Item], reasoning: bool) -> list[Item]:
@@ -69,9 +91,10 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
         raise JudgeError("no item has scores to write a reply of; give items with scores, or turn reasoning off")
     if len(chosen) < len(items):
         log.warning("%d of %d items have no scores and are left out", len(items) - len(chosen), len(items))
-    replies = [write_reply(item.task, item.record, model.config.reasoning) for item in chosen]
-    collate = SftCollator(ItemEncoder(model, data, chosen), replies)
-    _fit(model, collate, sft_examples(len(chosen), config.silent_share, seed), config, folder, seed)
+    descriptions = read_descriptions(data, chosen) if config.described_share else {}
+    described = [number for number, item in enumerate(chosen) if item.id in descriptions]
+    examples = sft_examples(len(chosen), config.silent_share, seed, described, config.described_share)
+    _fit(model, SftCollator(model, data, chosen, descriptions), examples, config, folder, seed)
     return model
 
 
@@ -83,10 +106,10 @@ def train_descriptions(
     Raises:
         ConfigError: the data does not say how its clips sound. JudgeError: the loss is not finite.
     """
-    wanted = read_descriptions(data, items)
-    chosen = [item for item in items if item.id in wanted]
-    collate = SftCollator(ItemEncoder(model, data, chosen, requests(model)), [wanted[item.id] for item in chosen])
-    _fit(model, collate, sft_examples(len(chosen), 0.0, seed), config, folder, seed, updates)
+    descriptions = read_descriptions(data, items)
+    numbers = [number for number, item in enumerate(items) if item.id in descriptions]
+    examples = {"number": numbers, "kind": [int(Kind.DESCRIPTION)] * len(numbers)}
+    _fit(model, SftCollator(model, data, items, descriptions), examples, config, folder, seed, updates)
     return model
 
 
