@@ -207,18 +207,14 @@ def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Value) -> di
     return {task: sum(values) / len(values) for task, values in means.items() if values}
 
 
-def _by_fault(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, float]]:
+def _by_fault(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, dict[str, float]]]:
     """The share of all asked that is right, by task and by what is wrong with the worse candidate, where the data says it."""
-    known = {task: [item for item in data.of_task(task) if "fault" in item.factors] for task in TASKS}
-    return {
-        task: {
-            fault: sum(_right(item, rows[item.id]) for item in own) / len(own)
-            for fault in sorted({item.factors["fault"] for item in items})
-            if (own := [item for item in items if item.factors["fault"] == fault])
-        }
-        for task, items in known.items()
-        if items
-    }
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for task in TASKS:
+        for fault in sorted({item.factors["fault"] for item in data.of_task(task) if "fault" in item.factors}):
+            own = [_right(item, rows[item.id]) for item in data.of_task(task) if item.factors.get("fault") == fault]
+            found.setdefault(task, {})[fault] = {"value": sum(own) / len(own), "n": len(own)}
+    return found
 
 
 def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -365,11 +361,12 @@ def _faults(seed: Mapping[str, Any]) -> list[str]:
     """A row for each kind of fault: how many of all asked each model has right."""
     by_model = seed["right_by_fault"]
     trained = [name for name in MODELS if name in by_model]
-    head = ["right of all asked, by what is wrong", "fault", *(MODELS[name] for name in trained)]
+    head = ["right of all asked, by what is wrong", "fault", "n", *(MODELS[name] for name in trained)]
     lines = [_line(head), _line(["---"] * len(head))]
     for task, faults in sorted(by_model[SFT].items()):
         for fault in sorted(faults):
-            lines.append(_line([task, fault, *(f"{100 * by_model[name][task][fault]:.1f}" for name in trained)]))
+            shares = [f"{100 * by_model[name][task][fault]['value']:.1f}" for name in trained]
+            lines.append(_line([task, fault, str(by_model[SFT][task][fault]["n"]), *shares]))
     return lines
 
 

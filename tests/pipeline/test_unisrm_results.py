@@ -181,7 +181,7 @@ def test_what_is_wrong_is_counted_by_itself_and_a_reply_that_cannot_be_parsed_is
     }
     data = BenchData(tmp_path, (*items, replace(first, id="unknown")), "")
     assert first.record.better == "A"
-    assert unisrm_results._by_fault(data, rows) == {"T1": {"voice": 0.5, "words": 0.0}}
+    assert unisrm_results._by_fault(data, rows) == {"T1": {"voice": {"value": 0.5, "n": 3}, "words": {"value": 0.0, "n": 1}}}
 
 
 def test_the_shipped_tables_are_those_of_the_file_beside_them():
