@@ -29,6 +29,7 @@ from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
 from paras2s.errors import ConfigError, DataError
 from paras2s.pipeline.unisrm import DESCRIPTION_PROBE, TOWER_PROBE, is_trained, run_grpo, run_sft
 from paras2s.reward.unisrm.items import ITEMS, read_items
+from paras2s.reward.unisrm.reply import parse_reply
 from paras2s.reward.unisrm.rewards import preferences
 from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord
 from paras2s.run import source_commit
@@ -172,6 +173,7 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
         "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
         "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in judges},
         "right_by_fault": {name: _by_fault(data, rows[name]) for name in judges},
+        "scores_and_reasons": {name: _scores_and_reasons(data, rows[name]) for name in judges},
         "gains": _gains_of(data, [folder]),
         **{
             name: read_json(folder / SFT / file)
@@ -214,6 +216,30 @@ def _by_fault(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[s
         for fault in sorted({item.factors["fault"] for item in data.of_task(task) if "fault" in item.factors}):
             own = [_right(item, rows[item.id]) for item in data.of_task(task) if item.factors.get("fault") == fault]
             found.setdefault(task, {})[fault] = {"value": sum(own) / len(own), "n": len(own)}
+    return found
+
+
+def _scores_and_reasons(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, dict[str, float]]]:
+    """The shares of candidates whose score, and whose reason, is that of the label word for word, by task and dimension.
+
+    Of pairs whose reply can be parsed. The embedded data has a handful of reasons, so that equal words are a fair measure.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for task in TASKS.values():
+        sides = [
+            (wanted, said)
+            for item in data.of_task(task.id)
+            if isinstance(item.record, PairRecord) and item.record.sides and rows[item.id].unscored is None
+            if isinstance(reply := parse_reply(task.id, rows[item.id].reply), PairRecord) and reply.sides
+            for wanted, said in zip(item.record.sides, reply.sides, strict=True)
+        ]
+        for place, key in enumerate(task.keys if sides else ()):
+            same = [
+                (one.scores[place] == other.scores[place], one.explanations[place] == other.explanations[place])
+                for one, other in sides
+            ]
+            scores, reasons = (sum(column) / len(same) for column in zip(*same, strict=True))
+            found.setdefault(task.id, {})[key] = {"score": scores, "reason": reasons, "n": len(same)}
     return found
 
 
@@ -285,8 +311,8 @@ def tables(results: Mapping[str, Any]) -> str:
         lines += [f"Means over {len(seeds)} seeds (the least to the most of them):", "", *_means(seeds), ""]
     for seed in seeds:
         lines += [*_head(results, seed), "", *_scores(seed), ""]
-        # Results of versions before 0.18 do not have it.
-        lines += [*_faults(seed), ""] if "right_by_fault" in seed else []
+        # Results of versions before 0.18 do not have them.
+        lines += [*_faults(seed), "", *_reasons(seed), ""] if "right_by_fault" in seed else []
     return "\n".join([*lines, *_gains(results), "", *_curves(seeds), "", *_shortcuts(results)])
 
 
@@ -367,6 +393,21 @@ def _faults(seed: Mapping[str, Any]) -> list[str]:
         for fault in sorted(faults):
             shares = [f"{100 * by_model[name][task][fault]['value']:.1f}" for name in trained]
             lines.append(_line([task, fault, str(by_model[SFT][task][fault]["n"]), *shares]))
+    return lines
+
+
+def _reasons(seed: Mapping[str, Any]) -> list[str]:
+    """A row for each dimension: how many scores, and how many reasons behind them, are those of the label."""
+    by_model = seed["scores_and_reasons"]
+    trained = [name for name in MODELS if name in by_model]
+    head = ["scores and reasons that are the label's", "dimension"]
+    head += [f"{MODELS[name]}: {what}" for name in trained for what in ("score", "reason")]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for task in sorted(by_model[SFT]):
+        for key in TASKS[task].keys:
+            known = [by_model[name].get(task, {}).get(key) for name in trained]
+            cells = [f"{100 * one[what]:.1f}" if one else "-" for one in known for what in ("score", "reason")]
+            lines.append(_line([task, key, *cells]))
     return lines
 
 

@@ -25,7 +25,8 @@ from paras2s.pipeline.unisrm_results import ACCURACY, CONSISTENT, MODELS, SFT, c
 from paras2s.reward.unisrm.grpo_trainer import RewardTerms
 from paras2s.reward.unisrm.items import write_items
 from paras2s.reward.unisrm.metrics import MetricsWriter
-from paras2s.reward.unisrm.tasks import TASKS
+from paras2s.reward.unisrm.reply import write_reply
+from paras2s.reward.unisrm.tasks import TASKS, PairRecord
 from paras2s.utils.io import read_json, read_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -182,6 +183,25 @@ def test_what_is_wrong_is_counted_by_itself_and_a_reply_that_cannot_be_parsed_is
     data = BenchData(tmp_path, (*items, replace(first, id="unknown")), "")
     assert first.record.better == "A"
     assert unisrm_results._by_fault(data, rows) == {"T1": {"voice": {"value": 0.5, "n": 3}, "words": {"value": 0.0, "n": 1}}}
+
+
+def test_a_score_and_its_reason_are_right_each_by_itself(tmp_path):
+    first = tiny_items(tmp_path)[2]
+    sides = first.record.sides
+    wrong_score = replace(sides[0], scores=(4, 2, 9))
+    wrong_reason = replace(sides[1], explanations=("x", "x", "noisy"))
+    replies = [PairRecord("B", (wrong_score, wrong_reason), "z"), first.record]
+    rows = {
+        str(number): SimpleNamespace(unscored=None, reply=write_reply("T3", record)) for number, record in enumerate(replies)
+    } | {"2": SimpleNamespace(unscored="no reply", reply="")}
+    data = BenchData(tmp_path, tuple(replace(first, id=str(number)) for number in range(3)), "")
+    assert unisrm_results._scores_and_reasons(data, rows) == {
+        "T3": {
+            "text_fidelity": {"score": 0.75, "reason": 1.0, "n": 4},
+            "scenario_match": {"score": 1.0, "reason": 1.0, "n": 4},
+            "naturalness": {"score": 1.0, "reason": 0.75, "n": 4},
+        }
+    }
 
 
 def test_the_shipped_tables_are_those_of_the_file_beside_them():
