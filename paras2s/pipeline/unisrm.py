@@ -84,19 +84,29 @@ def _begin(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, se
     if is_trained(described):
         model = UniSRM.load(described)
         model.config = config.thinker
-        return model
+    else:
+        model = _from_scratch(config, data, items, folder, seed)
+    others = read_items(data, ["rl"])
+    if scratch.description_updates and others and not (folder / DESCRIPTION_PROBE).is_file():
+        from paras2s.reward.unisrm.descriptions import measure_descriptions
+
+        write_json(folder / DESCRIPTION_PROBE, asdict(measure_descriptions(model, data, others)))
+    return model
+
+
+def _from_scratch(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, seed: int) -> UniSRM:
+    """A model with random weights whose tower has learned to hear, and which has learned to describe, as the config says."""
     from paras2s.reward.unisrm.scratch import thinker_from_scratch
 
+    scratch = config.thinker.scratch
+    assert scratch is not None
     model = thinker_from_scratch(config.thinker, data, items, seed)
     if scratch.audio_pretraining_updates:
         from paras2s.reward.unisrm.audio_pretraining import pretrain_tower
 
         write_json(folder / TOWER_PROBE, asdict(pretrain_tower(model, data, scratch.audio_pretraining_updates, seed)))
     if scratch.description_updates:
-        from paras2s.reward.unisrm.descriptions import measure_descriptions
         from paras2s.reward.unisrm.train import train_descriptions
 
-        train_descriptions(model, data, items, scratch.description_updates, config.sft, described, seed)
-        if others := read_items(data, ["rl"]):
-            write_json(folder / DESCRIPTION_PROBE, asdict(measure_descriptions(model, data, others)))
+        train_descriptions(model, data, items, scratch.description_updates, config.sft, folder / DESCRIBED, seed)
     return model

@@ -123,6 +123,7 @@ def test_training_begins_with_the_model_that_describes_where_there_is_one(tmp_pa
         }
     )
     taught = _begin(config, tmp_path, items[1:], tmp_path / "sft", seed=0)
+    (tmp_path / "sft" / DESCRIPTION_PROBE).unlink()  # As where a run was killed before it was written.
     again = _begin(config, tmp_path, items[1:], tmp_path / "sft", seed=1)
     assert again.config == taught.config == config.thinker
     assert all((one == other).all() for one, other in zip(taught.thinker.parameters(), again.thinker.parameters(), strict=True))

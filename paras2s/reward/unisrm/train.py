@@ -84,7 +84,8 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
     """Trains on the items' labels and saves the model to `folder`; the loss of every update goes to its metrics.jsonl.
 
     Raises:
-        JudgeError: no item has a label to write a reply of, or the loss is not finite. ConfigError: sizes that do not divide.
+        JudgeError: no item has a label to write a reply of, or the loss is not finite. ConfigError: sizes that do not divide,
+            or clips are to be described and the data does not say how they sound.
     """
     chosen = trainable(items, model.config.reasoning)
     if not chosen:
