@@ -97,6 +97,35 @@ def test_pairs_but_no_single_clips_have_descriptions(built):
             assert all(rows[path] for path in item.clips.values())
 
 
+def test_a_reason_says_which_voice_or_manner_it_is_before_the_score_of_it(built):
+    folder, _, items = built
+    rows = {row["clip"]: row["in_words"].split(", ") for row in read_jsonl(folder / TAKES) if row["in_words"]}
+    turns = set()
+    for item in items:
+        for letter, side in zip("ab", item.record.sides if item.task != "T2" else (), strict=False):
+            manner, voice, _ = rows[item.clips[f"speech_{letter}"]]
+            first, second, third, *_ = (reason.partition(", ")[2] for reason in side.explanations)
+            if item.task == "T1":
+                assert (first, second) == (f"a {voice} voice after {rows[item.clips['prompt_speech']][1]}", "")
+            elif item.task == "T3":
+                assert (first, second) == (manner, "")
+            else:
+                *earlier, question = sorted(name for name in item.clips if name.startswith("history"))
+                after = "".join(f" after {rows[item.clips[name]][1]}" for name in earlier)
+                assert (first, second) == (f"a {voice} voice{after}", "")
+                assert third == f"{manner} after {rows[item.clips[question]][0]}"
+                turns.add(len(earlier))
+    assert turns == {0, 1}
+
+
+def test_scenes_of_sft_do_not_always_tell_the_target(built):
+    _, _, items = built
+    plain = load_scenes()["plain_scenes"]
+    scenes = [(item.split, item.texts["scenario_description"] in plain) for item in items if item.task == "T3"]
+    assert {("sft", True), ("sft", False)} <= set(scenes)
+    assert {one for split, one in scenes if split != "sft"} == {False}
+
+
 def test_tone_is_told_by_nothing_but_tone_where_the_answer_fits_every_question(built):
     _, _, items = built
     shown = load_scenes()["acknowledgements"]
@@ -145,6 +174,7 @@ def test_all_that_may_be_spoken_or_shown_belongs_to_one_split():
             *shown["openers"][split],
             *shown["acknowledgements"][split],
             *(line for scene in shown["scenes"].values() for line in scene[split]),
+            *(shown["plain_scenes"] if split == "sft" else ()),
         ]
         for split in SPLITS
     }

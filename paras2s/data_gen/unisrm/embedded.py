@@ -4,9 +4,10 @@ T1: a fault of words, voice, melody or signal in one of two takes. T2: six aspec
 made of them. T3: the scene's emotion against another one, other words, or a fault. T4: the right answer against other words,
 another voice or tone, or both. Missing words and melody are measured, all else is known by construction. A pair whose totals
 are equal, or disagree with its construction, is dropped and counted. For SFT each clip serves many pairs, which are drawn from
-a few sessions of a sentence and a speaker: to know a clip by heart tells nothing. What each clip was made with stands in
-takes.jsonl. Splits share no text and no speaker. All speech is synthetic, so nothing is learned about real speech; of the
-engines (WORLD, the codec) the second is always the worse.
+a few sessions of a sentence and a speaker: to know a clip by heart tells nothing. In pairs the reason before a score of voice
+or manner also says which one it is, so that it is written before the score. What each clip was made with stands in takes.jsonl.
+Splits share no text and no speaker. All speech is synthetic, so nothing is learned about real speech; of the engines (WORLD,
+the codec) the second is always the worse.
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ from paras2s.audio.asr import word_error_rate
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.data_gen.scripted.scripts import Contrast, load_contrasts, load_families
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
-from paras2s.data_gen.unisrm.takes import EMOTIONS, MANNERS, Faults, Studio, Take, f0_spread, in_words, speak_once, traits
+from paras2s.data_gen.unisrm.takes import (
+    EMOTIONS,
+    GROUPS,
+    MANNERS,
+    Faults,
+    Studio,
+    Take,
+    f0_spread,
+    in_words,
+    speak_once,
+    traits,
+)
 from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import TAKES, write_items
 from paras2s.reward.unisrm.tasks import TASK_IDS, TASKS, Item, PairRecord, QualityRecord, SideScores, TaskId
@@ -93,9 +105,13 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A candidate before it is measured: its take, and the scores and reasons that construction knows."""
+    """A candidate before it is measured: its take, and the scores and reasons that construction knows.
+
+    `sounds` is what a reason says beside its own dimension, for the score that comes after it.
+    """
 
     take: Take
+    sounds: Mapping[str, str]
     scores: Mapping[str, int]
     reasons: Mapping[str, str]
 
@@ -330,7 +346,12 @@ class _Builder:
             bad = replace(bad, faults=session.fault)
         prompt = self._take(self._other_text(session), speaker, Style())
         candidates = [
-            _Candidate(take, {"speaker_similarity": score}, {"speaker_similarity": _voice_words(score)})
+            _Candidate(
+                take,
+                {"text_fidelity": _voice_after(take.speaker, speaker)},
+                {"speaker_similarity": score},
+                {"speaker_similarity": _voice_words(score)},
+            )
             for take, score in ((good, SAME_VOICE), (bad, voice))
         ]
         texts = {"reference_text": contrast.text}
@@ -354,9 +375,7 @@ class _Builder:
             f"{'whispered' if effort > 2 else 'clear'}, {'flat' if naturalness > 2 else 'lively'}",
         )  # fmt: skip
         pace = "too fast" if style.rate > 1.3 else "too slow" if style.rate < 0.75 else "fitting"
-        record = QualityRecord(
-            (*map(float, scores), float(overall)), descriptions, f"The pace is {pace}; overall {overall} of 5."
-        )
+        record = QualityRecord((*map(float, scores), float(overall)), descriptions, f"The pace is {pace}.")
         factors = {"spoken": contrast.text, "engine": "world"}
         return Item(name, "T2", self.split, contrast.id, (speaker.name,), {}, {"speech": path}, record, factors)
 
@@ -375,10 +394,13 @@ class _Builder:
         if kind == "signal":
             bad = replace(bad, faults=session.fault)
         candidates = [
-            _Candidate(take, {"scenario_match": score}, {"scenario_match": f"sounds {sound}"})
+            _Candidate(take, {"text_fidelity": sound}, {"scenario_match": score}, {"scenario_match": f"sounds {sound}"})
             for take, score, sound in ((good, FITS, emotion), (bad, match, other if match == MISSES else emotion))
         ]
-        scene = self._pick(load_scenes()["scenes"][emotion][self.split])
+        # The few scenes of SFT tell their emotion, and the target need not be read: half of its pairs have one that does not.
+        shown = load_scenes()
+        plain = self.split == "sft" and self.rng.integers(2)
+        scene = self._pick(shown["plain_scenes"] if plain else shown["scenes"][emotion][self.split])
         texts = {
             "scenario_description": scene, "paragraph_context": "Then one of them speaks.", "target_emotion": emotion,
             "target_text": contrast.text,
@@ -407,7 +429,7 @@ class _Builder:
         if kind == "tone":
             bad = replace(bad, style=AGENT_TONES[self._pick([one for one in AGENT_TONES if one != tone])])
         candidates = [
-            _answer_of(take, style, take.text == good.text, score, take.style == good.style)
+            _answer_of(take, None if begins else agent, style, take.text == good.text, score, take.style == good.style)
             for take, score in ((good, SAME_VOICE), (bad, voice))
         ]
         opener = self._pick(self.texts.openers)
@@ -448,13 +470,22 @@ class _Builder:
         return Item(name, self.task, self.split, contrast.id, voices, texts, {**clips, **written}, record, known)
 
 
-def _answer_of(take: Take, style: str, right_words: bool, voice: int, right_tone: bool) -> _Candidate:
+def _answer_of(take: Take, earlier: Speaker | None, style: str, right_words: bool, voice: int, right_tone: bool) -> _Candidate:
+    """An answer of T4 to a question in a style; `earlier` spoke the agent's turn before, where there is one."""
+    manner = f"{MANNERS[take.style]} after {style}"
+    sounds = {"intent": _voice_after(take.speaker, earlier), "context": manner}
     text, tone = FITS if right_words else MISSES, FITS if right_tone else MISSES
     reasons = {
         "intent": "answers" if right_words else "misses the point", "speaker_consistency": _voice_words(voice),
-        "context": "agrees" if right_words else "does not follow", "emotion": f"{MANNERS[take.style]} after {style}",
+        "context": "agrees" if right_words else "does not follow", "emotion": manner,
     }  # fmt: skip
-    return _Candidate(take, {"intent": text, "speaker_consistency": voice, "context": text, "emotion": tone}, reasons)
+    scores = {"intent": text, "speaker_consistency": voice, "context": text, "emotion": tone}
+    return _Candidate(take, sounds, scores, reasons)
+
+
+def _voice_after(speaker: Speaker, earlier: Speaker | None) -> str:
+    """The kind of a candidate's voice, behind that of the voice it is compared with, where there is one."""
+    return f"a {GROUPS[speaker]} voice" + ("" if earlier is None else f" after {GROUPS[earlier]}")
 
 
 def _voice_words(score: int) -> str:
@@ -481,7 +512,8 @@ def _scored(task_id: TaskId, candidate: _Candidate, wanted: str, f0_share: float
     scores["naturalness"] = dict(SIGNAL_FAULTS).get(candidate.take.faults, FITS)
     reasons["naturalness"] = "clean" if scores["naturalness"] == FITS else "impaired"
     keys = TASKS[task_id].keys
-    return SideScores(tuple(float(scores[key]) for key in keys), tuple(reasons[key] for key in keys))
+    explanations = [f"{reasons[key]}, {candidate.sounds[key]}" if key in candidate.sounds else reasons[key] for key in keys]
+    return SideScores(tuple(float(scores[key]) for key in keys), tuple(explanations))
 
 
 def _summary(task_id: TaskId, better: str, first: SideScores, second: SideScores) -> str:

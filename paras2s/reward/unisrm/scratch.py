@@ -5,6 +5,7 @@ For machines without released weights: it shows that data, training and bench wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from paras2s.configs.schema.unisrm import ScratchConfig, ThinkerConfig
 from paras2s.errors import ConfigError
+from paras2s.reward.reward_model.omni import RATE_HZ
 from paras2s.reward.unisrm.descriptions import REQUEST, read_descriptions
+from paras2s.reward.unisrm.messages import chat_text
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.tasks import Item
 from paras2s.reward.unisrm.thinker import ItemEncoder, UniSRM, instructions
@@ -30,6 +33,10 @@ FITTED_ITEMS = 100
 LEAST_DEVIATION = 1e-3
 # Half the frames of 10 ms that a token may hear: 4 s, so that pace and melody of a whole clip are within reach.
 HALF_WINDOW_FRAMES = 200
+# Lines of a prompt with more words are texts, of which no token is to know more than a word.
+LONGEST_KEPT_WORDS = 2
+WORD = re.compile(r" ?[^ ]+")
+SPLIT_AT = re.compile("|".join(map(re.escape, SPECIAL)))
 
 
 def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item], seed: int = 0) -> UniSRM:
@@ -71,24 +78,30 @@ def fit_frontend(tower: Any, features: Tensor) -> None:
 
 
 def format_texts(config: ThinkerConfig, items: Sequence[Item]) -> Iterator[str]:
-    """Yields what the tokenizer is to know: the replies, and the instructions and the inputs of the items word by word."""
+    """Yields what the tokenizer is to know: the replies, and the prompts line by line; of long lines single words."""
     for item in trainable(items, config.reasoning):
         yield write_reply(item.task, item.record, config.reasoning)
-    for text in [*instructions(config).values(), *(text for item in items for text in item.texts.values())]:
-        yield from (f" {word}" for word in text.split())
+    systems = instructions(config)
+    for item in items:
+        prompt = chat_text(item.task, systems[item.task], item.texts, dict.fromkeys(item.clips, RATE_HZ))
+        for line in (line for part in SPLIT_AT.split(prompt) for line in part.splitlines(keepends=True)):
+            words = WORD.findall(line)
+            yield from [line] if len(words) <= LONGEST_KEPT_WORDS else words
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Any:
-    """Trains a BPE on texts; tokens of media and of turns are special, each digit stands alone.
+    """Trains a BPE on texts; tokens of media and of turns are special, each digit and each comma stands alone.
 
     Tokens may span words, so that a fixed phrase of the format is one: replies are then short enough to be sampled on a CPU.
+    They span no comma, so that what stands in a list is the same token in every list.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     made = Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+    apart = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(",", "isolated")]
+    made.pre_tokenizer = pre_tokenizers.Sequence([*apart, byte_level])
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False)
