@@ -108,7 +108,7 @@ def test_a_reason_says_which_voice_or_manner_it_is_before_the_score_of_it(built)
             if item.task == "T1":
                 assert (first, second) == (f"a {voice} voice after {rows[item.clips['prompt_speech']][1]}", "")
             elif item.task == "T3":
-                assert (first, second) == (manner, "")
+                assert (first, second) == (f"{manner} where {item.texts['target_emotion']} is wanted", "")
             else:
                 *earlier, question = sorted(name for name in item.clips if name.startswith("history"))
                 after = "".join(f" after {rows[item.clips[name]][1]}" for name in earlier)

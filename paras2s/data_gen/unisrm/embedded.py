@@ -394,7 +394,12 @@ class _Builder:
         if kind == "signal":
             bad = replace(bad, faults=session.fault)
         candidates = [
-            _Candidate(take, {"text_fidelity": sound}, {"scenario_match": score}, {"scenario_match": f"sounds {sound}"})
+            _Candidate(
+                take,
+                {"text_fidelity": f"{sound} where {emotion} is wanted"},
+                {"scenario_match": score},
+                {"scenario_match": f"sounds {sound}"},
+            )
             for take, score, sound in ((good, FITS, emotion), (bad, match, other if match == MISSES else emotion))
         ]
         # The few scenes of SFT tell their emotion, and the target need not be read: half of its pairs have one that does not.
