@@ -85,21 +85,26 @@ def test_a_take_is_described_by_manner_voice_and_signal():
         in_words(replace(plain, style=Style(f0_range=0.2), faults=Faults(snr_db=6.0, gaps=3))) == "flat, male, noisy and broken"
     )
     assert in_words(replace(plain, faults=Faults(drive_db=18.0))) == "neutral, male, clipped"
-    assert in_words(replace(plain, style=Style(rate=1.8))) is None
-    assert in_words(replace(plain, style=Style(f0_range=0.7))) is None
+    assert in_words(replace(plain, style=Style(rate=1.8, breath=0.75))) == "fast and whispered, male, clean"
+    assert in_words(replace(plain, style=Style(rate=0.64, breath=0.55, f0_range=0.22))) == "slow and flat, male, clean"
+    assert in_words(replace(plain, style=Style(rate=1.18, f0_range=0.7))) == "neutral, male, clean"
 
 
-def test_pairs_but_no_single_clips_have_descriptions(built):
+def test_all_clips_have_descriptions_and_those_of_quality_agree_with_its_reasons(built):
     folder, _, items = built
     rows = {row["clip"]: row["in_words"] for row in read_jsonl(folder / TAKES)}
     for item in items:
-        if item.task != "T2":
-            assert all(rows[path] for path in item.clips.values())
+        assert all(rows[path].count(", ") == 2 for path in item.clips.values())
+        if item.task == "T2":
+            said, delivery = rows[item.clips["speech"]].split(", ")[0].split(" and "), item.record.descriptions[3]
+            assert ("whispered" in said, "flat" in said) == ("whispered" in delivery, "flat" in delivery)
+            assert ("fast" in said, "slow" in said) == ("fast" in item.record.description, "slow" in item.record.description)
+            assert ("fast" in said or "slow" in said) is (item.record.scores[2] < 4)
 
 
 def test_a_reason_says_which_voice_or_manner_it_is_before_the_score_of_it(built):
     folder, _, items = built
-    rows = {row["clip"]: row["in_words"].split(", ") for row in read_jsonl(folder / TAKES) if row["in_words"]}
+    rows = {row["clip"]: row["in_words"].split(", ") for row in read_jsonl(folder / TAKES)}
     turns = set()
     for item in items:
         for letter, side in zip("ab", item.record.sides if item.task != "T2" else (), strict=False):

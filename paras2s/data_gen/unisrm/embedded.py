@@ -29,8 +29,12 @@ from paras2s.data_gen.scripted.scripts import Contrast, load_contrasts, load_fam
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
 from paras2s.data_gen.unisrm.takes import (
     EMOTIONS,
+    FAST_RATE,
+    FLAT_RANGE,
     GROUPS,
     MANNERS,
+    SLOW_RATE,
+    WHISPERED_BREATH,
     Faults,
     Studio,
     Take,
@@ -68,7 +72,7 @@ class Size:
 SIZES = {
     "ci": Size(sft=16, sft_clips=16, sessions=6, rl=4, bench=4),
     "small": Size(sft=128, sft_clips=64, sessions=16, rl=8, bench=24),
-    "full": Size(sft=3200, sft_clips=1600, sessions=200, rl=80, bench=240),
+    "full": Size(sft=3200, sft_clips=3200, sessions=200, rl=80, bench=240),
 }
 VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}
 # Shares of the scripted sentences; the agent's four answers to a style are split alike.
@@ -370,11 +374,12 @@ class _Builder:
         # A rule of our own: twice as far from 3 as the mean of the others, which alone would nearly always round to 3.
         overall = min(5, max(1, int(2 * sum(scores) / len(scores) - 3 + 0.5)))
         words = ("none", "slight", "some", "strong", "very strong")
+        voice = "whispered" if style.breath > WHISPERED_BREATH else "clear"
+        melody = "flat" if style.f0_range <= FLAT_RANGE else "lively"
         descriptions = (
-            f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks",
-            f"{'whispered' if effort > 2 else 'clear'}, {'flat' if naturalness > 2 else 'lively'}",
+            f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks", f"{voice}, {melody}"
         )  # fmt: skip
-        pace = "too fast" if style.rate > 1.3 else "too slow" if style.rate < 0.75 else "fitting"
+        pace = "too fast" if style.rate > FAST_RATE else "too slow" if style.rate < SLOW_RATE else "fitting"
         record = QualityRecord((*map(float, scores), float(overall)), descriptions, f"The pace is {pace}.")
         factors = {"spoken": contrast.text, "engine": "world"}
         return Item(name, "T2", self.split, contrast.id, (speaker.name,), {}, {"speech": path}, record, factors)

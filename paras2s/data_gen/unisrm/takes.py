@@ -6,7 +6,7 @@ Piper speaks, WORLD makes speaker and delivery, and a fault is laid on: noise, c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,8 +30,8 @@ GAP_S = 0.18
 # A signal-to-noise ratio at which noise is not heard.
 NO_NOISE_DB = 40.0
 EMOTIONS = ("happy", "sad", "angry", "fear", "surprised", "disgust")
-# The widest range of F0 that is called flat.
-FLAT_RANGE = 0.25
+# The widest range of F0 that is called flat, and the least of what strikes in a delivery.
+FLAT_RANGE, WHISPERED_BREATH, FAST_RATE, SLOW_RATE = 0.25, 0.6, 1.3, 0.75
 MANNERS = {USER_STYLES[name]: name for name in EMOTIONS} | {style: name for name, style in AGENT_TONES.items()}
 GROUPS = {speaker: name for groups in SPEAKERS.values() for name, speakers in groups.items() for speaker in speakers}
 
@@ -82,19 +82,26 @@ def traits(take: Take) -> dict[str, float]:
     }
 
 
-def in_words(take: Take) -> str | None:
-    """Says how a take sounds: its manner, the kind of voice and the state of the signal; None where its manner has no name."""
-    flat = take.style.f0_range <= FLAT_RANGE and replace(take.style, f0_range=1.0) == Style()
-    manner = "flat" if flat else MANNERS.get(take.style)
-    faults = take.faults
-    marks = {
+def in_words(take: Take) -> str:
+    """Says how a take sounds: its manner, or what its delivery strikes by; the kind of voice; and the state of the signal."""
+    style, faults = take.style, take.faults
+    delivery = {
+        "fast": style.rate > FAST_RATE,
+        "slow": style.rate < SLOW_RATE,
+        "whispered": style.breath > WHISPERED_BREATH,
+        "flat": style.f0_range <= FLAT_RANGE,
+    }
+    signal = {
         "coded": faults.coded,
         "noisy": faults.snr_db is not None,
         "clipped": faults.drive_db > 0,
         "broken": faults.gaps > 0,
     }
-    state = " and ".join(name for name, there in marks.items() if there) or "clean"
-    return f"{manner}, {GROUPS[take.speaker]}, {state}" if manner else None
+    return f"{MANNERS.get(style) or _joined(delivery, 'neutral')}, {GROUPS[take.speaker]}, {_joined(signal, 'clean')}"
+
+
+def _joined(marks: Mapping[str, bool], none: str) -> str:
+    return " and ".join(name for name, there in marks.items() if there) or none
 
 
 class Studio:
