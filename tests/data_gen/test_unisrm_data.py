@@ -57,7 +57,7 @@ def test_every_clip_says_what_it_was_made_with(built):
         if item.task == "T2":
             (row,) = (rows[path] for path in item.clips.values())
             noise, distortion, *_ = item.record.scores
-            assert row["traits"]["noise"] == dict(zip((5, 4, 3, 2, 1), (0, 10, 20, 30, 38), strict=True))[noise]
+            assert row["traits"]["noise"] == dict(zip((5, 4, 3, 2, 1), (0, 6, 14, 22, 30), strict=True))[noise]
             assert row["traits"]["drive"] == DRIVE_DB[5 - int(distortion)]
             assert row["text"] == item.factors["spoken"]
         else:
@@ -87,6 +87,7 @@ def test_a_take_is_described_by_manner_voice_and_signal():
     assert in_words(replace(plain, faults=Faults(drive_db=18.0))) == "neutral, male, clipped"
     assert in_words(replace(plain, style=Style(rate=1.8, breath=0.75))) == "fast and whispered, male, clean"
     assert in_words(replace(plain, style=Style(rate=0.64, breath=0.55, f0_range=0.22))) == "slow and flat, male, clean"
+    assert in_words(replace(plain, style=Style(tremor_depth=0.14, breath=0.95))) == "whispered and trembling, male, clean"
     assert in_words(replace(plain, style=Style(rate=1.18, f0_range=0.7))) == "neutral, male, clean"
 
 
@@ -97,7 +98,7 @@ def test_all_clips_have_descriptions_and_those_of_quality_agree_with_its_reasons
         assert all(rows[path].count(", ") == 2 for path in item.clips.values())
         if item.task == "T2":
             said, delivery = rows[item.clips["speech"]].split(", ")[0].split(" and "), item.record.descriptions[3]
-            assert ("whispered" in said, "flat" in said) == ("whispered" in delivery, "flat" in delivery)
+            assert ("whispered" in said, "trembling" in said) == ("whispered" in delivery, "trembling" in delivery)
             assert ("fast" in said, "slow" in said) == ("fast" in item.record.description, "slow" in item.record.description)
             assert ("fast" in said or "slow" in said) is (item.record.scores[2] < 4)
 

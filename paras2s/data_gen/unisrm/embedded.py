@@ -30,10 +30,10 @@ from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES,
 from paras2s.data_gen.unisrm.takes import (
     EMOTIONS,
     FAST_RATE,
-    FLAT_RANGE,
     GROUPS,
     MANNERS,
     SLOW_RATE,
+    TREMBLING,
     WHISPERED_BREATH,
     Faults,
     Studio,
@@ -79,11 +79,11 @@ VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}
 TEXT_SHARES: dict[Split, tuple[float, float]] = {"sft": (0.0, 0.6), "rl": (0.6, 0.8), "bench": (0.8, 1.0)}
 ANSWERS: dict[Split, tuple[int, ...]] = {"sft": (0, 1), "rl": (2,), "bench": (3,)}
 # Settings of the scores 5 to 1 of T2's aspects.
-NOISE_DB = (None, 30.0, 20.0, 10.0, 2.0)
+NOISE_DB = (None, 34.0, 26.0, 18.0, 10.0)
 DRIVE_DB = (0.0, 8.0, 14.0, 20.0, 28.0)
 RATES = ((1.0, 1.0), (1.18, 0.86), (1.36, 0.74), (1.55, 0.64), (1.8, 0.55))
 GAPS = (0, 1, 2, 3, 5)
-F0_RANGES = (1.0, 0.7, 0.45, 0.22, 0.0)
+TREMORS = (0.0, 0.04, 0.08, 0.14, 0.22)
 BREATH = (0.0, 0.3, 0.55, 0.75, 0.95)
 # A score of 10 for the same speaker, of one who is near (same group), and of one who is not.
 SAME_VOICE, NEAR_VOICE, OTHER_VOICE = 10, 6, 2
@@ -366,7 +366,7 @@ class _Builder:
         contrast, (speaker, _) = self._pick(self.contrasts), self._speaker()
         levels = [int(level) for level in self.rng.integers(0, 5, 6)]
         noise, distortion, speed, continuity, naturalness, effort = levels
-        style = Style(rate=RATES[speed][int(self.rng.integers(2))], f0_range=F0_RANGES[naturalness], breath=BREATH[effort])
+        style = Style(rate=RATES[speed][int(self.rng.integers(2))], tremor_depth=TREMORS[naturalness], breath=BREATH[effort])
         faults = Faults(snr_db=NOISE_DB[noise], drive_db=DRIVE_DB[distortion], gaps=GAPS[continuity])
         take = self._take(contrast.text, speaker, style, faults)
         path = self._path(take)
@@ -375,9 +375,9 @@ class _Builder:
         overall = min(5, max(1, int(2 * sum(scores) / len(scores) - 3 + 0.5)))
         words = ("none", "slight", "some", "strong", "very strong")
         voice = "whispered" if style.breath > WHISPERED_BREATH else "clear"
-        melody = "flat" if style.f0_range <= FLAT_RANGE else "lively"
+        pitch = "trembling" if style.tremor_depth > TREMBLING else "steady"
         descriptions = (
-            f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks", f"{voice}, {melody}"
+            f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks", f"{voice}, {pitch}"
         )  # fmt: skip
         pace = "too fast" if style.rate > FAST_RATE else "too slow" if style.rate < SLOW_RATE else "fitting"
         record = QualityRecord((*map(float, scores), float(overall)), descriptions, f"The pace is {pace}.")
