@@ -87,7 +87,7 @@ def test_a_take_is_described_by_manner_voice_and_signal():
     assert in_words(replace(plain, faults=Faults(drive_db=18.0))) == "neutral, male, clipped"
     assert in_words(replace(plain, style=Style(rate=1.8, breath=0.75))) == "fast and whispered, male, clean"
     assert in_words(replace(plain, style=Style(rate=0.64, breath=0.55, f0_range=0.22))) == "slow and flat, male, clean"
-    assert in_words(replace(plain, style=Style(tremor_depth=0.14, breath=0.95))) == "whispered and trembling, male, clean"
+    assert in_words(replace(plain, style=Style(tilt_db_octave=-6.0, breath=0.95))) == "whispered and muffled, male, clean"
     assert in_words(replace(plain, style=Style(rate=1.18, f0_range=0.7))) == "neutral, male, clean"
 
 
@@ -98,7 +98,7 @@ def test_all_clips_have_descriptions_and_those_of_quality_agree_with_its_reasons
         assert all(rows[path].count(", ") == 2 for path in item.clips.values())
         if item.task == "T2":
             said, delivery = rows[item.clips["speech"]].split(", ")[0].split(" and "), item.record.descriptions[3]
-            assert ("whispered" in said, "trembling" in said) == ("whispered" in delivery, "trembling" in delivery)
+            assert ("whispered" in said, "muffled" in said) == ("whispered" in delivery, "muffled" in delivery)
             assert ("fast" in said, "slow" in said) == ("fast" in item.record.description, "slow" in item.record.description)
             assert ("fast" in said or "slow" in said) is (item.record.scores[2] < 4)
 

@@ -32,8 +32,8 @@ from paras2s.data_gen.unisrm.takes import (
     FAST_RATE,
     GROUPS,
     MANNERS,
+    MUFFLED_DB_OCTAVE,
     SLOW_RATE,
-    TREMBLING,
     WHISPERED_BREATH,
     Faults,
     Studio,
@@ -83,7 +83,7 @@ NOISE_DB = (None, 34.0, 26.0, 18.0, 10.0)
 DRIVE_DB = (0.0, 8.0, 14.0, 20.0, 28.0)
 RATES = ((1.0, 1.0), (1.18, 0.86), (1.36, 0.74), (1.55, 0.64), (1.8, 0.55))
 GAPS = (0, 1, 2, 3, 5)
-TREMORS = (0.0, 0.04, 0.08, 0.14, 0.22)
+TILTS_DB_OCTAVE = (0.0, -2.0, -4.0, -6.0, -8.0)
 BREATH = (0.0, 0.3, 0.55, 0.75, 0.95)
 # A score of 10 for the same speaker, of one who is near (same group), and of one who is not.
 SAME_VOICE, NEAR_VOICE, OTHER_VOICE = 10, 6, 2
@@ -366,7 +366,9 @@ class _Builder:
         contrast, (speaker, _) = self._pick(self.contrasts), self._speaker()
         levels = [int(level) for level in self.rng.integers(0, 5, 6)]
         noise, distortion, speed, continuity, naturalness, effort = levels
-        style = Style(rate=RATES[speed][int(self.rng.integers(2))], tremor_depth=TREMORS[naturalness], breath=BREATH[effort])
+        style = Style(
+            rate=RATES[speed][int(self.rng.integers(2))], tilt_db_octave=TILTS_DB_OCTAVE[naturalness], breath=BREATH[effort]
+        )
         faults = Faults(snr_db=NOISE_DB[noise], drive_db=DRIVE_DB[distortion], gaps=GAPS[continuity])
         take = self._take(contrast.text, speaker, style, faults)
         path = self._path(take)
@@ -375,9 +377,9 @@ class _Builder:
         overall = min(5, max(1, int(2 * sum(scores) / len(scores) - 3 + 0.5)))
         words = ("none", "slight", "some", "strong", "very strong")
         voice = "whispered" if style.breath > WHISPERED_BREATH else "clear"
-        pitch = "trembling" if style.tremor_depth > TREMBLING else "steady"
+        tone = "muffled" if style.tilt_db_octave < MUFFLED_DB_OCTAVE else "bright"
         descriptions = (
-            f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks", f"{voice}, {pitch}"
+            f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks", f"{voice}, {tone}"
         )  # fmt: skip
         pace = "too fast" if style.rate > FAST_RATE else "too slow" if style.rate < SLOW_RATE else "fitting"
         record = QualityRecord((*map(float, scores), float(overall)), descriptions, f"The pace is {pace}.")

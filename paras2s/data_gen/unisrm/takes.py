@@ -30,8 +30,8 @@ GAP_S = 0.18
 # A signal-to-noise ratio at which noise is not heard.
 NO_NOISE_DB = 40.0
 EMOTIONS = ("happy", "sad", "angry", "fear", "surprised", "disgust")
-# The widest range of F0 that is called flat, and the least of what strikes in a delivery.
-FLAT_RANGE, WHISPERED_BREATH, TREMBLING, FAST_RATE, SLOW_RATE = 0.25, 0.6, 0.1, 1.3, 0.75
+# The widest range of F0 that is called flat, and the bounds of what strikes in a delivery.
+FLAT_RANGE, WHISPERED_BREATH, MUFFLED_DB_OCTAVE, FAST_RATE, SLOW_RATE = 0.25, 0.6, -5.0, 1.3, 0.75
 MANNERS = {USER_STYLES[name]: name for name in EMOTIONS} | {style: name for name, style in AGENT_TONES.items()}
 GROUPS = {speaker: name for groups in SPEAKERS.values() for name, speakers in groups.items() for speaker in speakers}
 
@@ -89,7 +89,7 @@ def in_words(take: Take) -> str:
         "fast": style.rate > FAST_RATE,
         "slow": style.rate < SLOW_RATE,
         "whispered": style.breath > WHISPERED_BREATH,
-        "trembling": style.tremor_depth > TREMBLING,
+        "muffled": style.tilt_db_octave < MUFFLED_DB_OCTAVE,
         "flat": style.f0_range <= FLAT_RANGE,
     }
     signal = {
