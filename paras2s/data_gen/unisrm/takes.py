@@ -83,7 +83,7 @@ def traits(take: Take) -> dict[str, float]:
 
 
 def in_words(take: Take) -> str:
-    """Says how a take sounds: its manner, or what its delivery strikes by; the kind of voice; and the state of the signal."""
+    """Says how a take sounds: its manner, or what strikes in its delivery; the kind of voice; and the state of the signal."""
     style, faults = take.style, take.faults
     delivery = {
         "fast": style.rate > FAST_RATE,

@@ -1,7 +1,6 @@
 """Descriptions: how each clip of an item sounds, in words, by what it was made with (takes.jsonl).
 
-A thinker with random weights learns to write them before it compares clips; released ones know how a sad voice sounds. To find
-out what sounds sad from comparisons alone takes more of them than two cores have time for.
+A thinker with random weights learns to write them before it compares clips; released ones know how a sad voice sounds.
 """
 
 from __future__ import annotations

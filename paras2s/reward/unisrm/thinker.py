@@ -26,7 +26,7 @@ from paras2s.utils.io import read_json, write_json
 SETTINGS = "unisrm.json"
 END = "<|im_end|>"
 # Clips whose features are held; of 10 s they are 0.5 MB.
-HELD_CLIPS = 6144
+HELD_CLIPS = 3072
 
 
 @dataclass(frozen=True)
