@@ -173,6 +173,7 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
         "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
         "dimensions_of_asked": {name: _of_tasks(data, rows[name], _dimensions) for name in judges},
         "right_by_fault": {name: _by_fault(data, rows[name]) for name in judges},
+        "undecided": {name: _undecided(rows[name]) for name in judges},
         "scores_and_reasons": {name: _scores_and_reasons(data, rows[name]) for name in judges},
         "gains": _gains_of(data, [folder]),
         **{
@@ -210,12 +211,23 @@ def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Value) -> di
 
 
 def _by_fault(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, dict[str, float]]]:
-    """The share of all asked that is right, by task and by what is wrong with the worse candidate, where the data says it."""
+    """The shares of all asked that are right and decided, by task and by what is wrong with the worse candidate, if known."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for task in TASKS:
         for fault in sorted({item.factors["fault"] for item in data.of_task(task) if "fault" in item.factors}):
-            own = [_right(item, rows[item.id]) for item in data.of_task(task) if item.factors.get("fault") == fault]
-            found.setdefault(task, {})[fault] = {"value": sum(own) / len(own), "n": len(own)}
+            own = [(item, rows[item.id]) for item in data.of_task(task) if item.factors.get("fault") == fault]
+            right, decided = sum(_right(*one) for one in own), sum(row.unscored is None for _, row in own)
+            found.setdefault(task, {})[fault] = {"value": right / len(own), "decided": decided / len(own), "n": len(own)}
+    return found
+
+
+def _undecided(rows: Mapping[str, BenchRow]) -> dict[str, dict[str, int]]:
+    """The number of replies without a verdict, by task and by the rule of the format that they break, or else the reason."""
+    found: dict[str, dict[str, int]] = {}
+    for row in rows.values():
+        if row.unscored is not None:
+            reasons, reason = found.setdefault(row.task, {}), row.malformed or row.unscored
+            reasons[reason] = reasons.get(reason, 0) + 1
     return found
 
 
@@ -312,7 +324,7 @@ def tables(results: Mapping[str, Any]) -> str:
     for seed in seeds:
         lines += [*_head(results, seed), "", *_scores(seed), ""]
         # Results of versions before 0.18 do not have them.
-        lines += [*_faults(seed), "", *_reasons(seed), ""] if "right_by_fault" in seed else []
+        lines += [*_faults(seed), "", *_breaks(seed), "", *_reasons(seed), ""] if "right_by_fault" in seed else []
     return "\n".join([*lines, *_gains(results), "", *_curves(seeds), "", *_shortcuts(results)])
 
 
@@ -384,15 +396,28 @@ def _scores(seed: Mapping[str, Any]) -> list[str]:
 
 
 def _faults(seed: Mapping[str, Any]) -> list[str]:
-    """A row for each kind of fault: how many of all asked each model has right."""
+    """A row for each kind of fault: how many of all asked each model has right, and how many it decides."""
     by_model = seed["right_by_fault"]
     trained = [name for name in MODELS if name in by_model]
-    head = ["right of all asked, by what is wrong", "fault", "n", *(MODELS[name] for name in trained)]
+    head = ["right / decided of all asked, by what is wrong", "fault", "n", *(MODELS[name] for name in trained)]
     lines = [_line(head), _line(["---"] * len(head))]
     for task, faults in sorted(by_model[SFT].items()):
         for fault in sorted(faults):
-            shares = [f"{100 * by_model[name][task][fault]['value']:.1f}" for name in trained]
+            known = [by_model[name][task][fault] for name in trained]
+            shares = [f"{100 * one['value']:.1f} / {100 * one['decided']:.1f}" for one in known]
             lines.append(_line([task, fault, str(by_model[SFT][task][fault]["n"]), *shares]))
+    return lines
+
+
+def _breaks(seed: Mapping[str, Any]) -> list[str]:
+    """A row for each reason why a reply gives no verdict: how many of each model's do not."""
+    by_model = seed["undecided"]
+    trained = [name for name in MODELS if name in by_model]
+    lines = [_line(["replies without a verdict", "reason", *(MODELS[name] for name in trained)])]
+    lines.append(_line(["---"] * (2 + len(trained))))
+    for task in TASKS:
+        for reason in sorted({reason for name in trained for reason in by_model[name].get(task, {})}):
+            lines.append(_line([task, reason, *(str(by_model[name].get(task, {}).get(reason, 0)) for name in trained)]))
     return lines
 
 

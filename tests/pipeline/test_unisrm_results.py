@@ -182,7 +182,20 @@ def test_what_is_wrong_is_counted_by_itself_and_a_reply_that_cannot_be_parsed_is
     }
     data = BenchData(tmp_path, (*items, replace(first, id="unknown")), "")
     assert first.record.better == "A"
-    assert unisrm_results._by_fault(data, rows) == {"T1": {"voice": {"value": 0.5, "n": 3}, "words": {"value": 0.0, "n": 1}}}
+    assert unisrm_results._by_fault(data, rows) == {
+        "T1": {"voice": {"value": 0.5, "decided": 2 / 3, "n": 3}, "words": {"value": 0.0, "decided": 1.0, "n": 1}}
+    }
+
+
+def test_replies_without_a_verdict_are_counted_by_task_and_reason():
+    rows = {
+        str(number): SimpleNamespace(task=task, unscored=unscored, malformed=malformed)
+        for number, (task, unscored, malformed) in enumerate(
+            [("T1", None, ""), ("T1", "breaks a rule", "equal_totals"), ("T1", "breaks a rule", "equal_totals"),
+             ("T4", "no clip", ""), ("T4", "breaks a rule", "wrong_total")]
+        )
+    }  # fmt: skip
+    assert unisrm_results._undecided(rows) == {"T1": {"equal_totals": 2}, "T4": {"no clip": 1, "wrong_total": 1}}
 
 
 def test_a_score_and_its_reason_are_right_each_by_itself(tmp_path):
