@@ -15,7 +15,7 @@ from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES,
 from paras2s.data_gen.unisrm import embedded
 from paras2s.data_gen.unisrm.embedded import ANSWERS, DRIVE_DB, SPLITS, build_embedded, load_scenes, sentences, speakers
 from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
-from paras2s.data_gen.unisrm.takes import Faults, Take, driven, in_words, noisy, traits, with_gaps
+from paras2s.data_gen.unisrm.takes import Faults, Take, driven, echoing, in_words, noisy, traits, with_gaps
 from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import TAKES, read_items
 from paras2s.reward.unisrm.reply import parse_reply, write_reply
@@ -67,11 +67,13 @@ def test_every_clip_says_what_it_was_made_with(built):
 def test_traits_grow_with_what_one_hears():
     plain = Take("x", Speaker("s", 2.0, 1.0), Style(), Faults(), 0)
     other = Take(
-        "x", Speaker("s", 1.0, 2.0), Style(f0_level=0.5, rate=2.0, gain=0.25), Faults(snr_db=30.0, gaps=2, coded=True), 0
-    )
+        "x", Speaker("s", 1.0, 2.0), Style(f0_level=0.5, rate=2.0, gain=0.25),
+        Faults(snr_db=30.0, gaps=2, coded=True, echo_s=0.7), 0,
+    )  # fmt: skip
     assert traits(plain) == dict.fromkeys(traits(plain), 0.0) | {"pitch": 1.0, "f0_range": 1.0}
     assert traits(other) == traits(plain) | {
-        "pitch": -1.0, "formants": 1.0, "pace": 1.0, "level": -2.0, "noise": 10.0, "gaps": 2.0, "coded": 1.0
+        "pitch": -1.0, "formants": 1.0, "pace": 1.0, "level": -2.0, "noise": 10.0, "gaps": 2.0, "coded": 1.0,
+        "echo": 3.0,
     }  # fmt: skip
 
 
@@ -85,10 +87,10 @@ def test_a_take_is_described_by_manner_voice_and_signal():
         in_words(replace(plain, style=Style(f0_range=0.2), faults=Faults(snr_db=6.0, gaps=3))) == "flat, male, noisy and broken"
     )
     assert in_words(replace(plain, faults=Faults(drive_db=18.0))) == "neutral, male, clipped"
-    assert in_words(replace(plain, style=Style(rate=1.8, breath=0.75))) == "fast and whispered, male, clean"
-    assert in_words(replace(plain, style=Style(rate=0.64, breath=0.55, f0_range=0.22))) == "slow and flat, male, clean"
-    assert in_words(replace(plain, style=Style(tilt_db_octave=-6.0, breath=0.95))) == "whispered and muffled, male, clean"
-    assert in_words(replace(plain, style=Style(rate=1.18, f0_range=0.7))) == "neutral, male, clean"
+    assert in_words(replace(plain, faults=Faults(echo_s=0.6, snr_db=18.0))) == "neutral, male, noisy and echoing"
+    assert in_words(replace(plain, style=Style(rate=1.5, tilt_db_octave=-6.0))) == "fast and muffled, male, clean"
+    assert in_words(replace(plain, style=Style(rate=0.66, f0_range=0.22))) == "slow and flat, male, clean"
+    assert in_words(replace(plain, style=Style(rate=1.25, f0_range=0.7), faults=Faults(echo_s=0.25))) == "neutral, male, clean"
 
 
 def test_all_clips_have_descriptions_and_those_of_quality_agree_with_its_reasons(built):
@@ -97,8 +99,8 @@ def test_all_clips_have_descriptions_and_those_of_quality_agree_with_its_reasons
     for item in items:
         assert all(rows[path].count(", ") == 2 for path in item.clips.values())
         if item.task == "T2":
-            said, delivery = rows[item.clips["speech"]].split(", ")[0].split(" and "), item.record.descriptions[3]
-            assert ("whispered" in said, "muffled" in said) == ("whispered" in delivery, "muffled" in delivery)
+            said, voice = rows[item.clips["speech"]], item.record.descriptions[3]
+            assert ("echoing" in said, "muffled" in said) == ("echoing" in voice, "muffled" in voice)
             assert ("fast" in said, "slow" in said) == ("fast" in item.record.description, "slow" in item.record.description)
             assert ("fast" in said or "slow" in said) is (item.record.scores[2] < 4)
 
@@ -216,6 +218,17 @@ def test_faults_are_what_they_say():
     assert (cut == 0).sum() == 3 * 2_880
     assert np.array_equal(cut[cut != 0], speech)
     assert np.array_equal(with_gaps(speech, 0, seed=1), speech)
+
+
+def test_an_echo_is_as_strong_as_the_speech_and_falls_by_sixty_db_in_its_time():
+    click = np.zeros(16_000, dtype=np.float32)
+    click[0] = 1.0
+    heard = echoing(click, 0.5, seed=1).astype(np.float64) ** 2
+    assert heard[0] == pytest.approx(heard[1:].sum(), rel=1e-4)
+    assert heard.sum() == pytest.approx(1.0, rel=1e-4)
+    falls_db = 10 * np.log10(heard[800:1_600].sum() / heard[4_800:5_600].sum())
+    assert falls_db == pytest.approx(60 * 0.25 / 0.5, abs=1.0)
+    assert np.array_equal(echoing(click, 0.0, seed=1), click)
 
 
 # Shortcuts.

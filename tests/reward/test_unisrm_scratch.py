@@ -31,6 +31,12 @@ def test_a_member_of_a_list_is_the_same_token_in_every_list_and_each_digit_stand
     assert tokens(tokenizer, "agrees, calm after sad; score=10") == ["agrees", ",", " calm after sad; score=", "1", "0"]
 
 
+def test_no_token_holds_what_is_heard_on_both_sides_of_a_blank_line() -> None:
+    texts = [f"clear, {tone}\n\nThe pace is {pace}." for tone in ("bright", "muffled") for pace in ("fitting", "slow")]
+    tokenizer = train_tokenizer(texts * 50, 400)
+    assert tokens(tokenizer, texts[0]) == ["clear", ",", " bright", "\n\n", "The pace is fitting."]
+
+
 def test_lines_of_a_prompt_are_kept_and_texts_fall_into_words(tmp_path: Path) -> None:
     item = next(item for item in tiny_items(tmp_path) if item.task == "T3")
     texts = {**item.texts, "target_emotion": "sad", "scenario_description": "Nobody came back."}

@@ -28,13 +28,13 @@ from paras2s.audio.clip import Clip, write_clip
 from paras2s.data_gen.scripted.scripts import Contrast, load_contrasts, load_families
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
 from paras2s.data_gen.unisrm.takes import (
+    CLEAR_ECHO_S,
     EMOTIONS,
     FAST_RATE,
     GROUPS,
     MANNERS,
     MUFFLED_DB_OCTAVE,
     SLOW_RATE,
-    WHISPERED_BREATH,
     Faults,
     Studio,
     Take,
@@ -81,10 +81,10 @@ ANSWERS: dict[Split, tuple[int, ...]] = {"sft": (0, 1), "rl": (2,), "bench": (3,
 # Settings of the scores 5 to 1 of T2's aspects.
 NOISE_DB = (None, 34.0, 26.0, 18.0, 10.0)
 DRIVE_DB = (0.0, 8.0, 14.0, 20.0, 28.0)
-RATES = ((1.0, 1.0), (1.18, 0.86), (1.36, 0.74), (1.55, 0.64), (1.8, 0.55))
-GAPS = (0, 1, 2, 3, 5)
+RATES = ((1.0, 1.0), (1.25, 0.8), (1.5, 0.66), (1.8, 0.56), (2.1, 0.48))
+GAPS = (0, 1, 2, 4, 7)
 TILTS_DB_OCTAVE = (0.0, -2.0, -4.0, -6.0, -8.0)
-BREATH = (0.0, 0.3, 0.55, 0.75, 0.95)
+ECHOES_S = (0.0, 0.12, 0.25, 0.6, 1.4)
 # A score of 10 for the same speaker, of one who is near (same group), and of one who is not.
 SAME_VOICE, NEAR_VOICE, OTHER_VOICE = 10, 6, 2
 FITS, MISSES = 9, 2
@@ -366,17 +366,15 @@ class _Builder:
         contrast, (speaker, _) = self._pick(self.contrasts), self._speaker()
         levels = [int(level) for level in self.rng.integers(0, 5, 6)]
         noise, distortion, speed, continuity, naturalness, effort = levels
-        style = Style(
-            rate=RATES[speed][int(self.rng.integers(2))], tilt_db_octave=TILTS_DB_OCTAVE[naturalness], breath=BREATH[effort]
-        )
-        faults = Faults(snr_db=NOISE_DB[noise], drive_db=DRIVE_DB[distortion], gaps=GAPS[continuity])
+        style = Style(rate=RATES[speed][int(self.rng.integers(2))], tilt_db_octave=TILTS_DB_OCTAVE[naturalness])
+        faults = Faults(snr_db=NOISE_DB[noise], drive_db=DRIVE_DB[distortion], gaps=GAPS[continuity], echo_s=ECHOES_S[effort])
         take = self._take(contrast.text, speaker, style, faults)
         path = self._path(take)
         scores = [5 - level for level in levels]
         # A rule of our own: twice as far from 3 as the mean of the others, which alone would nearly always round to 3.
         overall = min(5, max(1, int(2 * sum(scores) / len(scores) - 3 + 0.5)))
         words = ("none", "slight", "some", "strong", "very strong")
-        voice = "whispered" if style.breath > WHISPERED_BREATH else "clear"
+        voice = "echoing" if faults.echo_s > CLEAR_ECHO_S else "clear"
         tone = "muffled" if style.tilt_db_octave < MUFFLED_DB_OCTAVE else "bright"
         descriptions = (
             f"{words[noise]} noise", f"{words[distortion]} distortion", f"{GAPS[continuity]} breaks", f"{voice}, {tone}"

@@ -1,6 +1,6 @@
 """Takes of a text with known faults, and what is measured of them.
 
-Piper speaks, WORLD makes speaker and delivery, and a fault is laid on: noise, clipping, gaps, or the 700 bit/s codec.
+Piper speaks, WORLD makes speaker and delivery, and a fault is laid on: an echo, gaps, the 700 bit/s codec, clipping, or noise.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.signal import fftconvolve
 
 from paras2s.audio.clip import Clip
 from paras2s.audio.pitch import track_pitch
@@ -27,23 +28,31 @@ from paras2s.data_gen.tts.piper_world import (
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 
 GAP_S = 0.18
+# The decay of an echo that is just heard.
+LEAST_ECHO_S = 0.1
 # A signal-to-noise ratio at which noise is not heard.
 NO_NOISE_DB = 40.0
 EMOTIONS = ("happy", "sad", "angry", "fear", "surprised", "disgust")
 # The widest range of F0 that is called flat, and the bounds of what strikes in a delivery.
-FLAT_RANGE, WHISPERED_BREATH, MUFFLED_DB_OCTAVE, FAST_RATE, SLOW_RATE = 0.25, 0.6, -5.0, 1.3, 0.75
+FLAT_RANGE, MUFFLED_DB_OCTAVE, FAST_RATE, SLOW_RATE = 0.25, -5.0, 1.4, 0.7
 MANNERS = {USER_STYLES[name]: name for name in EMOTIONS} | {style: name for name, style in AGENT_TONES.items()}
+# The longest echo that leaves a voice clear.
+CLEAR_ECHO_S = 0.3
 GROUPS = {speaker: name for groups in SPEAKERS.values() for name, speakers in groups.items() for speaker in speakers}
 
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults laid on a take: noise at a signal-to-noise ratio, clipping by a drive in dB, gaps, the codec."""
+    """The faults laid on a take: noise at a signal-to-noise ratio, clipping by a drive in dB, gaps, the codec, an echo.
+
+    `echo_s` is the time in which the echo falls by 60 dB.
+    """
 
     snr_db: float | None = None
     drive_db: float = 0.0
     gaps: int = 0
     coded: bool = False
+    echo_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ def traits(take: Take) -> dict[str, float]:
         "drive": faults.drive_db,
         "gaps": float(faults.gaps),
         "coded": float(faults.coded),
+        "echo": float(np.log2(1 + faults.echo_s / LEAST_ECHO_S)),
     }
 
 
@@ -88,7 +98,6 @@ def in_words(take: Take) -> str:
     delivery = {
         "fast": style.rate > FAST_RATE,
         "slow": style.rate < SLOW_RATE,
-        "whispered": style.breath > WHISPERED_BREATH,
         "muffled": style.tilt_db_octave < MUFFLED_DB_OCTAVE,
         "flat": style.f0_range <= FLAT_RANGE,
     }
@@ -97,6 +106,7 @@ def in_words(take: Take) -> str:
         "noisy": faults.snr_db is not None,
         "clipped": faults.drive_db > 0,
         "broken": faults.gaps > 0,
+        "echoing": faults.echo_s > CLEAR_ECHO_S,
     }
     return f"{MANNERS.get(style) or _joined(delivery, 'neutral')}, {GROUPS[take.speaker]}, {_joined(signal, 'clean')}"
 
@@ -119,7 +129,7 @@ class Studio:
             self._voices[take.text] = analyse(self._plain[take.text])
         clip = synthesise(self._voices[take.text], take.speaker, take.style, take.seed)
         faults = take.faults
-        samples = with_gaps(clip.samples, faults.gaps, take.seed)
+        samples = with_gaps(echoing(clip.samples, faults.echo_s, take.seed), faults.gaps, take.seed)
         if faults.coded:
             samples = self._codec.decode(self._codec.encode(Clip(samples, RATE_HZ))).at(RATE_HZ).samples
         samples = driven(samples, faults.drive_db)
@@ -131,6 +141,17 @@ def noisy(samples: np.ndarray, snr_db: float, seed: int) -> np.ndarray:
     noise = np.random.default_rng([seed, 1]).standard_normal(len(samples))
     gain = np.sqrt(np.mean(samples.astype(np.float64) ** 2) / 10 ** (snr_db / 10) / np.mean(noise**2))
     return np.asarray(samples + gain * noise, dtype=np.float32)
+
+
+def echoing(samples: np.ndarray, echo_s: float, seed: int) -> np.ndarray:
+    """The speech with an echo as strong as itself that falls by 60 dB in `echo_s`; level and length stay."""
+    if not echo_s:
+        return samples
+    times = np.arange(1, int(echo_s * RATE_HZ)) / RATE_HZ
+    tail = np.random.default_rng([seed, 3]).standard_normal(len(times)) * 10 ** (-3 * times / echo_s)
+    response = np.concatenate(([1.0], tail / np.sqrt(np.sum(tail**2))))
+    heard = fftconvolve(samples, response)[: len(samples)]
+    return np.asarray(heard * np.sqrt(np.mean(samples**2) / np.mean(heard**2)), dtype=np.float32)
 
 
 def driven(samples: np.ndarray, drive_db: float) -> np.ndarray:

@@ -90,17 +90,18 @@ def format_texts(config: ThinkerConfig, items: Sequence[Item]) -> Iterator[str]:
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Any:
-    """Trains a BPE on texts; tokens of media and of turns are special, each digit and each comma stands alone.
+    """Trains a BPE on texts; tokens of media and of turns are special, each digit, comma and blank line stands alone.
 
     Tokens may span words, so that a fixed phrase of the format is one: replies are then short enough to be sampled on a CPU.
-    They span no comma, so that what stands in a list is the same token in every list.
+    They span no comma, so that what stands in a list is the same token in every list, and no blank line, so that none holds
+    two things that are heard.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     made = Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    apart = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(",", "isolated")]
+    apart = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(Regex(",|\n\n"), "isolated")]
     made.pre_tokenizer = pre_tokenizers.Sequence([*apart, byte_level])
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
