@@ -70,7 +70,7 @@ class Size:
 
 
 SIZES = {
-    "ci": Size(sft=16, sft_clips=16, sessions=6, rl=4, bench=4),
+    "ci": Size(sft=16, sft_clips=32, sessions=6, rl=4, bench=4),
     "small": Size(sft=128, sft_clips=64, sessions=16, rl=8, bench=24),
     "full": Size(sft=3200, sft_clips=3200, sessions=200, rl=80, bench=240),
 }
