@@ -109,7 +109,8 @@ def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> s
     if config.paper:
         lines += [f"The paper: {config.paper}", ""]
     if config.claims:
-        lines += ["| the paper's claim | ours |", "|---|---|"]
+        whose = "the paper's claim" if config.paper else "claim"
+        lines += [f"| {whose} | ours |", "|---|---|"]
         for claim in config.claims:
             lines.append(f"| {claim.say} | {judge_claim(claim, rows, paired_claim(config, claim))} |")
         lines.append("")

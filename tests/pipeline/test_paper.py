@@ -33,6 +33,17 @@ def test_the_page_has_what_was_run_beside_the_papers_claims_and_names_what_was_n
     assert text.count("Not run yet: `paras2s ablate") == len(paper.FIGURES) - 1
 
 
+def test_a_claim_of_ours_is_not_called_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, head in (("fig3c", "| the paper's claim | ours |"), ("staleness", "| claim | ours |")):
+        config = paper.paper_config(name)
+        (config.run_dir / name).mkdir(parents=True)
+        rows = [result(row.name, 3.0, x=row.x) for row in config.rows]
+        (config.run_dir / name / "table.json").write_text(json.dumps({"rows": rows}))
+        section = paper.write_page(tmp_path / "docs").read_text().split(f"## {config.title}")[1].split("\n## ")[0]
+        assert head in section
+
+
 def test_every_figure_that_is_shipped_is_on_the_page() -> None:
     from paras2s.configs.schema.base import preset_path
 
