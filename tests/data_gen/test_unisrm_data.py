@@ -223,10 +223,10 @@ def test_faults_are_what_they_say():
 def test_an_echo_is_as_strong_as_the_speech_and_falls_by_sixty_db_in_its_time():
     click = np.zeros(16_000, dtype=np.float32)
     click[0] = 1.0
-    heard = echoing(click, 0.5, seed=1).astype(np.float64) ** 2
-    assert heard[0] == pytest.approx(heard[1:].sum(), rel=1e-4)
-    assert heard.sum() == pytest.approx(1.0, rel=1e-4)
-    falls_db = 10 * np.log10(heard[800:1_600].sum() / heard[4_800:5_600].sum())
+    echoed = echoing(click, 0.5, seed=1).astype(np.float64) ** 2
+    assert echoed[0] == pytest.approx(echoed[1:].sum(), rel=1e-4)
+    assert echoed.sum() == pytest.approx(1.0, rel=1e-4)
+    falls_db = 10 * np.log10(echoed[800:1_600].sum() / echoed[4_800:5_600].sum())
     assert falls_db == pytest.approx(60 * 0.25 / 0.5, abs=1.0)
     assert np.array_equal(echoing(click, 0.0, seed=1), click)
 

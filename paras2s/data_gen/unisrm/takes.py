@@ -150,8 +150,8 @@ def echoing(samples: np.ndarray, echo_s: float, seed: int) -> np.ndarray:
     times = np.arange(1, int(echo_s * RATE_HZ)) / RATE_HZ
     tail = np.random.default_rng([seed, 3]).standard_normal(len(times)) * 10 ** (-3 * times / echo_s)
     response = np.concatenate(([1.0], tail / np.sqrt(np.sum(tail**2))))
-    heard = fftconvolve(samples, response)[: len(samples)]
-    return np.asarray(heard * np.sqrt(np.mean(samples**2) / np.mean(heard**2)), dtype=np.float32)
+    echoed = fftconvolve(samples, response)[: len(samples)]
+    return np.asarray(echoed * np.sqrt(np.mean(samples**2) / np.mean(echoed**2)), dtype=np.float32)
 
 
 def driven(samples: np.ndarray, drive_db: float) -> np.ndarray:
