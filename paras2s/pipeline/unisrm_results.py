@@ -20,7 +20,7 @@ from paras2s import __version__
 from paras2s.bench.speakbench.metrics import Share
 from paras2s.bench.unisrm.data import COLUMNS, BenchData, load_bench
 from paras2s.bench.unisrm.metrics import mean_gain, points
-from paras2s.bench.unisrm.report import figure_json, number, percent
+from paras2s.bench.unisrm.report import control, figure_json, number, percent
 from paras2s.bench.unisrm.results import BenchRow, load_rows
 from paras2s.bench.unisrm.run import UniSRMBenchOptions, run_bench, verdicts_path
 from paras2s.configs.schema.unisrm import UniSRMConfig, UniSRMGrpoConfig
@@ -322,9 +322,7 @@ def tables(results: Mapping[str, Any]) -> str:
     if len(seeds) > 1:
         lines += [f"Means over {len(seeds)} seeds (the least to the most of them):", "", *_means(seeds), ""]
     for seed in seeds:
-        lines += [*_head(results, seed), "", *_scores(seed), ""]
-        # Results of versions before 0.18 do not have them.
-        lines += [*_faults(seed), "", *_breaks(seed), "", *_reasons(seed), ""] if "right_by_fault" in seed else []
+        lines += [*_head(results, seed), "", *_scores(seed), "", *_faults(seed), "", *_breaks(seed), "", *_reasons(seed), ""]
     return "\n".join([*lines, *_gains(results), "", *_curves(seeds), "", *_shortcuts(results)])
 
 
@@ -387,8 +385,8 @@ def _scores(seed: Mapping[str, Any]) -> list[str]:
                 continue
             controls = found["controls"]
             cells = [column, title, percent(found["acc"]), f"{100 * seed['right_of_asked'][name][task]:.1f}"]
-            cells += [percent(seed["majority"][column]), percent(controls["text_only"]), percent(controls["shuffled"])]
-            cells += [percent(controls["swapped"]) if "swapped" in controls else "-"]
+            cells += [percent(seed["majority"][column]), control(controls["text_only"]), control(controls["shuffled"])]
+            cells += [control(controls["swapped"]) if "swapped" in controls else "-"]
             cells += [f"{100 * seed['dimensions_of_asked'][name][task]:.1f}"]
             cells += [number(found["pcc"], 2) if "pcc" in found else "-", found["sound"]["verdict"], percent(found["parsed"])]
             lines.append(_line(cells))

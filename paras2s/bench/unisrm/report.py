@@ -128,11 +128,11 @@ def _main_table(report: Json, column: Column) -> list[str]:
             continue
         controls, acc = found["controls"], found["acc"]
         cells = [name, percent(acc), *([number(found["pcc"])] if rating else []), percent(report["majority"][column])]
-        cells += [percent(controls["text_only"]), percent(controls["shuffled"])]
+        cells += [control(controls["text_only"]), control(controls["shuffled"])]
         if rating:
             cells += [number(found["pcc_controls"]["text_only"]), number(found["pcc_controls"]["shuffled"])]
         else:
-            cells += [percent(controls["swapped"]), percent(found["order_consistency"])]
+            cells += [control(controls["swapped"]), percent(found["order_consistency"])]
         count = f"{acc['n']} of {acc['n_asked']}" if "n" in acc else f"0 of {report['items'][column]}"
         lines.append(_line([*cells, _sound(found["sound"]), percent(found["parsed"]), count]))
     pcc = f"{column}_pcc"
@@ -202,6 +202,12 @@ def _sound(test: Json) -> str:
 def percent(figure: Json) -> str:
     """A share in per cent with its interval, or why there is none."""
     return _shown(figure, 100.0, 1)
+
+
+def control(figure: Json) -> str:
+    """A control's share in per cent, and of how many replies it is where others gave no verdict: 100 % may be 3 of 240."""
+    partial = "absent" not in figure and figure["n"] < figure["n_asked"]
+    return f"{percent(figure)}, {figure['n']} of {figure['n_asked']}" if partial else percent(figure)
 
 
 def number(figure: Json, digits: int = 3) -> str:

@@ -30,14 +30,14 @@ from paras2s.policy.embedded.codec2 import Codec2Pairs
 GAP_S = 0.18
 # The decay of an echo that is just heard.
 LEAST_ECHO_S = 0.1
+# The longest that leaves a voice clear.
+CLEAR_ECHO_S = 0.3
 # A signal-to-noise ratio at which noise is not heard.
 NO_NOISE_DB = 40.0
 EMOTIONS = ("happy", "sad", "angry", "fear", "surprised", "disgust")
 # The widest range of F0 that is called flat, and the bounds of what strikes in a delivery.
 FLAT_RANGE, MUFFLED_DB_OCTAVE, FAST_RATE, SLOW_RATE = 0.25, -5.0, 1.4, 0.7
 MANNERS = {USER_STYLES[name]: name for name in EMOTIONS} | {style: name for name, style in AGENT_TONES.items()}
-# The longest echo that leaves a voice clear.
-CLEAR_ECHO_S = 0.3
 GROUPS = {speaker: name for groups in SPEAKERS.values() for name, speakers in groups.items() for speaker in speakers}
 
 

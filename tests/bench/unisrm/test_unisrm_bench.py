@@ -31,7 +31,7 @@ from paras2s.bench.unisrm.metrics import (
     rounded,
     sound_test,
 )
-from paras2s.bench.unisrm.report import load_published
+from paras2s.bench.unisrm.report import control, load_published
 from paras2s.bench.unisrm.results import BenchRow, Judgement, NoJudgement, load_rows, row_of
 from paras2s.bench.unisrm.run import UniSRMBenchOptions, run_bench
 from paras2s.cli.app import app
@@ -291,6 +291,13 @@ def bench(data, tmp_path, judges, monkeypatch, **options):
     chosen = {"objective": False} | options
     made = UniSRMBenchOptions(data, list(judges), tmp_path / "out", tmp_path / "cache", **chosen)
     return run_bench(made, open_console(to_stderr=True), True)
+
+
+def test_a_control_of_few_replies_says_of_how_many():
+    share = {"value": 1.0, "low": None, "high": None, "n": 3, "n_asked": 240}
+    assert control(share) == "100.0, 3 of 240"
+    assert control({**share, "n": 240, "low": 0.9, "high": 1.0}) == "100.0 [90.0, 100.0]"
+    assert control({"absent": "no silence"}) == "none: no silence"
 
 
 def test_a_judge_that_uses_the_sound_and_a_deaf_one(data, tmp_path, monkeypatch):
