@@ -1,8 +1,9 @@
-"""One rank of test_sharding.py: runs the jobs it is told and writes what it saw. A program, since ranks are processes."""
+"""One rank of test_fsdp.py: runs the jobs it is told and writes what it saw. A program, since ranks are processes."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,10 @@ def main() -> None:
             if job.get("gather", "step") == gather:
                 run(devices, job, Path(job["out"]))
         devices.close()
+    # gloo's threads outlive the process group and may hold tensors. One that lets go of them while the interpreter closes ends
+    # the rank by SIGABRT ("terminate called without an active exception"), after all is written (pytorch#179291).
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
