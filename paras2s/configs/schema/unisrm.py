@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from paras2s.configs.schema.base import Section, load_section, preset_path, read_values
 from paras2s.configs.schema.endpoints import LLMConfig
 
+WARMUP = "share of the updates over which the learning rate rises"
 CHECKPOINT_EVERY = "updates from one checkpoint to the next, from which a stopped stage goes on; null: it begins again"
 
 
@@ -57,7 +58,7 @@ class SftConfig(Section):
     batch_size: int = Field(64, ge=1, description="items an update, over all devices")
     micro_batch_size: int = Field(1, ge=1, description="items a device at once")
     epochs: float = Field(1.0, gt=0)
-    warmup: float = Field(0.0, ge=0, lt=1, description="share of the updates over which the learning rate rises")
+    warmup: float = Field(0.0, ge=0, lt=1, description=WARMUP)
     silent_share: float = Field(
         0.0, ge=0, le=1, description="share of the items that are learned a second time with silence as clips: by text alone"
     )
@@ -80,6 +81,7 @@ class UniSRMGrpoConfig(Section):
     """GRPO on the reward of equation 7."""
 
     lr: float = Field(1e-6, gt=0)
+    warmup: float = Field(0.0, ge=0, lt=1, description=WARMUP)
     batch_size: int = Field(16, ge=2, description="completions an update, over all devices")
     micro_batch_size: int = Field(1, ge=1, description="completions a device at once")
     group_size: int = Field(8, ge=2, description="completions an item, G")

@@ -72,7 +72,7 @@ class Size:
 SIZES = {
     "ci": Size(sft=16, sft_clips=32, sessions=6, rl=4, bench=4),
     "small": Size(sft=128, sft_clips=64, sessions=16, rl=8, bench=24),
-    "full": Size(sft=3200, sft_clips=3200, sessions=200, rl=80, bench=240),
+    "full": Size(sft=3200, sft_clips=3200, sessions=200, rl=320, bench=240),
 }
 VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}
 # Shares of the scripted sentences; the agent's four answers to a style are split alike.

@@ -131,7 +131,6 @@ def _fit(
         gradient_accumulation_steps=_accumulation(config.batch_size, config.micro_batch_size),
         num_train_epochs=config.epochs,
         max_steps=updates or -1,
-        warmup_steps=config.warmup,
         dataset_kwargs={"skip_prepare_dataset": True},
         loss_type="nll",
         **_shared(folder, config, seed),
@@ -229,6 +228,7 @@ def _shared(folder: Path, config: SftConfig | UniSRMGrpoConfig, seed: int) -> di
     return {
         "output_dir": str(folder),
         "learning_rate": config.lr,
+        "warmup_steps": config.warmup,
         "max_grad_norm": config.max_grad_norm,
         "seed": seed,
         "bf16": cuda,
