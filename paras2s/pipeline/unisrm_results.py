@@ -78,8 +78,6 @@ def run_seeds(config: UniSRMConfig, seeds: Sequence[int], folder: Path, console:
 def run_seed(config: UniSRMConfig, seed: int, data: Path, folder: Path, console: Console, quiet: bool) -> None:
     """Trains the three models of a seed and benches them."""
     consistent = _consistent_grpo(config)
-    if not (folder / "origin.json").is_file():
-        write_json(folder / "origin.json", {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
     decision = consistent.weights.model_copy(update={"consistency": 0.0})
     accuracy = consistent.model_copy(update={"weights": decision})
     stages: Mapping[str, Callable[[Path], None]] = {
@@ -91,11 +89,20 @@ def run_seed(config: UniSRMConfig, seed: int, data: Path, folder: Path, console:
         if not is_trained(folder / name):
             if not quiet:
                 console.print(f"seed {seed}: {MODELS[name]}", highlight=False)
+            _note_origin(folder, name)
             with _timed(folder, name):
                 train(folder / name)
         # After each, so that a run that is stopped has figures of what it trained; verdicts are kept.
         with _timed(folder, "bench"):
             run_bench(_bench_options(config, data, folder), console, quiet)
+
+
+def _note_origin(folder: Path, name: str) -> None:
+    """Notes by which version and commit a model's training was begun: a later one may train the next."""
+    path = folder / "origin.json"
+    known: dict[str, Any] = read_json(path) if path.is_file() else {"machine": describe_machine(), "models": {}}
+    known["models"].setdefault(name, {"version": __version__, "commit": source_commit()})
+    write_json(path, known)
 
 
 def _consistent_grpo(config: UniSRMConfig) -> UniSRMGrpoConfig:
@@ -166,7 +173,7 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
     rows = {name: _own_rows(folder, name) for name in judges}
     return {
         "seed": seed,
-        **read_json(folder / "origin.json"),
+        "origin": read_json(folder / "origin.json"),
         "minutes": read_json(folder / "minutes.json"),
         "majority": report["majority"],
         "models": judges,
@@ -331,7 +338,11 @@ def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
     spent = ", ".join(f"{MODELS.get(name, name)} {value:.0f}" for name, value in minutes.items())
     # The stored file has its keys in another order.
     items = ", ".join(f"{sum(one.values())} for {split}" for split, one in sorted(results["items"].items()))
-    origin = f"commit {str(seed['commit'])[:7]}, {seed['machine']}"
+    models = seed["origin"]["models"]
+    begun = {name: str(models[name]["commit"])[:7] for name in MODELS if name in models}
+    commits = ", ".join(f"{MODELS[name]} {commit}" for name, commit in begun.items())
+    by = f"commit {begun[SFT]}" if len(set(begun.values())) == 1 else f"commits {commits}"
+    origin = f"{by}, {seed['origin']['machine']}"
     absent = [title for name, title in MODELS.items() if name not in seed["models"]]
     not_yet = f" Not trained yet: {'; '.join(absent)}." if absent else ""
     return [f"Seed {seed['seed']}, {origin}. Minutes: {spent}. Items of all tasks: {items}.{not_yet}{_probed(seed)}"]

@@ -172,6 +172,19 @@ def test_the_page_gets_the_tables_and_a_seed_that_is_missing_is_named(uninterrup
         write_results(found, tmp_path)
 
 
+def test_a_model_that_a_later_commit_trained_is_named_with_it(monkeypatch, tmp_path):
+    def head():
+        seed = {"seed": 0, "minutes": {}, "models": MODELS, "origin": read_json(tmp_path / "origin.json")}
+        return unisrm_results._head({"data_minutes": 1, "items": {}}, seed)[0]
+
+    for commit, name in (("a", SFT), ("a", ACCURACY), ("b", SFT)):
+        monkeypatch.setattr(unisrm_results, "source_commit", lambda commit=commit: 40 * commit)
+        unisrm_results._note_origin(tmp_path, name)
+    assert head().startswith("Seed 0, commit aaaaaaa, ")
+    unisrm_results._note_origin(tmp_path, CONSISTENT)
+    assert head().startswith(f"Seed 0, commits SFT aaaaaaa, {MODELS[ACCURACY]} aaaaaaa, {MODELS[CONSISTENT]} bbbbbbb, ")
+
+
 def test_what_is_wrong_is_counted_by_itself_and_a_reply_that_cannot_be_parsed_is_not_right(tmp_path):
     first = tiny_items(tmp_path)[0]
     faults = ("voice", "voice", "voice", "words")
