@@ -21,6 +21,7 @@ from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import RunConfig, load_config
+from paras2s.data_gen.scripted.scripts import assign_roles, load_contrasts
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.pipeline.shared_stages import share_stages
 from paras2s.run import ORIGIN, Run
@@ -33,7 +34,7 @@ def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConf
     """The whole config of one row.
 
     Raises:
-        ConfigError: a key that does not exist; names the row.
+        ConfigError: a key that does not exist, or more contrasts than there are scripts; names the row.
     """
     path = Path(ablation.base)
     base = path if path.suffix in (".yaml", ".yml") else preset_path(ablation.base)
@@ -43,7 +44,11 @@ def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConf
         raise ConfigError(f"row {row.name!r}: {min(taken)} is the ablation's own; leave it out of set")
     own = {"name": f"{ablation.name}.{row.name}", "seed": seed, "run_dir": str(folder)}
     try:
-        return load_config(base, {**flat, **own})
+        config = load_config(base, {**flat, **own})
+        if config.data.curated is None:
+            # Else the row would fail at its data, after hours of the rows before it.
+            assign_roles(load_contrasts(), config.data, seed)
+        return config
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r}: {error}") from error
 

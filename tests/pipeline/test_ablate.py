@@ -62,6 +62,13 @@ def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> N
         row_config(grid, AblationRow(name="b", set={"seed": 4}), 0)
 
 
+def test_a_row_with_more_contrasts_than_scripts_fails_before_any_row_runs(tmp_path: Path) -> None:
+    grid = ablation(tmp_path, AblationRow(name="a"), AblationRow(name="b", set={"data.validation_contrasts": 24}))
+    row_config(grid, grid.rows[0], 0)
+    with pytest.raises(ConfigError, match="row 'b': data: sarcasm has 98 training, 10 validation"):
+        row_config(grid, grid.rows[1], 0)
+
+
 def test_a_row_that_failed_says_so_in_the_table(tmp_path: Path) -> None:
     failed = {"row": "a", "line": "", "x": 1.0, "seed": 0, "failed": "step 3: the loss is nan"}
     assert cells(failed) == ["a", "0", "failed: step 3: the loss is nan", "-", "-", "-", "-", "-", "-"]
