@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -16,7 +16,6 @@ from paras2s.reward.unisrm.items import ITEMS, read_items
 from paras2s.reward.unisrm.messages import SILENCE
 from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord, TaskId
 from paras2s.utils.cache import key_of
-from paras2s.utils.io import read_text
 
 # own: as it is. swapped: the candidates exchanged. shuffled: another item's clips. text_only: silence in place of all clips.
 Condition = Literal["own", "swapped", "shuffled", "text_only"]
@@ -51,7 +50,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class BenchData:
-    """The bench split of a data set. `digest` changes with any item and with the sound of any clip."""
+    """The bench split of a data set. `digest` changes with any item of it and with the sound of any clip."""
 
     folder: Path
     items: tuple[Item, ...]
@@ -86,7 +85,7 @@ def load_bench(folder: Path) -> BenchData:
 def _digest(folder: Path, items: Sequence[Item]) -> str:
     names = sorted({path for item in items for path in item.clips.values()})
     sounds = [hashlib.sha256(path.read_bytes()).hexdigest() if (path := folder / name).is_file() else "" for name in names]
-    return key_of([read_text(folder / ITEMS), *sounds])[:8]
+    return key_of([*map(asdict, items), *sounds])[:8]
 
 
 def column_of(item: Item) -> Column:

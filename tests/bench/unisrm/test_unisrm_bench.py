@@ -39,7 +39,7 @@ from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, ConfigError, DataError, StorageError
 from paras2s.reward.judges.registry import open_judge
-from paras2s.reward.unisrm.items import write_items
+from paras2s.reward.unisrm.items import read_items, write_items
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.tasks import TASKS, Item, QualityRecord
 from paras2s.types import Absent
@@ -192,6 +192,14 @@ def test_no_item_gets_a_clip_of_its_own(tmp_path):
 def test_other_sound_under_the_same_name_is_other_data(data):
     before = load_bench(data).digest
     write_clip(data / "0A.wav", tone_clip(500.0, 0.3))
+    assert load_bench(data).digest != before
+
+
+def test_verdicts_hold_for_the_bench_whatever_is_trained_on_but_not_for_other_labels(data):
+    items, before = read_items(data), load_bench(data).digest
+    write_items(data, [*items, replace(items[0], id="one more", split="rl")])
+    assert load_bench(data).digest == before
+    write_items(data, [replace(items[0], factors={"fault": "another"}), *items[1:]])
     assert load_bench(data).digest != before
 
 
