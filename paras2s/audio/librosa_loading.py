@@ -6,7 +6,9 @@ worker processes start together. The cache is a folder of our own, so that one s
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,5 +47,6 @@ def cache_folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "lock").touch()
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="paras2s-numba-"))
+        folder = Path(tempfile.mkdtemp(prefix="paras2s-numba-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from paras2s.audio.librosa_loading import cache_folder
-
 CODE = """
 import numpy as np
 from paras2s.audio.librosa_loading import load_librosa
@@ -39,11 +37,12 @@ def test_two_at_once_and_then_a_third(tmp_path: Path) -> None:
     assert len(files) == len(set(files))
 
 
-def test_where_the_users_folder_cannot_be_written_the_process_has_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_users_folder_cannot_be_written_the_process_has_its_own_and_removes_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    own = cache_folder()
-    assert own.is_dir()
-    assert own != cache_folder()
+    code = "from paras2s.audio.librosa_loading import cache_folder as own; print(own(), own(), own().is_dir())"
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+    first, second, there = printed.split()
+    assert (Path(first).parent, there) == (tmp_path, "True")
+    assert first != second
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
