@@ -17,9 +17,8 @@ import yaml
 from rich.console import Console
 
 from paras2s import __version__
-from paras2s.bench.speakbench.metrics import Share
 from paras2s.bench.unisrm.data import COLUMNS, BenchData, load_bench
-from paras2s.bench.unisrm.metrics import mean_gain, points
+from paras2s.bench.unisrm.metrics import Figure, mean_gain, points
 from paras2s.bench.unisrm.report import control, figure_json, number, percent
 from paras2s.bench.unisrm.results import BenchRow, load_rows
 from paras2s.bench.unisrm.run import UniSRMBenchOptions, run_bench, verdicts_path
@@ -33,6 +32,7 @@ from paras2s.reward.unisrm.reply import parse_reply
 from paras2s.reward.unisrm.rewards import preferences
 from paras2s.reward.unisrm.tasks import TASKS, Item, PairRecord
 from paras2s.run import source_commit
+from paras2s.types import Absent
 from paras2s.utils.generated import put_between
 from paras2s.utils.io import read_json, read_jsonl, write_json, write_text
 from paras2s.utils.machine import describe_machine
@@ -50,7 +50,8 @@ BENCH_BATCH = 32
 CURVE_POINTS = 12
 CURVES = ("loss", "reward", "reward_format", "reward_accuracy", "reward_consistency", "flat_group_share", "kl")
 Rows = Mapping[str, BenchRow]
-Value = Callable[[Item, BenchRow], float]
+# None where the measure does not ask this reply.
+Value = Callable[[Item, BenchRow], float | None]
 
 
 # Running.
@@ -212,7 +213,16 @@ def _dimensions(item: Item, row: BenchRow) -> float:
     return sum(row.dimensions.get(key) == one for key, one in zip(keys, wanted, strict=True)) / len(keys)
 
 
-def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Value) -> dict[str, float]:
+def _right_or_coin(item: Item, row: BenchRow) -> float:
+    """As `_right`, but a pair without a verdict is right by half: whoever merely guesses there gains nothing over it."""
+    return 0.5 if row.unscored is not None and isinstance(item.record, PairRecord) else _right(item, row)
+
+
+def _dimensions_if_parsed(item: Item, row: BenchRow) -> float | None:
+    return None if row.unscored is not None else _dimensions(item, row)
+
+
+def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Callable[[Item, BenchRow], float]) -> dict[str, float]:
     means = {task: [value(item, rows[item.id]) for item in data.of_task(task)] for task in TASKS}
     return {task: sum(values) / len(values) for task, values in means.items() if values}
 
@@ -269,15 +279,32 @@ def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
         {"from": first, "to": second, "measure": measure, **figure_json(_gain(data, pairs, value))}
         for first, second in GAINS
         if (pairs := [(one[first], one[second]) for one in rows if first in one and second in one]) and len(pairs) == len(rows)
-        for measure, value in (("decision", _right), ("dimensions", _dimensions))
+        for measure, value in MEASURES.items()
     ]
 
 
-def _gain(data: BenchData, pairs: Sequence[tuple[Rows, Rows]], value: Value) -> Share:
-    """The mean gain of second over first, over all items of all tasks and all pairs of models; a text is one cluster."""
-    gains = [value(item, second[item.id]) - value(item, first[item.id]) for first, second in pairs for item in data.items]
-    texts = [item.text_id for item in data.items]
-    return mean_gain(gains, texts * len(pairs), len(gains))
+def _gain(data: BenchData, pairs: Sequence[tuple[Rows, Rows]], value: Value) -> Figure:
+    """The mean gain of second over first, over all items of all tasks and all pairs of models; a text is one cluster.
+
+    An item counts where the measure asks both replies.
+    """
+    valued = [
+        (value(item, first[item.id]), value(item, second[item.id]), item.text_id)
+        for first, second in pairs
+        for item in data.items
+    ]
+    gains = [(after - before, text) for before, after, text in valued if before is not None and after is not None]
+    if not gains:
+        return Absent("no verdicts of both")
+    return mean_gain([gain for gain, _ in gains], [text for _, text in gains], len(valued))
+
+
+MEASURES: Mapping[str, Value] = {
+    "decision": _right,
+    "decision_or_coin": _right_or_coin,
+    "dimensions": _dimensions,
+    "dimensions_if_parsed": _dimensions_if_parsed,
+}
 
 
 def _curve(path: Path) -> list[dict[str, float]]:
@@ -447,18 +474,23 @@ def _reasons(seed: Mapping[str, Any]) -> list[str]:
 
 def _gains(results: Mapping[str, Any]) -> list[str]:
     """Each seed's gains, and those of all seeds together."""
-    head = ["gain over all tasks, in points", "seed", "right", "dimensions right"]
+    head = [
+        "gain over all tasks, in points",
+        "seed",
+        "right",
+        "a coin for no verdict",
+        "dimensions right",
+        "where both have a verdict",
+    ]
     lines = [_line(head), _line(["---"] * len(head))]
     several = [("all", results)] if len(results["seeds"]) > 1 else []
     for first, second in GAINS:
         for name, place in [*((str(one["seed"]), one) for one in results["seeds"]), *several]:
-            own = {one["measure"]: one for one in place["gains"] if (one["from"], one["to"]) == (first, second)}
+            wanted = [one for one in place["gains"] if (one["from"], one["to"]) == (first, second)]
+            own = {one["measure"]: {key: one[key] for key in one.keys() - {"from", "to", "measure"}} for one in wanted}
             if not own:
                 continue
-            shown = [
-                {key: own[kind][key] for key in ("value", "low", "high", "n", "n_asked")} for kind in ("decision", "dimensions")
-            ]
-            lines.append(_line([f"{MODELS[second]} over {MODELS[first]}", name, *map(percent, shown)]))
+            lines.append(_line([f"{MODELS[second]} over {MODELS[first]}", name, *(percent(own[kind]) for kind in MEASURES)]))
     return lines
 
 

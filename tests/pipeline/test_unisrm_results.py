@@ -27,6 +27,7 @@ from paras2s.reward.unisrm.items import write_items
 from paras2s.reward.unisrm.metrics import MetricsWriter
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.tasks import TASKS, PairRecord
+from paras2s.types import Absent
 from paras2s.utils.io import read_json, read_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +131,7 @@ def test_both_kinds_of_grpo_differ_from_sft_and_from_each_other_by_the_reward_al
     assert rows[ACCURACY][0]["reward_format"] == rows[CONSISTENT][0]["reward_format"]
     (seed,) = found["seeds"]
     assert set(seed["curves"]) == set(MODELS)
-    assert len(seed["gains"]) == 6
+    assert len(seed["gains"]) == 12
     assert found["items"]["bench"] == dict.fromkeys(TASKS, 1)
     assert found["missing"] == []
 
@@ -198,6 +199,29 @@ def test_what_is_wrong_is_counted_by_itself_and_a_reply_that_cannot_be_parsed_is
     assert unisrm_results._by_fault(data, rows) == {
         "T1": {"voice": {"value": 0.5, "decided": 2 / 3, "n": 3}, "words": {"value": 0.0, "decided": 1.0, "n": 1}}
     }
+
+
+def test_whoever_merely_decides_gains_over_a_tie_but_not_over_a_coin(tmp_path):
+    first = tiny_items(tmp_path)[0]
+    data = BenchData(tmp_path, tuple(replace(first, id=str(number), text_id=str(number)) for number in range(4)), "")
+    keys = TASKS["T1"].keys
+    scored = dict.fromkeys(keys, 1)
+
+    def rows(*better):
+        made = [
+            SimpleNamespace(better=one, unscored=None if one else "ties", dimensions=scored if one else {}) for one in better
+        ]
+        return dict(zip("0123", made, strict=True))
+
+    silent, guessing = rows("A", "A", None, None), rows("A", "A", "A", "B")
+    gain = {name: unisrm_results._gain(data, [(silent, guessing)], value) for name, value in unisrm_results.MEASURES.items()}
+    assert (gain["decision"].value, gain["decision_or_coin"].value) == (0.25, 0.0)
+    assert gain["dimensions"].value > 0
+    both = gain["dimensions_if_parsed"]
+    assert (both.value, both.n, both.n_asked) == (0.0, 2, 4)
+    assert unisrm_results._gain(data, [(rows(*4 * [None]), guessing)], unisrm_results._dimensions_if_parsed) == Absent(
+        "no verdicts of both"
+    )
 
 
 def test_replies_without_a_verdict_are_counted_by_task_and_reason():
