@@ -214,7 +214,7 @@ def _dimensions(item: Item, row: BenchRow) -> float:
 
 
 def _right_or_coin(item: Item, row: BenchRow) -> float:
-    """As `_right`, but a pair without a verdict is right by half: whoever merely guesses there gains nothing over it."""
+    """Gives a pair without a verdict one half, as a coin would have: whoever merely guesses there gains nothing over it."""
     return 0.5 if row.unscored is not None and isinstance(item.record, PairRecord) else _right(item, row)
 
 
