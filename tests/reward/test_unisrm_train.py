@@ -315,6 +315,19 @@ def test_grpo_trains_and_logs(data, kind):
     assert model.config.trains == kind
 
 
+def test_the_learning_rate_of_grpo_rises_over_the_share_of_the_updates_that_is_asked_for(data):
+    folder, items, prompts = data
+    config = GRPO.model_copy(update={"warmup": 0.5, "max_steps": 8, "lr": 1e-3})
+    trainer = trainer_of(folder, items, prompts, config=config)
+    trainer.create_optimizer_and_scheduler(8)
+    rates = []
+    for _ in range(8):
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+    assert rates == pytest.approx([0, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
 def test_wrong_sizes_and_an_unsaved_model_are_refused(data):
     folder, items, prompts = data
     with pytest.raises(ConfigError, match="micro_batch_size"):
