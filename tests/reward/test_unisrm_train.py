@@ -4,6 +4,7 @@ Not covered: what seven billion parameters learn, several devices, and generatio
 """
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from paras2s.errors import ConfigError, DataError, JudgeError
 from paras2s.reward.unisrm.audio_check import audio_gaps, check_audio
 from paras2s.reward.unisrm.grpo_trainer import RewardTerms, UniSRMGrpoTrainer
 from paras2s.reward.unisrm.items import read_items
+from paras2s.reward.unisrm.labels_alone import labels_alone
 from paras2s.reward.unisrm.messages import SILENCE
 from paras2s.reward.unisrm.reply import ParseFailure, write_reply
 from paras2s.reward.unisrm.tasks import PairRecord, QualityRecord
@@ -122,6 +124,55 @@ def test_a_clip_beyond_the_window_is_refused_or_cut(data, too_long):
             encoder[1]
     else:
         assert [clip.shape for clip in encoder[1].clips] == [(128, 20)]
+
+
+@pytest.fixture
+def scored_tokens(monkeypatch):
+    """The number of tokens that each call of TRL's LM head scores."""
+    from trl.trainer import utils
+
+    seen, head = [], utils._ChunkedLogProbFunction
+
+    class Counted:
+        @staticmethod
+        def apply(hidden, *others):
+            seen.append(len(hidden))
+            return head.apply(hidden, *others)
+
+    monkeypatch.setattr(utils, "_ChunkedLogProbFunction", Counted)
+    return seen
+
+
+def test_tokens_without_a_label_are_not_scored_and_loss_and_gradients_are_the_same(data, scored_tokens):
+    from trl.trainer.utils import add_fused_lm_head
+
+    folder, items, prompts = data
+    model = tiny_unisrm(prompts=prompts)
+    add_fused_lm_head(model.thinker)
+    batch = SftCollator(model, folder, items)([{"number": 0, "kind": 0}, {"number": 1, "kind": 0}])
+    results = []
+    for scope in (nullcontext(), labels_alone()):
+        model.thinker.zero_grad()
+        with scope:
+            loss = model.thinker(**batch, fused_lm_head=True).loss
+        loss.backward()
+        results.append([loss, *(one.grad for one in model.thinker.parameters() if one.grad is not None)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+    labelled = int((batch["labels"][:, 1:] != -100).sum())
+    assert scored_tokens == [batch["labels"][:, 1:].numel(), labelled]
+
+
+def test_both_trainers_score_the_tokens_of_replies_alone(data, scored_tokens):
+    folder, items, prompts = data
+    model = tiny_unisrm(prompts=prompts)
+    replies = [len(model.reply_ids(write_reply(item.task, item.record))) for item in items]
+    train_sft(model, folder, items, SftConfig(batch_size=4, micro_batch_size=4), folder / "sft")
+    assert scored_tokens == [sum(replies)]
+    scored_tokens.clear()
+    trainer_of(folder, items, prompts).train()
+    assert scored_tokens
+    assert max(scored_tokens) <= GRPO.micro_batch_size * GRPO.max_completion_tokens
 
 
 # Supervised fine-tuning.

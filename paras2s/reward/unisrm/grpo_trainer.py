@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from paras2s.reward.unisrm.labels_alone import labels_alone
 from paras2s.reward.unisrm.reply import Malformed, ParseFailure, parse_reply
 from paras2s.reward.unisrm.resume import ResumingTrainer
 from paras2s.reward.unisrm.rewards import accuracy_reward, consistency_reward, format_reward
@@ -76,7 +77,7 @@ class UniSRMGrpoTrainer(ResumingTrainer, GRPOTrainer):
             part = slice(start, start + size)
             labels = input_ids[part].masked_fill(attention_mask[part] == 0, -100)
             labels[:, :-logits_to_keep] = -100
-            with self.accelerator.autocast():
+            with self.accelerator.autocast(), labels_alone():
                 outputs = model(
                     input_ids=input_ids[part],
                     attention_mask=attention_mask[part],

@@ -25,8 +25,8 @@ from paras2s.utils.io import read_json, write_json
 
 SETTINGS = "unisrm.json"
 END = "<|im_end|>"
-# Clips whose features are held; of 10 s they are 0.5 MB.
-HELD_CLIPS = 3072
+# Clips whose features are held: all that SFT has in the embedded edition. Of 10 s they are 0.5 MB, so 4 GB a device at most.
+HELD_CLIPS = 8192
 
 
 @dataclass(frozen=True)

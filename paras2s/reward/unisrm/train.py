@@ -20,6 +20,7 @@ from torch import Tensor
 from paras2s.configs.schema.unisrm import SftConfig, UniSRMGrpoConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.unisrm.descriptions import read_descriptions, requested
+from paras2s.reward.unisrm.labels_alone import labels_alone
 from paras2s.reward.unisrm.reply import write_reply
 from paras2s.reward.unisrm.resume import ResumingTrainer, last_checkpoint
 from paras2s.reward.unisrm.tasks import Item, PairRecord, Record
@@ -138,6 +139,10 @@ def _fit(
 
     class Trainer(ResumingTrainer, SFTTrainer):
         """TRL's, which is imported when it is needed."""
+
+        def compute_loss(self, *inputs: Any, **options: Any) -> Any:
+            with labels_alone():
+                return super().compute_loss(*inputs, **options)  # type: ignore[no-untyped-call]
 
     trainer = Trainer(
         model=model.thinker,
