@@ -11,11 +11,11 @@ demo: .venv/.offline
 quick: .venv/.offline
 	$(BIN)/paras2s demo --preset quick
 
-# Hours: five seeds of the longer preset to docs/results.md and README.md, then equal labels, the sources of reward (of which
-# UniSRM is one) and over-optimisation to docs/paper.md. Stopped, it goes on where it was.
+# Hours: five seeds of the longer preset to docs/results.md and README.md, three of UniSRM to docs/unisrm.md, then equal labels,
+# the sources of reward (of which UniSRM is one) and over-optimisation to docs/paper.md. Stopped, it goes on where it was.
 results: .venv/.offline .venv/.unisrm
 	$(BIN)/paras2s results
-	$(BIN)/paras2s unisrm run
+	$(BIN)/paras2s unisrm run --seeds '0 1 2' --docs docs
 	$(BIN)/paras2s paper --only equal_labels --only reward_sources --only overoptimisation
 
 # Hours: every figure of the paper in miniature, to docs/paper.md. Stopped, it goes on where it was.
@@ -23,9 +23,9 @@ paper: .venv/.offline .venv/.unisrm
 	$(BIN)/paras2s unisrm run
 	$(BIN)/paras2s paper
 
-# UniSRM's embedded edition from its data to the bench, one seed, to docs/unisrm.md. Stopped, it goes on where it was.
+# UniSRM's embedded edition in its short form, from the data to the bench, one seed. Stopped, it goes on where it was.
 unisrm: .venv/.unisrm
-	$(BIN)/paras2s unisrm run --docs docs
+	$(BIN)/paras2s unisrm run embedded_short --folder runs/unisrm-short
 
 # A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint

@@ -20,6 +20,7 @@ class Size(StrEnum):
 
     ci = "ci"
     small = "small"
+    medium = "medium"
     full = "full"
 
 
@@ -47,7 +48,7 @@ class Stage(StrEnum):
 @unisrm_app.command("data")
 def unisrm_data(
     out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips.")] = Path("runs/unisrm-data"),
-    size: Annotated[Size, typer.Option(help="Pairs of each task for SFT; ci: 16, small: 128, full: 3,200.")] = Size.small,
+    size: Annotated[Size, typer.Option(help="Pairs a task for SFT: 16, 128, 1,600 or 3,200.")] = Size.small,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same items.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -57,16 +58,17 @@ def unisrm_data(
     from paras2s.data_gen.unisrm.embedded import build_embedded
     from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
     from paras2s.reward.unisrm.items import read_items
-    from paras2s.utils.progress import open_console
+    from paras2s.utils.progress import open_console, progress_bar
 
-    report = build_embedded(out, size.value, seed)
+    console = open_console(to_stderr=as_json)
+    with progress_bar(console, "tasks by splits", None, quiet=as_json) as bar:
+        report = build_embedded(out, size.value, seed, on_progress=bar.at)
     shortcuts = measure_shortcuts(out, read_items(out))
     items = {f"{task} {split}": count for (task, split), count in report.items.items()}
     dropped = {f"{task}: {why}": count for (task, why), count in report.dropped.items()}
     if as_json:
         print_json({"items": items, "dropped": dropped, "shortcuts": [asdict(one) for one in shortcuts]})
         return
-    console = open_console()
     console.print(f"{out}: {sum(items.values())} items; dropped: {dropped or 'none'}", highlight=False, markup=False)
     for one in shortcuts:
         value = "none" if one.value is None else f"{one.value:.3f} +- {one.error or 0:.3f}"
@@ -145,13 +147,14 @@ def unisrm_train(
     from paras2s.pipeline.unisrm import train_stage
     from paras2s.utils.progress import open_console
 
-    folder = train_stage(stage.value, config, parse_overrides(set_), data, out, seed)
-    open_console().print(f"{folder}: the model, and metrics.jsonl", highlight=False)
+    console = open_console()
+    folder = train_stage(stage.value, config, parse_overrides(set_), data, out, seed, console)
+    console.print(f"{folder}: the model, and metrics.jsonl", highlight=False)
 
 
 @unisrm_app.command("run")
 def unisrm_run(
-    config: Annotated[str, typer.Argument(help="embedded, embedded_ci, or a YAML.")] = "embedded",
+    config: Annotated[str, typer.Argument(help="embedded, embedded_short, embedded_ci, or a YAML.")] = "embedded",
     seeds: Annotated[str, typer.Option(help="Numbers with a blank between.")] = "0",
     folder: Annotated[Path, typer.Option(help="Data, and a folder a seed; stopped, the same command goes on.")] = Path(
         "runs/unisrm-results"
@@ -164,14 +167,18 @@ def unisrm_run(
     as_json: Json = False,
 ) -> None:
     """Make the data, train SFT and both kinds of GRPO, bench the three models, and write the tables of all seeds."""
+    import torch
+
     from paras2s.configs.schema.unisrm import load_unisrm_config
     from paras2s.pipeline.unisrm_results import collect, run_seeds, tables, write_results
+    from paras2s.utils.process_pool import cores
     from paras2s.utils.progress import open_console
 
     settings, wanted = load_unisrm_config(config, parse_overrides(set_)), parse_seeds(seeds)
     console = open_console(to_stderr=as_json)
     if run:
-        run_seeds(settings, wanted, folder, console, as_json)
+        # On one GPU the two models of GRPO would stand in each other's way.
+        run_seeds(settings, wanted, folder, console, as_json, processes=1 if torch.cuda.is_available() else cores())
     command = " ".join(["paras2s unisrm run", config, f"--seeds '{seeds}'", *(f"--set {one}" for one in set_ or [])])
     found = collect(settings, command, wanted, folder)
     written = write_results(found, docs or folder)

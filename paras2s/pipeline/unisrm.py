@@ -7,12 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.console import Console
+
 from paras2s.configs.schema.unisrm import UniSRMConfig, UniSRMGrpoConfig, load_unisrm_config
 from paras2s.errors import ConfigError
 from paras2s.reward.unisrm.items import read_items
 from paras2s.reward.unisrm.tasks import Item
 from paras2s.reward.unisrm.thinker import SETTINGS, UniSRM
 from paras2s.utils.io import write_json
+from paras2s.utils.progress import progress_bar
 
 # Where weights began at random: what two heads read from the audio tower before anything else, and the model that has learned
 # to describe clips, with what it describes rightly.
@@ -21,7 +24,7 @@ DESCRIBED, DESCRIPTION_PROBE = "described", "description_probe.json"
 
 
 def train_stage(
-    stage: Literal["sft", "grpo"], config: str, overrides: dict[str, Any], data: Path, out: Path, seed: int
+    stage: Literal["sft", "grpo"], config: str, overrides: dict[str, Any], data: Path, out: Path, seed: int, console: Console
 ) -> Path:
     """Trains one stage on its split of the data, and returns the folder with the model.
 
@@ -33,11 +36,11 @@ def train_stage(
     if is_trained(folder):
         raise ConfigError(f"{folder}: a model was trained there already; give another --out, or delete it")
     if stage == "sft":
-        run_sft(settings, data, folder, seed)
+        run_sft(settings, data, folder, seed, console)
     else:
         if settings.grpo is None:
             raise ConfigError(f"{config}: has no stage of GRPO (w/o GRPO)")
-        run_grpo(settings.grpo, out / "sft", data, folder, seed)
+        run_grpo(settings.grpo, out / "sft", data, folder, seed, console)
     return folder
 
 
@@ -46,7 +49,7 @@ def is_trained(folder: Path) -> bool:
     return (folder / SETTINGS).is_file()
 
 
-def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int) -> None:
+def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int, console: Console, quiet: bool = False) -> None:
     """Trains the first stage on the split `sft`; stopped, it goes on at its last checkpoint.
 
     Raises:
@@ -56,10 +59,14 @@ def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int) -> None
     from paras2s.reward.unisrm.train import train_sft
 
     items = read_items(data, ["sft"])
-    train_sft(_begin(settings, data, items, folder, seed), data, items, settings.sft, folder, seed)
+    model = _begin(settings, data, items, folder, seed, console, quiet)
+    with progress_bar(console, "SFT, updates", None, quiet) as bar:
+        train_sft(model, data, items, settings.sft, folder, seed, bar.at)
 
 
-def run_grpo(settings: UniSRMGrpoConfig, begin: Path, data: Path, folder: Path, seed: int) -> None:
+def run_grpo(
+    settings: UniSRMGrpoConfig, begin: Path, data: Path, folder: Path, seed: int, console: Console, quiet: bool = False
+) -> None:
     """Trains a model of the first stage on the split `rl`; stopped, it goes on at its last checkpoint.
 
     Raises:
@@ -68,7 +75,8 @@ def run_grpo(settings: UniSRMGrpoConfig, begin: Path, data: Path, folder: Path, 
     _require_trl()
     from paras2s.reward.unisrm.train import train_grpo
 
-    train_grpo(UniSRM.load(begin), data, read_items(data, ["rl"]), settings, folder, seed)
+    with progress_bar(console, f"{folder.name}, updates", None, quiet) as bar:
+        train_grpo(UniSRM.load(begin), data, read_items(data, ["rl"]), settings, folder, seed, bar.at)
 
 
 def _require_trl() -> None:
@@ -76,7 +84,9 @@ def _require_trl() -> None:
         raise ConfigError("training needs the package trl; run: pip install 'paras2s[unisrm]'")
 
 
-def _begin(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, seed: int) -> UniSRM:
+def _begin(
+    config: UniSRMConfig, data: Path, items: list[Item], folder: Path, seed: int, console: Console, quiet: bool
+) -> UniSRM:
     scratch = config.thinker.scratch
     if scratch is None:
         return UniSRM.pretrained(config.thinker)
@@ -85,7 +95,7 @@ def _begin(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, se
         model = UniSRM.load(described)
         model.config = config.thinker
     else:
-        model = _from_scratch(config, data, items, folder, seed)
+        model = _from_scratch(config, data, items, folder, seed, console, quiet)
     others = read_items(data, ["rl"])
     if scratch.description_updates and others and not (folder / DESCRIPTION_PROBE).is_file():
         from paras2s.reward.unisrm.descriptions import measure_descriptions
@@ -94,7 +104,9 @@ def _begin(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, se
     return model
 
 
-def _from_scratch(config: UniSRMConfig, data: Path, items: list[Item], folder: Path, seed: int) -> UniSRM:
+def _from_scratch(
+    config: UniSRMConfig, data: Path, items: list[Item], folder: Path, seed: int, console: Console, quiet: bool
+) -> UniSRM:
     """A model with random weights whose tower has learned to hear, and which has learned to describe, as the config says."""
     from paras2s.reward.unisrm.scratch import thinker_from_scratch
 
@@ -104,9 +116,12 @@ def _from_scratch(config: UniSRMConfig, data: Path, items: list[Item], folder: P
     if scratch.audio_pretraining_updates:
         from paras2s.reward.unisrm.audio_pretraining import pretrain_tower
 
-        write_json(folder / TOWER_PROBE, asdict(pretrain_tower(model, data, scratch.audio_pretraining_updates, seed)))
+        with progress_bar(console, "audio tower, updates", scratch.audio_pretraining_updates, quiet) as bar:
+            probe = pretrain_tower(model, data, scratch.audio_pretraining_updates, seed, bar.at)
+        write_json(folder / TOWER_PROBE, asdict(probe))
     if scratch.description_updates:
         from paras2s.reward.unisrm.train import train_descriptions
 
-        train_descriptions(model, data, items, scratch.description_updates, config.sft, folder / DESCRIBED, seed)
+        with progress_bar(console, "descriptions, updates", scratch.description_updates, quiet) as bar:
+            train_descriptions(model, data, items, scratch.description_updates, config.sft, folder / DESCRIBED, seed, bar.at)
     return model

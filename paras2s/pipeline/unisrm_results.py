@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from paras2s.types import Absent
 from paras2s.utils.generated import put_between
 from paras2s.utils.io import read_json, read_jsonl, write_json, write_text
 from paras2s.utils.machine import describe_machine
+from paras2s.utils.process_pool import end_workers, map_chunks
+from paras2s.utils.progress import LOG_WIDTH, progress_bar
 
 SCHEMA = 1
 RESULTS, PAGE = "unisrm.json", "unisrm.md"
@@ -57,11 +59,28 @@ Value = Callable[[Item, BenchRow], float | None]
 # Running.
 
 
-def run_seeds(config: UniSRMConfig, seeds: Sequence[int], folder: Path, console: Console, quiet: bool) -> None:
+@dataclass(frozen=True)
+class _Stage:
+    """The training of one model of a seed, and its bench: what a process does at once."""
+
+    config: UniSRMConfig
+    name: str
+    seed: int
+    data: Path
+    folder: Path
+    quiet: bool
+
+
+def run_seeds(
+    config: UniSRMConfig, seeds: Sequence[int], folder: Path, console: Console, quiet: bool, processes: int = 1
+) -> None:
     """Makes the data, trains and benches every seed that is not finished; a stopped one goes on where it was.
+
+    With two `processes` a seed's two models of GRPO are trained beside each other.
 
     Raises:
         ConfigError: the config has no GRPO with a reasoning-consistent reward, or the folder is another config's.
+        DataError: a process was killed from outside.
     """
     _consistent_grpo(config)
     settings = config.model_dump(mode="json")
@@ -70,32 +89,58 @@ def run_seeds(config: UniSRMConfig, seeds: Sequence[int], folder: Path, console:
     write_json(folder / "config.json", settings)
     data = folder / "data"
     if not (data / ITEMS).is_file():
-        with _timed(folder, "data"):
-            build_embedded(data, config.data)
+        with _timed(folder, "all", "data"), progress_bar(console, "data, tasks by splits", None, quiet) as bar:
+            build_embedded(data, config.data, on_progress=bar.at)
     for seed in seeds:
-        run_seed(config, seed, data, folder / f"seed{seed}", console, quiet)
+        run_seed(config, seed, data, folder / f"seed{seed}", console, quiet, processes)
 
 
-def run_seed(config: UniSRMConfig, seed: int, data: Path, folder: Path, console: Console, quiet: bool) -> None:
+def run_seed(
+    config: UniSRMConfig, seed: int, data: Path, folder: Path, console: Console, quiet: bool, processes: int = 1
+) -> None:
     """Trains the three models of a seed and benches them."""
-    consistent = _consistent_grpo(config)
+    stages = [_Stage(config, name, seed, data, folder, quiet) for name in MODELS]
+    pending = [stage for stage in stages if not is_trained(folder / stage.name)]
+    for stage in pending:
+        _note_origin(folder, stage.name)
+    if SFT in [stage.name for stage in pending]:
+        _run_stage(pending.pop(0), console)
+    if len(pending) > 1 and processes > 1:
+        map_chunks(_run_stages, pending, 1)
+        end_workers()
+    else:
+        for stage in pending:
+            _run_stage(stage, console)
+    # All of them in one report. What is judged already is not judged again.
+    with _timed(folder, "all", "bench"):
+        run_bench(_bench_options(config, data, folder, list(MODELS)), console, quiet)
+
+
+def _run_stages(stages: Sequence[_Stage]) -> list[None]:
+    """Runs stages in a process of its own, which prints lines: bars of two processes do not fit on one terminal."""
+    console = Console(stderr=True, force_terminal=False, width=LOG_WIDTH)
+    for stage in stages:
+        _run_stage(stage, console)
+    return [None] * len(stages)
+
+
+def _run_stage(stage: _Stage, console: Console) -> None:
+    """Trains a model and benches it, so that a run that is stopped has figures of what it trained."""
+    consistent = _consistent_grpo(stage.config)
     decision = consistent.weights.model_copy(update={"consistency": 0.0})
-    accuracy = consistent.model_copy(update={"weights": decision})
-    stages: Mapping[str, Callable[[Path], None]] = {
-        SFT: lambda place: run_sft(config, data, place, seed),
-        ACCURACY: lambda place: run_grpo(accuracy, folder / SFT, data, place, seed),
-        CONSISTENT: lambda place: run_grpo(consistent, folder / SFT, data, place, seed),
-    }
-    for name, train in stages.items():
-        if not is_trained(folder / name):
-            if not quiet:
-                console.print(f"seed {seed}: {MODELS[name]}", highlight=False)
-            _note_origin(folder, name)
-            with _timed(folder, name):
-                train(folder / name)
-        # After each, so that a run that is stopped has figures of what it trained; verdicts are kept.
-        with _timed(folder, "bench"):
-            run_bench(_bench_options(config, data, folder), console, quiet)
+    place, begin = stage.folder / stage.name, stage.folder / SFT
+    if not stage.quiet:
+        console.print(f"seed {stage.seed}: {MODELS[stage.name]}", highlight=False)
+    with _timed(stage.folder, stage.name, "training"):
+        if stage.name == SFT:
+            run_sft(stage.config, stage.data, place, stage.seed, console, stage.quiet)
+        else:
+            settings = consistent if stage.name == CONSISTENT else consistent.model_copy(update={"weights": decision})
+            run_grpo(settings, begin, stage.data, place, stage.seed, console, stage.quiet)
+    with _timed(stage.folder, stage.name, "bench"):
+        # SFT beside it, without which there are no tables; the third may be judged by another process just now.
+        models = list(dict.fromkeys([SFT, stage.name]))
+        run_bench(_bench_options(stage.config, stage.data, stage.folder, models), console, stage.quiet)
 
 
 def _note_origin(folder: Path, name: str) -> None:
@@ -112,14 +157,13 @@ def _consistent_grpo(config: UniSRMConfig) -> UniSRMGrpoConfig:
     return config.grpo
 
 
-def _bench_options(config: UniSRMConfig, data: Path, folder: Path) -> UniSRMBenchOptions:
-    """The models that there are as judges, whose replies may be as long as those of training."""
+def _bench_options(config: UniSRMConfig, data: Path, folder: Path, models: Sequence[str]) -> UniSRMBenchOptions:
+    """These models as judges, whose replies may be as long as those of training."""
     longest = _consistent_grpo(config).max_completion_tokens
-    trained = [name for name in MODELS if is_trained(folder / name)]
-    for name in trained:
+    for name in models:
         judge = {"kind": "unisrm", "checkpoint": str(folder / name), "max_reply_tokens": longest, "batch_size": BENCH_BATCH}
         write_text(_judge_path(folder, name), yaml.safe_dump(judge))
-    judges = [str(_judge_path(folder, name)) for name in trained]
+    judges = [str(_judge_path(folder, name)) for name in models]
     return UniSRMBenchOptions(data, judges, folder / "bench", folder / "cache", objective=False)
 
 
@@ -128,14 +172,19 @@ def _judge_path(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def _timed(folder: Path, name: str) -> Iterator[None]:
-    """Adds the minutes of a stage to the folder's, also of one that is stopped by an error."""
-    path, started = folder / "minutes.json", time.monotonic()
+def _timed(folder: Path, part: str, what: str) -> Iterator[None]:
+    """Adds the minutes to those of a part, also of one that is stopped by an error. Each process writes another part's file."""
+    path, started = _minutes_path(folder, part), time.monotonic()
     try:
         yield
     finally:
         known = read_json(path) if path.is_file() else {}
-        write_json(path, known | {name: known.get(name, 0.0) + (time.monotonic() - started) / 60})
+        write_json(path, known | {what: known.get(what, 0.0) + (time.monotonic() - started) / 60})
+
+
+def _minutes_path(folder: Path, part: str) -> Path:
+    # Beside the models: what lies in their folders is part of their version.
+    return folder / "minutes" / f"{part}.json"
 
 
 # Reading what came out.
@@ -157,7 +206,7 @@ def collect(config: UniSRMConfig, command: str, seeds: Sequence[int], folder: Pa
         "missing": sorted(set(seeds) - set(finished)),
         "items": {split: {task: _count(items, task, split) for task in TASKS} for split in ("sft", "rl", "bench")},
         "shortcuts": [asdict(one) for one in measure_shortcuts(data.folder, items)],
-        "data_minutes": read_json(folder / "minutes.json")["data"],
+        "data_minutes": read_json(_minutes_path(folder, "all"))["data"],
         "seeds": [_seed(data, seed, folder / f"seed{seed}") for seed in finished],
         "gains": _gains_of(data, [folder / f"seed{seed}" for seed in finished]),
     }
@@ -175,7 +224,7 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
     return {
         "seed": seed,
         "origin": read_json(folder / "origin.json"),
-        "minutes": read_json(folder / "minutes.json"),
+        "minutes": _minutes(folder),
         "majority": report["majority"],
         "models": judges,
         "right_of_asked": {name: _of_tasks(data, rows[name], _right) for name in judges},
@@ -191,6 +240,14 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
         },
         "curves": {name: _curve(folder / name / "metrics.jsonl") for name in judges},
     }
+
+
+def _minutes(folder: Path) -> dict[str, float]:
+    """The minutes of each model's training, and of the bench of all."""
+    paths = {name: _minutes_path(folder, name) for name in ("all", *MODELS)}
+    spent = {name: read_json(path) for name, path in paths.items() if path.is_file()}
+    training = {name: one["training"] for name, one in spent.items() if name in MODELS}
+    return training | {"bench": sum(one.get("bench", 0.0) for one in spent.values())}
 
 
 def _own_rows(folder: Path, name: str) -> dict[str, BenchRow]:

@@ -200,7 +200,7 @@ def test_the_same_seed_gives_the_same_items_and_a_wrong_size_is_refused(built, t
         patch.setattr(embedded, "SPLITS", ("sft",))
         build_embedded(tmp_path, "ci", tasks=("T1",))
     assert read_items(tmp_path) == [item for item in items if (item.task, item.split) == ("T1", "sft")]
-    with pytest.raises(ConfigError, match="there are ci, small, full"):
+    with pytest.raises(ConfigError, match="there are ci, small, medium, full"):
         build_embedded(tmp_path, "huge")
 
 

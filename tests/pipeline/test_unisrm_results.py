@@ -31,6 +31,7 @@ from paras2s.types import Absent
 from paras2s.utils.io import read_json, read_jsonl
 
 ROOT = Path(__file__).parents[2]
+REWARDS = RewardTerms.functions
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -45,7 +46,7 @@ def one_thread():
 def tiny_data(monkeypatch):
     """Four items of noise in each split in place of the embedded speech, and rewards of random replies."""
 
-    def build(folder, size):
+    def build(folder, size, on_progress):
         items = tiny_items(folder)
         splits = ("sft", "rl", "bench")
         write_items(folder, [replace(item, split=split, id=item.id + split) for split in splits for item in items])
@@ -134,6 +135,24 @@ def test_both_kinds_of_grpo_differ_from_sft_and_from_each_other_by_the_reward_al
     assert len(seed["gains"]) == 12
     assert found["items"]["bench"] == dict.fromkeys(TASKS, 1)
     assert found["missing"] == []
+
+
+def test_two_processes_train_and_bench_the_same_as_one(uninterrupted, monkeypatch):
+    folder, settings, _ = uninterrupted
+    # A process of its own has the true rewards, so the first of these has them too.
+    monkeypatch.setattr(RewardTerms, "functions", REWARDS)
+    places = [folder.parent / f"{folder.name}-{processes}" for processes in (1, 2)]
+    found = []
+    for processes, place in enumerate(places, 1):
+        run_seeds(settings, [0], place, Console(), quiet=True, processes=processes)
+        found.append(collect(settings, "paras2s unisrm run", [0], place)["seeds"][0])
+    assert weights(places[0]) == weights(places[1])
+    for name in MODELS:
+        assert found[1]["minutes"][name] > 0
+        rows, wanted = (list(read_jsonl(place / "seed0" / name / "metrics.jsonl")) for place in places)
+        assert rows == wanted
+    for key in ("right_of_asked", "dimensions_of_asked", "gains", "curves", "majority"):
+        assert found[0][key] == found[1][key]
 
 
 def test_a_finished_run_trains_nothing_again(uninterrupted, monkeypatch):

@@ -104,7 +104,7 @@ def test_random_weights_get_no_instruction_but_the_task(tmp_path):
 
 
 def test_the_data_verb_reports_items_and_shortcuts(tmp_path, monkeypatch):
-    def build(folder, size, seed):
+    def build(folder, size, seed, on_progress):
         items = [
             replace(item, split=split, id=f"{item.id}{split}") for item in tiny_items(folder) for split in ("sft", "bench")
         ]

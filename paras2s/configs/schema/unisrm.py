@@ -110,7 +110,7 @@ class UniSRMConfig(Section):
 
     kind: Literal["unisrm"] = "unisrm"
     name: str = "unisrm"
-    data: Literal["ci", "small", "full"] = Field("full", description="size of the embedded data that `unisrm run` makes")
+    data: Literal["ci", "small", "medium", "full"] = Field("full", description="size of the data that `unisrm run` makes")
     thinker: ThinkerConfig = ThinkerConfig()
     sft: SftConfig = SftConfig()
     grpo: UniSRMGrpoConfig | None = UniSRMGrpoConfig()

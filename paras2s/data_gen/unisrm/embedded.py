@@ -72,6 +72,7 @@ class Size:
 SIZES = {
     "ci": Size(sft=16, sft_clips=32, sessions=6, rl=4, bench=4),
     "small": Size(sft=128, sft_clips=64, sessions=16, rl=8, bench=24),
+    "medium": Size(sft=1600, sft_clips=2000, sessions=120, rl=160, bench=240),
     "full": Size(sft=3200, sft_clips=3200, sessions=200, rl=320, bench=240),
 }
 VOICES: dict[Split, str] = {"sft": "train", "rl": "validation", "bench": "test"}
@@ -154,9 +155,12 @@ def speakers(split: Split) -> dict[str, tuple[Speaker, ...]]:
 
 
 def build_embedded(
-    folder: Path, size: str = "full", seed: int = 0, tasks: Sequence[TaskId] = ("T1", "T2", "T3", "T4")
-) -> BuildReport:
+    folder: Path, size: str = "full", seed: int = 0, tasks: Sequence[TaskId] = ("T1", "T2", "T3", "T4"),
+    on_progress: Callable[[int, int], None] | None = None,
+) -> BuildReport:  # fmt: skip
     """Makes clips and items.jsonl of the embedded edition in `folder`; the same seed gives the same items.
+
+    `on_progress` is given the number of parts that are made, a task of a split each, and of all.
 
     Raises:
         ConfigError: there is no such size. DataError: Piper failed.
@@ -174,7 +178,7 @@ def build_embedded(
         if (own := {text: plain[text] for text in texts[split].all_texts})
         for task in tasks
     ]
-    built = map_chunks(_build_parts, parts, 1)
+    built = map_chunks(_build_parts, parts, 1, on_progress)
     write_items(folder, [item for part in built for item in part.items])
     write_jsonl(folder / TAKES, [row for part in built for row in part.takes])
     dropped: Counter[tuple[TaskId, str]] = Counter()

@@ -8,7 +8,7 @@ Alphabet: N clips, A audio frames of 10 ms, L tokens of all clips, D their width
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -59,7 +59,9 @@ class _Heads(nn.Module):
         self.letters, self.traits = nn.Linear(width, len(LETTERS)), nn.Linear(width, traits)
 
 
-def pretrain_tower(model: UniSRM, data: Path, updates: int, seed: int) -> TowerProbe:
+def pretrain_tower(
+    model: UniSRM, data: Path, updates: int, seed: int, on_progress: Callable[[int, int], None] | None = None
+) -> TowerProbe:
     """Trains the model's audio tower on the clips of `data`, and says what the heads read from those of the split `rl`.
 
     Raises:
@@ -84,7 +86,7 @@ def pretrain_tower(model: UniSRM, data: Path, updates: int, seed: int) -> TowerP
     features = lru_cache(HELD_CLIPS)(lambda path: model.features_of(path, read_clip(data / path)))
     rng = np.random.default_rng([seed, 19])
     tower.train()
-    for _ in range(updates):
+    for update in range(1, updates + 1):
         batch = [taught[number] for number in rng.choice(len(taught), min(BATCH, len(taught)), replace=False)]
         parts = _encoded(model, [features(take.clip) for take in batch])
         traits = ((torch.tensor([take.traits for take in batch]) - mean) / deviation).to(model.device)
@@ -95,6 +97,8 @@ def pretrain_tower(model: UniSRM, data: Path, updates: int, seed: int) -> TowerP
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         rates.step()
+        if on_progress:
+            on_progress(update, updates)
     return _measured(model, heads, others[:: max(1, len(others) // MEASURED_CLIPS)], features, names, (mean, deviation))
 
 

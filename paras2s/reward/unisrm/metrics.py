@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,13 @@ NAMES = {
 
 
 class MetricsWriter(TrainerCallback):
-    """Appends what a trainer logs; a loss that is not finite ends the run."""
+    """Appends what a trainer logs; a loss that is not finite ends the run.
 
-    def __init__(self, folder: Path, stage: str) -> None:
-        self.path, self.stage = folder / "metrics.jsonl", stage
+    `on_progress` is given the number of updates that are made, and of all.
+    """
+
+    def __init__(self, folder: Path, stage: str, on_progress: Callable[[int, int], None] | None = None) -> None:
+        self.path, self.stage, self.on_progress = folder / "metrics.jsonl", stage, on_progress
 
     def attach(self, trainer: Any) -> None:
         """Takes the place of the callback that prints every row."""
@@ -54,3 +58,5 @@ class MetricsWriter(TrainerCallback):
         if not all(torch.isfinite(torch.tensor(list(found.values())))):
             raise JudgeError(f"{self.stage}, step {state.global_step}: not finite: {found}; lower {self.stage}.lr")
         append_jsonl(self.path, {"stage": self.stage, "step": state.global_step, **found})
+        if self.on_progress:
+            self.on_progress(state.global_step, state.max_steps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from paras2s.reward.unisrm.tasks import Item, PairRecord, Record
 from paras2s.reward.unisrm.thinker import Encoded, ItemEncoder, UniSRM
 
 log = logging.getLogger(__name__)
+# Is given the number of updates that are made, and of all.
+OnProgress = Callable[[int, int], None]
 
 
 class Kind(IntEnum):
@@ -81,7 +83,10 @@ def trainable(items: Sequence[Item], reasoning: bool) -> list[Item]:
     return [item for item in items if not reasoning or reasoned(item.record)]
 
 
-def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfig, folder: Path, seed: int = 0) -> UniSRM:
+def train_sft(
+    model: UniSRM, data: Path, items: Sequence[Item], config: SftConfig, folder: Path, seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> UniSRM:  # fmt: skip
     """Trains on the items' labels and saves the model to `folder`; the loss of every update goes to its metrics.jsonl.
 
     Raises:
@@ -96,13 +101,14 @@ def train_sft(model: UniSRM, data: Path, items: Sequence[Item], config: SftConfi
     descriptions = read_descriptions(data, chosen) if config.described_share else {}
     described = [number for number, item in enumerate(chosen) if item.id in descriptions]
     examples = sft_examples(len(chosen), config.silent_share, seed, described, config.described_share)
-    _fit(model, SftCollator(model, data, chosen, descriptions), examples, config, folder, seed)
+    _fit(model, SftCollator(model, data, chosen, descriptions), examples, config, folder, seed, on_progress)
     return model
 
 
 def train_descriptions(
-    model: UniSRM, data: Path, items: Sequence[Item], updates: int, config: SftConfig, folder: Path, seed: int = 0
-) -> UniSRM:
+    model: UniSRM, data: Path, items: Sequence[Item], updates: int, config: SftConfig, folder: Path, seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> UniSRM:  # fmt: skip
     """Trains `updates` times to write how the clips of an item sound, before SFT and with its settings; saves as it does.
 
     Raises:
@@ -111,13 +117,13 @@ def train_descriptions(
     descriptions = read_descriptions(data, items)
     numbers = [number for number, item in enumerate(items) if item.id in descriptions]
     examples = {"number": numbers, "kind": [int(Kind.DESCRIPTION)] * len(numbers)}
-    _fit(model, SftCollator(model, data, items, descriptions), examples, config, folder, seed, updates)
+    _fit(model, SftCollator(model, data, items, descriptions), examples, config, folder, seed, on_progress, updates)
     return model
 
 
 def _fit(
     model: UniSRM, collate: SftCollator, examples: dict[str, list[int]], config: SftConfig, folder: Path, seed: int,
-    updates: int | None = None,
+    on_progress: OnProgress | None, updates: int | None = None,
 ) -> None:  # fmt: skip
     """Trains on replies and saves to `folder`: `config.epochs` times over the examples, or so many updates."""
     from datasets import Dataset
@@ -151,7 +157,7 @@ def _fit(
         data_collator=collate,
         processing_class=model.tokenizer,
     )
-    MetricsWriter(folder, "sft").attach(trainer)
+    MetricsWriter(folder, "sft", on_progress).attach(trainer)
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     _finish(model, trainer, folder)
 
@@ -207,8 +213,9 @@ def make_grpo_trainer(
 
 
 def train_grpo(
-    model: UniSRM, data: Path, items: Sequence[Item], config: UniSRMGrpoConfig, folder: Path, seed: int = 0
-) -> UniSRM:
+    model: UniSRM, data: Path, items: Sequence[Item], config: UniSRMGrpoConfig, folder: Path, seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> UniSRM:  # fmt: skip
     """Trains on the rewards and saves the model to `folder`; terms, flat groups and failures of parsing go to metrics.jsonl.
 
     Before the first update it is checked that clips reach generation, policy and reference.
@@ -222,7 +229,7 @@ def train_grpo(
     trainer = make_grpo_trainer(model, data, items, config, folder, seed)
     if len(items) > 1:
         log.info("other clips change log-probs by up to %s", check_audio(trainer, [0, 1]))
-    MetricsWriter(folder, "grpo").attach(trainer)
+    MetricsWriter(folder, "grpo", on_progress).attach(trainer)
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     _finish(model, trainer, folder)
     return model
