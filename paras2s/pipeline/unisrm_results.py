@@ -101,16 +101,16 @@ def run_seed(
     """Trains the three models of a seed and benches them."""
     stages = [_Stage(config, name, seed, data, folder, quiet) for name in MODELS]
     pending = [stage for stage in stages if not is_trained(folder / stage.name)]
-    for stage in pending:
+    # GRPO begins at what SFT has saved.
+    first = [stage for stage in pending if stage.name == SFT or processes == 1]
+    for stage in first:
         _note_origin(folder, stage.name)
-    if SFT in [stage.name for stage in pending]:
-        _run_stage(pending.pop(0), console)
-    if len(pending) > 1 and processes > 1:
-        map_chunks(_run_stages, pending, 1)
+        _run_stage(stage, console)
+    if beside := [stage for stage in pending if stage not in first]:
+        for stage in beside:
+            _note_origin(folder, stage.name)
+        map_chunks(_run_stages, beside, 1)
         end_workers()
-    else:
-        for stage in pending:
-            _run_stage(stage, console)
     # All of them in one report. What is judged already is not judged again.
     with _timed(folder, "all", "bench"):
         run_bench(_bench_options(config, data, folder, list(MODELS)), console, quiet)
