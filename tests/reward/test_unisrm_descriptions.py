@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tiny.unisrm import short_prompts, tiny_items, tiny_unisrm
 
 pytest.importorskip("trl", reason="training is with trl==1.16.0")
@@ -122,9 +123,9 @@ def test_training_begins_with_the_model_that_describes_where_there_is_one(tmp_pa
             "sft": {"batch_size": 2, "micro_batch_size": 2},
         }
     )
-    taught = _begin(config, tmp_path, items[1:], tmp_path / "sft", seed=0)
+    taught = _begin(config, tmp_path, items[1:], tmp_path / "sft", 0, Console(), quiet=True)
     (tmp_path / "sft" / DESCRIPTION_PROBE).unlink()  # As where a run was killed before it was written.
-    again = _begin(config, tmp_path, items[1:], tmp_path / "sft", seed=1)
+    again = _begin(config, tmp_path, items[1:], tmp_path / "sft", 1, Console(), quiet=True)
     assert again.config == taught.config == config.thinker
     assert all((one == other).all() for one, other in zip(taught.thinker.parameters(), again.thinker.parameters(), strict=True))
     assert (tmp_path / "sft" / DESCRIBED / "metrics.jsonl").is_file()
