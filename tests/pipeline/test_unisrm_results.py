@@ -139,7 +139,8 @@ def test_both_kinds_of_grpo_differ_from_sft_and_from_each_other_by_the_reward_al
 
 def test_two_processes_train_and_bench_the_same_as_one(uninterrupted, monkeypatch):
     folder, settings, _ = uninterrupted
-    # A process of its own has the true rewards, so the first of these has them too.
+    # A process of its own has the true rewards, so the first of these has them too. Random replies all get the same of them:
+    # that both kinds of GRPO differ is tested above.
     monkeypatch.setattr(RewardTerms, "functions", REWARDS)
     places = [folder.parent / f"{folder.name}-{processes}" for processes in (1, 2)]
     found = []

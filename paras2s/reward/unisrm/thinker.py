@@ -25,7 +25,8 @@ from paras2s.utils.io import read_json, write_json
 
 SETTINGS = "unisrm.json"
 END = "<|im_end|>"
-# Clips whose features are held: all that SFT has in the embedded edition. Of 10 s they are 0.5 MB, so 4 GB a device at most.
+# Clips whose features are held: all that SFT has in the embedded edition. Those of 10 s are 0.5 MB each, so 4 GB of the host's
+# memory for each process; longer ones take more, since clips are counted and not bytes.
 HELD_CLIPS = 8192
 
 
