@@ -160,4 +160,8 @@ def assert_same_policy(found: GRPOJob, expected: GRPOJob, atol: float = 0.0) -> 
     one, other = policy_of(found), policy_of(expected)
     assert one.keys() == other.keys()
     apart = {name: float(np.abs(one[name] - other[name]).max()) for name in one}
+    if atol:
+        # A key's bias adds the same to all scores of a query, which the softmax does not see: its gradient is rounding alone,
+        # and Adam makes full steps of it.
+        apart = {name: value for name, value in apart.items() if not name.endswith("k_proj.bias")}
     assert {name: value for name, value in apart.items() if value > atol} == {}
