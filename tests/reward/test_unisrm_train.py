@@ -14,7 +14,7 @@ from tiny.unisrm import short_prompts, tiny_items, tiny_unisrm
 pytest.importorskip("trl", reason="training is with trl==1.16.0")
 
 from paras2s.configs.schema.align import ObjectiveConfig
-from paras2s.configs.schema.unisrm import SftConfig, ThinkerConfig, UniSRMGrpoConfig
+from paras2s.configs.schema.unisrm import SftConfig, ThinkerConfig, UniSRMConfig, UniSRMGrpoConfig
 from paras2s.errors import ConfigError, DataError, JudgeError
 from paras2s.reward.unisrm.audio_check import audio_gaps, check_audio
 from paras2s.reward.unisrm.grpo_trainer import RewardTerms, UniSRMGrpoTrainer
@@ -364,6 +364,22 @@ def test_grpo_trains_and_logs(data, kind):
     if kind == "all":
         assert isinstance(UniSRM.load(folder / "grpo").config, ThinkerConfig)
     assert model.config.trains == kind
+
+
+def test_grpo_may_leave_the_audio_tower_of_a_model_that_learned_in_all_its_weights(data):
+    folder, items, prompts = data
+    config = GRPO.model_copy(update={"trains": "language_model"})
+    both = trainer_of(folder, items, prompts, "all")
+    one = trainer_of(folder, items, prompts, "all", config)
+    learned, learned_alone = (
+        {name for name, value in trainer.model.named_parameters() if value.requires_grad} for trainer in (both, one)
+    )
+    assert {name for name in learned if "audio_tower" not in name} == learned_alone
+    assert learned_alone < learned
+    with pytest.raises(ConfigError, match="adapters"):
+        trainer_of(folder, items, prompts, "adapters", config)
+    with pytest.raises(ValueError, match="adapters are trained on"):
+        UniSRMConfig.model_validate({"thinker": {"trains": "adapters"}, "grpo": {"trains": "all"}})
 
 
 def test_the_learning_rate_of_grpo_rises_over_the_share_of_the_updates_that_is_asked_for(data):

@@ -80,6 +80,9 @@ class RewardWeights(Section):
 class UniSRMGrpoConfig(Section):
     """GRPO on the reward of equation 7."""
 
+    trains: Literal["language_model", "all"] | None = Field(
+        None, description="in this stage, of a thinker whose weights are trained; null: as `thinker.trains`"
+    )
     lr: float = Field(1e-6, gt=0)
     warmup: float = Field(0.0, ge=0, lt=1, description=WARMUP)
     batch_size: int = Field(16, ge=2, description="completions an update, over all devices")
@@ -119,6 +122,8 @@ class UniSRMConfig(Section):
     def _check(self) -> UniSRMConfig:
         if self.grpo and self.grpo.weights.consistency and not self.thinker.reasoning:
             raise ValueError("grpo.weights.consistency: without reasoning there are no scores to be consistent; set it to 0")
+        if self.grpo and self.grpo.trains and self.thinker.trains == "adapters":
+            raise ValueError("grpo.trains: adapters are trained on in both stages; leave it out")
         return self
 
 

@@ -170,7 +170,7 @@ def make_grpo_trainer(
     Without adapters the KL reference is read from `config._name_or_path`, so the model must have been saved.
 
     Raises:
-        JudgeError: no items, or the model was never saved. ConfigError: sizes that do not divide.
+        JudgeError: no items, or the model was never saved. ConfigError: sizes that do not divide, or `trains` beside adapters.
     """
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
@@ -179,6 +179,10 @@ def make_grpo_trainer(
 
     if not items:
         raise JudgeError("no items to train on with GRPO")
+    if config.trains:
+        if model.config.trains == "adapters":
+            raise ConfigError("grpo.trains: the model has adapters, which are trained on; leave it out")
+        model.config = model.config.model_copy(update={"trains": config.trains})
     model.prepare_training()
     place = getattr(model.thinker.config, "_name_or_path", "")
     if config.kl_weight and model.config.trains != "adapters" and not place:
