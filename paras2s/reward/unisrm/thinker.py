@@ -191,10 +191,14 @@ class UniSRM:
 
     @property
     def generation_options(self) -> dict[str, Any]:
-        """The end of a reply, and the tokens that stand for media, which no reply may hold: a forward pass wants them."""
+        """The end of a reply, the tokens that stand for media, which no reply may hold (a forward pass wants them), and the cache."""
         config = self.thinker.config
         media = (config.audio_token_index, config.image_token_index, config.video_token_index)
-        return {"eos_token_id": self.end_id, "suppress_tokens": list(media)}
+        options: dict[str, Any] = {"eos_token_id": self.end_id, "suppress_tokens": list(media)}
+        if self.device.type == "cpu":
+            # The other kind of cache is copied at every token. On a GPU this one would have transformers compile the model.
+            options["cache_implementation"] = "static"
+        return options
 
     @torch.inference_mode()
     def reply(self, rows: Sequence[Encoded], max_tokens: int, batch_size: int = 8) -> list[str]:
