@@ -191,7 +191,7 @@ class UniSRM:
 
     @property
     def generation_options(self) -> dict[str, Any]:
-        """The end of a reply, the tokens that stand for media, which no reply may hold (a forward pass wants them), and the cache."""
+        """The end of a reply, the cache, and the tokens of media, which no reply may hold: a forward pass wants the media."""
         config = self.thinker.config
         media = (config.audio_token_index, config.image_token_index, config.video_token_index)
         options: dict[str, Any] = {"eos_token_id": self.end_id, "suppress_tokens": list(media)}
