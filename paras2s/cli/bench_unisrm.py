@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from paras2s.cli.options import Cache, Json, RetryUnscored, Set, Tone, exit_if_unscored, parse_overrides, print_json
+
+
+class Split(StrEnum):
+    """Splits of a data set."""
+
+    sft = "sft"
+    rl = "rl"
+    bench = "bench"
 
 
 def bench_unisrm(
@@ -23,6 +32,9 @@ def bench_unisrm(
         Path | None, typer.Option(help="An endpoint (YAML: model, base_url ...) whose LLM rates each reply's evidence, 0 to 2.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many items of each task.")] = None,
+    split: Annotated[
+        Split, typer.Option(help="rl of data made with another seed: new items of the texts and speakers of GRPO.")
+    ] = Split.bench,
     out: Annotated[Path, typer.Option(help="Verdicts and tables.")] = Path("runs/bench-unisrm"),
     tone: Tone = None,
     retry_unscored: RetryUnscored = False,
@@ -48,6 +60,7 @@ def bench_unisrm(
         llm=groundedness,
         tone=tone,
         limit=limit,
+        split=split.value,
         retry_unscored=retry_unscored,
         overrides=parse_overrides(set_),
     )

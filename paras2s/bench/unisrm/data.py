@@ -50,11 +50,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class BenchData:
-    """The bench split of a data set. `digest` changes with any item of it and with the sound of any clip."""
+    """A split of a data set. `digest` changes with any item of it and with the sound of any clip."""
 
     folder: Path
     items: tuple[Item, ...]
     digest: str
+    split: str = "bench"
 
     def of_task(self, task_id: TaskId) -> list[Item]:
         """The items of a task."""
@@ -68,18 +69,18 @@ class BenchData:
         return [one for task_id in TASKS for one in make[condition](self.of_task(task_id), self.folder)[:limit]]
 
 
-def load_bench(folder: Path) -> BenchData:
-    """Reads the bench split of a data set.
+def load_bench(folder: Path, split: str = "bench") -> BenchData:
+    """Reads a split of a data set.
 
     Raises:
         DataError: the file is missing, an item is not valid, two have one id, or no item is of this split.
     """
-    items = tuple(read_items(folder, ["bench"]))
+    items = tuple(read_items(folder, [split]))
     if not items:
-        raise DataError(f"{folder / ITEMS}: no item is of the split 'bench'; `paras2s unisrm data` makes some")
+        raise DataError(f"{folder / ITEMS}: no item is of the split {split!r}; `paras2s unisrm data` makes some")
     if len({item.id for item in items}) < len(items):
         raise DataError(f"{folder / ITEMS}: an id stands twice")
-    return BenchData(folder, items, _digest(folder, items))
+    return BenchData(folder, items, _digest(folder, items), split)
 
 
 def _digest(folder: Path, items: Sequence[Item]) -> str:

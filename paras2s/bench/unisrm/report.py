@@ -55,6 +55,7 @@ def bench_report(data: BenchData, results: Sequence[JudgeResult], limit: int | N
     return {
         "data": str(data.folder),
         "digest": data.digest,
+        "split": data.split,
         "items": {column: len(own) for column, own in items.items()},
         "majority": {column: figure_json(majority(own)) for column, own in items.items()},
         "judges": {one.name: _judge(one, items) for one in results},
@@ -104,7 +105,7 @@ def _column(result: JudgeResult, column: Column, items: Sequence[Item]) -> Json:
 
 def markdown(report: Json) -> str:
     """The tables."""
-    lines = ["# UniSRM-Bench", "", f"Data: {report['data']} ({report['digest']}).", ""]
+    lines = ["# UniSRM-Bench", "", f"Data: {report['data']} ({report['digest']}), split {report['split']}.", ""]
     for column in COLUMNS:
         lines += _main_table(report, column)
     for column in COLUMNS:

@@ -52,6 +52,7 @@ class UniSRMBenchOptions:
     llm: Path | None = None
     tone: Path | None = None
     limit: int | None = None
+    split: str = "bench"
     retry_unscored: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,7 +80,7 @@ def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> Uni
     Raises:
         ConfigError: a judge that cannot be opened. DataError: no items. StorageError: verdicts of another judge are there.
     """
-    data = load_bench(options.data)
+    data = load_bench(options.data, options.split)
     client = None if options.llm is None else _client(options.llm, options.cache_dir)
     for name in options.judges:
         judge_kind(name)

@@ -237,6 +237,7 @@ def test_data_without_a_bench_or_with_an_id_twice_is_refused(data):
     write_items(data, [replace(t3(0, "A"), split="rl")])
     with pytest.raises(DataError, match="no item is of the split 'bench'"):
         load_bench(data)
+    assert [(one.id, one.split) for one in load_bench(data, "rl").items] == [("t3-0", "rl")]
 
 
 def test_a_swapped_judgement_is_turned_back_and_rows_are_read_as_written(data, tmp_path):
@@ -477,6 +478,20 @@ def test_the_verb_ends_with_1_where_something_is_unscored(data, tmp_path, monkey
     assert json.loads(done.stdout)["judges"]["one"]["columns"]["T2"]["acc"]["n"] == 9
     judges["one"] = scripted("one", ToneModel())
     assert CliRunner().invoke(app, [*call, "--retry-unscored"]).exit_code == 0
+
+
+def test_the_verb_judges_the_split_that_is_asked_for(data, tmp_path, monkeypatch):
+    items = read_items(data)
+    write_items(data, [*items[:6], *[replace(item, split="rl") for item in items[6:8]], *items[8:]])
+    judges = {"one": scripted("one", ToneModel())}
+    monkeypatch.setattr(bench_run, "judge_kind", lambda name: judges[name])
+    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
+    call = ["bench", "unisrm", str(data), "--judge", "one", "--no-objective", "--json"]
+    for split, count in (("rl", 2), ("bench", 16)):
+        out = tmp_path / split
+        done = CliRunner().invoke(app, [*call, "--split", split, "--out", str(out)])
+        assert sum(json.loads(done.stdout)["items"].values()) == count
+        assert f"split {split}." in (out / "unisrm.md").read_text()
 
 
 def test_options_that_contradict_are_refused(tmp_path):
