@@ -207,6 +207,23 @@ def test_a_saved_model_replies_as_before(data):
         UniSRM.load(folder)
 
 
+@pytest.mark.parametrize("kind", ["adapters", "all"])
+def test_the_cache_of_a_cpu_changes_no_reply(data, kind):
+    folder, items, prompts = data
+    model = saved(folder, prompts, trains=kind)
+    encoder, options = ItemEncoder(model, folder, items), dict(model.generation_options)
+    assert options.pop("cache_implementation") == "static"
+    inputs = model.batch([encoder[0], encoder[1]])
+    # Two lengths, one after the other: a cache that is kept would be of the first.
+    for length in (12, 20):
+        found, expected = (
+            model.thinker.generate(**inputs, **chosen, max_new_tokens=length, do_sample=False)
+            for chosen in (model.generation_options, options)
+        )
+        assert found.shape[1] > inputs["input_ids"].shape[1]
+        assert torch.equal(found, expected)
+
+
 def test_adapters_are_loaded_onto_their_model(data):
     folder, items, prompts = data
     saved(folder, prompts)
