@@ -16,8 +16,7 @@ import yaml
 from rich.console import Console
 
 from paras2s import __version__
-from paras2s.configs.schema.base import dump_config, preset_path, read_values, shipped_presets
-from paras2s.configs.schema.renamed import RENAMED_KEYS
+from paras2s.configs.schema.base import dump_config, preset_path, shipped_presets
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.utils.io import append_jsonl, drop_steps_from, read_json, read_jsonl, write_json, write_text
@@ -56,7 +55,6 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
     path = folder / RESOLVED
     if path.is_file() and path.read_text() != resolved:
         there, here = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
-        _refuse_old(path, there)
         free = tuple(f"{key}." for key in may_change)
         changed = {key for key in there.keys() | here.keys() if there.get(key) != here.get(key)}
         other = sorted(key for key in changed if not f"{key}.".startswith(free))
@@ -66,11 +64,6 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
                 "folder, or delete it"
             )
     write_text(path, resolved)
-
-
-def _refuse_old(path: Path, settings: dict[str, Any]) -> None:
-    if settings.keys() & RENAMED_KEYS.keys():
-        raise ConfigError(f"{path}: written by version 0.5 or before; `paras2s convert {path.parent}` converts the folder")
 
 
 def flatten(settings: Any, before: str = "") -> dict[str, Any]:
@@ -253,11 +246,8 @@ def open_run(
         # A folder may have moved since its config was written.
         overrides = {"run_dir": str(path)} | (overrides or {})
         path = path / RESOLVED
-        _refuse_old(path, flatten(read_values(path)))
     elif path.suffix not in (".yaml", ".yml"):
         path = preset_path(str(config))
-    elif path.name == RESOLVED and path.is_file():
-        _refuse_old(path, flatten(read_values(path)))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)
     return Run(settings, open_console(to_stderr=quiet), quiet)
 

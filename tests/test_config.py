@@ -6,7 +6,6 @@ Not covered: whether a setting has the effect its description says; the tests of
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -29,8 +28,7 @@ from paras2s.configs.schema.audio_judge import AudioJudgeConfig, is_audio_judge_
 from paras2s.configs.schema.base import dump_config, load_section, parse_config, preset_path
 from paras2s.configs.schema.curation import load_curation
 from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
-from paras2s.configs.schema.renamed import RENAMED_KEYS
-from paras2s.configs.schema.run import OmniConfig, RunConfig, load_config
+from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.configs.schema.unisrm import is_unisrm_config, load_unisrm_config, load_unisrm_judge
 from paras2s.configs.schema.unisrm_data import DimensionBenchConfig, load_unisrm_data
 from paras2s.data_gen.curation.categories import load_categories
@@ -43,7 +41,7 @@ from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.audio_judge.ensemble_rules import find_ensemble
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.registry import judge_kind, open_llm_judge
-from paras2s.run import flatten, with_run_dir
+from paras2s.run import with_run_dir
 from paras2s.utils.epochs import rows_of_step
 
 CONFIGS = Path(str(resources.files("paras2s"))) / "configs"
@@ -237,19 +235,6 @@ def test_a_dump_holds_every_key() -> None:
     text = dump_config(RunConfig())
     sections = (AlignConfig, SamplingConfig, ObjectiveConfig, OptimizerConfig, WorkersConfig, RolloutRoleConfig)
     assert [key for section in sections for key in section.model_fields if f"  {key}:" not in text] == []
-
-
-def test_an_old_key_names_the_new_one(tmp_path: Path) -> None:
-    for old, new in RENAMED_KEYS.items():
-        with pytest.raises(ConfigError, match=rf"{re.escape(old)}: is called {re.escape(new)} now"):
-            load_config(write(tmp_path, ""), {old: 1})
-
-
-def test_every_new_name_of_an_old_key_is_a_key() -> None:
-    known = flatten(RunConfig().model_dump(mode="json"))
-    sections = {"align.workers.rollout", "align.workers.reward", "align.workers.learner"}
-    assert {new for new in RENAMED_KEYS.values() if new not in known} == sections | {"distill.omni.lr"}
-    assert "lr" in OmniConfig.model_fields
 
 
 def test_a_section_has_few_keys_of_its_own() -> None:

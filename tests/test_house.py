@@ -22,6 +22,8 @@ LAYERS = (
     # `api` is what the package exports beside its classes; only its `__init__` imports it.
     ("cli", "api"),
     ("studio",),
+    # They renew this project's own pages.
+    ("experiments",),
     ("pipeline", "grpo"),
     ("bench", "data_gen"),
     # A run opens the policy and the reward of its config; the rooms above take it from there.
@@ -32,6 +34,7 @@ LAYERS = (
     ("audio", "clients"),
     ("configs", "types", "errors", "utils"),
 )
+GUEST = "unisrm"
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 # Neither imports the other, not even downwards: a policy does not know its judge.
 APART = (("reward", "policy"),)
@@ -66,8 +69,12 @@ def read_modules() -> dict[str, ast.Module]:
 
 
 def room(module: str) -> str:
-    """Returns the folder or module directly in the package that holds the module; the package's own name for its `__init__`."""
-    return module.split(".")[1] if "." in module else module
+    """Return the folder or module directly in the package that holds the module; the package's own name for its `__init__`.
+
+    UniSRM has the rooms of the package again, in the same order: `unisrm.bench` counts as `bench`.
+    """
+    parts = [part for part in module.split(".") if part != GUEST] or [module]
+    return parts[1] if len(parts) > 1 else parts[0]
 
 
 def imports_of(module: str, tree: ast.Module, modules: Mapping[str, object]) -> Iterator[Import]:

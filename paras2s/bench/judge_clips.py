@@ -37,8 +37,8 @@ from paras2s.reward.judges.registry import (
     open_unisrm_judge,
 )
 from paras2s.reward.judges.rubric import RubricJudge
-from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge, read_task_inputs
 from paras2s.types import Blueprint, Label, PairLabel, PairVerdict, Preference, Unscored, Verdict, to_json
+from paras2s.unisrm.reward.judge import TaskInputs, UniSRMJudge, read_task_inputs
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,7 +20,6 @@ from paras2s.cli.bench_systems import bench_systems
 from paras2s.cli.bench_unisrm import bench_unisrm
 from paras2s.cli.check_policy import check_policy
 from paras2s.cli.config import config
-from paras2s.cli.convert import convert
 from paras2s.cli.data import data
 from paras2s.cli.demo import demo
 from paras2s.cli.distill import distill
@@ -39,8 +37,7 @@ from paras2s.cli.studio import studio
 from paras2s.cli.study import study_app
 from paras2s.cli.unisrm import unisrm_app
 from paras2s.cli.warmup import warmup
-from paras2s.configs.schema.renamed import RENAMED_BENCH_VERBS
-from paras2s.errors import ConfigError, ParaS2SError
+from paras2s.errors import ParaS2SError
 
 app = typer.Typer(
     name="paras2s",
@@ -61,7 +58,6 @@ for verb in (
     paper,
     results,
     config,
-    convert,
     export,
     blueprint,
     plan,
@@ -87,18 +83,6 @@ bench_app.command("detect-pairs")(bench_detect_pairs)
 bench_app.command("styleset")(bench_styleset)
 bench_app.command("unisrm")(bench_unisrm)
 app.add_typer(bench_app, name="bench")
-
-
-def _renamed(old: str, new: str) -> Callable[[], None]:
-    def command() -> None:
-        raise ConfigError(f"bench {old}: is called `bench {new}` now")
-
-    return command
-
-
-for _old, _new in RENAMED_BENCH_VERBS.items():
-    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-    bench_app.command(_old, hidden=True, context_settings=settings)(_renamed(_old, _new))
 
 
 def _version(wanted: bool) -> None:

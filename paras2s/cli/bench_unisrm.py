@@ -46,8 +46,8 @@ def bench_unisrm(
 
     Controls: the majority class, silence for clips, another item's clips, the candidates exchanged.
     """
-    from paras2s.bench.unisrm.report import markdown
-    from paras2s.bench.unisrm.run import UniSRMBenchOptions, run_bench
+    from paras2s.unisrm.bench.report import markdown
+    from paras2s.unisrm.bench.run import UniSRMBenchOptions, run_bench
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)

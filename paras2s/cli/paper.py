@@ -14,7 +14,7 @@ def paper(
     run: Annotated[bool, typer.Option(help="Run what is not complete yet; else write the page from what there is.")] = True,
 ) -> None:
     """Run the paper's figures in miniature, hours on a laptop, and write them beside the paper's numbers."""
-    from paras2s.pipeline.paper import FIGURES, run_figures
+    from paras2s.experiments.paper import FIGURES, run_figures
     from paras2s.utils.progress import open_console
 
     typer.echo(run_figures(only or FIGURES, open_console(), False, out, run))

@@ -22,7 +22,7 @@ def results(
     as_json: Json = False,
 ) -> None:
     """Run a preset over several seeds, and write what came out, with intervals over seeds and questions."""
-    from paras2s.pipeline.results import collect, read_benched, run_seeds, seed_config, write_results
+    from paras2s.experiments.results import collect, read_benched, run_seeds, seed_config, write_results
     from paras2s.run import Run
     from paras2s.utils.progress import open_console
 

@@ -55,9 +55,9 @@ def unisrm_data(
     """Make the embedded data of all four tasks on this machine, and measure its shortcuts."""
     from dataclasses import asdict
 
-    from paras2s.data_gen.unisrm.embedded import build_embedded
-    from paras2s.data_gen.unisrm.shortcuts import measure_shortcuts
-    from paras2s.reward.unisrm.items import read_items
+    from paras2s.unisrm.data_gen.embedded import build_embedded
+    from paras2s.unisrm.data_gen.shortcuts import measure_shortcuts
+    from paras2s.unisrm.reward.items import read_items
     from paras2s.utils.progress import open_console, progress_bar
 
     console = open_console(to_stderr=as_json)
@@ -94,7 +94,7 @@ def unisrm_import(
     With labels by people: T1 of SpeechJudge, T2 of QualiSpeech, BVCC and SOMOS. Pairs are made, spoken and judged of
     LibriTTS-R (T1), ESD in English or Chinese (T3) and DailyTalk (T4).
     """
-    from paras2s.pipeline.unisrm_data import estimate_import, import_corpus, report_lines
+    from paras2s.unisrm.pipeline.data import estimate_import, import_corpus, report_lines
     from paras2s.utils.progress import open_console, progress_bar
 
     console, overrides = open_console(to_stderr=as_json), parse_overrides(set_)
@@ -123,7 +123,7 @@ def unisrm_verify(
     as_json: Json = False,
 ) -> None:
     """Keep the pairs on which most of three people agree with the label; the others go to rejected.jsonl (appendix G)."""
-    from paras2s.pipeline.unisrm_data import report_lines, verify_folder
+    from paras2s.unisrm.pipeline.data import report_lines, verify_folder
     from paras2s.utils.progress import open_console
 
     report = verify_folder(data, ratings, gold, config, parse_overrides(set_), dry_run)
@@ -144,7 +144,7 @@ def unisrm_train(
     set_: Set = None,
 ) -> None:
     """Train one stage: SFT on written replies, or GRPO on rewards for format, decision and dimensions."""
-    from paras2s.pipeline.unisrm import train_stage
+    from paras2s.unisrm.pipeline.train import train_stage
     from paras2s.utils.progress import open_console
 
     console = open_console()
@@ -170,7 +170,7 @@ def unisrm_run(
     import torch
 
     from paras2s.configs.schema.unisrm import load_unisrm_config
-    from paras2s.pipeline.unisrm_results import collect, run_seeds, tables, write_results
+    from paras2s.experiments.unisrm_results import collect, run_seeds, tables, write_results
     from paras2s.utils.process_pool import cores
     from paras2s.utils.progress import open_console
 
@@ -197,7 +197,7 @@ def unisrm_export(
     as_json: Json = False,
 ) -> None:
     """Write a trained model for a vLLM server, adapters merged in, with the config of a judge that calls it."""
-    from paras2s.reward.unisrm.export import export_served
+    from paras2s.unisrm.reward.export import export_served
 
     served = export_served(checkpoint, out)
     if as_json:

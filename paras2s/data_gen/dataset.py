@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -14,12 +13,11 @@ from paras2s.policy.embedded.codec2 import Codec
 from paras2s.policy.embedded.frontend import ClipFeatures, stored_features
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query, Role, as_row
-from paras2s.utils.io import path_inside, read_json, read_jsonl, write_bytes, write_json, write_jsonl
+from paras2s.utils.io import path_inside, read_json, write_bytes, write_json
 
 Row = TypeVar("Row", Query, Demonstration, Candidate)
 # Raised whenever a column of a table is added, dropped or means something else. Version 2 had `heard` for `transcript`.
 TABLE_VERSION = 3
-CONVERTIBLE_VERSION = 2
 AUDIBILITY_FILE = "style_audibility.json"
 ROWS_PER_GROUP = 4096
 
@@ -165,11 +163,6 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a parquet table ({one_line(error)}); run `paras2s data` again") from error
     version = _version_of(table)
-    if version == CONVERTIBLE_VERSION:
-        target = path.parent.parent if path.parent.name == "data" else path.parent
-        raise DataError(
-            f"{path}: of schema {version}, written by the version before (column `heard`); run `paras2s convert {target}`"
-        )
     if version != TABLE_VERSION:
         raise DataError(
             f"{path}: of schema {version}, this version reads {TABLE_VERSION}; run `paras2s data` into another folder"
@@ -186,70 +179,6 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
 
 def _version_of(table: Any) -> int:
     return int((table.schema.metadata or {}).get(b"paras2s_schema", b"1"))
-
-
-def convert_tables(folder: Path) -> list[Path]:
-    """Rewrites a dataset of the version before in place and returns the files that changed; none where all is current.
-
-    Each file is replaced atomically, the queries' table last, so a killed conversion can be run again. Clips and features
-    stay as they are.
-
-    Raises:
-        DataError: a table is broken, or older than the version before. StorageError: the disk refused.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    tables = {}
-    for name in ("demonstrations.parquet", "candidates.parquet", "queries.parquet"):
-        path = folder / name
-        if not path.is_file():
-            continue
-        try:
-            table = pq.read_table(path)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: not a parquet table ({one_line(error)}); run `paras2s data` again") from error
-        version = _version_of(table)
-        if version not in (CONVERTIBLE_VERSION, TABLE_VERSION):
-            raise DataError(f"{path}: of schema {version}, which cannot be converted; run `paras2s data` into another folder")
-        if version == CONVERTIBLE_VERSION:
-            tables[path] = table
-    changed = _rename_old_check(folder) + _convert_rows(folder / "answers.jsonl", _convert_answer)
-    changed += _convert_rows(folder / "texts.jsonl", _convert_script)
-    for path, table in tables.items():
-        columns = ["transcript" if column == "heard" else column for column in table.column_names]
-        version_now = {**(table.schema.metadata or {}), b"paras2s_schema": str(TABLE_VERSION).encode()}
-        _write_arrow(path, table.rename_columns(columns).replace_schema_metadata(version_now))
-        changed.append(path)
-    return changed
-
-
-def _rename_old_check(folder: Path) -> list[Path]:
-    old, new = folder / "hearing.json", folder / AUDIBILITY_FILE
-    if not old.is_file():
-        return []
-    old.replace(new)
-    return [new]
-
-
-def _convert_answer(row: dict[str, Any]) -> dict[str, Any]:
-    takes = [{"transcript" if key == "heard" else key: value for key, value in take.items()} for take in row["takes"]]
-    return {**row, "takes": takes}
-
-
-def _convert_script(row: dict[str, Any]) -> dict[str, Any]:
-    # The prefix of a test without a usable reply.
-    reason = row["rejected"]
-    return {**row, "rejected": reason and re.sub("^not asked: ", "no usable reply: ", reason)}
-
-
-def _convert_rows(path: Path, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Path]:
-    rows = list(read_jsonl(path)) if path.is_file() else []
-    converted = [convert(row) for row in rows]
-    if converted == rows:
-        return []
-    write_jsonl(path, converted)
-    return [path]
 
 
 class StoredClip(Protocol):

@@ -16,13 +16,12 @@ import pytest
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.audio.prosody import STEP_DIM, UTTERANCE_DIM
-from paras2s.data_gen.dataset import Dataset, convert_tables, inside, load_dataset, save_dataset, table_schema
+from paras2s.data_gen.dataset import Dataset, inside, load_dataset, save_dataset
 from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.frontend import ClipFeatures
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query
-from paras2s.utils.io import read_jsonl, write_jsonl
 
 TEST = Query("emotion000-sad-m4", "emotion000", "emotion", "food", "test", "m4", "queries/q0.wav", 0.5, "hello",
              "Hello.", "sad")  # fmt: skip
@@ -201,50 +200,3 @@ def test_a_clip_is_checked_again_when_it_is_read(saved: Dataset) -> None:
     for name in ("../data2/x.wav", "queries/none.wav"):
         with pytest.raises(DataError):
             saved.clip(name)
-
-
-def as_version_before(folder: Path) -> None:
-    """The same dataset as the version before wrote it: a column `heard`, schema 2, and `hearing.json`."""
-    for name in ("queries", "demonstrations", "candidates"):
-        path = folder / f"{name}.parquet"
-        table = pq.read_table(path)
-        columns = ["heard" if column == "transcript" else column for column in table.column_names]
-        pq.write_table(table.rename_columns(columns).replace_schema_metadata({"paras2s_schema": "2"}), path)
-    (folder / "style_audibility.json").rename(folder / "hearing.json")
-    take = {"clip": "answers/a.wav", "heard": "hello", "word_error_rate": 0.0}
-    write_jsonl(folder / "answers.jsonl", [{"query_id": "q", "takes": [take]}])
-
-
-def test_a_dataset_of_the_version_before_is_refused_by_name_and_converted(saved: Dataset) -> None:
-    as_version_before(saved.folder)
-    with pytest.raises(DataError, match=f"queries.parquet: of schema 2.*run `paras2s convert {saved.folder.parent}`$"):
-        load_dataset(saved.folder)
-    changed = [path.name for path in convert_tables(saved.folder)]
-    tables = ["demonstrations.parquet", "candidates.parquet", "queries.parquet"]
-    assert changed == ["style_audibility.json", "answers.jsonl", *tables]
-    loaded = load_dataset(saved.folder)
-    assert (loaded.queries, loaded.demonstrations, loaded.candidates) == (
-        saved.queries,
-        saved.demonstrations,
-        saved.candidates,
-    )
-    assert loaded.audibility == saved.audibility
-    assert next(read_jsonl(saved.folder / "answers.jsonl"))["takes"][0]["transcript"] == "hello"
-    assert pq.read_schema(saved.folder / "queries.parquet").equals(table_schema(Query), check_metadata=True)
-    assert convert_tables(saved.folder) == []
-
-
-def test_a_conversion_that_was_killed_goes_on(saved: Dataset) -> None:
-    as_version_before(saved.folder)
-    queries = (saved.folder / "queries.parquet").read_bytes()
-    convert_tables(saved.folder)
-    (saved.folder / "queries.parquet").write_bytes(queries)
-    assert [path.name for path in convert_tables(saved.folder)] == ["queries.parquet"]
-    assert load_dataset(saved.folder).queries == saved.queries
-
-
-def test_what_cannot_be_converted_is_named(saved: Dataset, tmp_path: Path) -> None:
-    assert convert_tables(tmp_path / "none") == []
-    without_version(saved.folder)
-    with pytest.raises(DataError, match=r"candidates\.parquet: of schema 1, which cannot be converted"):
-        convert_tables(saved.folder)

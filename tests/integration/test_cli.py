@@ -99,7 +99,6 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "none.json: no such file",
         ),
         (["judge", "answer", "Hi", "good.wav", "--judge", "rubric", "--style", "happy"], "--tone: the rubric needs"),
-        (["bench", "guard", "x.jsonl", "--system", "s"], "is called `bench voicebench` now"),
         (["judge", "answer", "Hi", "good.wav", "--judge", "rubric"], "--style: the rubric judge needs to know"),
         (["judge", "answer", "Hi", "good.wav", "--judge", "independent"], "--style: the independent judge needs to know"),
         (["judge", "pair", "good.wav", "good.wav", "--instruction", "Hi"], "set OPENAI_API_KEY in the environment"),

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny.ablation import counted, result
 
 from paras2s.bench.results import AnswerRow, save_rows
-from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim, load_ablation
+from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.candidates import ledger_of_prompts
@@ -46,13 +47,6 @@ def test_rows_lie_over_the_base_and_have_folders_of_their_own(tmp_path: Path) ->
         row_config(grid, AblationRow(name="bad", set={"align.stepps": 9}), 0)
 
 
-def test_the_cascades_old_name_is_an_error_that_says_the_new_one(tmp_path: Path) -> None:
-    path = tmp_path / "grid.yaml"
-    path.write_text("{name: grid, base: quick, rows: [{name: a, system: words_only}]}")
-    with pytest.raises(ConfigError, match="'words_only' is called 'cascade' now"):
-        load_ablation(path)
-
-
 def test_a_setting_laid_over_leaves_the_rest_of_its_section(tmp_path: Path) -> None:
     grid = ablation(tmp_path, AblationRow(name="a", set={"align": {"steps": 3}}), set={"align.sampling.group_size": 2})
     found = row_config(grid, grid.rows[0], 0).align
@@ -73,16 +67,6 @@ def test_a_row_that_failed_says_so_in_the_table(tmp_path: Path) -> None:
     failed = {"row": "a", "line": "", "x": 1.0, "seed": 0, "failed": "step 3: the loss is nan"}
     assert cells(failed) == ["a", "0", "failed: step 3: the loss is nan", "-", "-", "-", "-", "-", "-"]
     assert draw(ablation(tmp_path, AblationRow(name="a")), [failed]) is None
-
-
-def counted(mean: float | None, error: float | None = 0.1) -> dict[str, Any]:
-    return {"mean": mean, "standard_error": error if mean is not None else None, "n_scored": 3, "n_asked": 4}
-
-
-def result(name: str, mean: float | None, **changes: Any) -> dict[str, Any]:
-    scores = {"overall": counted(mean), "contrast": counted(0.5), "word_error_rate": counted(None)}
-    scores["categories"] = {"age": counted(mean)}
-    return {"row": name, "line": "", "x": None, "seed": 0, "scores": scores, "kl": 0.125, "minutes": 2.0, **changes}
 
 
 def test_what_could_not_be_measured_is_a_dash() -> None:

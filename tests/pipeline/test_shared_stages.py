@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow
-from paras2s.pipeline import results
+from paras2s.experiments import results
 from paras2s.pipeline.ablate import row_config
 from paras2s.pipeline.shared_stages import share_stages, shared_folder, stage_keys
 from paras2s.run import Run

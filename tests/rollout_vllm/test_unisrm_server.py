@@ -16,9 +16,9 @@ from paras2s.audio.clip import read_clip
 from paras2s.clients.chat import Reply
 from paras2s.configs.schema.unisrm import ThinkerConfig
 from paras2s.reward.judges.registry import open_unisrm_judge
-from paras2s.reward.unisrm.export import export_served
-from paras2s.reward.unisrm.items import read_items
-from paras2s.reward.unisrm.thinker import UniSRM
+from paras2s.unisrm.reward.export import export_served
+from paras2s.unisrm.reward.items import read_items
+from paras2s.unisrm.reward.thinker import UniSRM
 
 pytestmark = pytest.mark.skipif(vllm_python() is None, reason="no .venv-vllm beside the package (make vllm-env)")
 TOKENS = 12

@@ -10,9 +10,9 @@ import torch
 
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.configs.schema.unisrm import ThinkerConfig
-from paras2s.reward.unisrm.items import write_items
-from paras2s.reward.unisrm.tasks import Item, PairRecord, QualityRecord, SideScores
-from paras2s.reward.unisrm.thinker import UniSRM
+from paras2s.unisrm.reward.items import write_items
+from paras2s.unisrm.reward.tasks import Item, PairRecord, QualityRecord, SideScores
+from paras2s.unisrm.reward.thinker import UniSRM
 from tiny.qwen_omni import noise_clip, tiny_config, tiny_tokenizer
 
 

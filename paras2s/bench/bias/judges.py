@@ -17,8 +17,8 @@ from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Scored, sides_of
 from paras2s.reward.judges.registry import REWARD_MODEL, judge_kind, open_judges
-from paras2s.reward.judges.unisrm import UniSRMJudge
 from paras2s.types import Unscored, Verdict
+from paras2s.unisrm.reward.judge import UniSRMJudge
 
 # Kinds of judges whose settings --set changes.
 CONFIGURED = ("llm", "audio", "unisrm")

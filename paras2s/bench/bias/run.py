@@ -38,9 +38,9 @@ from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
 from paras2s.reward.judges.base import Judge, Pair, Preferred, Progress, sides_of
-from paras2s.reward.judges.unisrm import UniSRMJudge
 from paras2s.reward.judges.votes import swapped
 from paras2s.types import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
+from paras2s.unisrm.reward.judge import UniSRMJudge
 from paras2s.utils.io import append_jsonl, write_jsonl
 
 # The default number of pairs of a run.

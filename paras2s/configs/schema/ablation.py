@@ -21,13 +21,6 @@ class AblationRow(Section):
     line: str = Field("", description="rows of one line are joined in the plot")
     x: float | None = Field(None, description="place on the plot's axis; null: not plotted")
 
-    @field_validator("system", mode="before")
-    @classmethod
-    def _renamed(cls, value: Any) -> Any:
-        if value == "words_only":
-            raise ValueError("'words_only' is called 'cascade' now")
-        return value
-
 
 class Claim(Section):
     """Something the paper found that the rows of an ablation can bear out or not: one row above another."""

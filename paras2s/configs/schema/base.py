@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paras2s.configs.schema.renamed import RENAMED_KEYS
 from paras2s.errors import ConfigError, one_line
 
 
@@ -43,8 +42,6 @@ def _describe(item: Any) -> str:
 
 def _complaint(item: Any, key: str) -> str:
     if item["type"] == "extra_forbidden":
-        if key in RENAMED_KEYS:
-            return f"is called {RENAMED_KEYS[key]} now"
         return "unknown key; `paras2s config` prints the keys there are"
     return f"{item['msg'][0].lower()}{item['msg'][1:]} (got {item['input']!r})"
 

@@ -21,12 +21,12 @@ from paras2s.reward.judges.base import Judge
 
 if TYPE_CHECKING:
     from paras2s.reward.judges.audio_judge.concatenation import Speak
-    from paras2s.reward.judges.audio_judge.dimensions import DimensionJudge
     from paras2s.reward.judges.audio_judge.judge import AudioJudge
     from paras2s.reward.judges.llm_judge import LLMJudge
     from paras2s.reward.judges.reward_model_judge import ClipEncoder
-    from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge
     from paras2s.reward.tone_classifier import ToneClassifier
+    from paras2s.unisrm.reward.dimensions import DimensionJudge
+    from paras2s.unisrm.reward.judge import TaskInputs, UniSRMJudge
 
 RUBRIC, INDEPENDENT, REWARD_MODEL, UNISRM = "rubric", "independent", "reward_model", "unisrm"
 WEIGHTS, UNISRM_SETTINGS = "reward_model.safetensors", "unisrm.json"
@@ -263,7 +263,7 @@ def open_unisrm_judge(
     Raises:
         ConfigError: a wrong setting. JudgeError: there is no such model.
     """
-    from paras2s.reward.judges.unisrm import TaskInputs, UniSRMJudge
+    from paras2s.unisrm.reward.judge import TaskInputs, UniSRMJudge
 
     return UniSRMJudge(load_unisrm_settings(name, overrides, both_orders), inputs or TaskInputs(), calls)
 
@@ -275,7 +275,7 @@ def open_dimension_judges(name: str | Path, overrides: dict[str, Any] | None = N
         ConfigError: a wrong setting.
     """
     from paras2s.clients.chat import LLMClient
-    from paras2s.reward.judges.audio_judge.dimensions import DimensionJudge
+    from paras2s.unisrm.reward.dimensions import DimensionJudge
     from paras2s.utils.cache import JsonCache
 
     config = load_section(judge_path(name), overrides, DimensionBenchConfig)

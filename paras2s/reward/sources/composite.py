@@ -36,9 +36,9 @@ from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource
-from paras2s.reward.sources.unisrm import UniSRMSource
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Reward, Unscored
+from paras2s.unisrm.reward.source import UniSRMSource
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:

@@ -1,0 +1,315 @@
+"""The judges of UniSRM-Bench: any judge of the registry, and objective measures, behind one interface.
+
+A judge that cannot do a task says why, and stands in the tables with that reason; it never counts as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from paras2s.audio import asr
+from paras2s.audio.clip import Clip
+from paras2s.bench.detection.baselines import DnsmosBaseline, MeasuringOptions, SpeakerOptions, embed_speaker
+from paras2s.configs.schema.unisrm_data import PairTask
+from paras2s.data_gen.tts.signal_voice import signal_voice
+from paras2s.errors import AudioError, BudgetError, ConfigError
+from paras2s.reward.blueprint.schema import is_silent
+from paras2s.reward.judges.audio_judge.tasks import find_task
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Utterance
+from paras2s.reward.judges.registry import (
+    judge_kind,
+    load_judge_config,
+    open_audio_judges,
+    open_dimension_judges,
+    open_judge,
+    open_unisrm_judge,
+)
+from paras2s.reward.judges.votes import prefer
+from paras2s.types import Preference, Unscored, Verdict
+from paras2s.unisrm.bench.data import Sample
+from paras2s.unisrm.bench.results import Judgement, NoJudgement, judgement_of, judgement_of_label
+from paras2s.unisrm.reward.dimensions import DimensionJudge, Judged
+from paras2s.unisrm.reward.judge import UniSRMJudge
+from paras2s.unisrm.reward.messages import HISTORY
+from paras2s.unisrm.reward.reply import Malformed
+from paras2s.unisrm.reward.tasks import TASKS, PairRecord, TaskId
+from paras2s.utils.cache import key_of
+
+Found = Judgement | NoJudgement | BudgetError
+
+
+class BenchJudge(Protocol):
+    """A judge of samples. `inputs` says what it gets of each task; `unfit` why it cannot do the others."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the tables."""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever a judgement may change."""
+
+    @property
+    def inputs(self) -> Mapping[TaskId, str]:
+        """The inputs of each task that it does (Table 12)."""
+
+    @property
+    def unfit(self) -> Mapping[TaskId, str]:
+        """The reason for each task that it cannot do."""
+
+    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
+        """A judgement of each sample of a task, in order."""
+
+
+@dataclass(frozen=True)
+class UniSRMBench:
+    """A trained UniSRM, which gets every input of a task."""
+
+    name: str
+    judge_model: UniSRMJudge
+    inputs: Mapping[TaskId, str] = field(default_factory=lambda: dict.fromkeys(TASKS, "all texts and clips of the task"))
+    unfit: Mapping[TaskId, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """The judge's own."""
+        return self.judge_model.fingerprint
+
+    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
+        """One reply to each sample, in the one order of the condition."""
+        pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
+        found: list[Found] = []
+        for one in self.judge_model.read(task_id, pairs):
+            if isinstance(one, BudgetError):
+                found.append(one)
+            elif isinstance(one, Unscored):
+                found.append(NoJudgement(one.reason, "", one.reply))
+            elif isinstance(one.record, Malformed):
+                found.append(NoJudgement(one.record.detail, one.record.reason, one.reply))
+            else:
+                found.append(judgement_of(one.record, task_id, one.reply))
+        return found
+
+
+@dataclass(frozen=True)
+class DimensionsBench:
+    """An audio model that scores both candidates by dimension; like UniSRM it gets every input of a task (Table 12)."""
+
+    name: str
+    judges: Mapping[PairTask, DimensionJudge]
+    inputs: Mapping[TaskId, str]
+    unfit: Mapping[TaskId, str] = field(default_factory=lambda: {"T2": NO_RATING})
+
+    @property
+    def version(self) -> str:
+        """Those of the tasks' judges."""
+        return key_of([one.version for one in self.judges.values()])[:8]
+
+    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
+        """The candidate with the higher total, in the one order of the condition; equal totals tie."""
+        assert task_id != "T2"
+        pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
+        return [self._found(task_id, one) for one in self.judges[task_id].score_pairs(pairs)]
+
+    def _found(self, task_id: TaskId, one: Judged) -> Found:
+        if isinstance(one, BudgetError):
+            return one
+        if isinstance(one, Unscored):
+            return NoJudgement(one.reason, "", one.reply)
+        found = judgement_of(PairRecord(one.better or one.stated, one.sides), task_id, one.reply)
+        return found if one.better else replace(found, better="tie")
+
+
+def _instruction(task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Utterance:
+    """A sample's context as one turn, for judges that compare two answers to an instruction."""
+    texts = sample.item.texts
+    if task_id == "T1":
+        return Utterance(text=f"Read this sentence aloud, exactly as it stands: {texts['reference_text']}")
+    if task_id == "T3":
+        wanted = f"Read this sentence aloud, exactly as it stands, so that it sounds {texts['target_emotion']}"
+        scene = f"{texts['scenario_description']} {texts['paragraph_context']}"
+        return Utterance(text=f"{scene} {wanted}: {texts['target_text']}")
+    turns = sorted((name for name in clips if HISTORY.fullmatch(name)), key=lambda name: int(name.partition("_")[2]))
+    return Utterance(clip=clips[turns[-1]])
+
+
+@dataclass(frozen=True)
+class RegistryBench:
+    """A judge of the registry. `pairs` compares two answers to an instruction, `rater` scores a clip; None: it cannot."""
+
+    name: str
+    version: str
+    pairs: Judge | None
+    rater: Judge | None
+    inputs: Mapping[TaskId, str]
+    unfit: Mapping[TaskId, str]
+
+    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
+        """A preference, or a score, of each sample."""
+        if TASKS[task_id].pairwise:
+            assert self.pairs is not None
+            pairs = [
+                Pair(_instruction(task_id, sample, sounds), sounds["speech_a"], sounds["speech_b"])
+                for sample, sounds in zip(samples, clips, strict=True)
+            ]
+            return [_found(one) for one in self.pairs.compare_batch(pairs)]
+        assert self.rater is not None
+        return [_found(one) for one in self.rater.score_batch([Exchange(Utterance(), one["speech"]) for one in clips])]
+
+
+def _found(one: Preference | Verdict | Unscored | BudgetError) -> Found:
+    if isinstance(one, BudgetError):
+        return one
+    if isinstance(one, Unscored):
+        return NoJudgement(one.reason, "", one.reply)
+    if isinstance(one, Verdict):
+        return Judgement(None, one.score, {}, one.reply)
+    if one.label not in ("1", "2", "tie"):
+        return NoJudgement(f"a match prefers neither: {one.label}", "", one.reply)
+    return judgement_of_label(one.label, one.reply)
+
+
+NEEDS_STYLE = "is to be given the question's speaking style, which no item names"
+NEEDS_QUESTION = "scores answers to a spoken question, which this task does not have"
+NO_RATING = "compares two answers, and scores no clip alone"
+LAST_TURN = "candidates, and the last turn of the history"
+WORDS = "candidates, and the texts as an instruction"
+NO_PROMPT = "candidates, and the sentence as an instruction; no prompt speech"
+
+
+def open_bench_judge(
+    name: str, overrides: Mapping[str, Any] | None = None, tone: Any = None, encoder: Any = None
+) -> BenchJudge:
+    """Opens a judge by name, YAML or folder.
+
+    Raises:
+        ConfigError: no such judge, or a wrong setting. JudgeError: there is no such model.
+    """
+    kind, changed = judge_kind(name), dict(overrides or {})
+    if kind == "unisrm":
+        return UniSRMBench(name, open_unisrm_judge(name, changed, both_orders=False))
+    if kind == "dimensions":
+        judges = open_dimension_judges(name, changed)
+        return DimensionsBench(name, judges, dict.fromkeys(judges, "all texts and clips of the task"))
+    if kind in ("rubric", "independent"):
+        return RegistryBench(name, "1", None, None, {}, dict.fromkeys(TASKS, NEEDS_STYLE))
+    if kind == "reward_model":
+        judge = open_judge(name, None, encoder=encoder)
+        unfit: dict[TaskId, str] = dict.fromkeys(("T1", "T2", "T3"), NEEDS_QUESTION)
+        return RegistryBench(name, judge.fingerprint, judge, None, {"T4": LAST_TURN}, unfit)
+    inputs: dict[TaskId, str] = {"T1": NO_PROMPT, "T3": WORDS, "T4": LAST_TURN}
+    if kind == "llm":
+        judge = open_judge(name, changed, both_orders=False, tone=tone)
+        return RegistryBench(name, judge.fingerprint, judge, None, inputs, {"T2": NO_RATING})
+    return _open_audio(name, changed, inputs)
+
+
+def _open_audio(name: str, changed: dict[str, Any], inputs: dict[TaskId, str]) -> BenchJudge:
+    """An audio judge: its own tasks for pairs, and AudioJudge's scores of quality for T2."""
+    rater = open_audio_judges(name, changed, tasks=["mos"], voice=signal_voice())[0]
+    tasks = getattr(load_judge_config(name, changed), "tasks", ())
+    wrong = [task for task in tasks if find_task(task).kind not in ("winner", "winner_or_tie")]
+    inputs = {**inputs, "T2": "the clip"}
+    if wrong:
+        unfit: dict[TaskId, str] = dict.fromkeys(("T1", "T3", "T4"), f"its task {wrong[0]} prefers neither of two clips")
+        return RegistryBench(name, rater.fingerprint, None, rater, {"T2": "the clip"}, unfit)
+    pairs = open_judge(name, changed, both_orders=False, voice=signal_voice())
+    return RegistryBench(name, f"{pairs.fingerprint}+{rater.fingerprint}", pairs, rater, inputs, {})
+
+
+# Objective measures (Table 1), which get the candidates alone, and the text or the prompt that they compare with.
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An objective measure: a number of each candidate, of which the higher wins; for T2 the score itself."""
+
+    name: str
+    version: str
+    value: Callable[[Sample, Mapping[str, Clip], str], float | NoJudgement]
+    inputs: Mapping[TaskId, str]
+    unfit: Mapping[TaskId, str]
+
+    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
+        """Each sample measured alone."""
+        return [self._one(task_id, *one) for one in zip(samples, clips, strict=True)]
+
+    def _one(self, task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Found:
+        values = []
+        for name in TASKS[task_id].candidates:
+            value = self.value(sample, clips, name)
+            if isinstance(value, NoJudgement):
+                return value
+            values.append(value)
+        if task_id == "T2":
+            return Judgement(None, values[0])
+        return judgement_of_label(prefer(*values), f"{values[0]:.3f} and {values[1]:.3f}")
+
+
+NO_TEXT = "no text is given to compare with"
+
+
+def word_errors() -> Measure:
+    """The candidate with fewer word errors against the text that was to be spoken; the recogniser is the embedded one."""
+    transcripts: dict[str, str] = {}
+
+    def value(sample: Sample, clips: Mapping[str, Clip], name: str) -> float | NoJudgement:
+        clip = clips[name]
+        if clip.digest not in transcripts:
+            transcripts[clip.digest] = asr.transcribe([clip])[0].text
+        key = "reference_text" if sample.item.task == "T1" else "target_text"
+        try:
+            return -asr.word_error_rate(sample.item.texts[key], transcripts[clip.digest])
+        except ValueError as error:
+            return NoJudgement(str(error))
+
+    inputs: dict[TaskId, str] = dict.fromkeys(("T1", "T3"), "candidates, and the text")
+    return Measure("WER", asr.version(), value, inputs, {"T2": NO_TEXT, "T4": NO_TEXT})
+
+
+def speaker_similarity(options: SpeakerOptions | None = None) -> Measure:
+    """The candidate whose x-vector is nearer to the prompt speech's."""
+    chosen = options or SpeakerOptions()
+    unfit: dict[TaskId, str] = dict.fromkeys(("T2", "T3", "T4"), "there is no prompt speech to resemble")
+    try:
+        embed_speaker(chosen.model, Clip(np.random.default_rng(0).standard_normal(16_000).astype(np.float32), 16_000))
+    except ConfigError as error:
+        return Measure("SIM", "", lambda *_: NoJudgement("no model"), {}, {**unfit, "T1": str(error)})
+
+    def value(sample: Sample, clips: Mapping[str, Clip], name: str) -> float | NoJudgement:
+        pair = (clips["prompt_speech"], clips[name])
+        if any(map(is_silent, pair)):
+            return NoJudgement("a clip is silent: it has no speaker")
+        try:
+            first, second = (embed_speaker(chosen.model, clip) for clip in pair)
+        except AudioError as error:
+            return NoJudgement(str(error))
+        return float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))
+
+    return Measure("SIM", chosen.model, value, {"T1": "candidates, and the prompt speech"}, unfit)
+
+
+def dnsmos(options: MeasuringOptions) -> Measure:
+    """The candidate with the higher overall MOS of personalised DNSMOS; for T2 that MOS."""
+    baseline = DnsmosBaseline(options)
+
+    def value(sample: Sample, clips: Mapping[str, Clip], name: str) -> float | NoJudgement:
+        found = baseline.score_batch([Exchange(Utterance(), clips[name])])[0]
+        return NoJudgement(found.reason) if isinstance(found, Unscored) else found.score
+
+    return Measure("DNSMOS", baseline.version, value, dict.fromkeys(TASKS, "candidates"), {})
+
+
+def utmos() -> Measure:
+    """UTMOS, which is not here."""
+    why = "its weights come from a hub, and no package holds them"
+    return Measure("UTMOS", "", lambda *_: NoJudgement(why), {}, dict.fromkeys(TASKS, why))
+
+
+def objective_measures(options: MeasuringOptions) -> list[BenchJudge]:
+    """Every objective measure of Table 1."""
+    return [word_errors(), speaker_similarity(), utmos(), dnsmos(options)]

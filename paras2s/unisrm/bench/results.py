@@ -1,0 +1,125 @@
+"""One judgement of one item under one condition: what `bench unisrm` writes, and all that metrics and report read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from paras2s.errors import DataError
+from paras2s.types import PairLabel
+from paras2s.unisrm.bench.data import Condition, Sample
+from paras2s.unisrm.reward.rewards import preferences
+from paras2s.unisrm.reward.tasks import TASKS, PairRecord, Record, TaskId
+from paras2s.utils.io import read_jsonl, write_jsonl
+
+Better = Literal["A", "B", "tie"]
+LABELS: dict[str, Better] = {"1": "A", "2": "B", "tie": "tie"}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A judge's answer to a sample: the better candidate of a pair, or the overall score of a clip.
+
+    `dimensions` holds the sign of A less B by key, or a clip's scores by key; {} where the judge gives none.
+    """
+
+    better: Better | None = None
+    overall: float | None = None
+    dimensions: Mapping[str, float] = field(default_factory=dict)
+    reply: str = ""
+
+
+@dataclass(frozen=True)
+class NoJudgement:
+    """A sample without a judgement. `malformed` names the rule of the format that the reply breaks; "" for other reasons."""
+
+    reason: str
+    malformed: str = ""
+    reply: str = ""
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """A judgement as it is stored. A swapped pair's is already turned back: A is the item's own first candidate.
+
+    Raises:
+        DataError: a row with a judgement and a reason why there is none, or with neither.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    item: str
+    task: TaskId
+    condition: Condition
+    judge: str
+    version: str
+    better: Better | None
+    overall: float | None
+    dimensions: dict[str, float]
+    unscored: str | None
+    malformed: str
+    reply: str
+
+    def __post_init__(self) -> None:
+        if (self.better is None and self.overall is None) == (self.unscored is None):
+            raise DataError("unscored: give either a judgement or the reason why there is none")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Item and condition."""
+        return self.item, self.condition
+
+
+def row_of(sample: Sample, judge: str, version: str, found: Judgement | NoJudgement) -> BenchRow:
+    """The row of a judgement; one on exchanged candidates is turned back."""
+    item, shared = sample.item, (judge, version)
+    if isinstance(found, NoJudgement):
+        return BenchRow(
+            item.id, item.task, sample.condition, *shared, None, None, {}, found.reason, found.malformed, found.reply
+        )
+    turned = sample.condition == "swapped"
+    better = {"A": "B", "B": "A", "tie": "tie"}[found.better] if turned and found.better else found.better
+    dimensions = {key: -value if turned else value for key, value in found.dimensions.items()}
+    return BenchRow(
+        item.id, item.task, sample.condition, *shared, better, found.overall, dimensions, None, "", found.reply  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def judgement_of(record: Record, task_id: TaskId, reply: str) -> Judgement:
+    """The judgement of a parsed reply."""
+    keys = TASKS[task_id].keys
+    if isinstance(record, PairRecord):
+        signs = () if record.sides is None else preferences(record)
+        return Judgement(record.better, None, dict(zip(keys, map(float, signs), strict=bool(signs))), reply)
+    return Judgement(None, record.scores[-1], dict(zip(keys, record.scores, strict=True)), reply)
+
+
+def judgement_of_label(label: PairLabel, reply: str) -> Judgement:
+    """The judgement of a judge that labels a pair, without dimensions."""
+    return Judgement(LABELS[label], reply=reply)
+
+
+def save_rows(path: Path, rows: Iterable[BenchRow]) -> None:
+    """Replaces the file of rows."""
+    write_jsonl(path, (asdict(row) for row in rows))
+
+
+def load_rows(path: Path) -> list[BenchRow]:
+    """Reads rows.
+
+    Raises:
+        DataError: no file, or a wrong row; names file and line.
+    """
+    adapter, rows = TypeAdapter(BenchRow), []
+    for number, values in enumerate(read_jsonl(path), 1):
+        try:
+            rows.append(adapter.validate_json(json.dumps(values), strict=True))
+        except (ValidationError, DataError) as error:
+            what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise DataError(f"{path}:{number}: {what}; run the benchmark again") from error
+    return rows

@@ -1,0 +1,190 @@
+"""`paras2s bench unisrm`: judges on UniSRM-Bench, each under every condition, and the tables of all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from paras2s.audio.clip import Clip
+from paras2s.bench.detection.baselines import MeasuringOptions
+from paras2s.bench.results import require_new
+from paras2s.clients.chat import LLMClient
+from paras2s.configs.schema.base import load_section
+from paras2s.configs.schema.endpoints import LLMConfig
+from paras2s.data_gen.clip_encoder import RunClipEncoder
+from paras2s.errors import AudioError, BudgetError, ConfigError
+from paras2s.reward.judges.registry import judge_kind
+from paras2s.types import Absent
+from paras2s.unisrm.bench.data import CONDITIONS, BenchData, Sample, load_bench
+from paras2s.unisrm.bench.groundedness import groundedness
+from paras2s.unisrm.bench.judges import BenchJudge, objective_measures, open_bench_judge
+from paras2s.unisrm.bench.metrics import Figure
+from paras2s.unisrm.bench.report import JudgeResult, bench_report, markdown
+from paras2s.unisrm.bench.results import BenchRow, NoJudgement, load_rows, row_of, save_rows
+from paras2s.unisrm.reward.tasks import TASKS
+from paras2s.utils.cache import JsonCache
+from paras2s.utils.io import append_jsonl, write_json, write_text
+from paras2s.utils.progress import progress_bar
+
+# Samples judged at once.
+CHUNK = 32
+
+
+@dataclass(frozen=True)
+class UniSRMBenchOptions:
+    """The options of `bench unisrm`. `llm` is the YAML of the endpoint that scores groundedness; None: not scored.
+
+    Raises:
+        ConfigError: no judge at all, or one that stands twice.
+    """
+
+    data: Path
+    judges: Sequence[str]
+    out: Path
+    cache_dir: Path
+    objective: bool = True
+    llm: Path | None = None
+    tone: Path | None = None
+    limit: int | None = None
+    split: str = "bench"
+    retry_unscored: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.judges and not self.objective:
+            raise ConfigError("--judge: name at least one, or leave --no-objective out")
+        if len(set(self.judges)) < len(self.judges):
+            raise ConfigError("--judge: a judge stands twice")
+        if self.overrides and len(self.judges) != 1:
+            raise ConfigError("--set: changes the config of one judge; give one --judge, or a YAML of its own to each")
+
+
+@dataclass(frozen=True)
+class UniSRMBenchResult:
+    """The report, the number of samples without a verdict that a judge could have judged, and what ended it early."""
+
+    report: dict[str, Any]
+    unscored: int
+    stopped: BudgetError | None
+
+
+def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> UniSRMBenchResult:
+    """Judges, and writes verdicts, unisrm.json and unisrm.md.
+
+    Raises:
+        ConfigError: a judge that cannot be opened. DataError: no items. StorageError: verdicts of another judge are there.
+    """
+    data = load_bench(options.data, options.split)
+    client = None if options.llm is None else _client(options.llm, options.cache_dir)
+    for name in options.judges:
+        judge_kind(name)
+    # Opened one after the other: several models of many gigabytes do not fit beside each other.
+    opened = (open_bench_judge(name, options.overrides, options.tone, RunClipEncoder) for name in options.judges)
+    measures = objective_measures(MeasuringOptions(cache_dir=options.cache_dir)) if options.objective else []
+    results, stopped, unscored = [], None, 0
+    for judge in chain(opened, measures):
+        samples = [
+            sample for condition in CONDITIONS for sample in data.samples(condition, options.limit)
+            if sample.item.task not in judge.unfit
+        ]  # fmt: skip
+        with progress_bar(console, judge.name, len(samples), quiet=quiet) as bar:
+            rows, ended = judge_samples(judge, samples, data, options, bar.at)
+        grounded, unpaid = _grounded(rows, data, client)
+        stopped = stopped or ended or unpaid
+        unscored += sum(row.unscored is not None for row in rows if row.condition == "own")
+        results.append(JudgeResult(judge.name, judge.inputs, judge.unfit, rows, grounded))
+        del judge
+        if stopped:
+            break
+    report = bench_report(data, results, options.limit)
+    write_json(options.out / "unisrm.json", report)
+    write_text(options.out / "unisrm.md", markdown(report))
+    return UniSRMBenchResult(report, unscored, stopped)
+
+
+def verdicts_path(folder: Path, judge: str) -> Path:
+    """The file of a judge's verdicts."""
+    return folder / f"verdicts-{re.sub(r'[^0-9A-Za-z_.+-]+', '-', judge).strip('-')}.jsonl"
+
+
+def _client(path: Path, cache_dir: Path) -> LLMClient:
+    return LLMClient(load_section(path, None, LLMConfig), JsonCache(cache_dir / "judging.sqlite"))
+
+
+def _grounded(
+    rows: Sequence[BenchRow], data: BenchData, client: LLMClient | None
+) -> tuple[Mapping[str, Figure], BudgetError | None]:
+    """Groundedness by task, of the replies that reason, and the budget's end."""
+    figures: dict[str, Figure] = {}
+    if client is None:
+        return figures, None
+    own = [row for row in rows if row.condition == "own" and row.unscored is None and "<think>" in row.reply]
+    texts = {item.id: item.text_id for item in data.items}
+    for task in TASKS:
+        if found := [row for row in own if row.task == task]:
+            try:
+                figures[task] = groundedness(found, texts, client)
+            except BudgetError as error:
+                return figures | {task: Absent(str(error))}, error
+    return figures, None
+
+
+def judge_samples(
+    judge: BenchJudge, samples: Sequence[Sample], data: BenchData, options: UniSRMBenchOptions,
+    on_progress: Callable[[int, int], None],
+) -> tuple[list[BenchRow], BudgetError | None]:  # fmt: skip
+    """Judges what has no verdict yet; returns the rows of these samples, and the budget's end.
+
+    Rows are appended as they come, and at the end the file is written once, a row a sample.
+
+    Raises:
+        StorageError: the file holds verdicts of another judge, another version or other items.
+    """
+    path = verdicts_path(options.out, judge.name)
+    version = f"{judge.version}/{data.digest}"
+    there = load_rows(path) if path.is_file() else []
+    require_new(path, (f"{row.judge}/{row.version}" for row in there), [f"{judge.name}/{version}"])
+    known = {row.key: row for row in there}
+    done = {key for key, row in known.items() if row.unscored is None or not options.retry_unscored}
+    missing = [sample for sample in samples if (sample.item.id, sample.condition) not in done]
+    stopped: BudgetError | None = None
+    for task_id in TASKS:
+        own = [sample for sample in missing if sample.item.task == task_id]
+        for start in range(0, len(own), CHUNK):
+            for row in _judge_chunk(judge, own[start : start + CHUNK], version):
+                if isinstance(row, BudgetError):
+                    stopped = row
+                else:
+                    known[row.key] = row
+                    # Of a sample that was unscored the file holds two rows until the end; the later one counts.
+                    append_jsonl(path, asdict(row))
+            on_progress(sum((one.item.id, one.condition) in known for one in samples), len(samples))
+            if stopped:
+                break
+        if stopped:
+            break
+    if missing:
+        save_rows(path, known.values())
+    return [known[key] for one in samples if (key := (one.item.id, one.condition)) in known], stopped
+
+
+def _judge_chunk(judge: BenchJudge, samples: Sequence[Sample], version: str) -> list[BenchRow | BudgetError]:
+    readable: list[Sample] = []
+    clips: list[dict[str, Clip]] = []
+    rows: list[BenchRow | BudgetError] = []
+    for sample in samples:
+        try:
+            clips.append(sample.read())
+            readable.append(sample)
+        except AudioError as error:
+            rows.append(row_of(sample, judge.name, version, NoJudgement(str(error))))
+    found = judge.judge(readable[0].item.task, readable, clips) if readable else []
+    for sample, one in zip(readable, found, strict=True):
+        rows.append(one if isinstance(one, BudgetError) else row_of(sample, judge.name, version, one))
+    return rows

@@ -1,0 +1,307 @@
+"""Builds a corpus' part of UniSRM-Data: pairs are planned, written, spoken, judged, and kept where everything agrees.
+
+Nothing is paid for twice: texts, clips and judgements are cached, so that a stopped build, run again, goes on and ends like one
+that was not stopped. What makes no item is counted with its reason (appendix G.1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+
+from paras2s.audio.clip import Clip, write_clip
+from paras2s.clients.chat import Bill, LLMClient
+from paras2s.configs.schema.unisrm_data import SplitName, UniSRMDataConfig
+from paras2s.data_gen.curation.cost import Spend
+from paras2s.data_gen.curation.llm_calls import stop_if_too_many_failed
+from paras2s.data_gen.tts.base import FailedSpeech
+from paras2s.errors import BudgetError, DataError
+from paras2s.types import Unscored
+from paras2s.unisrm.data_gen.builders.dialogue import DialogueBuilder
+from paras2s.unisrm.data_gen.builders.plans import ORDER, Builder, PairPlan, Synthetic
+from paras2s.unisrm.data_gen.builders.preference import PreferenceBuilder, contradicting
+from paras2s.unisrm.data_gen.builders.scenario import ScenarioBuilder
+from paras2s.unisrm.data_gen.builders.speech import Speech, SpeechBill, estimate_speech, length_s
+from paras2s.unisrm.data_gen.builders.writer import Writer
+from paras2s.unisrm.data_gen.import_layout import clash_of, keys_of
+from paras2s.unisrm.data_gen.layouts.entries import Dropped
+from paras2s.unisrm.reward.dimensions import DimensionJudge, DimensionScores
+from paras2s.unisrm.reward.items import ITEMS, read_items, write_items
+from paras2s.unisrm.reward.reply import write_reply
+from paras2s.unisrm.reward.tasks import Item, PairRecord
+from paras2s.utils.cache import JsonCache
+from paras2s.utils.io import write_jsonl
+
+BUILDERS: Mapping[str, Callable[[UniSRMDataConfig, Path], Builder]] = {
+    "libritts-r": PreferenceBuilder,
+    "esd-en": lambda config, root: ScenarioBuilder(config, root, "en"),
+    "esd-zh": lambda config, root: ScenarioBuilder(config, root, "zh"),
+    "dailytalk": DialogueBuilder,
+}
+# One rate for all clips, so that none tells a recording from synthetic speech.
+RATE_HZ = 16_000
+# Pairs that are spoken and judged together: their clips are in memory.
+ROUND = 64
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """Items, pairs tried and items missing by split, and what makes no item by split ("": before the splits) and reason."""
+
+    items: Mapping[str, int]
+    tried: Mapping[str, int]
+    missing: Mapping[str, int]
+    dropped: Mapping[tuple[str, str], int]
+    spent_usd: float
+
+
+@dataclass(frozen=True)
+class BuildEstimate:
+    """The work and the greatest cost of a build: pairs by split and kind, calls by model, lines by voice."""
+
+    pairs: Mapping[tuple[str, str], int]
+    missing: Mapping[str, int]
+    dropped: Mapping[tuple[str, str], int]
+    models: Mapping[str, Bill]
+    voices: Mapping[str, SpeechBill]
+
+
+def open_builder(name: str, config: UniSRMDataConfig, source: Path, taken: Mapping[str, str]) -> PlannedPairs:
+    """Opens the builder of a corpus; `taken` maps the keys of other data's items to their splits.
+
+    Raises:
+        ConfigError: no items of it are wanted. DataError: it is not laid out as published.
+    """
+    return PlannedPairs(BUILDERS[name](config, source), dict(taken))
+
+
+@dataclass
+class PlannedPairs:
+    """The pairs of a builder that share nothing with another split."""
+
+    builder: Builder
+    taken: dict[str, str] = field(default_factory=dict)
+
+    def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
+        """Yields groups of pairs, without those whose text or speaker another split has."""
+        for group in self.builder.groups(split):
+            able = []
+            for plan in group:
+                keys = [key for key in keys_of(plan) if key.partition(":")[2] not in self.builder.shared_speakers]
+                clash = clash_of(keys, split, self.taken)
+                if clash:
+                    self.builder.dropped[split, clash] += 1
+                    continue
+                self.taken.update(dict.fromkeys(keys, split))
+                able.append(plan)
+            if able:
+                yield able
+
+    def most(self, split: SplitName) -> int:
+        """The number of pairs that may be tried."""
+        return round(self.builder.sizes[split] * self.builder.config.max_tries)
+
+
+def build_corpus(
+    name: str, config: UniSRMDataConfig, source: Path, out: Path, progress: Progress = lambda *_: None
+) -> BuildReport:
+    """Builds a corpus into the data folder `out`, beside the items of other data sets there; its own items are replaced.
+
+    Raises:
+        ConfigError: a voice or an endpoint is missing. DataError: the corpus is not laid out as published, or gives no item.
+        BudgetError: a budget ended, or an endpoint fails; the same command goes on. JudgeError: most texts, lines or judgements
+            fail.
+    """
+    others = [] if not (out / ITEMS).is_file() else [one for one in read_items(out) if one.factors.get("corpus") != name]
+    planned = open_builder(name, config, source, {key: item.split for item in others for key in keys_of(item)})
+    maker = _Maker(name, config, planned.builder, out)
+    items: list[Item] = []
+    tried: Counter[str] = Counter()
+    wanted = sum(planned.builder.sizes.values())
+    lost: list[dict[str, str]] = []
+    for split in ORDER:
+        size, found = planned.builder.sizes[split], 0
+        groups = planned.groups(split)
+        while found < size and tried[split] < planned.most(split):
+            batch = _take(groups, min(size - found, ROUND, planned.most(split) - tried[split]))
+            if not batch:
+                break
+            tried[split] += len(batch)
+            made = maker.make(batch)
+            able = [one for one in made if isinstance(one, Item)]
+            for one in made:
+                if isinstance(one, Dropped):
+                    planned.builder.dropped[split, one.reason] += 1
+                    lost.append({"id": one.id, "split": split, "reason": one.reason})
+            more = max(0, len(able) - (size - found))
+            if more:
+                planned.builder.dropped[split, "beyond the wanted size"] += more
+            items += able[: size - found]
+            found += len(able) - more
+            progress(len(items), wanted)
+    if not items:
+        reasons = ", ".join(f"{why} ({count})" for (_, why), count in planned.builder.dropped.items())
+        raise DataError(f"{source}: no pair makes an item: {reasons or 'the corpus has no pair'}")
+    write_jsonl(out / f"dropped-{name}.jsonl", lost)
+    write_items(out, [*others, *items])
+    count: Counter[str] = Counter(item.split for item in items)
+    missing: dict[str, int] = {
+        split: size - count[split] for split, size in planned.builder.sizes.items() if size > count[split]
+    }
+    return BuildReport(count, tried, missing, planned.builder.dropped, maker.spent_usd)
+
+
+def estimate_corpus(name: str, config: UniSRMDataConfig, source: Path, taken: Mapping[str, str]) -> BuildEstimate:
+    """Returns what a build would call, with as many pairs as may be tried; nothing is called and nothing written.
+
+    Raises:
+        ConfigError: a voice is missing. DataError: the corpus is not laid out as published.
+    """
+    planned = open_builder(name, config, source, taken)
+    builder, judge_config = planned.builder, config.judges.of(planned.builder.task)
+    writer = Writer(LLMClient(config.writer, calls=False), config.prompts, estimate=True)
+    judge = DimensionJudge(judge_config, builder.task, LLMClient(judge_config.llm, calls=False))
+    pairs: Counter[tuple[str, str]] = Counter()
+    missing: dict[str, int] = {}
+    plans: list[PairPlan] = []
+    for split in ORDER:
+        own = _take(planned.groups(split), planned.most(split))
+        pairs.update((split, plan.factors.get("fault", "pair")) for plan in own)
+        if len(own) < builder.sizes[split]:
+            missing[split] = builder.sizes[split] - len(own)
+        plans += own
+    complete = [one for one in builder.complete(plans, writer) if isinstance(one, PairPlan)]
+    lengths = [(one.texts, {key: length_s(source) for key, source in one.sources.items()}) for one in complete]
+    spoken = [one for plan in complete for one in plan.candidates if isinstance(one, Synthetic)]
+    models = {f"judge, {judge_config.llm.model}": judge.estimate(lengths)}
+    if writer.bill.calls:
+        models[f"writer, {config.writer.model}"] = writer.bill
+    return BuildEstimate(pairs, missing, builder.dropped, models, estimate_speech(spoken))
+
+
+def _take(groups: Iterator[list[PairPlan]], count: int) -> list[PairPlan]:
+    """The next groups with at least so many pairs together, or all that are left."""
+    found: list[PairPlan] = []
+    while len(found) < count:
+        group = next(groups, None)
+        if group is None:
+            break
+        found += group
+    return found
+
+
+class _Maker:
+    """Makes items of planned pairs."""
+
+    def __init__(self, corpus: str, config: UniSRMDataConfig, builder: Builder, out: Path) -> None:
+        self.corpus, self.builder, self.out = corpus, builder, out
+        cache = JsonCache(config.cache_dir / "unisrm.sqlite")
+        judge_config = config.judges.of(builder.task)
+        self._clients = [
+            LLMClient(config.writer, cache, "writer"),
+            LLMClient(judge_config.llm, cache, f"judges.{builder.task}.llm"),
+        ]
+        self.writer = Writer(self._clients[0], config.prompts)
+        self.judge = DimensionJudge(judge_config, builder.task, self._clients[1])
+        self.speech = Speech(config)
+        self.max_failed_share = config.max_failed_share
+        self.spends = {"writer": Spend(), "judge": Spend()}
+
+    @property
+    def spent_usd(self) -> float:
+        """Cost of all calls so far, as replies reported it, and of speech with a price."""
+        return sum(one.spent_usd for one in self._clients) + sum(one.usd or 0.0 for one in self.speech.spends.values())
+
+    def make(self, plans: Sequence[PairPlan]) -> list[Item | Dropped]:
+        """Returns the item of each pair or the reason why there is none, in order.
+
+        Raises:
+            BudgetError: a budget ended; what is paid for is cached. JudgeError: most texts, lines or judgements fail.
+        """
+        complete = self.builder.complete(plans, self.writer)
+        self._stop_if_failing("writer", len(complete), [one.reason for one in complete if isinstance(one, Dropped)])
+        able = [one for one in complete if isinstance(one, PairPlan)]
+        spoken = iter(self.speech.clips(list(chain.from_iterable(plan.sources.values() for plan in able))))
+        sounds = {plan.id: dict(zip(plan.sources, islice(spoken, len(plan.sources)), strict=True)) for plan in able}
+        audible = [plan for plan in able if not any(isinstance(one, FailedSpeech) for one in sounds[plan.id].values())]
+        clips = {plan.id: {name: one for name, one in sounds[plan.id].items() if isinstance(one, Clip)} for plan in audible}
+        judged = dict(
+            zip(
+                (plan.id for plan in audible),
+                self.judge.score_pairs([(plan.texts, clips[plan.id]) for plan in audible]),
+                strict=True,
+            )
+        )
+        unscored = [one.reason for one in judged.values() if isinstance(one, Unscored)]
+        self._stop_if_failing("judge", len(judged), unscored)
+        records: dict[str, PairRecord | Dropped] = {}
+        for plan in able:
+            failed = [one.reason for one in sounds[plan.id].values() if isinstance(one, FailedSpeech)]
+            found = Dropped(plan.id, f"no speech: {failed[0]}") if failed else _record(plan, judged[plan.id])
+            if isinstance(found, BudgetError):
+                raise found
+            records[plan.id] = found
+        _drop_cycles(able, records)
+        return [one if isinstance(one, Dropped) else self._item(one, records[one.id], clips) for one in complete]
+
+    def _stop_if_failing(self, stage: str, count: int, reasons: Sequence[str]) -> None:
+        """Raises JudgeError: going on would pay for what cannot be used."""
+        spend = self.spends[stage]
+        spend.requests += count
+        spend.failed += len(reasons)
+        stop_if_too_many_failed(stage, spend, reasons[-1:], self.max_failed_share)
+
+    def _item(self, plan: PairPlan, record: PairRecord | Dropped, clips: Mapping[str, Mapping[str, Clip]]) -> Item | Dropped:
+        if isinstance(record, Dropped):
+            return record
+        paths = {}
+        for name, clip in clips[plan.id].items():
+            # Named by the sound alone: a name must not tell what made it.
+            at = clip.at(RATE_HZ)
+            paths[name] = f"clips/{self.corpus}/{plan.split}/{at.digest[:20]}.wav"
+            if not (self.out / paths[name]).is_file():
+                write_clip(self.out / paths[name], at)
+        spoken = {f"spoken_{name[-1]}": source.text for name, source in plan.sources.items() if name.startswith("speech")}
+        factors = {**plan.factors, **spoken, "corpus": self.corpus}
+        return Item(plan.id, plan.task, plan.split, plan.text_id, plan.speakers, plan.texts, paths, record, factors)
+
+
+def _record(plan: PairPlan, judged: DimensionScores | Unscored | BudgetError) -> PairRecord | Dropped | BudgetError:
+    """The record of a judged pair, or why it gives none."""
+    if isinstance(judged, BudgetError):
+        return judged
+    if isinstance(judged, Unscored):
+        return Dropped(plan.id, f"no scores: {judged.reason}")
+    if judged.better is None:
+        return Dropped(plan.id, "equal totals")
+    if judged.better != judged.stated:
+        return Dropped(plan.id, "the judge's answer is against its totals")
+    if plan.better is not None and judged.better != plan.better:
+        return Dropped(plan.id, "the judge's totals are against the construction")
+    record = PairRecord(judged.better, judged.sides, judged.summary)
+    try:
+        write_reply(plan.task, record)
+    except ValueError:
+        return Dropped(plan.id, "the judge's words make no reply")
+    return record
+
+
+def _drop_cycles(plans: Sequence[PairPlan], records: dict[str, PairRecord | Dropped]) -> None:
+    """Puts a reason in place of every record whose preference contradicts others of its group."""
+    groups: dict[str, list[PairPlan]] = {}
+    for plan in plans:
+        if plan.group is not None and isinstance(records[plan.id], PairRecord):
+            groups.setdefault(plan.group, []).append(plan)
+    for group in groups.values():
+        edges = []
+        for plan in group:
+            record = records[plan.id]
+            first, second = (one.engine for one in plan.candidates)
+            edges.append((first, second) if isinstance(record, PairRecord) and record.better == "A" else (second, first))
+        for plan, on_cycle in zip(group, contradicting(edges), strict=True):
+            if on_cycle:
+                records[plan.id] = Dropped(plan.id, "a cycle of preferences")

@@ -1,0 +1,211 @@
+"""T4 from DailyTalk: the next turn of a spoken dialogue against one with wrong words, a wrong voice or tone, or both.
+
+The layout of the release: metadata.json, in which a dialogue's number and a turn's number lead to the turn's emotion, and
+data/DIALOGUE/TURN_SPEAKER_dDIALOGUE.wav with its words in the same name's .txt.
+
+The history is all turns before the target, which is the third or later, so that its speaker has been heard. A share of the
+positives is synthesised by the system that speaks the negative, against the shortcut of real against synthetic speech. The
+corpus has two speakers: splits share no dialogue, no target sentence and no voice of their own, but both speakers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paras2s.configs.schema.unisrm_data import SplitName, UniSRMDataConfig, UniSRMVoice
+from paras2s.errors import ConfigError, DataError
+from paras2s.unisrm.data_gen.builders.plans import (
+    ORDER,
+    Builder,
+    PairPlan,
+    Recording,
+    Shares,
+    Source,
+    Synthetic,
+    shuffled_pair,
+    text_key,
+)
+from paras2s.unisrm.data_gen.builders.scenario import with_words
+from paras2s.unisrm.data_gen.builders.writer import Writer
+from paras2s.unisrm.data_gen.layouts.entries import Dropped
+from paras2s.unisrm.data_gen.shortcuts import RECORDING
+from paras2s.utils.io import read_json, read_text
+
+CORPUS = "dailytalk"
+TURN = re.compile(r"(\d+)_(\d+)_d(\d+)")
+NO_EMOTION = "no emotion"
+# Negatives by text, by sound, and by both, in equal shares; those by sound have another voice or another tone.
+Kind = Literal["words", "sound", "words and voice"]
+KINDS: tuple[Kind, ...] = ("words", "sound", "words and voice")
+# Turns before a target, so that its speaker is known.
+FIRST_TARGET = 2
+LAYOUT = "expected DailyTalk's metadata.json and data/0/0_1_d0.wav with 0_1_d0.txt, and so on"
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A dialogue with all its turns in order."""
+
+    name: str
+    turns: tuple[Recording, ...]
+
+    @property
+    def targets(self) -> list[int]:
+        """The turns that may be judged: their speaker has been heard before."""
+        spoken = [one.speaker for one in self.turns]
+        return [place for place in range(FIRST_TARGET, len(spoken)) if spoken[place] in spoken[:place]]
+
+
+def read_dailytalk(root: Path) -> tuple[list[Dialogue], list[Dropped]]:
+    """Returns the dialogues by number, and those that cannot be used.
+
+    Raises:
+        DataError: metadata.json or all clips are missing; says what is expected.
+    """
+    if not (root / "metadata.json").is_file():
+        raise DataError(f"{root}: no metadata.json; {LAYOUT}")
+    metadata = read_json(root / "metadata.json")
+    folders = sorted((one for one in (root / "data").glob("*") if one.name.isdigit()), key=lambda one: int(one.name))
+    found: list[Dialogue] = []
+    dropped: list[Dropped] = []
+    for folder in folders:
+        turns = _turns(folder, metadata.get(folder.name, {}) if isinstance(metadata, dict) else {})
+        if isinstance(turns, str):
+            dropped.append(Dropped(folder.name, turns))
+        else:
+            found.append(Dialogue(folder.name, turns))
+    if not found:
+        raise DataError(f"{root}: no dialogue that can be used; {LAYOUT}")
+    return found, dropped
+
+
+def _turns(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> tuple[Recording, ...] | str:
+    """The turns of a dialogue, or why it cannot be used."""
+    found: dict[int, Recording] = {}
+    for clip in folder.glob("*.wav"):
+        name = TURN.fullmatch(clip.stem)
+        if name is None or name[3] != folder.name:
+            return "a clip is not named TURN_SPEAKER_dDIALOGUE"
+        text = clip.with_suffix(".txt")
+        words = " ".join(read_text(text).split()) if text.is_file() else ""
+        if not words:
+            return "a turn has no words"
+        label = labels.get(name[1])
+        if label is None or "emotion" not in label:
+            return "a turn has no emotion in metadata.json"
+        if int(name[1]) in found:
+            return "a turn stands twice"
+        found[int(name[1])] = Recording(clip, words, f"{CORPUS}:{name[2]}", str(label["emotion"]) or NO_EMOTION)
+    if not found or sorted(found) != list(range(len(found))):
+        return "a turn is missing"
+    return tuple(found[place] for place in range(len(found)))
+
+
+class DialogueBuilder(Builder):
+    """Plans T4."""
+
+    corpus, task, data_set = CORPUS, "T4", "T4"
+
+    def __init__(self, config: UniSRMDataConfig, root: Path) -> None:
+        """Reads the corpus.
+
+        Raises:
+            DataError: it is not laid out as published. ConfigError: no voice copies a prompt's.
+        """
+        super().__init__(config)
+        if not any(one.copies and "en" in one.languages for one in config.voices):
+            raise ConfigError(
+                "voices: none copies a prompt's (cosyvoice without a clip); T4's negatives keep the speaker's voice"
+            )
+        dialogues, dropped = read_dailytalk(root)
+        for one in dropped:
+            self.dropped["", one.reason] += 1
+        self.shared_speakers = frozenset(turn.speaker for one in dialogues for turn in one.turns)
+        shares = Shares(self.sizes)
+        self.dialogues: dict[SplitName, list[Dialogue]] = {split: [] for split in ORDER}
+        for dialogue in self.shuffled(dialogues, "dialogues"):
+            self.dialogues[shares.allot(1)].append(dialogue)
+
+    def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
+        """Yields a random target of each dialogue, then another one of each, as long as there are targets."""
+        targets = {one.name: self.shuffled(one.targets, "targets", one.name) for one in self.dialogues[split]}
+        number = 0
+        for turn in range(max(map(len, targets.values()), default=0)):
+            for dialogue in self.dialogues[split]:
+                if turn >= len(targets[dialogue.name]):
+                    continue
+                place = targets[dialogue.name][turn]
+                plan = self._plan(split, dialogue, place, KINDS[number % len(KINDS)])
+                number += 1
+                if plan is None:
+                    self.dropped[split, "no other voice and no other tone"] += 1
+                else:
+                    yield [plan]
+
+    def _plan(self, split: SplitName, dialogue: Dialogue, place: int, kind: Kind) -> PairPlan | None:
+        """A pair of one kind; None where the split has no such negative."""
+        target, history = dialogue.turns[place], dialogue.turns[:place]
+        dice = self.dice(dialogue.name, place)
+        voice = dice.choice([one for one in self.voices(split, "en") if one.copies])
+        own = [turn for turn in reversed(history) if turn.speaker == target.speaker]
+        # A copy brings the tone of its prompt along.
+        same_tone = [turn for turn in own if turn.emotion == target.emotion]
+        right = Synthetic(target.text, voice, (same_tone or own)[0])
+        copied = dice.random() < self.config.synthetic_positives
+        negative, fault = right, "words"
+        if kind != "words":
+            others = self._other_voices(split, target, history, voice)
+            if kind == "sound":
+                others += self._other_tones(split, target, voice)
+            if not others:
+                return None
+            # A kind of fault first: there are many more takes of another tone than other voices.
+            fault = dice.choice(sorted({fault for _, fault in others}))
+            negative = dice.choice([one for one, its in others if its == fault])
+        # Of two wrong tones none is the better one.
+        positive: Source = right if copied and (same_tone or fault != "tone") else target
+        candidates, better = shuffled_pair(positive, negative, dice)
+        factors = {
+            "fault": f"words and {fault}" if kind == "words and voice" else fault, "dialogue": dialogue.name, "language": "en",
+            "positive": RECORDING if isinstance(positive, Recording) else "synthetic",
+            "engine_a": candidates[0].engine, "engine_b": candidates[1].engine,
+        }  # fmt: skip
+        clips = {f"history_{number}": turn for number, turn in enumerate(history, 1)}
+        return PairPlan(
+            f"{CORPUS}-{dialogue.name}-{place}", "T4", split, text_key(target.text), None, {}, clips,
+            candidates, better, factors, None if kind == "sound" else "turn",
+        )  # fmt: skip
+
+    def _other_voices(
+        self, split: SplitName, target: Recording, history: Sequence[Recording], voice: UniSRMVoice
+    ) -> list[tuple[Synthetic, str]]:
+        """The target's words in the other speaker's voice, and in every voice of its own that the split has."""
+        swapped = [turn for turn in history if turn.speaker != target.speaker][-1:]
+        strangers = [one for one in self.voices(split, "en") if not one.copies]
+        sources = [
+            *(Synthetic(target.text, voice, turn) for turn in swapped),
+            *(Synthetic(target.text, one) for one in strangers),
+        ]
+        return [(one, "voice") for one in sources]
+
+    def _other_tones(self, split: SplitName, target: Recording, voice: UniSRMVoice) -> list[tuple[Synthetic, str]]:
+        """The target's words in its speaker's voice, copied from turns with another emotion."""
+        return [
+            (Synthetic(target.text, voice, turn), "tone") for one in self.dialogues[split] for turn in one.turns
+            if turn.speaker == target.speaker and turn.emotion != target.emotion
+        ]  # fmt: skip
+
+    def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
+        """Wrong turns for those whose negative has wrong words."""
+        lacking = [one for one in plans if one.writes]
+        values = []
+        for one in lacking:
+            right = one.candidates["AB".index(one.better or "A")]
+            turns = [{"speaker": turn.speaker.rpartition(":")[2], "words": turn.text} for turn in one.clips.values()]
+            values.append({"history": turns, "turn": right.text})
+        written = dict(zip((one.id for one in lacking), writer.turns(values), strict=True))
+        return [with_words(one, written[one.id]) if one.writes else one for one in plans]

@@ -1,0 +1,228 @@
+"""T3 from ESD, in English or in Chinese: a recording with the emotion of a scene against a hard negative (UniSRM, section 3).
+
+The layout of the release: a folder for each speaker, 0001 to 0010 Chinese and 0011 to 0020 English, with SPEAKER.txt (name,
+words and emotion, between tabs, in one of four encodings) and folders by emotion, in some releases with train, evaluation and
+test below them. A line of words that is not like that gives no recording, and is counted.
+
+One fault to a negative: a recording of the same speaker with another emotion, other words, or both; or synthetic speech with
+another emotion, of the same words or of words that an LLM writes for the scene. A synthetic negative's emotion is that of its
+prompt, or of its style where the voice copies nobody, and is never the wanted one. Splits share no speaker and no sentence.
+"""
+
+from __future__ import annotations
+
+import codecs
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from paras2s.configs.schema.unisrm_data import Language, SplitName, UniSRMDataConfig
+from paras2s.errors import DataError, JudgeError
+from paras2s.unisrm.data_gen.builders.plans import (
+    ORDER,
+    Builder,
+    PairPlan,
+    Recording,
+    Shares,
+    Source,
+    Synthetic,
+    shuffled_pair,
+    text_key,
+)
+from paras2s.unisrm.data_gen.builders.preference import read_readers, split_readers
+from paras2s.unisrm.data_gen.builders.writer import Writer
+from paras2s.unisrm.data_gen.layouts.entries import Dropped
+
+SPEAKER = re.compile(r"\d{4}")
+LAST_CHINESE_SPEAKER = 10
+# ESD's emotions, and our styles for voices that copy nobody.
+STYLES = {"Neutral": "neutral", "Angry": "angry", "Happy": "happy", "Sad": "sad", "Surprise": "surprised"}
+# What a system that takes instructions in words is given at random beside the emotion.
+RATES = ("slowly", "at an ordinary pace", "quickly")
+ROLES = ("a teacher", "a reporter", "a neighbour", "a shop assistant", "a grandparent")
+Fault = Literal["emotion", "words", "words and emotion", "synthetic emotion", "synthetic words"]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+LAYOUT = (
+    "expected ESD's folders 0001 to 0020, each with SPEAKER.txt and Angry/SPEAKER_000351.wav, Happy, Neutral, Sad, Surprise"
+)
+
+
+def read_esd(root: Path, language: Language) -> tuple[list[Recording], Counter[str]]:
+    """Returns the recordings of one language, sorted, and the number of clips and lines that make none, by reason.
+
+    Raises:
+        DataError: no such folder, or no clip with its words; says what is expected.
+    """
+    folders = sorted(one for one in root.glob("*") if one.is_dir() and SPEAKER.fullmatch(one.name))
+    own = [one for one in folders if (int(one.name) <= LAST_CHINESE_SPEAKER) == (language == "zh")]
+    if not own:
+        raise DataError(f"{root}: no folder of a speaker of {language}; {LAYOUT}")
+    found: list[Recording] = []
+    dropped: Counter[str] = Counter()
+    for folder in own:
+        words = _words(folder / f"{folder.name}.txt", language, dropped)
+        for clip in sorted(folder.rglob("*.wav")):
+            emotions = [part for part in clip.relative_to(folder).parts if part in STYLES]
+            if not emotions or not words.get(clip.stem):
+                dropped["a clip without an emotion's folder" if not emotions else "a clip without words"] += 1
+                continue
+            found.append(Recording(clip, words[clip.stem], f"esd:{folder.name}", emotions[0]))
+    if not found:
+        raise DataError(f"{root}: no clip has its words; {LAYOUT}")
+    return found, dropped
+
+
+def _words(path: Path, language: Language, dropped: Counter[str]) -> dict[str, str]:
+    """The words by the name of a clip."""
+    words = {}
+    for line in _text(path, language).splitlines():
+        parts = [part.strip() for part in line.split("\t")]
+        if len(parts) >= 2 and parts[0] and parts[1]:
+            words[parts[0]] = parts[1]
+        elif line.strip():
+            dropped["a line of words that is not NAME, WORDS, EMOTION"] += 1
+    return words
+
+
+def _text(path: Path, language: Language) -> str:
+    """The text of a transcript, whose encoding differs by speaker: UTF-16 or UTF-8, else GB 18030 or Latin-1 by language."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {LAYOUT}") from error
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", "replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("gb18030" if language == "zh" else "latin-1", "replace")
+
+
+class ScenarioBuilder(Builder):
+    """Plans T3 in one language."""
+
+    task = "T3"
+
+    def __init__(self, config: UniSRMDataConfig, root: Path, language: Language) -> None:
+        """Reads the corpus.
+
+        Raises:
+            DataError: it is not laid out as published.
+        """
+        self.language, self.corpus = language, f"esd-{language}"
+        self.data_set = "T3-en" if language == "en" else "T3-zh"
+        super().__init__(config)
+        recordings, dropped = read_esd(root, language)
+        self.dropped.update({("", reason): count for reason, count in dropped.items()})
+        speakers = self.shuffled(sorted({one.speaker for one in recordings}), "speakers")
+        shares = Shares(self.sizes)
+        split_of = {name: shares.allot(1) for name in speakers}
+        count = Counter(split_of.values())
+        # Each sentence is spoken by every speaker of its split.
+        texts = Shares({split: size / max(1, count[split]) for split, size in self.sizes.items()})
+        keys = self.shuffled(sorted({text_key(one.text) for one in recordings}), "sentences")
+        split_of |= {key: texts.allot(1) for key in keys}
+        self.recordings: dict[SplitName, list[Recording]] = {
+            split: [one for one in recordings if split_of[one.speaker] == split == split_of[text_key(one.text)]]
+            for split in ORDER
+        }
+        apart = len(recordings) - sum(map(len, self.recordings.values()))
+        if apart:
+            self.dropped["", "a recording whose speaker and sentence are in different splits"] = apart
+        self._prompts = self._read_prompts()
+
+    def _read_prompts(self) -> dict[SplitName, list[Recording]]:
+        """Neutral prompts from LibriTTS-R by split."""
+        found: dict[SplitName, list[Recording]] = {split: [] for split in ORDER}
+        if self.config.prompt_corpus is not None:
+            readers = read_readers(self.config.prompt_corpus)
+            for name, split in split_readers(self.config, readers).items():
+                found[split] += [replace(one, emotion="Neutral") for one in readers[name]]
+        return found
+
+    def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
+        """Yields each recording with one fault, then each with another one, as long as there are faults."""
+        recordings = self.shuffled(self.recordings[split], "recordings", split)
+        faults = FAULTS if self.voices(split, self.language) else FAULTS[:3]
+        by_speaker: dict[str, list[Recording]] = defaultdict(list)
+        for one in recordings:
+            by_speaker[one.speaker].append(one)
+        for turn in range(len(faults)):
+            for one in recordings:
+                fault = self.shuffled(faults, "faults", one.path.stem)[turn]
+                dice = self.dice(one.path.stem, fault)
+                negative = self._negative(split, one, fault, by_speaker[one.speaker], dice)
+                if negative is None:
+                    self.dropped[split, f"no negative of the kind {fault}"] += 1
+                else:
+                    yield [self._plan(split, one, fault, negative, dice)]
+
+    def _negative(
+        self, split: SplitName, one: Recording, fault: Fault, own: Sequence[Recording], dice: random.Random
+    ) -> Source | None:
+        """A negative for a recording; `own` are the recordings of its speaker. None where the split has none."""
+        if fault in ("synthetic emotion", "synthetic words"):
+            return self._synthetic(split, one, dice)
+        words, emotion = "words" in fault, "emotion" in fault
+        able = [
+            other for other in own
+            if (text_key(other.text) != text_key(one.text)) == words and (other.emotion != one.emotion) == emotion
+        ]  # fmt: skip
+        return dice.choice(able) if able else None
+
+    def _synthetic(self, split: SplitName, one: Recording, dice: random.Random) -> Source | None:
+        voice = dice.choice(self.voices(split, self.language))
+        emotion = dice.choice([name for name in STYLES if name != one.emotion])
+        if not voice.copies:
+            manner = f"Speak {dice.choice(RATES)}, like {dice.choice(ROLES)}, and sound {STYLES[emotion]}."
+            return Synthetic(one.text, voice, None, STYLES[emotion], manner if voice.engine == "openai" else "")
+        able = [other for other in (*self.recordings[split], *self._prompts[split]) if other.emotion == emotion]
+        return Synthetic(one.text, voice, dice.choice(able)) if able else None
+
+    def _plan(self, split: SplitName, one: Recording, fault: Fault, negative: Source, dice: random.Random) -> PairPlan:
+        candidates, better = shuffled_pair(one, negative, dice)
+        emotion = STYLES[one.emotion]
+        factors = {
+            "fault": fault, "emotion": emotion, "language": self.language,
+            "engine_a": candidates[0].engine, "engine_b": candidates[1].engine,
+        }  # fmt: skip
+        return PairPlan(
+            f"{self.corpus}-{one.path.stem}-{fault.replace(' ', '-')}", "T3", split, text_key(one.text), None,
+            {"target_emotion": emotion, "target_text": one.text}, {}, candidates, better, factors,
+            "sentence" if fault == "synthetic words" else None,
+        )  # fmt: skip
+
+    def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
+        """Scenes for all, and other sentences for those whose negative has wrong words."""
+        values = [{"sentence": one.texts["target_text"], "emotion": one.texts["target_emotion"]} for one in plans]
+        made: list[PairPlan | Dropped] = []
+        for plan, scene in zip(plans, writer.scenes(values, self.language), strict=True):
+            if isinstance(scene, JudgeError):
+                made.append(Dropped(plan.id, f"no scene: {scene}"))
+            else:
+                made.append(replace(plan, texts={**dict(scene), **plan.texts}))
+        lacking = [one for one in made if isinstance(one, PairPlan) and one.writes]
+        values = [
+            {
+                "scene": one.texts["scenario_description"], "context": one.texts["paragraph_context"],
+                "sentence": one.texts["target_text"],
+            }
+            for one in lacking
+        ]  # fmt: skip
+        written = dict(zip((one.id for one in lacking), writer.sentences(values, self.language), strict=True))
+        return [with_words(one, written[one.id]) if isinstance(one, PairPlan) and one.writes else one for one in made]
+
+
+def with_words(plan: PairPlan, words: str | JudgeError) -> PairPlan | Dropped:
+    """Returns the pair with the words that an LLM wrote for its worse candidate."""
+    if isinstance(words, JudgeError):
+        return Dropped(plan.id, f"no wrong words: {words}")
+    first, second = (
+        replace(one, text=words) if side != plan.better and isinstance(one, Synthetic) else one
+        for side, one in zip("AB", plan.candidates, strict=True)
+    )
+    return replace(plan, candidates=(first, second))

@@ -1,0 +1,84 @@
+"""The records that every layout yields: an item with the sounds of its clips, or a row that makes none and the reason."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from paras2s.errors import DataError
+from paras2s.unisrm.reward.tasks import Item, TaskId
+from paras2s.utils.io import path_inside
+
+Split = Literal["sft", "rl", "bench"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item, and the sound of each of its clips: a file of the data set, or encoded bytes. `id` is its row's there."""
+
+    item: Item
+    sounds: Mapping[str, Path | bytes]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A row that makes no item, with the reason; rows are counted by it."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout: its task, its splits, and what reads one of them. `count` gives a split's rows without reading any audio."""
+
+    name: str
+    task: TaskId
+    splits: tuple[Split, ...]
+    read: Callable[[Path, Split], Iterator[Entry | Dropped]]
+    count: Callable[[Path, Split], int]
+
+
+def require_columns(where: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Checks the columns of a table.
+
+    Raises:
+        DataError: one is missing; names it.
+    """
+    if missing := [name for name in wanted if name not in found]:
+        raise DataError(f"{where}: no column {', '.join(missing)}; there are {', '.join(found) or 'none'}")
+
+
+def rating(where: str, column: str, value: Any) -> float:
+    """Returns a score from 1 to 5.
+
+    Raises:
+        DataError: no number, or out of range; names file:line.
+    """
+    try:
+        score = float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: {column} is no number: {value!r}") from error
+    if not 1 <= score <= 5:
+        raise DataError(f"{where}: {column} is {score:g}, which is not from 1 to 5")
+    return score
+
+
+def clip_of(folder: Path, name: str, where: str) -> Path | None:
+    """Returns the file of a clip that a table names; None where it is not there.
+
+    Raises:
+        DataError: the name leads out of the folder.
+    """
+    path = path_inside(folder, name)
+    if path is None:
+        raise DataError(f"{where}: {name!r} leads out of {folder}")
+    return path if path.is_file() else None
+
+
+def short_digest(data: bytes) -> str:
+    """Returns 16 hexadecimal digits that stand for these bytes."""
+    return hashlib.sha256(data).hexdigest()[:16]

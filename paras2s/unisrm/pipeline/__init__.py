@@ -1,0 +1,1 @@
+"""UniSRM's stages, from the command line: the data of its tasks, and both stages of its training."""
