@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from paras2s.bench.paras2s.gain import GainVerdict, verdict_on_gain
 from paras2s.bench.paras2s.judges import IndependentAnswerJudge, RunJudge
 from paras2s.bench.paras2s.metrics import cell, summary
 from paras2s.bench.paras2s.run import Runner
@@ -79,9 +80,15 @@ class BenchedRun:
         """See `compare_judges`."""
         return compare_judges(self.rows, self.independent)
 
+    @property
+    def gain(self) -> GainVerdict | None:
+        """Whether the aligned policy is better than its warm-up, by both judges; None before there are both policies."""
+        return verdict_on_gain({"rubric judge": self.rows, "independent judge": self.independent})
+
     def to_json(self) -> dict[str, Any]:
-        """The summary of all systems, with the independent judge's beside it."""
-        return {**summary(self.rows), "independent": self.comparison}
+        """The summary of all systems, with the independent judge's beside it, and whether reinforcement helped."""
+        gain = self.gain
+        return {**summary(self.rows), "independent": self.comparison, "gain": None if gain is None else gain.to_json()}
 
 
 def run_bench(
@@ -135,8 +142,11 @@ def _independent_path(runner: Runner, name: str) -> Path:
 
 
 def describe_bench(run: Run, benched: BenchedRun) -> None:
-    """Print the table of a run's systems, the independent judge's mean beside the teacher's, and how far they agree."""
+    """Print whether reinforcement helped, the table of the run's systems by both judges, and how far the judges agree."""
     from rich.table import Table
+
+    if (gain := benched.gain) is not None:
+        run.say("\n".join(gain.lines()))
 
     rows = {name: row for name, row in summary(benched.rows).items() if name in benched.rows}
     comparison = benched.comparison
