@@ -34,7 +34,7 @@ def blueprint(
 
 
 def open_policy(folder: str | Path, kind: str | None = None, device: str = "auto") -> Policy:
-    """A policy from its checkpoint: one that a run wrote (`runs/demo/aligned`), or a released model's folder.
+    """Load a policy from a checkpoint: of a run (`runs/demo/aligned`), or a released model's folder.
 
     `kind` is what `policy.kind` names (kimi, moshi ..., or module:Class); None: what the checkpoint calls itself.
 

@@ -42,5 +42,5 @@ class StorageError(ParaS2SError):
 
 
 def one_line(error: Exception) -> str:
-    """Returns another library's message without line breaks and indents."""
+    """Return another library's message without line breaks and indents."""
     return " ".join(str(error).split())

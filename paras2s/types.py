@@ -195,12 +195,12 @@ class Blueprint:
     schema_version: int = SCHEMA_VERSION
 
     def value(self, key: str) -> Any | None:
-        """Returns the measured value, or None if the field is absent or unknown."""
+        """Return the measured value, or None if the field is absent or unknown."""
         field = self.fields.get(key)
         return field.value if isinstance(field, Measured) else None
 
     def why_absent(self, key: str) -> str:
-        """Returns why a field has no value."""
+        """Return why a field has no value."""
         field = self.fields.get(key)
         return field.reason if isinstance(field, Absent) else f"'{key}' is not among the configured extractors"
 
@@ -309,7 +309,7 @@ class Reward:
 
 
 def to_json(record: Any) -> Any:
-    """Converts a record to plain JSON types; arrays become lists, Unscored and Absent keep their reason."""
+    """Convert a record to plain JSON types; arrays become lists, Unscored and Absent keep their reason."""
     if hasattr(record, "__dataclass_fields__"):
         return {"type": type(record).__name__, **{key: to_json(value) for key, value in vars(record).items()}}
     if isinstance(record, np.ndarray):
@@ -324,5 +324,5 @@ def to_json(record: Any) -> Any:
 
 
 def as_row(record: Any) -> dict[str, Any]:
-    """Converts a flat record (Query, Demonstration, Candidate) to a row of a table."""
+    """Convert a flat record (Query, Demonstration, Candidate) to a row of a table."""
     return asdict(record)

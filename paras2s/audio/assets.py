@@ -75,7 +75,7 @@ ASSETS: dict[str, Asset] = {
 
 
 def package_dir(package: str) -> Path:
-    """Returns the folder of an installed package without importing it.
+    """Return the folder of an installed package without importing it.
 
     Raises:
         AssetError: the package is not installed.
@@ -88,7 +88,7 @@ def package_dir(package: str) -> Path:
 
 @functools.cache
 def asset_path(name: str) -> Path:
-    """Returns the path of a checked asset.
+    """Return the path of a checked asset.
 
     Raises:
         AssetError: the package or file is missing, or the file's SHA-256 is not the pinned one.

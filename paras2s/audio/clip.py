@@ -62,7 +62,7 @@ class Clip:
         return "" if self.channels is None else hashlib.sha256(self.channels.tobytes()).hexdigest()
 
     def at(self, sample_rate_hz: int) -> Clip:
-        """Returns the clip resampled to another rate (soxr, high quality), without its channels."""
+        """Return the clip resampled to another rate (soxr, high quality), without its channels."""
         if sample_rate_hz == self.sample_rate_hz:
             return self
         import soxr
@@ -72,7 +72,7 @@ class Clip:
 
 
 def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip", max_duration_s: float = MAX_DURATION_S) -> Clip:
-    """Makes a clip of samples [n] or [n, channels]; channels that are not silent are averaged.
+    """Make a clip of samples [n] or [n, channels]; channels that are not silent are averaged.
 
     Channels that cancel each other (one is the other upside down) are not averaged: the loudest of them is taken.
 
@@ -96,7 +96,7 @@ def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip", max_
 
 
 def broken_samples(samples: np.ndarray) -> str | None:
-    """Says why samples cannot be sound; None of those that can."""
+    """Say why samples cannot be sound; None of those that can."""
     if not np.isfinite(samples).all():
         return "holds NaN or infinite samples; export the clip again"
     peak = float(np.abs(samples).max(initial=0.0))
@@ -104,7 +104,7 @@ def broken_samples(samples: np.ndarray) -> str | None:
 
 
 def _mixed(channels: np.ndarray) -> np.ndarray:
-    """One channel [n] of several [n, channels]."""
+    """Mix channels [n, channels] down to one [n]."""
     # A silent channel would halve the level of the other one.
     powers = np.square(channels, dtype=np.float32).mean(axis=0)
     active = np.any(channels != 0, axis=0)
@@ -135,7 +135,7 @@ class _WavSizes:
 
 
 def _wav_sizes(file: BinaryIO, length: int) -> _WavSizes | None:
-    """Returns the sizes in the header of a WAV of `length` bytes; None for what is no WAV."""
+    """Return the sizes in the header of a WAV of `length` bytes; None for what is no WAV."""
     head = file.read(12)
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
@@ -152,7 +152,7 @@ def _wav_sizes(file: BinaryIO, length: int) -> _WavSizes | None:
 
 
 def _chunks(file: BinaryIO, place: int, length: int) -> Iterator[tuple[int, bytes, int]]:
-    """Place, name and size of every chunk from a place on, up to what has no chunk's name; contents are not read."""
+    """Yield offset, name and size of every chunk from `start` to the first without a chunk's name; contents are not read."""
     while place + 8 <= length:
         file.seek(place)
         name, size = struct.unpack("<4sI", file.read(8))
@@ -164,7 +164,7 @@ def _chunks(file: BinaryIO, place: int, length: int) -> Iterator[tuple[int, byte
 
 
 def _reach(file: BinaryIO, start: int, length: int) -> int:
-    """The place at which the chunks from `start` on end; that of the file, where they are chunks and it is not cut off."""
+    """Return the offset where the chunks from `start` on end: the file's size, if they are chunks and complete."""
     end = start
     for place, _, size in _chunks(file, start, length):
         end = place + 8 + size + size % 2
@@ -172,7 +172,7 @@ def _reach(file: BinaryIO, start: int, length: int) -> int:
 
 
 def mend_wav(data: bytes) -> bytes:
-    """Corrects the sizes in a WAV header that was written before its length was known (all ones, or 0)."""
+    """Fix the sizes in a WAV header that was written before the length was known (all ones, or 0)."""
     sizes = _wav_sizes(io.BytesIO(data), len(data))
     if sizes is None or not sizes.there or 0 < sizes.said <= sizes.there:
         return data
@@ -181,7 +181,7 @@ def mend_wav(data: bytes) -> bytes:
 
 
 def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float) -> str | io.BytesIO:
-    """Returns the path or the bytes that libsndfile is given, with the header of a WAV mended if need be.
+    """Return the path or the bytes that libsndfile is given, with the header of a WAV mended if need be.
 
     Raises:
         AudioError: no such file, no file, or a WAV that is cut off.
@@ -210,7 +210,7 @@ def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float
 
 
 def _refuse_cut(name: str, said_s: float, there_s: float) -> None:
-    """Refuses a file that ends before its header says.
+    """Refuse a file that ends before its header says.
 
     Raises:
         AudioError: a twentieth of a second or more is missing, and something is there.
@@ -220,7 +220,7 @@ def _refuse_cut(name: str, said_s: float, there_s: float) -> None:
 
 
 def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max_duration_s: float = MAX_DURATION_S) -> Clip:
-    """Decodes a file or its bytes, any number of channels, any rate; optionally resamples.
+    """Decode a file or its bytes, any number of channels, any rate; optionally resample it.
 
     Raises:
         AudioError: missing, not audio, cut off, over 57.6 million samples, or refused by `make_clip`.
@@ -258,7 +258,7 @@ BLOCK_SAMPLES = 65_536
 
 
 def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
-    """Encodes a clip as 16-bit WAV or FLAC, MP3, OGG (Vorbis) or OPUS (in Ogg). Peaks over 1 are scaled down, never wrapped.
+    """Encode a clip as 16-bit WAV or FLAC, MP3, OGG (Vorbis) or OPUS (in Ogg). Peaks over 1 are scaled down, never wrapped.
 
     Opus takes the rates 8, 12, 16, 24 and 48 kHz and no others.
     """
@@ -277,12 +277,12 @@ def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
 
 
 def write_clip(path: Path, clip: Clip) -> None:
-    """Writes a 16-bit WAV, atomically."""
+    """Write a 16-bit WAV, atomically."""
     write_bytes(path, encode_clip(clip))
 
 
 def read_written_clip(path: Path) -> Clip:
-    """Reads what `write_clip` wrote, of whatever length: a policy's answer may be shorter than any clip of a user's.
+    """Read what `write_clip` wrote, of whatever length: a policy's answer may be shorter than any clip of a user's.
 
     Raises:
         AudioError: the file is missing, cut off, or another kind.

@@ -18,7 +18,7 @@ import numpy as np
 
 @functools.cache
 def load_librosa() -> Any:
-    """Returns librosa with all that this process will call of it compiled."""
+    """Return librosa with all that this process will call of it compiled."""
     import numba
     from filelock import FileLock
 
@@ -39,7 +39,7 @@ def load_librosa() -> Any:
 
 
 def cache_folder() -> Path:
-    """Returns the user's folder for compiled functions, or where that cannot be written one that this process has alone."""
+    """Return the user's folder for compiled functions, or where that cannot be written one that this process has alone."""
     import platformdirs
 
     try:

@@ -33,7 +33,7 @@ class PitchTrack:
         return self.f0_hz > 0
 
     def at(self, times_s: np.ndarray) -> np.ndarray:
-        """Returns F0 in Hz at given times: log-linear between voiced neighbours, 0 where the nearest frame is unvoiced."""
+        """Return F0 in Hz at given times: log-linear between voiced neighbours, 0 where the nearest frame is unvoiced."""
         if not self.voiced.any():
             return np.zeros_like(times_s)
         frame_times_s = np.arange(len(self.f0_hz)) * FRAME_HOP_S
@@ -58,7 +58,7 @@ _tracks: Latest[PitchTrack] = Latest(128)
 
 
 def track_pitch(clip: Clip) -> PitchTrack:
-    """Computes F0 and level of a clip of any rate; those of the latest clips are held."""
+    """Compute F0 and level of a clip of any rate; those of the latest clips are held."""
     clip = clip.at(16_000)
     digest = clip.samples_digest
     return _tracks.of({digest: clip}, lambda clips: [*map(_track, clips)])[digest]

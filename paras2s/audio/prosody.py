@@ -25,7 +25,7 @@ UTTERANCE_DIM = len(UTTERANCE_NAMES)
 
 @functools.lru_cache(maxsize=1)
 def _mel_weights() -> np.ndarray:
-    """Returns triangular filters [BANDS, 257] between 80 Hz and 3.8 kHz, equally wide on the mel scale."""
+    """Return triangular filters [BANDS, 257] between 80 Hz and 3.8 kHz, equally wide on the mel scale."""
     edges_mel = np.linspace(2595 * np.log10(1 + 80 / 700), 2595 * np.log10(1 + 3800 / 700), BANDS + 2)
     edges_hz = 700 * (10 ** (edges_mel / 2595) - 1)
     axis_hz = np.linspace(0, RATE_HZ / 2, 257)
@@ -35,7 +35,7 @@ def _mel_weights() -> np.ndarray:
 
 
 def _band_levels(samples: np.ndarray) -> np.ndarray:
-    """Computes band levels in dB [frames, BANDS], one frame every 16 ms."""
+    """Compute band levels in dB [frames, BANDS], one frame every 16 ms."""
     hop, size = int(FRAME_HOP_S * RATE_HZ), 512
     padded = np.pad(samples, (size // 2, size))
     frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
@@ -44,7 +44,7 @@ def _band_levels(samples: np.ndarray) -> np.ndarray:
 
 
 def describe(clip: Clip) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the prosody of a clip: steps [T, 6] and utterance [45], both float32 and not standardised.
+    """Compute the prosody of a clip: steps [T, 6] and utterance [45], both float32 and not standardised.
 
     A step holds: mean log F0 (0 if unvoiced), voiced share, level / 20 dB, its change, low-band and high-band level / 20 dB.
 

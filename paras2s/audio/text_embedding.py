@@ -30,7 +30,7 @@ _vectors: dict[str, np.ndarray] = {}
 
 
 def embed_sentences(texts: Sequence[str]) -> np.ndarray:
-    """Computes unit vectors [n, 384] of normalised texts, cached; a batch holds texts of one length, so none is padded."""
+    """Compute unit vectors [n, 384] of normalised texts, cached; a batch holds texts of one length, so none is padded."""
     import torch
 
     normalised = [normalise_words(text) for text in texts]
@@ -49,7 +49,7 @@ def embed_sentences(texts: Sequence[str]) -> np.ndarray:
 
 
 def piece_embeddings(pieces: Sequence[str]) -> np.ndarray:
-    """Returns rows [n, 384] of the sentence model's token table for the given word pieces."""
+    """Return rows [n, 384] of the sentence model's token table for the given word pieces."""
     tokenizer, model = _sentence_model()
     table = model.embeddings.word_embeddings.weight.detach().numpy()
     return np.asarray(table[tokenizer.convert_tokens_to_ids(list(pieces))])
@@ -67,7 +67,7 @@ class WordPieces:
 
     @classmethod
     def most_frequent(cls, count: int) -> WordPieces:
-        """Takes letters, then the most frequent pieces: the sentence model's vocabulary is sorted by frequency."""
+        """Take letters, then the most frequent pieces: the sentence model's vocabulary is sorted by frequency."""
         vocabulary = Path(asset_path("sentence_model").parent, "vocab.txt").read_text().split("\n")
         letters = ["'", "##'", *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
         seen = set(letters)
@@ -78,7 +78,7 @@ class WordPieces:
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of a text after normalisation."""
+        """Return the ids of a text after normalisation."""
         ids: list[int] = []
         for word in normalise_words(text).split():
             start = 0
@@ -94,5 +94,5 @@ class WordPieces:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of ids; the inverse of `encode` up to normalisation."""
+        """Return the text of ids; the inverse of `encode` up to normalisation."""
         return " ".join(self.pieces[number] for number in ids).replace(" ##", "").removeprefix("##")

@@ -12,12 +12,12 @@ from paras2s.cli.run_options import Set
 
 
 def ablate(
-    config: Annotated[Path, typer.Argument(help="An ablation's YAML, or the name of a shipped one (configs/paper).")],
+    config: Annotated[Path, typer.Argument(help="YAML of an ablation, or the name of a shipped one (configs/paper).")],
     set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Resolve every row, and run none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config of every row; run nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a grid of settings, sharing what rows have in common; one table and one plot."""
+    """Run a grid of settings that shares common stages, and write one table and its plots."""
     from paras2s.configs.schema.ablation import load_ablation
     from paras2s.configs.schema.base import dump_config, preset_path
     from paras2s.pipeline.ablate import row_config, run_ablation
@@ -34,4 +34,4 @@ def ablate(
     if as_json:
         print_json(read_json(folder / "table.json"))
     else:
-        typer.echo(f"{folder}/table.md, table.json, and plots where rows have a place on an axis")
+        typer.echo(f"{folder}/table.md, table.json, and plots of rows with a value of x")

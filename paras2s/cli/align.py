@@ -24,15 +24,15 @@ def align(
     meta: Annotated[
         bool,
         typer.Option(
-            "--meta", help="Dry run without weights: what each role holds on each device; exits 1 if it does not fit."
+            "--meta", help="Dry run without weights: memory of each role on each device. Exits with 1 if it does not fit."
         ),
     ] = False,
     cluster: Annotated[
-        str | None, typer.Option(help="Of --meta: a cluster's YAML or a shipped one; else the GPUs here, or h100x8.")
+        str | None, typer.Option(help="Cluster for --meta (name or YAML). Default: local GPUs, else h100x8.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Move the SFT policy toward its better answers by GRPO."""
+    """Train the SFT policy toward its better answers by GRPO."""
     from paras2s.errors import ConfigError
     from paras2s.run import open_run
 
@@ -41,12 +41,12 @@ def align(
         from paras2s.pipeline.dry_run import dry_run, dry_run_json
         from paras2s.planning.cluster import load_rates
 
-        found = dry_run(run.config, load_rates(), cluster)
+        report = dry_run(run.config, load_rates(), cluster)
         if as_json:
-            print_json(dry_run_json(found))
+            print_json(dry_run_json(report))
         else:
-            _show(run.console, found)
-        if found.problems:
+            _show(run.console, report)
+        if report.problems:
             raise typer.Exit(1)
         return
     if cluster is not None or as_json:
@@ -58,35 +58,33 @@ def align(
     run_align(run, load_dataset(run.data_dir), resume)
 
 
-def _show(console: Console, found: DryRun) -> None:
-    """Memory by role and part, by device, and of hosts, as tables."""
+def _show(console: Console, report: DryRun) -> None:
+    """Print memory by role and part, by device, and of hosts, as tables."""
     from rich.table import Table
 
     from paras2s.planning.cost import GIB
 
-    counted = ", ".join(f"{name} {count / 1e9:.3f}" for name, count in found.parameters.items())
-    console.print(f"{found.policy}, sizes from {found.sizes_from}; billions of parameters: {counted}", highlight=False)
-    roles = Table("role", "part", "GiB", "", title="a worker of each role", title_justify="left")
-    for role, one in found.roles.items():
-        for part, size in one.device.items():
+    counted = ", ".join(f"{name} {count / 1e9:.3f}" for name, count in report.parameters.items())
+    console.print(f"{report.policy}, sizes from {report.sizes_from}; billions of parameters: {counted}", highlight=False)
+    roles = Table("role", "part", "GiB", "", title="memory of one worker, by role", title_justify="left")
+    for role, memory in report.roles.items():
+        for part, size in memory.device.items():
             if size:
-                roles.add_row(role, part, f"{size / GIB:.2f}", "while it works" if one.in_turn(part) else "")
-        for part, size in one.host.items():
+                roles.add_row(role, part, f"{size / GIB:.2f}", "while working" if memory.in_turn(part) else "")
+        for part, size in memory.host.items():
             if size:
-                roles.add_row(role, part, f"{size / GIB:.2f}", "in the host's memory")
-        total = sum(one.device.values())
+                roles.add_row(role, part, f"{size / GIB:.2f}", "host memory")
+        total = sum(memory.device.values())
         roles.add_row(
-            role, "all on its device", f"{total / GIB:.2f}", f"the plan: {found.planned[role] / GIB:.2f}", style="bold"
+            role, "total on the device", f"{total / GIB:.2f}", f"planned: {report.planned[role] / GIB:.2f}", style="bold"
         )
     console.print(roles)
-    devices = Table(
-        "devices", "workers", "GiB at the fullest moment", "", title=f"devices: {found.place}", title_justify="left"
-    )
-    for load in found.devices:
-        fits = "[green]fits[/green]" if load.needed <= found.room else "[red]does not fit[/red]"
-        devices.add_row(load.name, ", ".join(load.roles), f"{load.needed / GIB:.2f} of {found.room / GIB:.2f}", fits)
-    for place, parts in found.hosts.items():
-        devices.add_row(place, "", f"{sum(parts.values()) / GIB:.2f}", "")
+    devices = Table("devices", "workers", "peak GiB", "", title=f"devices: {report.place}", title_justify="left")
+    for load in report.devices:
+        fits = "[green]fits[/green]" if load.needed <= report.room else "[red]does not fit[/red]"
+        devices.add_row(load.name, ", ".join(load.roles), f"{load.needed / GIB:.2f} of {report.room / GIB:.2f}", fits)
+    for host, parts in report.hosts.items():
+        devices.add_row(host, "", f"{sum(parts.values()) / GIB:.2f}", "")
     console.print(devices)
-    for problem in found.problems:
+    for problem in report.problems:
         console.print(f"[red]does not fit[/red]: {problem}", highlight=False)

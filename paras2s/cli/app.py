@@ -1,4 +1,4 @@
-"""`paras2s <verb>`. Parses before anything heavy is imported; errors of this project are one line and exit 2."""
+"""`paras2s <verb>`. Parses before heavy imports; errors of this project are one line and exit with 2."""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ bench_app.command("unisrm")(bench_unisrm)
 app.add_typer(bench_app, name="bench")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    # Bars of other libraries, their telemetry and their attempts at a hub are of no use here. OpenMP threads that wait for
-    # each other must sleep, since spinning ones slow down beside any busy program. All before torch is loaded.
+    # Set before torch is loaded: no progress bars, telemetry or hub access of other libraries. OpenMP threads sleep while they
+    # wait: spinning threads slow down beside any busy program.
     quiet = {
         "OMP_WAIT_POLICY": "PASSIVE",
         "HF_HUB_OFFLINE": "1",
@@ -114,7 +114,7 @@ def _root(
 
 
 def main() -> None:
-    """Entry point of the command line."""
+    """Run the command line."""
     try:
         app()
     except ParaS2SError as error:

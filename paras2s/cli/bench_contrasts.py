@@ -12,7 +12,7 @@ from paras2s.cli.run_options import Config, RunDir, Seed, Set
 
 
 class HeldOut(StrEnum):
-    """The queries that nothing is trained on."""
+    """Roles of queries that nothing is trained on."""
 
     validation = "validation"
     test = "test"
@@ -24,7 +24,7 @@ def contrasts(
     seed: Seed = None,
     run_dir: RunDir = None,
     as_json: Json = False,
-    on: Annotated[HeldOut, typer.Option(help="validation: for choosing settings. test: for the figure, asked once.")] = (
+    on: Annotated[HeldOut, typer.Option(help="Held-out queries: validation to choose settings, test for the final figure.")] = (
         HeldOut.test
     ),
 ) -> None:
@@ -43,7 +43,7 @@ def contrasts(
 
 
 def curve(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
-    """Judge the answers that an alignment kept at its evaluations: it shows whether the task was learned, or the reward."""
+    """Judge the answers stored at an alignment's evaluations, which tells learning the task from learning the reward."""
     from paras2s.bench.paras2s.curve import describe_curve, judge_curve, write_curve
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.reward.reward_model.model import RewardModel

@@ -24,31 +24,29 @@ class DetectName(StrEnum):
 
 
 def bench_detect(
-    suite: Annotated[DetectName, typer.Argument(help="What is detected.")],
+    suite: Annotated[DetectName, typer.Argument(help="Suite: the characteristic to detect.")],
     manifest: Annotated[
         Path, typer.Argument(help="Pairs (JSON or CSV, as the authors prepare them), or a released table of ratings.")
     ],
-    audio: Annotated[Path | None, typer.Option(help="Folder under which the clips lie.")] = None,
+    audio: Annotated[Path | None, typer.Option(help="Folder with the clips.")] = None,
     judge: Annotated[str | None, typer.Option("--judge", help="An audio judge: detection, or a YAML.")] = None,
-    baseline: Annotated[str | None, typer.Option(help="dnsmos, phonemes, syllables or speaker: a specialised judge.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="Specialised judge: dnsmos, phonemes, syllables or speaker.")] = None,
     verdicts: Annotated[
         list[Path] | None,
-        typer.Option(help="Recorded verdicts (JSONL, or the authors' CSV), the first of them the baseline. Repeatable."),
+        typer.Option(help="Recorded verdicts (JSONL, or the authors' CSV); the first file is the baseline. Repeatable."),
     ] = None,
     pointwise: Annotated[bool, typer.Option("--pointwise", help="Score each clip alone; the higher score wins.")] = False,
     limit: Limit = None,
     retry_unscored: RetryUnscored = False,
-    seed: Annotated[int | None, typer.Option(help="By which pairs are drawn from a table of ratings; else 0.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed for drawing pairs from a table of ratings. Default: 0.")] = None,
     estimate: Estimate = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Where verdicts are written; else runs/detect/SUITE/JUDGE-VERSION.jsonl.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for verdicts. Default: runs/detect/SUITE/JUDGE-VERSION.jsonl.")] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
     """Score how often a judge detects which clip is faster or better, or that two match (AudioJudge, Tables 1, 2, 9 and 10).
 
-    The first of --verdicts, or else the judge, is the baseline that the others are tested against.
+    The others are tested against the first of --verdicts, or else against the judge.
     """
     from paras2s.bench.detection.report import show_detection
     from paras2s.bench.detection.run import DetectionOptions, estimate_detection, run_detection
@@ -81,14 +79,14 @@ def bench_detect_grid(
         Path, typer.Argument(help="YAML: suites with pairs and audio; setups with judge and settings, or verdicts.")
     ],
     estimate: Estimate = False,
-    out: Annotated[Path, typer.Option(help="Folder for grid.json, and the verdicts of every cell that is judged.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for grid.json and the verdicts of every judged cell.")] = Path(
         "runs/detect/grid"
     ),
     as_json: Json = False,
 ) -> None:
     """Score every setup of a judge on every suite, and the mean over suites (AudioJudge, Table 1).
 
-    The first setup is the baseline that the others are tested against.
+    The first setup is the baseline for tests against the others.
     """
     from paras2s.bench.detection.grid import estimate_grid, run_grid, show_grid
     from paras2s.bench.display import show_estimate
@@ -118,14 +116,16 @@ class BuildName(StrEnum):
 
 
 def bench_detect_pairs(
-    suite: Annotated[BuildName, typer.Argument(help="What is to be detected.")],
+    suite: Annotated[BuildName, typer.Argument(help="Suite: the characteristic to detect.")],
     corpus: Annotated[
         Path, typer.Argument(help="Folder in LibriTTS-R's layout: SPEAKER/CHAPTER/NAME.wav, NAME.normalized.txt.")
     ],
-    out: Annotated[Path, typer.Option(help="Where the pairs are written (JSON), as bench detect reads them.")],
-    count: Annotated[int, typer.Option("--pairs", min=1, help="At most so many; the paper has 200.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="By which utterances are drawn.")] = 0,
-    voice: Annotated[str | None, typer.Option(help="espeak-ng's voice for the phonemes of speaking_rate; else en-us.")] = None,
+    out: Annotated[Path, typer.Option(help="File for the pairs (JSON), as bench detect reads them.")],
+    count: Annotated[int, typer.Option("--pairs", min=1, help="Most pairs to make; the paper has 200.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for drawing utterances.")] = 0,
+    voice: Annotated[
+        str | None, typer.Option(help="espeak-ng voice for the phonemes of speaking_rate. Default: en-us.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make the pairs of a suite from a corpus (AudioJudge, appendix A.1); give the corpus to bench detect as --audio."""
@@ -137,5 +137,5 @@ def bench_detect_pairs(
     if as_json:
         print_json({"pairs": len(pairs), "labels": labels, "out": str(out)})
         return
-    said = ", ".join(f"{count} times {label}" for label, count in labels.items())
-    open_console().print(f"{out}: {len(pairs)} pairs ({said})", highlight=False, markup=False)
+    summary = ", ".join(f"{count} times {label}" for label, count in labels.items())
+    open_console().print(f"{out}: {len(pairs)} pairs ({summary})", highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""The verbs that bench any system: `bench paras2s` on a dataset's queries, `bench voicebench` on VoiceBench's questions."""
+"""The verbs `bench paras2s` (a dataset's queries) and `bench voicebench` (VoiceBench's questions), for any system."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from paras2s.cli.options import (
 
 
 def bench_paras2s(
-    data: Annotated[Path, typer.Argument(help="A dataset's folder: a curation's, or RUN/data.")],
+    data: Annotated[Path, typer.Argument(help="Folder of a dataset: a curation's, or RUN/data.")],
     system: Systems,
-    judge: Annotated[str, typer.Option("--judge", help="As for `judge answer`: trace, a YAML, or rubric.")] = "trace",
-    on: Annotated[str, typer.Option(help="Role of the queries: test, or validation.")] = "test",
+    judge: Annotated[str, typer.Option("--judge", help="Judge, as for `judge answer`: trace, rubric, or a YAML.")] = "trace",
+    on: Annotated[str, typer.Option(help="Role of the queries: test or validation.")] = "test",
     answers: Annotated[int, typer.Option(min=1, help="Answers to each query.")] = 1,
-    out: Annotated[Path, typer.Option(help="Rows, samples and tables; systems benched there earlier stand beside.")] = Path(
-        "runs/paras2s"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for rows, samples and tables; shows systems benched there earlier as well.")
+    ] = Path("runs/paras2s"),
     human: Annotated[Path | None, typer.Option(help="People's ratings (CSV: id, system, category, rater, score).")] = None,
     voicebench: Annotated[
-        list[str] | None, typer.Option(help="NAME=ROWS of `bench voicebench`, to stand beside. Repeatable.")
+        list[str] | None, typer.Option(help="NAME=ROWS of `bench voicebench`, for the same table. Repeatable.")
     ] = None,
     curation: Curation = None,
     cache_dir: Cache = Path("runs/cache"),
@@ -60,12 +60,12 @@ def bench_paras2s(
 
 
 def bench_voicebench(
-    files: Annotated[list[Path], typer.Argument(help="VoiceBench's questions: a JSONL each subset, named after it.")],
-    system: Annotated[str, typer.Option("--system", help="As for `bench paras2s`: the system that answers.")],
+    files: Annotated[list[Path], typer.Argument(help="VoiceBench's questions: one JSONL a subset, named after it.")],
+    system: Annotated[str, typer.Option("--system", help="The system that answers, as for `bench paras2s`.")],
     questions: Annotated[Path | None, typer.Option(help="Folder of spoken questions, ID.wav.")] = None,
-    subset: Annotated[str | None, typer.Option(help="The subset, where neither file name nor rows say it.")] = None,
-    judge: Annotated[str | None, typer.Option("--judge", help="A judge's config, whose LLM scores open questions.")] = None,
-    out: Annotated[Path, typer.Option(help="Where rows are written.")] = Path("runs/voicebench.jsonl"),
+    subset: Annotated[str | None, typer.Option(help="Subset, if neither file names nor rows name it.")] = None,
+    judge: Annotated[str | None, typer.Option("--judge", help="Config of a judge whose LLM scores open questions.")] = None,
+    out: Annotated[Path, typer.Option(help="File for rows.")] = Path("runs/voicebench.jsonl"),
     curation: Curation = None,
     cache_dir: Cache = Path("runs/cache"),
     set_: Set = None,

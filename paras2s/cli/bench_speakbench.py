@@ -1,4 +1,4 @@
-"""The verbs `bench speakbench` and `bench s2sarena`: a judge against people's labels."""
+"""The verbs `bench speakbench` and `bench s2sarena`: score a judge against people's labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from paras2s.bench.speakbench.run import SuiteEstimate, SuiteOptions
 
-bench_app = typer.Typer(help="What is measured: a run's held-out contrasts, or a judge against people.", no_args_is_help=True)
+bench_app = typer.Typer(help="Benchmarks of a run, of any system, and of judges against people.", no_args_is_help=True)
 
 
 class SuiteName(StrEnum):
@@ -32,36 +32,36 @@ class SuiteName(StrEnum):
 SUITE_TITLES = {SuiteName.speakbench: "SpeakBench", SuiteName.s2sarena: "S2S-Arena"}
 
 Labels = Annotated[Path, typer.Option(help="People's labels, in the form of TRACE's release (JSON).")]
-Audio = Annotated[Path | None, typer.Option(help="Folder under which the labels' audio lies.")]
-Verdicts = Annotated[list[Path] | None, typer.Option(help="Recorded verdicts (JSONL); no call is made. Repeatable: compared.")]
-Oracle = Annotated[bool, typer.Option("--oracle", help="Fuse people's own dimension labels: what each rule could reach.")]
+Audio = Annotated[Path | None, typer.Option(help="Folder with the labels' audio.")]
+Verdicts = Annotated[list[Path] | None, typer.Option(help="Recorded verdicts (JSONL), compared without any call. Repeatable.")]
+Oracle = Annotated[bool, typer.Option("--oracle", help="Fuse people's own dimension labels: the best each rule could reach.")]
 Against = Annotated[
     Path | None,
-    typer.Option(help="A second set of labels (TRACE's JSON, or CSV: index, label, with 1, 2, tie): how far the two agree."),
+    typer.Option(help="Second set of labels to measure agreement with (TRACE's JSON, or CSV: index, label, with 1, 2, tie)."),
 ]
-Rule = Annotated[str | None, typer.Option(help="Fusion rule; else the suite's own.")]
+Rule = Annotated[str | None, typer.Option(help="Fusion rule. Default: the suite's own.")]
 Rules = Annotated[Path | None, typer.Option(help="YAML with fusion rules of your own.")]
-Out = Annotated[Path | None, typer.Option(help="Where verdicts are written; else runs/SUITE/JUDGE-VERSION.jsonl.")]
+Out = Annotated[Path | None, typer.Option(help="File for verdicts. Default: runs/SUITE/JUDGE-VERSION.jsonl.")]
 Plots = Annotated[
     Path | None,
     typer.Option(help="Folder for ties.svg, flips.svg, winners.svg and confusion.svg (TRACE, Figs. 3, 4, 5, 9)."),
 ]
 Cases = Annotated[
     Path | None,
-    typer.Option(help="Folder for cases.html and cases.json: the pairs on which judges and people differ (TRACE, Fig. 6)."),
+    typer.Option(help="Folder for cases.html and cases.json: pairs on which judges and people differ (TRACE, Fig. 6)."),
 ]
 Ablate = Annotated[
     bool,
     typer.Option(
         "--ablate-features",
-        help="Also judge without each group of the blueprint in turn (TRACE, Table 12); budget_usd is for each.",
+        help="Also judge without each group of the blueprint in turn (TRACE, Table 12); budget_usd counts for each.",
     ),
 ]
 Baselines = Annotated[
     Path | None,
     typer.Option(
-        help="The original labels (CSV: index, label, with 1, 2, tie; or TRACE's JSON): two judges that say 1, 2 or tie, by "
-        "the words and by the sound, beside them (TRACE, Tables 1 and 9)."
+        help="Original labels (CSV: index, label, with 1, 2, tie; or TRACE's JSON): compare with two judges that say 1, 2 or "
+        "tie, one by words, one by sound (TRACE, Tables 1 and 9)."
     ),
 ]
 JUDGE = "trace"
@@ -108,7 +108,7 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
         else:
             _baselines(options, baselines, oracle, estimate, as_json)
 
-    command.__doc__ = f"A judge, or its recorded verdicts, against people's labels of {SUITE_TITLES[name]}."
+    command.__doc__ = f"Score a judge, or its recorded verdicts, against people's labels of {SUITE_TITLES[name]}."
     return command
 
 
@@ -120,8 +120,8 @@ def _agree(labels: Path, against: Path, as_json: bool) -> None:
     from paras2s.bench.speakbench.label_sets import agreement, show_agreement
     from paras2s.utils.progress import open_console
 
-    found = agreement(labels, against)
-    print_json(asdict(found)) if as_json else show_agreement(open_console(), against, found)
+    result = agreement(labels, against)
+    print_json(asdict(result)) if as_json else show_agreement(open_console(), against, result)
 
 
 def _baselines(options: SuiteOptions, labels: Path, oracle: bool, estimate: bool, as_json: bool) -> None:
@@ -157,7 +157,7 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
 
     console = open_console(to_stderr=as_json)
     if options.ablate and (oracle or options.verdicts or options.out is not None):
-        raise ConfigError("--ablate-features: judges now, a file a setup; leave --oracle, --verdicts and --out out")
+        raise ConfigError("--ablate-features: writes verdicts of each setup; leave --oracle, --verdicts and --out out")
     if options.cases is not None and (oracle or estimate):
         raise ConfigError("--cases: needs verdicts of a judge; leave --oracle and --estimate out")
     if oracle:

@@ -1,4 +1,4 @@
-"""The verb `bench styleset`: whether a model speaks in the style that is requested, and in one that fits a role."""
+"""The verb `bench styleset`: judge whether a model speaks in the requested style, and in a style that fits a role."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from paras2s.cli.options import Cache, Json, Set, exit_if_unscored, parse_overri
 
 Systems = Annotated[
     list[str] | None,
-    typer.Option("--system", help="NAME=WHAT: a checkpoint's folder, an endpoint's YAML, or a folder of ID.wav. Repeatable."),
+    typer.Option("--system", help="NAME=SYSTEM: a checkpoint's folder, an endpoint's YAML, or a folder of ID.wav. Repeatable."),
 ]
-Judges = Annotated[list[str] | None, typer.Option("--judge", help="An audio judge: styleset (default), or a YAML. Repeatable.")]
-# Options that say what is made, so that verdicts of outputs made already leave them nothing to do.
+Judges = Annotated[
+    list[str] | None, typer.Option("--judge", help="Audio judge: styleset, or a YAML. Repeatable. Default: styleset.")
+]
+# Options that shape new outputs: recorded verdicts leave them without effect.
 OF_OUTPUTS = ("contexts", "limit", "turns", "seed", "longest_answer_s")
 
 
@@ -22,31 +24,35 @@ def bench_styleset(
     ctx: typer.Context,
     system: Systems = None,
     judge: Judges = None,
-    task: Annotated[str | None, typer.Option(help="following, or role_play; else both.")] = None,
-    out: Annotated[Path, typer.Option(help="Outputs, verdicts and tables.")] = Path("runs/styleset"),
+    task: Annotated[str | None, typer.Option(help="Task: following or role_play. Default: both.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for outputs, verdicts and tables.")] = Path("runs/styleset"),
     items: Annotated[Path | None, typer.Option(help="Sentences and styles of your own (YAML).")] = None,
     contexts: Annotated[Path | None, typer.Option(help="Role-plays of your own (YAML).")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many items of each task.")] = None,
-    turns: Annotated[int, typer.Option(min=3, help="Of a role-play.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Of what checkpoints and endpoints sample.")] = 42,
-    longest_answer_s: Annotated[float, typer.Option(min=0.5, help="Of a checkpoint's turn.")] = 18.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N items of each task.")] = None,
+    turns: Annotated[int, typer.Option(min=3, help="Turns per role-play.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Sampling seed of checkpoints and endpoints.")] = 42,
+    longest_answer_s: Annotated[float, typer.Option(min=0.5, help="Longest turn of a checkpoint, in seconds.")] = 18.0,
     verdicts: Annotated[
         list[Path] | None, typer.Option(help="Recorded verdicts (JSONL) in place of judges; no call is made. Repeatable.")
     ] = None,
     human: Annotated[Path | None, typer.Option(help="People's scores (CSV: item, system, task, rater, score).")] = None,
     recorded: Annotated[
-        list[str] | None, typer.Option(help="A --system that is recordings of people: not correlated. Repeatable.")
+        list[str] | None, typer.Option(help="A --system of people's recordings, left out of correlations. Repeatable.")
     ] = None,
-    temperatures: Annotated[str | None, typer.Option(help="Judge the same outputs at each: 0.5,1.0,1.5.")] = None,
+    temperatures: Annotated[
+        str | None, typer.Option(help="Temperatures at which the same outputs are judged: 0.5,1.0,1.5.")
+    ] = None,
     estimate: Annotated[
         bool,
-        typer.Option("--estimate", "--dry-run", help="What is to be made, and what replies and judging cost; no call is made."),
+        typer.Option(
+            "--estimate", "--dry-run", help="Print missing outputs and the highest cost of replies and judging; call nothing."
+        ),
     ] = False,
     cache_dir: Cache = Path("runs/cache"),
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Let systems follow style instructions and play both roles of a scene, for audio judges (StyleSet, Tables 1 and 2)."""
+    """Judge how systems follow style instructions and play both roles of a scene (StyleSet, Tables 1 and 2)."""
     from paras2s.bench.styleset.report import markdown
     from paras2s.bench.styleset.run import StyleSetOptions, estimate_styleset, run_styleset
     from paras2s.utils.progress import open_console
@@ -95,10 +101,10 @@ def _show_estimate(cost: dict[str, Any], console: Any, as_json: bool) -> None:
         print_json(cost)
         return
     for name, tasks in cost["systems"].items():
-        for task, one in tasks.items():
+        for task, counts in tasks.items():
             console.print(
-                f"{name}, {task}: {one['kept']} of {one['items']} outputs are there, at most {one['replies_at_most']} replies "
-                "are to be made",
+                f"{name}, {task}: {counts['kept']} of {counts['items']} outputs exist, at most {counts['replies_at_most']} "
+                "replies to make",
                 highlight=False,
             )
     replies, judging = cost["replies"], cost["judging"]

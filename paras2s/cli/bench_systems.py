@@ -1,4 +1,4 @@
-"""The verb `bench systems`: systems' spoken answers against a reference system's, by an audio judge."""
+"""The verb `bench systems`: compare systems' spoken answers with a reference system's, by an audio judge."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ from paras2s.cli.options import (
 def bench_systems(
     instructions: Annotated[Path, typer.Argument(help="Folder of spoken instructions, ID.wav.")],
     system: Systems,
-    reference: Annotated[str, typer.Option(help="The system that every other one meets.")],
+    reference: Annotated[str, typer.Option(help="The system to compare all others with.")],
     judge: Annotated[str, typer.Option("--judge", help="audiojudge, or an audio judge's YAML.")] = "audiojudge",
     out: Annotated[
         Path,
         typer.Option(
-            help="Verdicts for `paras2s rank` (CSV); beside it reasons (.jsonl) and answers that were made (-answers/)."
+            help="File for verdicts, for `paras2s rank` (CSV); beside it reasons (.jsonl) and new answers (-answers/)."
         ),
     ] = Path("runs/verdicts.csv"),
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many instructions.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N instructions.")] = None,
     retry_unscored: RetryUnscored = False,
     estimate: Estimate = False,
     curation: Curation = None,
-    cache_dir: Annotated[Path | None, typer.Option(help="Where replies and answers are cached; else the judge's own.")] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Folder of cached replies and answers. Default: the judge's own.")
+    ] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Let an audio model compare systems' spoken answers with a reference system's, each pair in both orders (AudioJudge)."""
+    """Compare systems' spoken answers with a reference system's by an audio judge, each pair in both orders (AudioJudge)."""
     from paras2s.bench.display import show_estimate
     from paras2s.bench.ranking.run import RankingOptions, comparisons, estimate_systems, judge_systems
     from paras2s.data_gen.tts.signal_voice import signal_voice
@@ -85,11 +87,11 @@ def bench_systems(
 
 
 def _show_systems(console: Any, known: dict[str, dict[str, Any]]) -> None:
-    for name, one in known.items():
-        if one["to_answer"]:
-            usd = one["answer_usd"]
+    for name, counts in known.items():
+        if counts["to_answer"]:
+            usd = counts["answer_usd"]
             price = "no price is known" if usd is None else f"at most {usd:.4f} USD"
             console.print(
-                f"{name}: {one['to_answer']} answers are to be made, {price}; judging counts each at its greatest length",
+                f"{name}: {counts['to_answer']} answers are missing, {price}; judging counts each at its maximum length",
                 highlight=False,
             )

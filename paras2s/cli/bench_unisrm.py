@@ -1,4 +1,4 @@
-"""The verb `bench unisrm`: judges on the four tasks of UniSRM."""
+"""The verb `bench unisrm`: score judges on the four tasks of UniSRM."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def bench_unisrm(
     data: Annotated[Path, typer.Argument(help="Folder with items.jsonl and its clips, as `unisrm data` makes it.")],
     judge: Annotated[
         list[str] | None,
-        typer.Option("--judge", help="A UniSRM's folder, trace, audiojudge, a run's folder, or a YAML. Repeatable."),
+        typer.Option("--judge", help="Judge: a UniSRM's folder, trace, audiojudge, a run's folder, or a YAML. Repeatable."),
     ] = None,
     objective: Annotated[
-        bool, typer.Option("--objective/--no-objective", help="Word errors, speaker similarity and DNSMOS as well.")
+        bool, typer.Option("--objective/--no-objective", help="Also score word errors, speaker similarity and DNSMOS.")
     ] = True,
     groundedness: Annotated[
-        Path | None, typer.Option(help="An endpoint (YAML: model, base_url ...) whose LLM rates each reply's evidence, 0 to 2.")
+        Path | None, typer.Option(help="Endpoint (YAML: model, base_url ...) whose LLM rates each reply's evidence, 0 to 2.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many items of each task.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N items of each task.")] = None,
     split: Annotated[
-        Split, typer.Option(help="rl of data made with another seed: new items of the texts and speakers of GRPO.")
+        Split, typer.Option(help="Split of the data. rl of another seed's data: new items with GRPO's texts and speakers.")
     ] = Split.bench,
-    out: Annotated[Path, typer.Option(help="Verdicts and tables.")] = Path("runs/bench-unisrm"),
+    out: Annotated[Path, typer.Option(help="Folder for verdicts and tables.")] = Path("runs/bench-unisrm"),
     tone: Tone = None,
     retry_unscored: RetryUnscored = False,
     cache_dir: Cache = Path("runs/cache"),

@@ -1,4 +1,4 @@
-"""`paras2s check-policy`: the contract that every policy must keep, run on a checkpoint or on one's own class."""
+"""`paras2s check-policy`: run the contract of every policy on a checkpoint or on your own class."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ if TYPE_CHECKING:
 
 
 def check_policy(
-    name: Annotated[str, typer.Argument(help="kimi, glm4_voice ..., an entry point's name, or module:Class.")],
+    name: Annotated[str, typer.Argument(help="Policy: kimi, glm4_voice ..., an entry point's name, or module:Class.")],
     weights: Annotated[
-        Path | None, typer.Option(help="Its checkpoint. Without: module:function makes a policy itself.")
+        Path | None, typer.Option(help="Folder of the checkpoint. Default: module:function makes a policy itself.")
     ] = None,
-    clip: Annotated[list[Path] | None, typer.Option(help="A spoken question to try it on. Repeatable; else tones.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda; auto: a GPU where there is one.")] = "auto",
-    dtype: Annotated[str | None, typer.Option(help="float32, float64, bfloat16; else as stored.")] = None,
+    clip: Annotated[list[Path] | None, typer.Option(help="Spoken question to test with. Repeatable. Default: tones.")] = None,
+    device: Annotated[str, typer.Option(help="Device: cpu or cuda. auto: a GPU if available.")] = "auto",
+    dtype: Annotated[str | None, typer.Option(help="Precision: float32, float64 or bfloat16. Default: as stored.")] = None,
     decoder: Annotated[
-        str | None, typer.Option(help="module:function of a folder, for models whose vocoder is no package.")
+        str | None, typer.Option(help="module:function that loads a vocoder from a folder, for vocoders that are no package.")
     ] = None,
     save_to: Annotated[
-        Path | None, typer.Option(help="Also save it there and load it again: as large as the checkpoint.")
+        Path | None, typer.Option(help="Folder to save the policy to and load it again from; as large as the checkpoint.")
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="What the makers' code gave, by tools/dump_official.py: compare each part with it.")
+        Path | None, typer.Option(help="Outputs of the makers' code (from tools/dump_official.py), to compare each part with.")
     ] = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(help="Recorded answers, a JSON Lines file of question, answer (clips) and text: are the weights trained?"),
+        typer.Option(help="Recorded answers (JSONL: question, answer, text), to check that the weights are trained."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=3, help="Longest answer sampled.")] = 12,
+    steps: Annotated[int, typer.Option(min=3, help="Longest sampled answer, in steps.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Check that a policy samples what it scores, batches without mixing, learns where it should, and speaks.
 
-    These hold for any weights. --against and --pairs check that the weights are read as their makers read them.
+    The checks hold for any weights. --against and --pairs check that the weights are read as their makers read them.
     """
     from dataclasses import asdict, replace
     from itertools import chain
@@ -52,31 +52,31 @@ def check_policy(
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
-    # Read first: a file at fault is said before minutes are spent on weights.
+    # Read first: a faulty file is reported before minutes are spent on weights.
     dump = None if against is None else read_dump(against)
     recorded = None if pairs is None else read_pairs(pairs)
     policy = _open(name, weights, device, dtype, decoder)
     dialogues = [[Turn("user", clip=read_clip(path))] for path in clip or ()]
     subject = replace(subject_of(policy, dialogues or None), steps=steps)
-    found = []
-    of_weights = () if dump is None else check_against(policy, dump)
-    of_training = () if recorded is None else check_trained(policy, recorded)
-    for one in chain(run_checks(subject, save_to), of_weights, of_training):
-        found.append(one)
-        mark = {True: "[green]ok[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}[one.ok]
+    findings = []
+    official = () if dump is None else check_against(policy, dump)
+    trained = () if recorded is None else check_trained(policy, recorded)
+    for finding in chain(run_checks(subject, save_to), official, trained):
+        findings.append(finding)
+        mark = {True: "[green]ok[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}[finding.ok]
         if not as_json:
-            console.print(f"{mark} {one.name}: {one.detail}", highlight=False)
-    failed = sum(one.ok is False for one in found)
-    if not as_json and (first := next((one for one in found if one.ok is False), None)) is not None:
-        console.print(f"{failed} of {len(found)} failed; look first at: {first.name}", highlight=False)
+            console.print(f"{mark} {finding.name}: {finding.detail}", highlight=False)
+    failed = sum(finding.ok is False for finding in findings)
+    if not as_json and (first := next((finding for finding in findings if finding.ok is False), None)) is not None:
+        console.print(f"{failed} of {len(findings)} failed; first failure: {first.name}", highlight=False)
     if as_json:
-        print_json({"policy": name, "failed": failed, "checks": [asdict(one) for one in found]})
+        print_json({"policy": name, "failed": failed, "checks": [asdict(finding) for finding in findings]})
     if failed:
         raise typer.Exit(1)
 
 
 def _open(name: str, weights: Path | None, device: str, dtype: str | None, decoder: str | None) -> Policy:
-    """From its checkpoint, or from a function that makes one."""
+    """Load the policy from its checkpoint, or call the function that makes it."""
     import torch
 
     from paras2s.errors import PolicyError
@@ -88,9 +88,9 @@ def _open(name: str, weights: Path | None, device: str, dtype: str | None, decod
     if ":" not in name:
         raise PolicyError(f"{name}: give --weights, the folder of its checkpoint, or module:function that makes a tiny one")
     try:
-        found = named(name, "check-policy")()
+        policy = named(name, "check-policy")()
     except TypeError as error:
         raise PolicyError(f"{name}: cannot be made without arguments ({error}); give a function that makes one") from error
-    if not isinstance(found, Policy):
-        raise PolicyError(f"{name} gives a {type(found).__name__}, and no paras2s.policy.base.Policy")
-    return found
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"{name} gives a {type(policy).__name__}, not a paras2s.policy.base.Policy")
+    return policy

@@ -10,7 +10,7 @@ from paras2s.cli.run_options import Config
 
 
 def config(config: Config = Path("demo")) -> None:
-    """Print a config with every key there is, resolved."""
+    """Print a resolved config with every key."""
     from paras2s.configs.schema.base import dump_config
     from paras2s.run import open_run
 

@@ -14,7 +14,9 @@ from paras2s.errors import ConfigError
 
 
 def data(
-    config: Annotated[Path, typer.Argument(help="A run's config (demo, quick ...), a curation's (local, paper), or YAML.")],
+    config: Annotated[
+        Path, typer.Argument(help="Config of a run (demo, quick ...) or of a curation (local, paper), or a YAML.")
+    ],
     set_: Set = None,
     seed: Seed = None,
     run_dir: RunDir = None,
@@ -22,11 +24,15 @@ def data(
         bool, typer.Option("--report", help="Print the outcome of every sentence and clip; make nothing.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cost and the config; call nothing.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Curation: write so many sentences at most, as a pilot.")] = None,
-    check: Annotated[str | None, typer.Option(metavar="NAME", help="Curation: listen and decide, under this name.")] = None,
-    port: Annotated[int, typer.Option(help="Of the page to listen at; 0: any free one.")] = 0,
-    ray: Annotated[bool, typer.Option("--ray", help="Curation: measure clips over Ray Data.")] = False,
-    ray_address: Annotated[str | None, typer.Option(help="Of a running cluster; else Ray starts here.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Curation, pilot: write at most N sentences.")] = None,
+    check: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Curation: listen to clips and decide on them, under this name.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the page for listening. 0: any free port.")] = 0,
+    ray: Annotated[bool, typer.Option("--ray", help="Curation: measure clips with Ray Data.")] = False,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Address of a running Ray cluster. Default: start Ray on this machine.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make queries and demonstrations: from the shipped scripts for a run, or at scale with an LLM and a TTS (curation)."""
@@ -48,7 +54,7 @@ def data(
 
 
 def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[Any], as_json: bool) -> None:
-    """Builds, reports or dry-runs the dataset of a run."""
+    """Build, report or dry-run the dataset of a run."""
     from paras2s.configs.schema.base import dump_config
     from paras2s.data_gen.curation.report import read_funnel
     from paras2s.pipeline.curate import funnel_json, show_funnel
@@ -72,7 +78,7 @@ def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[An
 
 @dataclass(frozen=True)
 class Curation:
-    """The options of `paras2s data` for a curation. `ray_address` "": not over Ray."""
+    """Options of `paras2s data` for a curation. `ray_address` "": without Ray."""
 
     overrides: list[str] | None
     seed: int | None
@@ -86,7 +92,7 @@ class Curation:
 
 
 def curate(path: Path, options: Curation, as_json: bool) -> None:
-    """Runs, estimates, reports or checks a curation."""
+    """Run, estimate, report or check a curation."""
     from paras2s.configs.schema.base import dump_config
     from paras2s.configs.schema.curation import load_curation
     from paras2s.data_gen.curation.report import read_funnel

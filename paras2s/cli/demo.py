@@ -12,12 +12,12 @@ from paras2s.cli.run_options import RunDir, Seed, Set
 
 
 def demo(
-    preset: Annotated[str, typer.Option(help="demo, quick (a smaller world), full (longer).")] = "demo",
+    preset: Annotated[str, typer.Option(help="Preset: demo, quick (a smaller world) or full (longer).")] = "demo",
     seed: Seed = None,
     run_dir: RunDir = None,
     set_: Set = None,
-    resume: Annotated[bool, typer.Option(help="Continue a killed run; finished stages are kept either way.")] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue a stopped run; finished stages are kept either way.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the planned stages and the config; run nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a small speech-to-speech model by reinforcement on this machine, offline, and write report.html."""

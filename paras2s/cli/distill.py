@@ -16,10 +16,10 @@ def distill(
     set_: Set = None,
     seed: Seed = None,
     run_dir: RunDir = None,
-    export: Annotated[Path | None, typer.Option(help="Write the distilled Omni model there, merged, for vLLM.")] = None,
+    export: Annotated[Path | None, typer.Option(help="Folder for the distilled Omni model, merged, for vLLM.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Score the SFT policy's own answers by a judge, and train the reward model on the scores."""
+    """Let a judge score the SFT policy's own answers, and train the reward model on the scores."""
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.pipeline.distill import run_distill
     from paras2s.pipeline.distill_omni import export_omni

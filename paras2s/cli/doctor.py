@@ -1,4 +1,4 @@
-"""`paras2s doctor`: prints what is installed, what is missing, and what that switches off."""
+"""`paras2s doctor`: list installed and missing parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paras2s.cli.options import Json, print_json
 
 
 def doctor(as_json: Json = False) -> None:
-    """List what is installed, what is missing, and what each missing part switches off."""
+    """List installed and missing parts, and the features that each missing part switches off."""
     from paras2s.pipeline.doctor import examine
 
     report = examine()
@@ -23,11 +23,11 @@ def doctor(as_json: Json = False) -> None:
 
 
 def show(report: dict[str, Any]) -> None:
-    """Prints the report as a table."""
+    """Print the report as a table."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("part", "state", "if missing, there is no")
+    table = Table("part", "state", "needed for")
     for part in report["parts"]:
         colour = "green" if part["ok"] else "red" if part["needed"] else "yellow"
         table.add_row(part["part"], f"[{colour}]{part['is']}[/]", part["switches_off"])

@@ -23,39 +23,41 @@ from paras2s.cli.options import (
 )
 from paras2s.errors import AudioError
 
-judge_app = typer.Typer(help="A verdict on two answers, or on one.", no_args_is_help=True)
+judge_app = typer.Typer(help="Judge two answers, or one.", no_args_is_help=True)
 
 Judge = Annotated[
     str,
     typer.Option(
         "--judge",
-        help="trace, trace_paper, transcript, audio, unisrm or a YAML; for answers also rubric, audiojudge, a run's folder.",
+        help="Judge: trace, trace_paper, transcript, audio, unisrm or a YAML; for answers also rubric, audiojudge, a run.",
     ),
 ]
 Inputs = Annotated[
     list[str] | None,
-    typer.Option("--input", help="KEY=VALUE that the task takes: text=..., prompt_speech=FILE. Repeatable."),
+    typer.Option("--input", help="Input of the task, KEY=VALUE: text=..., prompt_speech=FILE. Repeatable."),
 ]
 Out = Annotated[
-    Path | None, typer.Option(help="Folder: adds the verdict to its verdicts.jsonl, with copies of the clips, for the studio.")
+    Path | None, typer.Option(help="Folder for the studio: adds the verdict to its verdicts.jsonl, with copies of the clips.")
 ]
-Both = Annotated[bool, typer.Option("--both-orders", help="Ask twice, the answers exchanged, and give one symmetric verdict.")]
+Both = Annotated[bool, typer.Option("--both-orders", help="Ask twice, with the answers exchanged, for one symmetric verdict.")]
 
 
 def blueprint(
     clips: Annotated[list[Path], typer.Argument(help="Audio files of any format, up to 10 minutes each.")],
-    extractors: Annotated[str | None, typer.Option(help="Comma-separated names; else those of --judge.")] = None,
+    extractors: Annotated[str | None, typer.Option(help="Comma-separated extractors. Default: those of --judge.")] = None,
     judge: Judge = "trace",
     tone: Tone = None,
     cache: Annotated[bool, typer.Option(help="Cache the measurements, by content and extractor version.")] = True,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes of one thread each; else as many as cores, for a few files none.")
+        int | None, typer.Option(min=1, help="Processes of one thread each. Default: one a core; none for a few files.")
     ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Spread the files over Ray.")] = False,
-    ray_address: Annotated[str | None, typer.Option(help="Of a running cluster; else Ray starts here.")] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Address of a running Ray cluster. Default: start Ray on this machine.")
+    ] = None,
     set_: Set = None,
 ) -> None:
-    """Measure clips: words, pitch, loudness, rates, quality and more; JSON to standard output, clip by clip."""
+    """Measure clips: words, pitch, loudness, rates, quality and more. Prints JSON, clip by clip."""
     from paras2s.bench.blueprints import measure_files
     from paras2s.configs.schema.endpoints import ExtractorConfig
     from paras2s.reward.judges.registry import load_llm_judge_config
@@ -64,33 +66,33 @@ def blueprint(
     from paras2s.utils.progress import open_console, progress_bar
 
     config = load_llm_judge_config(judge, parse_overrides(set_))
-    chosen = [ExtractorConfig(name=name.strip()) for name in extractors.split(",")] if extractors else config.extractors
+    specs = [ExtractorConfig(name=name.strip()) for name in extractors.split(",")] if extractors else config.extractors
     classifier = ToneClassifier.load(tone) if tone else None
     path = config.cache_dir / "judging.sqlite" if cache else None
     files = list(dict.fromkeys(clips))
-    measured = measure_files(files, chosen, classifier, path, workers, ray_address, ray or ray_address is not None)
-    unread: list[str] = []
+    measured = measure_files(files, specs, classifier, path, workers, ray_address, ray or ray_address is not None)
+    errors: list[str] = []
 
     def members() -> Iterator[tuple[str, Any]]:
-        held: list[tuple[str, Any]] = []
+        unread_members: list[tuple[str, Any]] = []
         with progress_bar(open_console(to_stderr=True), "clips measured", len(files), quiet=len(files) == 1) as bar:
-            for number, (file, one) in enumerate(measured, 1):
-                if isinstance(one, Blueprint):
-                    # Files that cannot be read stand in the output only beside others that can.
-                    yield from held
-                    held.clear()
-                    yield str(file), to_json(one)
+            for number, (file, result) in enumerate(measured, 1):
+                if isinstance(result, Blueprint):
+                    # Unreadable files are printed only beside readable ones.
+                    yield from unread_members
+                    unread_members.clear()
+                    yield str(file), to_json(result)
                 else:
-                    unread.append(one)
-                    held.append((str(file), {"error": one}))
+                    errors.append(result)
+                    unread_members.append((str(file), {"error": result}))
                 bar.at(number, len(files))
-            if len(unread) < len(files):
-                yield from held
+            if len(errors) < len(files):
+                yield from unread_members
 
     print_json_members(members())
-    if unread:
+    if errors:
         raise AudioError(
-            unread[0] if len(files) == 1 else f"{len(unread)} of {len(files)} clips could not be read: {unread[0]}"
+            errors[0] if len(files) == 1 else f"{len(errors)} of {len(files)} clips could not be read: {errors[0]}"
         )
 
 
@@ -98,7 +100,7 @@ def blueprint(
 def judge_pair(
     first: Annotated[Path, typer.Argument(help="The first spoken answer.")],
     second: Annotated[Path, typer.Argument(help="The second spoken answer.")],
-    instruction: Annotated[str | None, typer.Option(help="What was asked: an audio file, or the text.")] = None,
+    instruction: Annotated[str | None, typer.Option(help="The instruction: an audio file, or its text.")] = None,
     judge: Judge = "trace",
     task: Task = None,
     inputs: Inputs = None,
@@ -110,7 +112,7 @@ def judge_pair(
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two clips: answers in content, voice and manner (TRACE), by an audio judge's tasks, or a UniSRM's T1, T3, T4."""
+    """Compare two clips: in content, voice and manner (TRACE), by an audio judge's tasks, or by UniSRM's T1, T3 or T4."""
     from paras2s.bench.judge_clips import JudgeOptions
     from paras2s.bench.judge_clips import judge_pair as run
 
@@ -122,18 +124,18 @@ def judge_pair(
 
 @judge_app.command("answer")
 def judge_answer(
-    question: Annotated[str, typer.Argument(help="What was asked: an audio file, or the text.")],
+    question: Annotated[str, typer.Argument(help="The question: an audio file, or its text.")],
     answer: Annotated[Path, typer.Argument(help="The spoken answer.")],
     judge: Judge = "trace",
-    style: Annotated[str | None, typer.Option(help="How it was asked: happy, sad, sarcastic, child, female ...")] = None,
+    style: Annotated[str | None, typer.Option(help="Style of the question: happy, sad, sarcastic, child, female ...")] = None,
     estimate: Estimate = False,
     tone: Tone = None,
-    rubric: Annotated[Path | None, typer.Option(help="Another rubric (YAML), for --judge rubric.")] = None,
+    rubric: Annotated[Path | None, typer.Option(help="Your own rubric (YAML), for --judge rubric.")] = None,
     out: Out = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Score one spoken answer from 1 to 5 by how well it fits what was asked, and how it was asked (ParaS2S)."""
+    """Score one spoken answer from 1 to 5 by how well it fits the question and how it was said (ParaS2S)."""
     from paras2s.bench.judge_clips import JudgeOptions
     from paras2s.bench.judge_clips import judge_answer as run
 
@@ -150,9 +152,7 @@ def judge_clip(
     inputs: Inputs = None,
     judge: Annotated[
         str | None,
-        typer.Option(
-            "--judge", help="An audio judge or a UniSRM, by name or YAML; else styleset for styles, audiojudge for mos."
-        ),
+        typer.Option("--judge", help="Audio judge or UniSRM (name or YAML). Default: styleset for styles, audiojudge for mos."),
     ] = None,
     dump: Dump = None,
     estimate: Estimate = False,
@@ -160,7 +160,7 @@ def judge_clip(
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Let an audio model score one recording: its quality (mos, UniSRM's T2), how it follows a style, a role-play."""
+    """Score one recording by an audio model: its quality (mos, UniSRM's T2), how it follows a style, a role-play."""
     from paras2s.bench.judge_clips import JudgeOptions
     from paras2s.bench.judge_clips import judge_clip as run
     from paras2s.reward.judges.audio_judge.tasks import find_task
@@ -176,7 +176,7 @@ def _print(judge: Callable[[Any], Any], as_json: bool, out: Path | None, kind: s
     from paras2s.utils.progress import open_console, progress_bar
 
     errors = open_console(to_stderr=True)
-    # A judge that thinks, or an endpoint that is asked again and again, takes minutes.
+    # A thinking judge, or an endpoint with many retries, takes minutes.
     with progress_bar(errors, "asking the judge", None, quiet=not errors.is_terminal) as bar:
         outcome = judge(bar.at)
     if as_json:
@@ -184,5 +184,5 @@ def _print(judge: Callable[[Any], Any], as_json: bool, out: Path | None, kind: s
     else:
         outcome.show(open_console())
     if out is not None and (path := keep_outcome(out, kind, outcome, clips)) is not None:
-        errors.print(f"{path}: shown by paras2s studio {out}", highlight=False, markup=False)
+        errors.print(f"{path}: to see it, run paras2s studio {out}", highlight=False, markup=False)
     exit_if_unscored(not outcome.scored)

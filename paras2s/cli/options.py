@@ -12,56 +12,54 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a config value: llm.model=gpt-4o. Repeatable.")]
 Tone = Annotated[Path | None, typer.Option(help="A fitted tone classifier (RUN/data/tone_agent.json).")]
-Estimate = Annotated[bool, typer.Option("--estimate", help="Print the most the calls would cost, and make none.")]
+Estimate = Annotated[bool, typer.Option("--estimate", help="Print the most that the calls would cost; call nothing.")]
 Task = Annotated[
     str | None,
-    typer.Option(help="Of an audio judge (pronunciation, lexical ...) or of a UniSRM (T1 to T4); else its own."),
+    typer.Option(help="Task of an audio judge (pronunciation, lexical ...) or a UniSRM (T1 to T4). Default: the judge's own."),
 ]
 Dump = Annotated[
     Path | None,
-    typer.Option(help="Folder for the audio and text that an audio judge or a served UniSRM would be sent; calls nothing."),
+    typer.Option(help="Folder for the audio and text of the requests to an audio judge or served UniSRM; call nothing."),
 ]
-RetryUnscored = Annotated[
-    bool, typer.Option("--retry-unscored", help="Judge only what the file of verdicts leaves without one.")
-]
+RetryUnscored = Annotated[bool, typer.Option("--retry-unscored", help="Judge again only the items without a verdict.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N pairs.")]
 Systems = Annotated[
     list[str],
     typer.Option(
         "--system",
-        help="NAME=WHAT: a folder of ID.wav, a checkpoint's folder, an endpoint's YAML, cascade, or topline. Repeatable.",
+        help="NAME=SYSTEM: a folder of ID.wav, a checkpoint's folder, an endpoint's YAML, cascade or topline. Repeatable.",
     ),
 ]
-Curation = Annotated[Path | None, typer.Option(help="A curation's YAML, whose LLM and voice cascade and topline use.")]
-Cache = Annotated[Path, typer.Option(help="Folder of the cache of paid answers.")]
+Curation = Annotated[Path | None, typer.Option(help="YAML of a curation: LLM and voice for cascade and topline.")]
+Cache = Annotated[Path, typer.Option(help="Folder of cached paid replies.")]
 
 
-# What the program says by its exit status; the page on judges has the same list.
+# Exit codes of the program; the page on judges has the same list.
 EXIT_CODES = (
-    "Exit codes: 0 done, and everything that was to be judged has a verdict; 1 done, but something is unscored; 2 refused or "
-    "stopped (a wrong option or file, a budget's end, an endpoint that fails), with one line that says why; 130 stopped by "
-    "Ctrl-C. What was done before a stop is kept, and the same command goes on from there."
+    "Exit codes: 0 done, everything has a verdict; 1 done, but something is unscored; 2 refused or stopped (a wrong option or "
+    "file, a spent budget, a failing endpoint), with the reason in one line; 130 stopped by Ctrl-C. Finished work is kept; "
+    "the same command continues it."
 )
 UNSCORED = 1
 
 
 def exit_if_unscored(unscored: object) -> None:
-    """Ends the program with exit code 1 if something that was to be judged now has no verdict.
+    """Exit with code 1 if an item has no verdict.
 
     Raises:
-        typer.Exit: there is such.
+        typer.Exit: something is unscored.
     """
     if unscored:
         raise typer.Exit(UNSCORED)
 
 
 def print_json(value: Any) -> None:
-    """Prints a JSON value on standard output; NaN is refused."""
+    """Print a JSON value on standard output; NaN is refused."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
 def print_json_members(members: Iterable[tuple[str, Any]]) -> None:
-    """Prints a JSON object member by member, as they come, in the form of `print_json`; without members nothing."""
+    """Print a JSON object member by member, as they come, in the form of `print_json`; nothing if there are none."""
     empty = True
     for key, value in members:
         member = json.dumps({key: value}, indent=1, allow_nan=False).removeprefix("{").removesuffix("\n}")
@@ -72,7 +70,7 @@ def print_json_members(members: Iterable[tuple[str, Any]]) -> None:
 
 
 def parse_pairs(items: list[str] | None, option: str) -> dict[str, str]:
-    """Parses KEY=VALUE pairs; values stay text.
+    """Parse KEY=VALUE pairs; values stay text.
 
     Raises:
         ConfigError: no equals sign.
@@ -89,7 +87,7 @@ def parse_pairs(items: list[str] | None, option: str) -> dict[str, str]:
 
 
 def parse_overrides(items: list[str] | None) -> dict[str, Any]:
-    """Parses the KEY=VALUE pairs of --set; values are YAML.
+    """Parse the KEY=VALUE pairs of --set; values are YAML.
 
     Raises:
         ConfigError: no equals sign, or not YAML.
@@ -108,24 +106,24 @@ def parse_overrides(items: list[str] | None) -> dict[str, Any]:
 
 
 def parse_seeds(seeds: str) -> list[int]:
-    """Parses the numbers of --seeds.
+    """Parse the seeds of --seeds.
 
     Raises:
-        ConfigError: not all are numbers, or one stands twice.
+        ConfigError: a seed is no number, or occurs twice.
     """
     from paras2s.errors import ConfigError
 
     numbers = seeds.split()
-    if not numbers or not all(one.isdigit() for one in numbers) or len(set(numbers)) < len(numbers):
-        raise ConfigError(f"--seeds {seeds!r}: give different numbers with a blank between, such as '0 1 2'")
-    return [int(one) for one in numbers]
+    if not numbers or not all(number.isdigit() for number in numbers) or len(set(numbers)) < len(numbers):
+        raise ConfigError(f"--seeds {seeds!r}: give different numbers separated by blanks, such as '0 1 2'")
+    return [int(number) for number in numbers]
 
 
 def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:
-    """Parses the NAME=WHAT pairs of --system.
+    """Parse the NAME=SYSTEM pairs of --system.
 
     Raises:
-        ConfigError: no equals sign, a name that is no file name, or the same name twice.
+        ConfigError: no equals sign, a name that cannot be a file name, or the same name twice.
     """
     import re
 
@@ -135,8 +133,8 @@ def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:
     for item in items:
         name, equals, spec = item.partition("=")
         if not equals or not re.fullmatch(r"\w[\w.+-]{0,59}", name) or not spec:
-            raise ConfigError(f"{option} {item}: expected NAME=WHAT, such as mine=answers/ or kimi=endpoint.yaml")
+            raise ConfigError(f"{option} {item}: expected NAME=SYSTEM, such as mine=answers/ or kimi=endpoint.yaml")
         if name in systems:
-            raise ConfigError(f"{option} {name}: stands twice")
+            raise ConfigError(f"{option} {name}: given twice")
         systems[name] = spec
     return systems

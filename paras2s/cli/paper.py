@@ -9,11 +9,13 @@ import typer
 
 
 def paper(
-    only: Annotated[list[str] | None, typer.Option(help="One figure: fig2a, table2 ... Repeatable; else all.")] = None,
-    out: Annotated[Path, typer.Option(help="Where paper.md and its plots are written.")] = Path("docs"),
-    run: Annotated[bool, typer.Option(help="Run what is not complete yet; else write the page from what there is.")] = True,
+    only: Annotated[list[str] | None, typer.Option(help="Figure: fig2a, table2 ... Repeatable. Default: all.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for paper.md and its plots.")] = Path("docs"),
+    run: Annotated[
+        bool, typer.Option(help="Run unfinished figures first; --no-run: write the page from finished ones.")
+    ] = True,
 ) -> None:
-    """Run the paper's figures in miniature, hours on a laptop, and write them beside the paper's numbers."""
+    """Run the paper's figures in miniature (hours on a laptop), and write them beside the paper's numbers."""
     from paras2s.experiments.paper import FIGURES, run_figures
     from paras2s.utils.progress import open_console
 

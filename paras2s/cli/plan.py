@@ -1,4 +1,4 @@
-"""`paras2s plan`: what a run would take on a cluster, before anyone pays for it."""
+"""`paras2s plan`: predict time, memory and cost of a run on a cluster before paying for it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ if TYPE_CHECKING:
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(help="A run's YAML config, or the name of a preset: demo, kimi_paper ...")],
-    cluster: Annotated[str, typer.Option(help="A cluster's YAML, or a shipped one: this_machine, h100x8, gpu64.")],
-    prompts: Annotated[int | None, typer.Option(min=1, help="RL prompts there are; else the config's own steps.")] = None,
-    epochs: Annotated[float, typer.Option(min=0.001, help="Times that each of --prompts is asked.")] = 1.0,
-    answer_s: Annotated[float | None, typer.Option(min=0.1, help="Mean answer, in place of the rates' own.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Facts of this policy in the rates; else those that fit.")] = None,
+    config: Annotated[Path, typer.Argument(help="YAML config of a run, or the name of a preset: demo, kimi_paper ...")],
+    cluster: Annotated[str, typer.Option(help="Cluster: this_machine, h100x8, gpu64, or a YAML.")],
+    prompts: Annotated[int | None, typer.Option(min=1, help="Number of RL prompts. Default: the config's own steps.")] = None,
+    epochs: Annotated[float, typer.Option(min=0.001, help="Passes over --prompts.")] = 1.0,
+    answer_s: Annotated[
+        float | None, typer.Option(min=0.1, help="Mean length of an answer in seconds. Default: the rates' own.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Policy in the rates whose facts count. Default: by kind or size.")] = None,
     rates: Annotated[Path | None, typer.Option(help="Your own rates.yaml.")] = None,
     calibrate: Annotated[
-        Path | None, typer.Option(help="A run's folder: correct the seconds by the phases that it was timed with.")
+        Path | None, typer.Option(help="Folder of a run whose timed phases correct the predicted seconds.")
     ] = None,
     measured_on: Annotated[
-        str | None, typer.Option(help="Cluster of the --calibrate run, where it is another; the device must be the same.")
+        str | None, typer.Option(help="Cluster of the --calibrate run, if it differs; the device must be the same.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Lay over the config: align.sampling.group_size=16.")
+        list[str] | None,
+        typer.Option("--set", "-s", help="Override a key of the config: align.sampling.group_size=16. Repeatable."),
     ] = None,
-    with_: Annotated[list[str] | None, typer.Option("--with", "-w", help="Lay over the cluster: driver.kind=sync.")] = None,
-    assumptions: Annotated[bool, typer.Option("--assumptions", help="List every figure used, and its origin.")] = False,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", "-w", help="Override a key of the cluster: driver.kind=sync. Repeatable.")
+    ] = None,
+    assumptions: Annotated[bool, typer.Option("--assumptions", help="List every figure used, with its origin.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Predict seconds a step, memory a device, device hours and the judge's cost; exits 1 where something does not fit."""
+    """Predict seconds a step, memory a device, device hours and the judge's cost. Exits with 1 if something does not fit."""
     from paras2s.errors import ConfigError
     from paras2s.planning.cluster import load_cluster, load_rates, policy_facts
     from paras2s.planning.report import plan_json, show_assumptions, show_calibration, show_plan, used_figures
@@ -43,30 +48,34 @@ def plan(
     from paras2s.run import open_run
     from paras2s.utils.progress import open_console
 
-    run, known = open_run(config, parse_overrides(set_)).config, load_rates(rates)
-    machines = load_cluster(cluster, known, parse_overrides(with_))
-    named = policy_facts(known, run.policy, policy)
+    run, rates_table = open_run(config, parse_overrides(set_)).config, load_rates(rates)
+    machines = load_cluster(cluster, rates_table, parse_overrides(with_))
+    named = policy_facts(rates_table, run.policy, policy)
     timed = None
     if calibrate is not None:
-        timed = _calibration(calibrate, load_cluster(measured_on, known) if measured_on else machines, machines, known, policy)
+        timed = _calibration(
+            calibrate, load_cluster(measured_on, rates_table) if measured_on else machines, machines, rates_table, policy
+        )
     elif measured_on:
-        raise ConfigError("--measured-on is the cluster of a run that --calibrate names")
-    found = make_plan(run, machines, known, named, prompts, epochs, answer_s, None if timed is None else timed.factors)
-    used = used_figures(found, known, named.facts, [source.kind for source in run.reward.sources])
+        raise ConfigError("--measured-on belongs to --calibrate")
+    prediction = make_plan(
+        run, machines, rates_table, named, prompts, epochs, answer_s, None if timed is None else timed.factors
+    )
+    used = used_figures(prediction, rates_table, named.facts, [source.kind for source in run.reward.sources])
     if as_json:
-        print_json(plan_json(found, used, timed))
+        print_json(plan_json(prediction, used, timed))
     else:
         if timed is not None:
             show_calibration(open_console(), timed)
-        show_plan(open_console(), found)
+        show_plan(open_console(), prediction)
         if assumptions:
             show_assumptions(open_console(), used)
-    if found.problems:
+    if prediction.problems:
         raise typer.Exit(1)
 
 
 def _calibration(run: Path, measured_on: Cluster, cluster: Cluster, rates: Rates, policy: str | None) -> Calibration:
-    """The factors of a run's folder; a file in it will do as well."""
+    """Return the factors of a run's folder, or of a file in it."""
     from paras2s.configs.schema.run import load_config
     from paras2s.planning.calibrate import calibrate, refuse_other_device
     from paras2s.planning.cluster import policy_facts

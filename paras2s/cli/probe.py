@@ -1,4 +1,4 @@
-"""The verb `probe`: biases of judges (AudioJudge, section 6)."""
+"""The verb `probe`: measure biases of judges (AudioJudge, section 6)."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ def probe(
     judge: Annotated[
         list[str] | None,
         typer.Option(
-            "--judge", help="rubric, reward_model, trace, audiojudge, unisrm, or a judge's YAML. Repeatable; else rubric."
+            "--judge", help="Judge: rubric, reward_model, trace, audiojudge, unisrm, or a YAML. Repeatable. Default: rubric."
         ),
     ] = None,
-    run: Annotated[
-        Path | None, typer.Option(help="The run that rubric and reward_model come from; else PAIRS, if it is one.")
-    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Run with rubric and reward_model. Default: PAIRS, if it is a run.")] = None,
     tone: Tone = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            "--only", help="position, identical, verbosity, noise, loudness, speaker or mos_gap. Repeatable; else all."
+            "--only", help="position, identical, verbosity, noise, loudness, speaker or mos_gap. Repeatable. Default: all."
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option("--pairs", min=1, help="A sample of so many; of a run 120, else all.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--pairs", min=1, help="Sample N pairs (default: 120 for a run, otherwise all).")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample, the noise and the resampling.")] = 0,
     estimate: Estimate = False,
-    out: Annotated[Path | None, typer.Option(help="For probe.html, probe.json and comparisons.jsonl.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for probe.html, probe.json and comparisons.jsonl.")] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
     """Probe judges for biases: position, identical clips, length, noise, loudness, voice, and the gap in quality.
 
-    Of recorded verdicts the same without a call, as far as the file's columns go.
+    Recorded verdicts are probed without calls, as far as the file's columns allow.
     """
     from paras2s.bench.bias.judges import ProbeOptions
     from paras2s.bench.bias.recorded import holds_recorded, run_recorded
@@ -55,9 +55,7 @@ def probe(
     console = open_console(to_stderr=as_json)
     if holds_recorded(pairs):
         if judge or run or tone or count or estimate or set_:
-            raise ConfigError(
-                f"{pairs}: holds recorded verdicts, of which no judge is asked: leave --judge and its options out"
-            )
+            raise ConfigError(f"{pairs}: holds recorded verdicts, so no judge is asked: leave --judge and its options out")
         recorded = run_recorded(pairs, tuple(only or ()), seed, folder)
         if as_json:
             print_json(recorded.as_json())

@@ -1,4 +1,4 @@
-"""The verb `rank`: systems by recorded verdicts."""
+"""The verb `rank`: rank systems by recorded verdicts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def rank(
     verdicts: Annotated[
         Path,
         typer.Argument(
-            help="CSV: aspect, instruction_id, system, reference, system_first, system_second (1, 2, tie). With the column "
-            "human as well (people's label, 1 is the system) any two systems may meet."
+            help="CSV: aspect, instruction_id, system, reference, system_first, system_second (1, 2, tie). With a column "
+            "human (people's label, 1 is the system) rows may compare any two systems."
         ),
     ],
     human: Annotated[
         Path | None, typer.Option(help="People's scores (CSV: system, score), or labelled pairs (TRACE's JSON).")
     ] = None,
-    names: Annotated[Path | None, typer.Option(help="YAML: what people's systems are called among the verdicts.")] = None,
-    alias: Annotated[list[str] | None, typer.Option(help="OLD=NEW: the same for one system. Repeatable.")] = None,
-    rule: Annotated[str | None, typer.Option(help="How aspects become the ensemble; else majority.")] = None,
-    rules: Annotated[Path | None, typer.Option(help="YAML with such rules of your own, for --rule.")] = None,
-    aspect: Annotated[list[str] | None, typer.Option(help="Rank by this one, or by ensemble. Repeatable; else by all.")] = None,
+    names: Annotated[Path | None, typer.Option(help="YAML that maps people's names of systems to the verdicts' names.")] = None,
+    alias: Annotated[list[str] | None, typer.Option(help="OLD=NEW: map the name of one system. Repeatable.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Rule that combines aspects to the ensemble. Default: majority.")] = None,
+    rules: Annotated[Path | None, typer.Option(help="YAML with rules of your own, for --rule.")] = None,
+    aspect: Annotated[list[str] | None, typer.Option(help="Aspect to rank by, or ensemble. Repeatable. Default: all.")] = None,
     categories: Annotated[
-        Path | None, typer.Option(help="Win rates by category of instruction as well (CSV: instruction_id, category).")
+        Path | None, typer.Option(help="Categories of instructions, for win rates by category (CSV: instruction_id, category).")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for ranking.json, ranking.md and, with people's labels, ranking.svg.")
@@ -37,7 +37,7 @@ def rank(
 ) -> None:
     """Rank systems by a judge's recorded verdicts, and compare that with people (AudioJudge).
 
-    Against one reference; or against one another, where each row has people's label in the column human.
+    Systems meet one reference, or each other if each row has people's label in the column human.
     """
     from paras2s.bench.ranking.arena import holds_arena
     from paras2s.bench.ranking.arena_report import run_arena, show_arena
@@ -47,7 +47,7 @@ def rank(
 
     if holds_arena(verdicts):
         if human or names or alias or rule or rules or aspect or categories:
-            raise ConfigError(f"{verdicts}: has people's labels and meetings of any two systems: give --out and --json alone")
+            raise ConfigError(f"{verdicts}: has people's labels and compares any two systems: give --out and --json alone")
         arena, arena_report = run_arena(verdicts, out)
         print_json(arena_report) if as_json else show_arena(open_console(), arena)
         return

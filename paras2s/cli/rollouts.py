@@ -1,4 +1,4 @@
-"""`paras2s rollouts`: the answers that a run kept, listed or exported."""
+"""`paras2s rollouts`: list or export the rollouts that a run kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rollouts(
         return
     rows = [row for row in list_steps(run) if step is None or row["step"] == step]
     if not rows:
-        raise ConfigError(f"--step {step}: is not kept")
+        raise ConfigError(f"--step {step}: not kept by this run; leave --step out to list the kept steps")
     if as_json:
         print_json(rows)
         return

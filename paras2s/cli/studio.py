@@ -1,4 +1,4 @@
-"""`paras2s studio`: look at runs and listen to them in the browser."""
+"""`paras2s studio`: show runs in the browser."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ DEFAULT_PORT = 8017
 
 def studio(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Runs, or folders that hold runs; without one: runs.")
+        list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Runs, or folders of runs. Default: runs.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the address; 0: any free one.")] = DEFAULT_PORT,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the address. 0: any free port.")] = DEFAULT_PORT,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address; do not open a browser.")] = False,
     export: Annotated[
         Path | None,
-        typer.Option(metavar="OUT", help="Serve nothing; write the pages of runs to this folder, to open from disk."),
+        typer.Option(metavar="OUT", help="Folder for the pages as files, to open from disk; no server."),
     ] = None,
-    run: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Export: this run alone. Repeatable.")] = None,
+    run: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Export: only this run. Repeatable.")] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Export: so many of a run's kept steps, evenly, with the first and the last; else 5."),
+        typer.Option(min=1, help="Export: N of a run's kept steps, evenly spaced, with the first and the last. Default: 5."),
     ] = None,
     step: Annotated[
-        list[int] | None, typer.Option(min=0, help="Export: this kept step, instead of --steps. Repeatable.")
+        list[int] | None, typer.Option(min=0, help="Export: this kept step, in place of --steps. Repeatable.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Export: say what would be written, and how large it is.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Export: print the files and their sizes; write nothing.")] = False,
 ) -> None:
     """Look at runs and listen to them in the browser, also while they are being made.
 
-    Serves this machine alone (127.0.0.1), reads no file outside the folders, and writes none in them but people's
-    answers to a study. Ctrl-C ends it. With --export it writes a copy of the pages as files, for others to open.
+    Serves this machine alone (127.0.0.1), reads no file outside the folders, and writes only people's answers to a
+    study. Ctrl-C ends it. With --export it writes a copy of the pages as files, for others to open.
     """
     given = {"--run": run, "--steps": steps, "--step": step, "--dry-run": dry_run}
     if export is None and (alone := [name for name, value in given.items() if value]):

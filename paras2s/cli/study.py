@@ -1,4 +1,4 @@
-"""The verbs `study new`, `study annotators`, `study results` and `study export`: blind listening studies with people."""
+"""The verbs `study new`, `annotators`, `results` and `export`: blind listening studies with people."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ class KindName(StrEnum):
     role_play = "role_play"
 
 
-Study = Annotated[Path, typer.Argument(metavar="STUDY", help="A study's folder.")]
+Study = Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a study.")]
 
 
 @study_app.command("new")
 def new(
-    source: Annotated[Path, typer.Argument(help="A JSONL file of items, or a run with benched systems.")],
-    out: Annotated[Path, typer.Option(help="The study's folder; it must not be there.")],
-    kind: Annotated[KindName, typer.Option(help="Two answers side by side, or one answer at a time.")] = KindName.pair,
+    source: Annotated[Path, typer.Argument(help="JSONL file of items, or a run with benched systems.")],
+    out: Annotated[Path, typer.Option(help="New folder of the study.")],
+    kind: Annotated[
+        KindName, typer.Option(help="Kind of study: two answers side by side, or one answer at a time.")
+    ] = KindName.pair,
     system: Annotated[
-        list[str] | None, typer.Option("--system", help="Of a run: a benched system; a pair takes two. Repeatable.")
+        list[str] | None, typer.Option("--system", help="Benched system of a run; a pair takes two. Repeatable.")
     ] = None,
-    annotator: Annotated[list[str] | None, typer.Option("--annotator", help="A person who takes part. Repeatable.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Of a run: draw so many items at random.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the draw, of each annotator's order and of the sides.")] = 0,
-    title: Annotated[str | None, typer.Option(help="What annotators see above the form; else the form's title.")] = None,
+    annotator: Annotated[list[str] | None, typer.Option("--annotator", help="Name of an annotator. Repeatable.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Draw N items of a run at random.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the draw, of each annotator's order and of the sides.")] = 0,
+    title: Annotated[str | None, typer.Option(help="Title above the form. Default: the form's title.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a study, blind: clips are copied under names that tell nothing, order and sides are random for each annotator.
+    """Make a blind study: names of clips reveal nothing, order and sides are random for each annotator.
 
-    A row of items has id, answers ([{system, clip}], two of a pair) and, where it is wanted, question (a clip), question_text,
-    context, category, instruction_id and gold ({question: value}: a check of the annotators). Clips are relative to the file.
+    A row of items has id, answers ([{system, clip}], two of a pair) and optionally question (a clip), question_text,
+    context, category, instruction_id and gold ({question: value}, to check annotators). Clips are relative to the file.
     """
     from paras2s.errors import ConfigError
     from paras2s.studio.annotation.forms import load_forms
@@ -64,7 +66,7 @@ def new(
     store = make_study(out, study, root)
     added = [store.add_annotator(name) for name in annotator or []]
     if as_json:
-        print_json({"study": str(out), "items": len(items), "annotators": {one.name: _link(one) for one in added}})
+        print_json({"study": str(out), "items": len(items), "annotators": {person.name: _link(person) for person in added}})
         return
     typer.echo(f"{out}: {len(items)} items of kind {kind.value}")
     _show_links(out, added)
@@ -73,17 +75,17 @@ def new(
 @study_app.command("annotators")
 def annotators(
     study: Study,
-    add: Annotated[list[str] | None, typer.Option("--add", help="A person who takes part. Repeatable.")] = None,
+    add: Annotated[list[str] | None, typer.Option("--add", help="Name of an annotator. Repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show every annotator's own link, after adding those named."""
+    """Show every annotator's own link, after adding new annotators."""
     from paras2s.studio.annotation.store import StudyStore
 
     store = StudyStore(study)
     for name in add or []:
         store.add_annotator(name)
     everyone = store.annotators()
-    print_json({one.name: _link(one) for one in everyone}) if as_json else _show_links(study, everyone)
+    print_json({person.name: _link(person) for person in everyone}) if as_json else _show_links(study, everyone)
 
 
 @study_app.command("results")
@@ -95,27 +97,27 @@ def results(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure how far people agree with each other and with each judge, by question, with 95 % intervals."""
+    """Measure agreement of people with each other and with each judge, by question, with 95 % intervals."""
     from paras2s.studio.annotation.report import show_results
     from paras2s.studio.annotation.results import results as compute
     from paras2s.studio.annotation.store import StudyStore
     from paras2s.utils.progress import open_console
 
     files = {name: Path(path) for name, path in parse_systems(verdicts or [], "--verdicts").items()}
-    found = compute(StudyStore(study), files)
-    print_json(found.to_json()) if as_json else show_results(open_console(), found)
+    report = compute(StudyStore(study), files)
+    print_json(report.to_json()) if as_json else show_results(open_console(), report)
 
 
 @study_app.command("export")
 def export(
     study: Study,
-    out: Annotated[Path, typer.Option(help="Folder of the files.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")],
     as_json: Json = False,
 ) -> None:
-    """Write what people said to the files that `bench speakbench`, `rank` and `bench paras2s --human` read.
+    """Write people's answers to files that `bench speakbench`, `rank` and `bench paras2s --human` read.
 
-    Always annotations.jsonl (everything). Of pairs labels.json (majority) and labels-NAME.json in the form of TRACE's release,
-    whose audio lies in STUDY, and system_scores.csv; of single answers ratings.csv.
+    Always: annotations.jsonl (everything). Pairs: labels.json (majority) and labels-NAME.json in the form of TRACE's release,
+    with audio in STUDY, and system_scores.csv. Single answers: ratings.csv.
     """
     from paras2s.studio.annotation.export import export_study
     from paras2s.studio.annotation.store import StudyStore
@@ -126,17 +128,17 @@ def export(
         return
     for name, rows in summary["files"].items():
         typer.echo(f"{out / name}: {rows} rows")
-    for name, why in summary["left_out"].items():
-        typer.echo(f"left out: {name}: {why}")
+    for name, reason in summary["left_out"].items():
+        typer.echo(f"left out: {name}: {reason}")
 
 
-def _link(one: Annotator) -> str:
-    return f"/annotate/{one.token}"
+def _link(annotator: Annotator) -> str:
+    return f"/annotate/{annotator.token}"
 
 
 def _show_links(study: Path, everyone: list[Annotator]) -> None:
-    for one in everyone:
-        typer.echo(f"{one.name}: {_link(one)}")
+    for person in everyone:
+        typer.echo(f"{person.name}: {_link(person)}")
     typer.echo(
         f"paras2s studio {study} serves these links" if everyone else f"add people: paras2s study annotators {study} --add NAME"
     )

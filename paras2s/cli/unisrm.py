@@ -1,4 +1,4 @@
-"""The verbs `unisrm data`, `unisrm import`, `unisrm verify`, `unisrm train`, `unisrm run` and `unisrm export`."""
+"""The verbs `unisrm data`, `import`, `verify`, `train`, `run` and `export`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from paras2s.cli.options import Estimate, Json, Set, parse_overrides, parse_seeds, print_json
 
 unisrm_app = typer.Typer(
-    help="UniSRM, a reward model that reasons: its data, and its two stages of training.", no_args_is_help=True
+    help="UniSRM, a reward model that reasons: data, training in two stages, export.", no_args_is_help=True
 )
 
 
@@ -25,7 +25,7 @@ class Size(StrEnum):
 
 
 class PublishedSet(StrEnum):
-    """Published data sets whose layouts are read."""
+    """Published data sets with known layouts."""
 
     qualispeech = "qualispeech"
     speechjudge = "speechjudge"
@@ -48,8 +48,8 @@ class Stage(StrEnum):
 @unisrm_app.command("data")
 def unisrm_data(
     out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips.")] = Path("runs/unisrm-data"),
-    size: Annotated[Size, typer.Option(help="Pairs a task for SFT: 16, 128, 1,600 or 3,200.")] = Size.small,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same items.")] = 0,
+    size: Annotated[Size, typer.Option(help="Size of the data: 16, 128, 1,600 or 3,200 pairs a task for SFT.")] = Size.small,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same items.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Make the embedded data of all four tasks on this machine, and measure its shortcuts."""
@@ -67,32 +67,34 @@ def unisrm_data(
     items = {f"{task} {split}": count for (task, split), count in report.items.items()}
     dropped = {f"{task}: {why}": count for (task, why), count in report.dropped.items()}
     if as_json:
-        print_json({"items": items, "dropped": dropped, "shortcuts": [asdict(one) for one in shortcuts]})
+        print_json({"items": items, "dropped": dropped, "shortcuts": [asdict(shortcut) for shortcut in shortcuts]})
         return
     console.print(f"{out}: {sum(items.values())} items; dropped: {dropped or 'none'}", highlight=False, markup=False)
-    for one in shortcuts:
-        value = "none" if one.value is None else f"{one.value:.3f} +- {one.error or 0:.3f}"
-        console.print(f"{one.task} by {one.name}: {value} (n = {one.n})", highlight=False, markup=False)
+    for shortcut in shortcuts:
+        value = "none" if shortcut.value is None else f"{shortcut.value:.3f} +- {shortcut.error or 0:.3f}"
+        console.print(f"{shortcut.task} by {shortcut.name}: {value} (n = {shortcut.n})", highlight=False, markup=False)
 
 
 @unisrm_app.command("import")
 def unisrm_import(
     layout: Annotated[PublishedSet, typer.Argument(help="The data set, in the layout of its release.")],
     source: Annotated[Path, typer.Argument(help="Folder of the release, unpacked.")],
-    out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips; other data sets' items there stay.")],
+    out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips; items of other data sets in it are kept.")],
     config: Annotated[
         str | None,
-        typer.Option(help="Sizes, voices, writer and judges: paper, local, or a YAML. The corpora without labels need one."),
+        typer.Option(
+            help="Config with sizes, voices, writer and judges: paper, local, or a YAML. Required for corpora without labels."
+        ),
     ] = None,
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and count everything; call and write nothing.")] = False,
     estimate: Estimate = False,
     as_json: Json = False,
 ) -> None:
-    """Bring a published data set into a data folder, with labels by people or by construction and a judge.
+    """Import a published data set into a data folder, with labels by people, or by construction and a judge.
 
-    With labels by people: T1 of SpeechJudge, T2 of QualiSpeech, BVCC and SOMOS. Pairs are made, spoken and judged of
-    LibriTTS-R (T1), ESD in English or Chinese (T3) and DailyTalk (T4).
+    With labels by people: T1 of SpeechJudge, T2 of QualiSpeech, BVCC and SOMOS. From LibriTTS-R (T1), ESD in English or
+    Chinese (T3) and DailyTalk (T4) pairs are made, spoken and judged.
     """
     from paras2s.unisrm.pipeline.data import estimate_import, import_corpus, report_lines
     from paras2s.utils.progress import open_console, progress_bar
@@ -116,13 +118,13 @@ def unisrm_verify(
     ratings: Annotated[
         Path, typer.Argument(help="CSV of people's choices: item, rater, choice (A, B, invalid), seconds, left.")
     ],
-    gold: Annotated[Path | None, typer.Option(help="CSV of gold items and their right choices: item, choice.")] = None,
-    config: Annotated[str, typer.Option(help="Whose `verification` counts: paper, local, or a YAML.")] = "paper",
+    gold: Annotated[Path | None, typer.Option(help="CSV of gold items with the right choices: item, choice.")] = None,
+    config: Annotated[str, typer.Option(help="Config whose `verification` applies: paper, local, or a YAML.")] = "paper",
     set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count; write nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Keep the pairs on which most of three people agree with the label; the others go to rejected.jsonl (appendix G)."""
+    """Keep the pairs whose label most of three people confirm; move the others to rejected.jsonl (appendix G)."""
     from paras2s.unisrm.pipeline.data import report_lines, verify_folder
     from paras2s.utils.progress import open_console
 
@@ -136,11 +138,13 @@ def unisrm_verify(
 
 @unisrm_app.command("train")
 def unisrm_train(
-    stage: Annotated[Stage, typer.Argument(help="sft, or grpo on what sft has saved.")],
-    config: Annotated[str, typer.Argument(help="paper, embedded, without_rcr ..., or a YAML.")],
+    stage: Annotated[Stage, typer.Argument(help="Stage: sft, or grpo from the model of sft.")],
+    config: Annotated[str, typer.Argument(help="Config: paper, embedded, without_rcr ..., or a YAML.")],
     data: Annotated[Path, typer.Option(help="Folder with items.jsonl and its clips.")] = Path("runs/unisrm-data"),
-    out: Annotated[Path, typer.Option(help="Folder of both stages; models go to its sft and grpo.")] = Path("runs/unisrm"),
-    seed: Annotated[int, typer.Option(min=0, help="Of the order of items, of sampling, and of random weights.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of both stages; models are saved in its sft and grpo.")] = Path(
+        "runs/unisrm"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of items, of sampling, and of random weights.")] = 0,
     set_: Set = None,
 ) -> None:
     """Train one stage: SFT on written replies, or GRPO on rewards for format, decision and dimensions."""
@@ -154,15 +158,15 @@ def unisrm_train(
 
 @unisrm_app.command("run")
 def unisrm_run(
-    config: Annotated[str, typer.Argument(help="embedded, embedded_short, embedded_ci, or a YAML.")] = "embedded",
-    seeds: Annotated[str, typer.Option(help="Numbers with a blank between.")] = "0",
-    folder: Annotated[Path, typer.Option(help="Data, and a folder a seed; stopped, the same command goes on.")] = Path(
+    config: Annotated[str, typer.Argument(help="Config: embedded, embedded_short, embedded_ci, or a YAML.")] = "embedded",
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by blanks.")] = "0",
+    folder: Annotated[Path, typer.Option(help="Folder for data and seeds; after a stop the same command continues.")] = Path(
         "runs/unisrm-results"
     ),
     docs: Annotated[
-        Path | None, typer.Option(help="Where unisrm.json is written, and the tables of unisrm.md; else only in the folder.")
+        Path | None, typer.Option(help="Folder for unisrm.json and the tables of unisrm.md. Default: --folder.")
     ] = None,
-    run: Annotated[bool, typer.Option(help="Run what is not finished yet; else write from what there is.")] = True,
+    run: Annotated[bool, typer.Option(help="Run unfinished seeds first; --no-run: write from finished ones.")] = True,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -174,26 +178,26 @@ def unisrm_run(
     from paras2s.utils.process_pool import cores
     from paras2s.utils.progress import open_console
 
-    settings, wanted = load_unisrm_config(config, parse_overrides(set_)), parse_seeds(seeds)
+    settings, seed_list = load_unisrm_config(config, parse_overrides(set_)), parse_seeds(seeds)
     console = open_console(to_stderr=as_json)
     if run:
-        # On one GPU the two models of GRPO would stand in each other's way.
-        run_seeds(settings, wanted, folder, console, as_json, processes=1 if torch.cuda.is_available() else cores())
-    command = " ".join(["paras2s unisrm run", config, f"--seeds '{seeds}'", *(f"--set {one}" for one in set_ or [])])
-    found = collect(settings, command, wanted, folder)
-    written = write_results(found, docs or folder)
+        # On one GPU the two models of GRPO would compete for memory.
+        run_seeds(settings, seed_list, folder, console, as_json, processes=1 if torch.cuda.is_available() else cores())
+    command = " ".join(["paras2s unisrm run", config, f"--seeds '{seeds}'", *(f"--set {override}" for override in set_ or [])])
+    collected = collect(settings, command, seed_list, folder)
+    written = write_results(collected, docs or folder)
     if as_json:
-        print_json(found)
+        print_json(collected)
     else:
-        typer.echo("\n".join([tables(found), *map(str, written)]))
+        typer.echo("\n".join([tables(collected), *map(str, written)]))
 
 
 @unisrm_app.command("export")
 def unisrm_export(
-    checkpoint: Annotated[Path, typer.Argument(help="Folder that training has saved: all weights, or adapters.")] = Path(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a trained model: all weights, or adapters.")] = Path(
         "runs/unisrm/grpo"
     ),
-    out: Annotated[Path | None, typer.Argument(help="A new folder; else `served` beside the checkpoint.")] = None,
+    out: Annotated[Path | None, typer.Argument(help="New folder. Default: `served` beside the checkpoint.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a trained model for a vLLM server, adapters merged in, with the config of a judge that calls it."""

@@ -66,7 +66,7 @@ class AudioChat:
     def complete_all(
         self, requests: Sequence[AudioChatRequest], on_progress: Callable[[int, int], None] | None = None
     ) -> list[SpokenReply]:
-        """Returns replies in order, `concurrency` calls at once; a call that fails for good is a reply with `failed`.
+        """Return replies in order, `concurrency` calls at once; a call that fails for good is a reply with `failed`.
 
         Raises:
             BudgetError: the budget ended; earlier replies stay cached.
@@ -152,7 +152,7 @@ def _length_s(reply: SpokenReply) -> float:
 
 
 def chat_usd(price: Price, input_s: float, output_s: float) -> float | None:
-    """Returns the cost of audio input and output of these lengths; None where a price is not known."""
+    """Return the cost of audio input and output of these lengths; None where a price is not known."""
     rates = (price.audio_in, price.audio_tokens_per_s, price.audio_out, price.audio_out_tokens_per_s)
     if None in rates:
         return None

@@ -39,12 +39,12 @@ class Tokens:
     audio_estimated: bool = False
 
     def __add__(self, other: Tokens) -> Tokens:
-        """Returns the sum."""
+        """Return the sum."""
         estimated = self.audio_estimated or other.audio_estimated
         return Tokens(self.text_in + other.text_in, self.audio_in + other.audio_in, self.text_out + other.text_out, estimated)
 
     def cost_usd(self, price: Price | None) -> float | None:
-        """Returns the cost in USD; None where the price is not known, or that of audio is not and there was some."""
+        """Return the cost in USD; None where the price is not known, or that of audio is not and there was some."""
         if price is None or (self.audio_in and price.audio_in is None):
             return None
         return (self.text_in * price.text_in + self.audio_in * (price.audio_in or 0) + self.text_out * price.text_out) / 1e6
@@ -59,7 +59,7 @@ class Bill:
     at_most_usd: float | None = 0.0
 
     def __add__(self, other: Bill) -> Bill:
-        """Returns the sum."""
+        """Return the sum."""
         known = None not in (self.at_most_usd, other.at_most_usd)
         usd = (self.at_most_usd or 0.0) + (other.at_most_usd or 0.0) if known else None
         return Bill(self.calls + other.calls, self.tokens + other.tokens, usd)
@@ -97,7 +97,7 @@ class Request:
 
 
 def prompts_of(requests: Sequence[Request]) -> list[str]:
-    """Returns the messages of requests as text, in which a clip stands by its length; equal prompts (samples) once."""
+    """Return the messages of requests as text, in which a clip stands by its length; equal prompts (samples) once."""
     return list(dict.fromkeys("\n\n".join(map(_message_text, request.messages)) for request in requests))
 
 
@@ -128,7 +128,7 @@ class Reply:
 
 
 def request_key(config: LLMConfig, request: Request) -> str:
-    """Returns a hash of everything that may change the reply; audio enters by its own hash."""
+    """Return a hash of everything that may change the reply; audio enters by its own hash."""
     messages = [
         [message.role, [part if isinstance(part, str) else {"audio": _digest(part.data)} for part in message.parts]]
         for message in request.messages
@@ -148,7 +148,7 @@ def _digest(data: bytes) -> str:
 
 
 def count_tokens(text: str) -> int:
-    """Estimates how many tokens a text is, without any model's vocabulary.
+    """Estimate how many tokens a text is, without any model's vocabulary.
 
     Whisper's tokenizer splits a prompt of TRACE's blueprints into about an eighth more, since it has few numbers; a count by
     characters was 40 % below it.
@@ -157,13 +157,13 @@ def count_tokens(text: str) -> int:
 
 
 def estimate_tokens(request: Request, price: Price | None, max_output_tokens: int) -> Tokens:
-    """Estimates the tokens of a call: text by `count_tokens`, audio by its length, and the longest reply allowed."""
+    """Estimate the tokens of a call: text by `count_tokens`, audio by its length, and the longest reply allowed."""
     text_in = sum(count_tokens(part) for message in request.messages for part in message.parts if isinstance(part, str))
     return Tokens(text_in, audio_tokens(request, price), max_output_tokens)
 
 
 def audio_tokens(request: Request, price: Price | None) -> int:
-    """The tokens of a request's audio by its length; 0 where the price table does not say how many a second has."""
+    """Return the tokens of a request's audio by its length; 0 if the price table has no tokens a second."""
     audio_s = sum(part.duration_s for message in request.messages for part in message.parts if isinstance(part, Audio))
     per_s = price.audio_tokens_per_s if price and price.audio_tokens_per_s else 0.0
     return int(-(-audio_s * per_s // 1))
@@ -191,7 +191,7 @@ class LLMClient:
         return self.endpoint.budget.unreported_usd
 
     def spending(self) -> str:
-        """Returns calls and cost so far as a phrase."""
+        """Return calls and cost so far as a phrase."""
         beside = f", at most {self.unreported_usd:.4f} more for attempts that did not say" if self.unreported_usd else ""
         return f"{self.calls} calls, {self.spent_usd:.4f} USD spent now{beside}"
 
@@ -201,7 +201,7 @@ class LLMClient:
         on_progress: Callable[[int, int], None] | None = None,
         usable: Callable[[Reply], bool] = lambda reply: True,
     ) -> list[Reply | JudgeError | BudgetError]:
-        """Returns replies in order; a call that failed for good is its error, and after the budget's end a BudgetError.
+        """Return replies in order; a call that failed for good is its error, and after the budget's end a BudgetError.
 
         Equal requests are sent once. A reply that is not `usable` is returned but not cached, and one in the cache does not
         count: a later run requests it again.
@@ -245,7 +245,7 @@ class LLMClient:
         return [result for result in results if result is not None]
 
     async def _complete(self, session: Session, request: Request) -> Reply:
-        """Makes one call with its attempts.
+        """Make one call with its attempts.
 
         Raises:
             JudgeError: refused for good, or all attempts failed. BudgetError: it may cost more than is left.
@@ -270,17 +270,17 @@ class LLMClient:
         )
 
     def _cost_of(self, request: Request, tokens: Tokens) -> float | None:
-        """The cost of tokens; None where a reply does not say how many, or there is no price for what was sent."""
+        """Return the cost of tokens; None if the reply does not count them, or a price is missing."""
         unpriced = tokens == Tokens() or not (tokens.audio_in or self.audio_priced(request))
         return None if unpriced else tokens.cost_usd(self.price)
 
     def audio_priced(self, request: Request) -> bool:
-        """Whether the price of this request's audio, if it has any, is known."""
+        """Return whether the price of this request's audio, if it has any, is known."""
         has_audio = any(isinstance(part, Audio) for message in request.messages for part in message.parts)
         return not has_audio or (self.price is not None and None not in (self.price.audio_in, self.price.audio_tokens_per_s))
 
     def estimate(self, calls: Iterable[Any]) -> Bill:
-        """Returns an upper estimate of the cost of calls, with replies of the maximum length.
+        """Return an upper estimate of the cost of calls, with replies of the maximum length.
 
         `calls` holds requests or lists of requests; anything else, such as an Unscored, is no call.
         """
@@ -302,7 +302,7 @@ class LLMClient:
         return await self._post(session, request, False, spent)
 
     async def _post(self, session: Session, request: Request, structured: bool, spent: list[Tokens]) -> Reply:
-        """Sends one HTTP request; the tokens that its reply reports are added to `spent`, be the reply usable or not.
+        """Send one HTTP request; the tokens that its reply reports are added to `spent`, be the reply usable or not.
 
         Raises:
             CallError: anything went wrong.
@@ -339,7 +339,7 @@ class LLMClient:
 
 
 def _checked(reply: Reply, session: Session, may_be_empty: bool) -> Reply:
-    """Returns the reply without the key, should a gateway echo it; an empty reply without a reason is retried.
+    """Return the reply without the key, should a gateway echo it; an empty reply without a reason is retried.
 
     Raises:
         ValueError: neither text nor refusal, nor a reason for that.
@@ -364,7 +364,7 @@ def _as_json(message: Message) -> dict[str, Any]:
 
 
 def _read_usage(usage: Any, audio_tokens: int) -> Tokens:
-    """Reads what a reply says that it took; where that does not tell audio from text, there are `audio_tokens` of audio.
+    """Read what a reply says that it took; where that does not tell audio from text, there are `audio_tokens` of audio.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: it has another form, or a count below zero.
@@ -384,7 +384,7 @@ def _read_usage(usage: Any, audio_tokens: int) -> Tokens:
 
 
 def _read_reply(completion: dict[str, Any], tokens: Tokens) -> Reply:
-    """Reads a chat completion.
+    """Read a chat completion.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: it has another form.

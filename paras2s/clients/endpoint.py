@@ -73,7 +73,7 @@ class Prices(BaseModel):
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """Loads the shipped price table, or a user's.
+    """Load the shipped price table, or a user's.
 
     Raises:
         ConfigError: missing, or not a price table.
@@ -86,13 +86,13 @@ def load_prices(path: Path | None = None) -> Prices:
 
 
 def wait_s(attempt: int, retry_after_s: float | None, backoff_s: float, draw: float) -> float:
-    """Returns the wait before the next attempt: a share `draw` (0 to 1) of the doubled back-off, at least `retry_after_s`."""
+    """Return the wait before the next attempt: a share `draw` (0 to 1) of the doubled back-off, at least `retry_after_s`."""
     jittered = draw * min(LONGEST_WAIT_S, backoff_s * 2.0 ** (attempt - 1))
     return max(jittered, retry_after_s or 0.0)
 
 
 def retry_after_s(headers: Any, now_s: float) -> float | None:
-    """Returns the seconds of a Retry-After header (a number or a date); None without a readable one."""
+    """Return the seconds of a Retry-After header (a number or a date); None without a readable one."""
     value = (headers or {}).get("retry-after")
     if value is None:
         return None
@@ -121,7 +121,7 @@ class Budget:
         self._reserved_usd = 0.0
 
     def reserve(self, most_usd: float) -> None:
-        """Reserves the most a call may cost.
+        """Reserve the most a call may cost.
 
         Raises:
             BudgetError: not enough is left.
@@ -142,7 +142,7 @@ class Budget:
         return self._reserved_usd > 1e-12
 
     def settle(self, reserved_usd: float, cost_usd: float | None) -> None:
-        """Releases a reservation and adds the actual cost; one that nobody reported counts as the reservation."""
+        """Release a reservation and add the actual cost; one that nobody reported counts as the reservation."""
         self._reserved_usd -= reserved_usd
         if cost_usd is None:
             self.unreported_usd += reserved_usd
@@ -192,7 +192,7 @@ class CallResult(Generic[Value]):
 
 @functools.lru_cache(maxsize=1)
 def _tls() -> ssl.SSLContext:
-    """The TLS settings of the HTTP library, made once: they read every trusted certificate, which takes 50 ms."""
+    """Return the HTTP library's TLS settings, made once: reading every trusted certificate takes 50 ms."""
     import httpx2
 
     return httpx2.create_ssl_context()
@@ -205,11 +205,11 @@ class Failures:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all failures: a call succeeded."""
+        """Forget all failures after a call that succeeded."""
         self._kind, self._count, self._stopped = "", 0, ""
 
     def add(self, error: CallError) -> None:
-        """Counts a call that failed for good."""
+        """Count a call that failed for good."""
         self._count = self._count + 1 if error.kind == self._kind else 1
         self._kind = error.kind
         everywhere = error.kind == UNREACHABLE or error.kind.removeprefix("HTTP ") in map(str, ENDPOINT_STATUS)
@@ -217,7 +217,7 @@ class Failures:
             self._stopped = f"{self._count} calls in a row failed alike, so that no more are made: {error}"
 
     def check(self) -> None:
-        """Refuses another attempt after too many.
+        """Refuse another attempt after too many.
 
         Raises:
             EndpointError: says what the calls failed of.
@@ -257,7 +257,7 @@ class Session:
         await self.client.close()
 
     async def attempt(self, call: Callable[[], Awaitable[Value]]) -> Value:
-        """Makes one attempt, within the limits of concurrency and rate.
+        """Make one attempt, within the limits of concurrency and rate.
 
         Raises:
             CallError: anything went wrong. EndpointError: too much went wrong before.
@@ -297,7 +297,7 @@ class Session:
                 raise CallError(f"{where}: {type(error).__name__}: {message}", True, cost_usd=cost_usd, kind=kind) from error
 
     def without_key(self, text: str) -> str:
-        """Returns the text with the key replaced by ***, should a gateway echo it."""
+        """Return the text with the key replaced by ***, should a gateway echo it."""
         return text.replace(self._key, "***") if self._key else text
 
 
@@ -313,7 +313,7 @@ class EndpointClient:
     """A client of one endpoint. One instance a command: budget and rate are the command's."""
 
     def __init__(self, config: EndpointConfig, section: str = "llm", calls: bool = True) -> None:
-        """Reads the key and the prices; an instance without `calls` is for estimates, and needs no key.
+        """Read the key and the prices; an instance without `calls` is for estimates, and needs no key.
 
         Raises:
             ConfigError: a package, the key or a price is missing.
@@ -334,7 +334,7 @@ class EndpointClient:
             )
 
     def require_key(self) -> None:
-        """Refuses to call an endpoint elsewhere without a key.
+        """Refuse to call an endpoint elsewhere without a key.
 
         Raises:
             ConfigError: there is none.
@@ -344,7 +344,7 @@ class EndpointClient:
             raise ConfigError(f"{self.section}.api_key_env: set {variable} in the environment; {url} needs a key")
 
     async def run_all(self, indices: Sequence[int], work: Callable[[Session, int], Awaitable[None]]) -> None:
-        """Runs `work` on every index, as many at once as `concurrency` allows."""
+        """Run `work` on every index, as many at once as `concurrency` allows."""
         pending = iter(indices)
 
         async def worker(session: Session, number: int) -> None:
@@ -365,7 +365,7 @@ class EndpointClient:
         most_usd: float | None,
         cost_of: Callable[[Value], float | None],
     ) -> CallResult[Value]:
-        """Makes one call with its attempts. `most_usd` is the most it may cost (None: unknown), `cost_of` its actual cost.
+        """Make one call with its attempts. `most_usd` is the most it may cost (None: unknown), `cost_of` its actual cost.
 
         Raises:
             JudgeError: refused for good, or all attempts failed. BudgetError: it may cost more than is left, or (an
@@ -396,7 +396,7 @@ class EndpointClient:
     async def _attempt(
         self, attempt_once: Callable[[], Awaitable[Value]], most_usd: float, cost_of: Callable[[Value], float | None]
     ) -> Value:
-        """Makes one attempt and books it: a failed one may have been paid for, and so the next needs room in the budget.
+        """Make one attempt and book it: a failed one may have been paid for, and so the next needs room in the budget.
 
         Raises:
             CallError: it failed. BudgetError: it may cost more than is left, or the endpoint has failed too often.
@@ -417,7 +417,7 @@ class EndpointClient:
         return value
 
     async def _reserve(self, most_usd: float) -> None:
-        """Reserves the most a call may cost; waits while pending calls may still release some of the budget.
+        """Reserve the most a call may cost; waits while pending calls may still release some of the budget.
 
         Raises:
             BudgetError: nothing is pending and not enough is left.

@@ -1,4 +1,4 @@
-"""Finds the config of `paras2s data`, which takes a run's or a curation's."""
+"""Find the config of `paras2s data`: a run's or a curation's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paras2s.errors import ConfigError
 
 
 def which_config(config: Path) -> tuple[Path, bool]:
-    """Returns the file of a config, by name or path, and whether it is a curation's, by its `kind`.
+    """Return the file of a config, by name or path, and whether its `kind` is curation.
 
     Raises:
         ConfigError: no such preset.

@@ -12,7 +12,7 @@ HELD_OUT: tuple[Role, ...] = ("validation", "test")
 
 
 def reject_broken_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Rejects the other style of every held-out contrast that lost one: it is tested with both styles or not at all."""
+    """Reject the other style of every held-out contrast that lost one: it is tested with both styles or not at all."""
     broken = {c.contrast_id for c in candidates if c.role in HELD_OUT and c.rejected_by is not None}
     return [
         replace(c, rejected_by="contrast", rejected="the contrast's other style was rejected")
@@ -23,7 +23,7 @@ def reject_broken_contrasts(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def make_query(candidate: Candidate, role: Role, name: str, duration_s: float) -> Query:
-    """Makes a query of an accepted candidate. Prompts for RL lose their labels here (ParaS2S, appendix C)."""
+    """Make a query of an accepted candidate. Prompts for RL lose their labels here (ParaS2S, appendix C)."""
     labelled = role != "rl"
     return Query(
         id=name,
@@ -41,12 +41,12 @@ def make_query(candidate: Candidate, role: Role, name: str, duration_s: float) -
 
 
 def prompt_name(plain: str, words: int) -> str:
-    """Returns the name of an RL prompt, which shows no label: `words` hashes of its plain one, 32 bits each."""
+    """Return the name of an RL prompt, which shows no label: `words` hashes of its plain one, 32 bits each."""
     return "rl-" + "".join(f"{seed_of(plain, *([word] if word else [])):08x}" for word in range(words))
 
 
 def ledger_of_prompts(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
-    """Returns the ledger's line of each RL prompt by the prompt's id, since a prompt has no label.
+    """Return the ledger's line of each RL prompt by the prompt's id, since a prompt has no label.
 
     Prompts of the shipped scripts have names of one word, those of a curated dataset, of which there are more, of two.
     """

@@ -29,7 +29,7 @@ class RunClipEncoder:
         self._encoded: dict[str, EncodedQuestion | str] = {}
 
     def encode_question(self, clip: Clip) -> EncodedQuestion | str:
-        """Returns a question's codes and features, or the reason why there are none."""
+        """Return a question's codes and features, or the reason why there are none."""
         name = clip.digest
         if name not in self._encoded:
             try:
@@ -39,7 +39,7 @@ class RunClipEncoder:
         return self._encoded[name]
 
     def encode_answer(self, clip: Clip) -> np.ndarray:
-        """Returns an answer's codes [T, K]."""
+        """Return an answer's codes [T, K]."""
         return CODEC.encode(clip)
 
     def _encode(self, clip: Clip, query: Query | None) -> EncodedQuestion:

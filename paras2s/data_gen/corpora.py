@@ -107,7 +107,7 @@ _PLAIN = str.maketrans(
 
 
 def load_iemocap(root: Path, min_words: int = 5, *, excited_is_happy: bool = False) -> Loaded:
-    """Loads the turns of IEMOCAP_full_release with the label its raters agreed on, and the list of what was left out.
+    """Load the turns of IEMOCAP_full_release with the label its raters agreed on, and the list of what was left out.
 
     `exc` (excited) is left out like neu, fru, xxx and oth: much of the literature counts it as happy, ParaS2S does not say
     so; `excited_is_happy` does. Self-evaluations and single raters' labels are not read. Sessions 1 and 2 are "test", 3
@@ -157,7 +157,7 @@ def load_iemocap(root: Path, min_words: int = 5, *, excited_is_happy: bool = Fal
 
 
 def load_meld(root: Path, min_words: int = 5) -> Loaded:
-    """Loads the turns of MELD.Raw by its own splits ("dev" is our "validation"), and the list of what was left out.
+    """Load the turns of MELD.Raw by its own splits ("dev" is our "validation"), and the list of what was left out.
 
     A table or a folder of clips may also stand in train/, dev/ or test/, as the archives unpack. The clips are videos, which
     are not decoded: beside each, or in audio/{train,dev,test}/, a WAV or FLAC file is expected, and where only the video is
@@ -208,7 +208,7 @@ def load_meld(root: Path, min_words: int = 5) -> Loaded:
 
 
 def load_styletalk(root: Path, min_words: int = 5) -> Loaded:
-    """Loads the last turns of StyleTalk with the answer that fits their tone ("eval" is our "test"), and what was left out.
+    """Load the last turns of StyleTalk with the answer that fits their tone ("eval" is our "test"), and what was left out.
 
     `style` and `answer_style` are StyleTalk's emotions (friendly, unfriendly, ...); its speed and volume are not read, so two
     turns of a dialogue may have one style. `speaker` is "A" or "B", who speaks in this dialogue; the synthetic
@@ -273,7 +273,7 @@ def _checked(root: Path, turns: list[CorpusTurn], left: list[LeftOut], silent: l
 
 
 def _iemocap_labels(path: Path, known: dict[str, str]) -> dict[str, str]:
-    """Returns the agreed label of each turn; the header and the single raters' lines are skipped."""
+    """Return the agreed label of each turn; the header and the single raters' lines are skipped."""
     labels: dict[str, str] = {}
     for number, line in enumerate(_text(path).split("\n"), start=1):
         line = line.strip(" \t\r")
@@ -289,7 +289,7 @@ def _iemocap_labels(path: Path, known: dict[str, str]) -> dict[str, str]:
 
 
 def _iemocap_words(path: Path, known: dict[str, str], left: list[LeftOut]) -> dict[str, str]:
-    """Returns the words of each turn. Lines such as "M: Yeah." have neither a name nor a clip and go to `left`."""
+    """Return the words of each turn. Lines such as "M: Yeah." have neither a name nor a clip and go to `left`."""
     words: dict[str, str] = {}
     for number, line in enumerate(_text(path).split("\n"), start=1):
         line = line.strip(" \t\r")  # Not bare: that takes "\x85", an ellipsis here, for a space.
@@ -320,7 +320,7 @@ def _meld_clip(root: Path, theirs: str, folder: str, stem: str) -> Path | None:
 
 
 def _no_meld_clip(root: Path, theirs: str, folder: str, stem: str) -> str:
-    """Returns why an utterance has no audio file; where only a video is there, with the command that extracts one."""
+    """Return why an utterance has no audio file; where only a video is there, with the command that extracts one."""
     places = (root / folder, root / theirs / folder)
     for name in _meld_stems(theirs, stem):
         for place in places:
@@ -344,7 +344,7 @@ def _too_few(text: str, min_words: int) -> str | None:
 
 
 def _unusable_clip(clip: Path) -> str | None:
-    """Returns why a clip cannot be used, or None. It is decoded: MELD has silent clips, and some of minutes, cut wrongly."""
+    """Return why a clip cannot be used, or None. It is decoded: MELD has silent clips, and some of minutes, cut wrongly."""
     if not clip.exists():
         return f"clip missing: {clip}"
     if not clip.is_file():
@@ -376,7 +376,7 @@ def _text(path: Path) -> str:
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields the rows of a CSV table with "file:line" for errors (the last line of a row that has several)."""
+    """Yield the rows of a CSV table with "file:line" for errors (the last line of a row that has several)."""
     reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         missing = [column for column in columns if column not in (reader.fieldnames or ())]

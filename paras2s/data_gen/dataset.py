@@ -29,7 +29,7 @@ class ClipFolder:
     folder: Path
 
     def clip(self, relative: str) -> Clip:
-        """A clip named in the manifest.
+        """Read a clip named in the manifest.
 
         Raises:
             DataError: the name leaves the data folder, or there is no such file. AudioError: it cannot be decoded.
@@ -37,7 +37,7 @@ class ClipFolder:
         return read_clip(inside(self.folder, relative))
 
     def cached_features(self, relative: str) -> bytes | None:
-        """The features that are stored beside a clip, None where there are none."""
+        """Return the features that are stored beside a clip; None if there are none."""
         beside = inside(self.folder, relative).with_suffix(".npz")
         return beside.read_bytes() if beside.is_file() else None
 
@@ -51,7 +51,7 @@ class Manifest(ClipFolder):
     candidates: tuple[Candidate, ...]
 
     def of_role(self, role: Role) -> list[Query]:
-        """Queries of one role, in the order of the manifest."""
+        """Return the queries of one role, in the order of the manifest."""
         return [query for query in self.queries if query.role == role]
 
 
@@ -64,12 +64,12 @@ class Dataset(Manifest):
     audibility: dict[str, Any]
 
     def clip_features(self, relative: str, codec: Codec) -> ClipFeatures:
-        """Codes and prosody of a clip: from the file beside it, else computed from the waveform."""
+        """Return codes and prosody of a clip: from the file beside it, else computed from the waveform."""
         return stored_features(self, relative, codec)
 
 
 def inside(folder: Path, relative: str) -> Path:
-    """Returns the path of a file that the manifest names.
+    """Return the path of a file that the manifest names.
 
     Raises:
         DataError: it points outside the folder, or nothing is there.
@@ -83,7 +83,7 @@ def inside(folder: Path, relative: str) -> Path:
 
 
 def table_schema(kind: type[Any]) -> Any:
-    """Returns the Arrow schema of a record's table, with the table version in its metadata."""
+    """Return the Arrow schema of a record's table, with the table version in its metadata."""
     import typing
 
     import pyarrow as pa
@@ -130,7 +130,7 @@ class TableWriter:
         return self
 
     def write(self, rows: Sequence[Any]) -> None:
-        """Adds rows; they reach the disk in groups."""
+        """Add rows; they reach the disk in groups."""
         self._pending += [as_row(row) for row in rows]
         if len(self._pending) >= ROWS_PER_GROUP:
             self._flush()
@@ -204,7 +204,7 @@ def save_dataset(
     agent_tone: ToneClassifier,
     audibility: dict[str, Any],
 ) -> Dataset:
-    """Writes a run's dataset and loads it; `clips` maps a path without suffix to its clip."""
+    """Write a run's dataset and load it; `clips` maps a path without suffix to its clip."""
     for name, clip in clips.items():
         write_bytes(folder / f"{name}.wav", clip.wav)
         write_bytes(folder / f"{name}.npz", clip.features.to_bytes())
@@ -218,14 +218,14 @@ def save_dataset(
 def save_tables(
     folder: Path, queries: Sequence[Query], demonstrations: Sequence[Demonstration], candidates: Sequence[Candidate]
 ) -> None:
-    """Writes the three tables; the queries come last and mark the dataset as complete."""
+    """Write the three tables; the queries come last and mark the dataset as complete."""
     _write_table(folder / "demonstrations.parquet", demonstrations, Demonstration)
     _write_table(folder / "candidates.parquet", candidates, Candidate)
     _write_table(folder / "queries.parquet", queries, Query)
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Reads the tables of a dataset, of a run or of a curation.
+    """Read the tables of a dataset, of a run or of a curation.
 
     Raises:
         DataError: a table is missing, broken or of another version, or a named clip is missing or outside.
@@ -238,7 +238,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def load_dataset(folder: Path) -> Dataset:
-    """Reads the dataset of a run.
+    """Read the dataset of a run.
 
     Raises:
         DataError: as `load_manifest`, or a tone classifier or the style check is missing.

@@ -33,7 +33,7 @@ def _import_clips(paths: Sequence[Path]) -> list[_ImportedClip]:
 
 
 def import_curated(curated: Path, folder: Path, cache: Path, progress: Progress) -> Dataset:
-    """Imports a curated dataset into a run. Tone classifiers are those of the shipped scripts: fitted on Piper's speech.
+    """Import a curated dataset into a run. Tone classifiers are those of the shipped scripts: fitted on Piper's speech.
 
     Raises:
         DataError: it is incomplete, or lacks a role that a run needs. AudioError: a clip is silent.

@@ -21,7 +21,7 @@ class SpokenText:
 
 
 def read_corpus(root: Path) -> dict[str, list[SpokenText]]:
-    """The utterances of every speaker, sorted.
+    """Read the utterances of every speaker, sorted.
 
     Raises:
         DataError: no clip in such a layout, or one without its words; names the file.

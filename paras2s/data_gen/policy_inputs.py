@@ -23,17 +23,17 @@ CODED_AT_ONCE = 64
 
 
 def prepare_prompts(policy: Policy, dataset: Dataset, queries: Sequence[Query]) -> list[Prompt]:
-    """Prompts of queries, in order: from clip and transcript, never from a label."""
+    """Make prompts of queries, in order: from clip and transcript, never from a label."""
     return policy.encode_queries(dataset, queries)
 
 
 def fit_normalizer(dataset: Dataset) -> FeatureNormalizer:
-    """Mean and spread of the prosody of the demonstrations' queries."""
+    """Compute mean and spread of the prosody of the demonstrations' queries."""
     return FeatureNormalizer.of_clips(dataset, [query.clip for query in dataset.of_role("demonstration")], CODEC)
 
 
 def question_encoder(dataset: Dataset, queries: Sequence[Query]) -> Callable[[Query], EncodedQuestion]:
-    """Makes inputs of the embedded reward model, codes and features of one of these questions and no label, when called."""
+    """Make inputs of the embedded reward model, codes and features of one of these questions and no label, when called."""
     # One batch fills the sentence cache that the features read, 1.5 KB a sentence.
     embed_sentences([query.transcript for query in queries])
     normalizer = fit_normalizer(dataset)
@@ -46,12 +46,12 @@ def question_encoder(dataset: Dataset, queries: Sequence[Query]) -> Callable[[Qu
 
 
 def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[EncodedQuestion]:
-    """Inputs of the embedded reward model: codes and features of each question, and no label."""
+    """Encode questions for the embedded reward model: codes and features of each, and no label."""
     return [*map(question_encoder(dataset, queries), queries)]
 
 
 def code_clips(clips: Sequence[Clip]) -> list[np.ndarray]:
-    """Codes [T, K] of clips, by the embedded codec; equal clips are coded once."""
+    """Encode clips as codes [T, K] with the embedded codec; equal clips are coded once."""
     distinct = {clip.digest: clip for clip in clips}
     codes = dict(zip(distinct, map_chunks(_code_chunk, list(distinct.values()), CODED_AT_ONCE), strict=True))
     return [codes[clip.digest] for clip in clips]

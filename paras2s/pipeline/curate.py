@@ -41,7 +41,7 @@ MAY_CHANGE = frozenset(
 def run_curation(
     config: CurationConfig, console: Console, quiet: bool, limit: int | None, ray_address: str | None
 ) -> CurationResult:
-    """Runs the pipeline, with a bar a stage. `ray_address`: "" measures clips here, None or an address over Ray Data."""
+    """Run the pipeline, with a bar a stage. `ray_address`: "" measures clips here, None or an address over Ray Data."""
     claim_folder(config.folder, dump_config(config), MAY_CHANGE)
     with _bars(console, quiet) as progress:
         return Pipeline(config, progress, limit, ray_address).run()
@@ -49,7 +49,7 @@ def run_curation(
 
 @contextlib.contextmanager
 def _bars(console: Console, quiet: bool) -> Iterator[Any]:
-    """Shows one bar at a time, that of the current stage."""
+    """Show one bar at a time, that of the current stage."""
     with contextlib.ExitStack() as stack:
         shown: dict[str, Any] = {}
 
@@ -65,7 +65,7 @@ def _bars(console: Console, quiet: bool) -> Iterator[Any]:
 
 
 def estimate_curation(config: CurationConfig, limit: int | None) -> tuple[dict[str, StageEstimate], int]:
-    """Estimates each stage; also returns on how many sentences its rates were measured (0: usual rates)."""
+    """Estimate each stage; also returns on how many sentences its rates were measured (0: usual rates)."""
     check_config(config, load_categories(config.category_file))
     rates = measured_rates(config.folder)
     tables = (config.writer.prices, config.tester.prices, config.openai.prices)
@@ -74,7 +74,7 @@ def estimate_curation(config: CurationConfig, limit: int | None) -> tuple[dict[s
 
 
 def show_estimate(console: Console, stages: dict[str, StageEstimate], measured_on: int) -> None:
-    """Prints the estimate as a table, and its basis."""
+    """Print the estimate as a table, and its basis."""
     table = Table("stage", "requests", "tokens in", "tokens out", "USD")
     for name, stage in stages.items():
         usd = "unknown" if stage.usd is None else f"{stage.usd:.4f}"
@@ -90,7 +90,7 @@ def show_estimate(console: Console, stages: dict[str, StageEstimate], measured_o
 
 
 def show_result(console: Console, result: CurationResult) -> None:
-    """Prints what was made, what it cost, and what is missing."""
+    """Print what was made, what it cost, and what is missing."""
     table = Table("stage", "requests", "from cache", "failed", "tokens in", "tokens out", "USD now", "seconds")
     for stage, spend in result.spends.items():
         usd = "unknown" if spend.usd is None else f"{spend.usd:.4f}"
@@ -110,7 +110,7 @@ def show_result(console: Console, result: CurationResult) -> None:
 
 
 def show_funnel(console: Console, funnel: Funnel) -> None:
-    """Prints counts by category and filter, sentences first, then clips, and the commonest reasons."""
+    """Print counts by category and filter, sentences first, then clips, and the commonest reasons."""
     for title, counts, order in (("sentences", funnel.texts, TEXT_FILTERS), ("clips", funnel.clips, CLIP_FILTERS)):
         if not counts:
             continue
@@ -125,12 +125,12 @@ def show_funnel(console: Console, funnel: Funnel) -> None:
 
 
 def funnel_json(funnel: Funnel) -> dict[str, Any]:
-    """Returns the funnel as plain JSON."""
+    """Return the funnel as plain JSON."""
     return {"texts": funnel.texts, "clips": funnel.clips, "reasons": funnel.reasons}
 
 
 def check_clips(config: CurationConfig, annotator: str, port: int, console: Console) -> tuple[int, int]:
-    """Serves the page of the human check until its annotator is done; returns the number of decided items and of all."""
+    """Serve the page of the human check until its annotator is done; return the number of decided items and of all."""
     from paras2s.data_gen.review.decisions import DECISIONS, items_to_check
     from paras2s.data_gen.review.session import CheckSession
 

@@ -16,7 +16,7 @@ from paras2s.run import Run
 
 
 def run_data(run: Run) -> Dataset:
-    """Builds the dataset, or loads it where it is complete."""
+    """Build the dataset, or load it where it is complete."""
     if (run.data_dir / "queries.parquet").is_file():
         dataset = load_dataset(run.data_dir)
         run.say("  the dataset is complete already")
@@ -38,13 +38,13 @@ def run_data(run: Run) -> Dataset:
 
 
 def takes_of_later_stages(config: DataConfig) -> list[Take]:
-    """Returns the takes that do not depend on the policy: other answers for the reward model, and the bench's baselines."""
+    """Return the takes that do not depend on the policy: other answers for the reward model, and the bench's baselines."""
     styles = {style for one in load_contrasts() if one.category in config.categories for style in one.styles}
     return [*(one.take for one in plan_spoken(sorted(styles))), *baseline_takes(sorted(styles), config.categories)]
 
 
 def describe_dataset(run: Run, dataset: Dataset) -> None:
-    """Logs the number of clips, the tone classifiers' accuracy and the style check."""
+    """Log the number of clips, the tone classifiers' accuracy and the style check."""
     roles = Counter(query.role for query in dataset.queries)
     rejected = sum(candidate.rejected is not None for candidate in dataset.candidates)
     run.say(

@@ -23,7 +23,7 @@ PLAYED = ("cascade", "sft", "aligned", "topline")
 
 
 def announce(run: Run) -> str:
-    """One line on what the run does, and how long it took last time."""
+    """Return one line on the run's stages and its time on the last machine."""
     config = run.config
     answers = config.align.steps * config.align.sampling.queries_per_step * config.align.sampling.group_size
     plan = (
@@ -43,7 +43,7 @@ def _shares(timings: dict[str, float]) -> str:
 
 
 def run_demo(run: Run, resume: bool) -> dict[str, Any]:
-    """All stages; a stage whose output is whole is not run again. Returns the summary."""
+    """Run all stages and return the summary; a stage whose output is complete is not run again."""
     from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
@@ -73,7 +73,7 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
 
 
 def refresh_facts(run: Run) -> list[tuple[str, str]]:
-    """The page's facts on refreshes of the reward model. Labels are counted, since RL prompts come without them."""
+    """Return the page's facts on refreshes of the reward model, with the labels spent (RL prompts come without them)."""
     from paras2s.pipeline.refresh import labels_spent
 
     models = run.refreshed_models()

@@ -19,7 +19,7 @@ from paras2s.types import Category, Demonstration, Query
 
 
 def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
-    """Queries of the first `count` contrasts of each category; the manifest's order spreads the styles over them."""
+    """Return queries of the first `count` contrasts of each category; the manifest's order spreads the styles over them."""
     seen: dict[Category | None, list[str]] = defaultdict(list)
     for query in queries:
         if query.contrast_id not in seen[query.category]:
@@ -28,13 +28,13 @@ def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
 
 
 def demonstrated_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
-    """The queries whose demonstrations a warm-up learns from."""
+    """Return the queries whose demonstrations a warm-up learns from."""
     shown = first_contrasts(dataset.of_role("demonstration"), config.demonstration_contrasts)
     return shown + first_contrasts(dataset.of_role("preference"), config.preference_contrasts)
 
 
 def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demonstration]:
-    """The demonstrations that a warm-up learns from.
+    """Return the demonstrations that a warm-up learns from.
 
     Raises:
         DataError: there is none, or one answers a query that is not in the manifest.
@@ -47,7 +47,7 @@ def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demon
 
 
 def make_examples(policy: Policy, dataset: Dataset, demonstrations: Sequence[Demonstration]) -> list[Example]:
-    """Demonstrations as prompts and targets; what several share is encoded once."""
+    """Make examples (prompt and target) of demonstrations; what several share is encoded once."""
     answered = {one.query_id for one in demonstrations}
     queries = [query for query in dataset.queries if query.id in answered]
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
@@ -59,7 +59,7 @@ def make_examples(policy: Policy, dataset: Dataset, demonstrations: Sequence[Dem
 
 
 def first_policy(run: Run, dataset: Dataset, device: str | None = None) -> Policy:
-    """The policy to warm up: a new one, or released weights on `device`, None being the config's."""
+    """Make the policy to warm up: a new one, or released weights on `device` (None: the config's)."""
     sizes, lora = run.config.policy, run.config.warmup.lora
     if sizes.weights is None:
         questions = [query.clip for query in dataset.of_role("demonstration")]

@@ -140,7 +140,7 @@ def _announce_cuts(run: Run, judged: JudgedAnswers) -> None:
 
 
 def _has_new_scores(run: Run, teacher: Teacher) -> bool:
-    """Whether people said more since the reward model was trained: they do so a study at a time."""
+    """Return whether people scored more answers since the reward model was trained, study by study."""
     if not isinstance(teacher, PeopleTeacher) or read_json(run.reward_dir / "agreement.json").get("teacher") == teacher.name:
         return False
     run.say(f"  {teacher.path} has changed since the reward model was trained: it is trained again")
@@ -148,7 +148,7 @@ def _has_new_scores(run: Run, teacher: Teacher) -> bool:
 
 
 def _lacks_learned(run: Run) -> bool:
-    """Whether the reward model is to be trained with more answers later, and what it learned from is not stored."""
+    """Return whether the reward model will be trained again on more answers but its own are not stored."""
     lacks = run.config.distill.refresh_every is not None and not (run.reward_dir / LEARNED_FILE).is_file()
     if lacks:
         run.say("  a version before stored the reward model, without what it learned from: it is trained again")
@@ -158,7 +158,7 @@ def _lacks_learned(run: Run) -> bool:
 def _gather(
     run: Run, dataset: Dataset, judged: JudgedAnswers, demonstrated: Sequence[Query], spoken: Sequence[JudgedSpoken]
 ) -> PreferenceSet:
-    """All that the small reward model learns from.
+    """Gather all answers that the small reward model learns from.
 
     Demonstrated questions are asked in crossed pairs only: their own answers are known by heart, but their styles are there to
     be heard. They are those that the warm-up learned from, so that a run's labels are these and the preference queries.
@@ -182,7 +182,7 @@ def _gather(
 
 
 def train_small(run: Run, preferences: PreferenceSet) -> RewardModel:
-    """The small reward model, trained from nothing; what it knows is not measured yet."""
+    """Train the small reward model from nothing; its `known` range is not measured yet."""
     config = run.config.distill
     with run.bar("reward model steps", config.steps) as bar:
         return train_reward_model(
@@ -210,7 +210,7 @@ def _save_learned(run: Run, queries: Sequence[str], preferences: PreferenceSet, 
 
 
 def held_out_report(model: RewardModel, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
-    """Agreement with the teacher on held-out queries, per category, and against baselines that do not hear the question."""
+    """Measure agreement with the teacher on held-out queries, per category, and of baselines that do not hear the question."""
     scored = held.scored()
     encoded = [held.encoded[held.owners[place]] for place, _ in scored]
     started = time.perf_counter()
@@ -225,7 +225,7 @@ def held_out_report(model: RewardModel, judged: JudgedAnswers, held: JudgedAnswe
 
 
 def describe_reward(run: Run) -> None:
-    """Agreement and probes in a few lines."""
+    """Log agreement and probes in a few lines."""
     report = read_json(run.reward_dir / "agreement.json")
     held = report["held_out"]
     pearson, again = (
@@ -250,6 +250,6 @@ def describe_reward(run: Run) -> None:
 
 
 def _unknown(row: dict[str, Any]) -> str:
-    """Says how many answers of a row would get no score."""
+    """Say how many answers of a row would get no score."""
     unknown = 1.0 - row["known"]
     return f"; {unknown:.0%} unlike what it learned from" if unknown else ""

@@ -99,7 +99,7 @@ def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: JudgedA
 
 
 def _train(run: Run, training: OmniTraining, data: str) -> None:
-    """All steps, from the newest checkpoint of a training on the same data; afterwards there is the adapter."""
+    """Train all steps, from the newest checkpoint of a training on the same data; the adapter is written at the end."""
     config = training.model.config
     checkpoints = run.folder / "checkpoints" / f"omni-{data}"
     found = latest_checkpoint(checkpoints)
@@ -121,7 +121,7 @@ def _train(run: Run, training: OmniTraining, data: str) -> None:
 
 
 def _data_key(judged: JudgedAnswers, taught: Sequence[tuple[int, float]]) -> str:
-    """Names what is learned from: where people said more, training begins again."""
+    """Hash the training data: when people score more, training begins again."""
     rows = [[answer_key(judged.queries[judged.owners[place]].id, judged.codes[place]), score] for place, score in taught]
     return key_of(rows)[:12]
 
@@ -141,12 +141,12 @@ def export_omni(run: Run, folder: Path) -> None:
 
 
 def _audible(duration_s: float, config: OmniConfig) -> bool:
-    """Whether a clip is neither too short to have a token nor longer than is read."""
+    """Return whether a clip is long enough for a token and no longer than the limit."""
     return duration_s <= config.max_audio_s and audio_tokens(int(duration_s * RATE_HZ)) > 0
 
 
 def _probe(pupil: InProcess, dataset: Dataset, held: JudgedAnswers) -> dict[str, Any]:
-    """The highest score of each kind of degenerate audio, as an answer to held-out questions."""
+    """Return the highest score of each kind of degenerate audio, as an answer to held-out questions."""
     table = {}
     for kind, clips in degenerate_answers(dataset, PROBES_OF_EACH, seed=1000).items():
         queries = [held.queries[n % len(held.queries)] for n in range(len(clips))]

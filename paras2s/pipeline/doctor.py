@@ -45,7 +45,7 @@ OPTIONAL = {
 
 
 def examine() -> dict[str, Any]:
-    """Returns the state of every part, and facts of the machine. A part that is not `needed` may be missing."""
+    """Return the state of every part, and facts of the machine. A part that is not `needed` may be missing."""
     parts: list[dict[str, Any]] = []
     for package, stops in (PACKAGES | OPTIONAL).items():
         try:

@@ -47,24 +47,24 @@ class DryRun:
     problems: list[str]
 
     def apart(self, role: str) -> float:
-        """The plan's bytes less those summed, as a share of the latter."""
+        """Return the plan's bytes less the summed ones, as a share of the latter."""
         summed = sum(self.roles[role].device.values())
         return self.planned[role] / summed - 1 if summed else 0.0
 
 
 def devices_here() -> list[float]:
-    """Bytes of memory of each GPU of this machine."""
+    """Return the memory in bytes of each GPU of this machine."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [float(torch.cuda.get_device_properties(number).total_memory) for number in range(count)]
 
 
 def memory_here() -> float:
-    """Bytes of this machine's memory."""
+    """Return this machine's memory in bytes."""
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def choose_cluster(config: RunConfig, rates: Rates, name: str | None) -> tuple[Cluster, str]:
-    """A named cluster, else this machine's GPUs or memory; `DEFAULT_CLUSTER` for a run that wants GPUs where none are.
+    """Choose a named cluster, else this machine's GPUs or memory; `DEFAULT_CLUSTER` for a run that needs GPUs without any.
 
     And a word for it.
     """
@@ -81,7 +81,7 @@ def choose_cluster(config: RunConfig, rates: Rates, name: str | None) -> tuple[C
 
 
 def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) -> DryRun:
-    """Build a run's roles and sum what they would hold and need.
+    """Build a run's roles and sum the memory they would hold and need.
 
     Raises:
         ConfigError: a policy, reward or engine that is not counted, or workers that find no place.
@@ -134,7 +134,7 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
 
 
 def _with_sizes(known: KnownPolicy, policy: Policy) -> KnownPolicy:
-    """The plan's facts with the sizes of the network that was built; the embedded policy's are the run's already."""
+    """Put the sizes of the built network into the plan's facts; the embedded policy's are the run's already."""
     config = getattr(policy, "config", None)
     if not isinstance(config, DualStreamConfig) or config.mask_invalid_ids:
         return known
@@ -144,7 +144,7 @@ def _with_sizes(known: KnownPolicy, policy: Policy) -> KnownPolicy:
 
 
 def _in_its_precision(cluster: Cluster, stored: int, mixed: bool, lora: bool) -> Cluster:
-    """The plan's cluster in the precision of these weights: products in bfloat16 where it is mixed or they are stored so."""
+    """Set the cluster's precision to that of these weights: bfloat16 products if mixed or stored so."""
     learner = cluster.learner.model_copy(
         update={
             "weight_bytes": stored if lora else (2 if mixed else 4),
@@ -164,7 +164,7 @@ def _planned(config: RunConfig, cluster: Cluster, rates: Rates, known: KnownPoli
 
 
 def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: Mapping[str, float]) -> RoleMemory:
-    """One rank: its share of what was built, and full weights while it learns."""
+    """Measure one rank of the learner: its share of the weights, and all of them while it learns."""
     policy, plan = skeleton.policy, cluster.learner
     with torch.device("meta"):
         prepare(policy, config.align)
@@ -190,7 +190,7 @@ def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: M
 
 
 def _rollout(config: RunConfig, skeleton: Skeleton, planned: Mapping[str, float]) -> RoleMemory:
-    """One worker: policy, adapters, what encodes questions and, without speak workers, speaks; on the host what adapters
+    """Return one worker: policy, adapters, what encodes questions and, without speak workers, speaks; on the host what adapters
     are folded into.
     """
     policy, lora = skeleton.policy, config.align.lora
@@ -217,7 +217,7 @@ def _vocoder(skeleton: Skeleton) -> dict[str, float]:
 
 
 def _caches(role: str, planned: Mapping[str, float]) -> dict[str, float]:
-    """Returns what the plan counts of a role while it works."""
+    """Return what the plan counts of a role while it works."""
     return {part: planned[part] for part in TURNS[role] if part in planned}
 
 
@@ -230,7 +230,7 @@ def _reward(config: RunConfig, planned: Mapping[str, float]) -> RoleMemory:
 
 
 def dry_run_json(found: DryRun) -> dict[str, Any]:
-    """The dry run as plain JSON; memory in bytes."""
+    """Return the dry run as plain JSON; memory in bytes."""
     return {
         "policy": found.policy,
         "sizes_from": found.sizes_from,

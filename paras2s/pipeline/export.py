@@ -75,7 +75,7 @@ def export_checkpoint(
 
 
 def policy_at(run: Run, checkpoint: Path) -> Policy:
-    """The policy of a run as a training checkpoint has it, adapters not folded in.
+    """Load the policy of a run from a training checkpoint, adapters not folded in.
 
     Raises:
         PolicyError: the checkpoint is of a newer version, of other weights, or broken.

@@ -46,12 +46,12 @@ class AnswerFile:
     answers: tuple[AnswerRow, ...]
 
     def of(self, part: str) -> list[AnswerRow]:
-        """The answers of one part."""
+        """Return the answers of one part."""
         return [row for row in self.answers if row.part == part]
 
 
 def write_answers(path: Path, answers: Sequence[AnswerRow], queries: Sequence[str] = ()) -> None:
-    """Writes the file in one step.
+    """Write the file in one step.
 
     Raises:
         StorageError: the disk refused.
@@ -70,7 +70,7 @@ def write_answers(path: Path, answers: Sequence[AnswerRow], queries: Sequence[st
 
 
 def read_answers(path: Path) -> AnswerFile:
-    """Reads what `write_answers` wrote.
+    """Read what `write_answers` wrote.
 
     Raises:
         DataError: missing, broken, or of another version.

@@ -23,7 +23,7 @@ from paras2s.utils.io import read_json, read_jsonl
 
 
 def model_card(run: Run, updates: int, adapters: bool, missing: Sequence[str]) -> str:
-    """The card of the policy after so many updates; `missing` names the frozen components that the folder does not hold.
+    """Write the card of the policy after n updates; `missing` names the frozen components that the folder lacks.
 
     Raises:
         DataError: a file of the run that is there cannot be read.
@@ -146,7 +146,7 @@ def _cells(one: Counted) -> tuple[str, str, str]:
 
 
 def validation_score(run: Run, updates: int) -> Counted | str:
-    """The run's own reward of the answers that it kept after so many updates, or why there is none."""
+    """Return the run's own reward of the answers stored after n updates, or why there is none."""
     path = step_folder(run, updates - 1) / "answers.jsonl"
     if not path.is_file():
         return f"no validation queries were sampled after {updates} updates"

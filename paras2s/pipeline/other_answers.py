@@ -47,7 +47,7 @@ class JudgedSpoken:
 
 
 def plan_spoken(styles: Sequence[str]) -> list[SpokenAnswer]:
-    """The scripted answers to some styles: in several takes, in a tone that works against the words, in another voice.
+    """Plan the scripted answers to some styles: in several takes, in a tone against the words, in another voice.
 
     Of each style the last sentence is kept out of training whole; of the others a take, and the other voice.
     """
@@ -73,7 +73,7 @@ def plan_spoken(styles: Sequence[str]) -> list[SpokenAnswer]:
 
 
 def judge_spoken(run: Run, teacher: Teacher, styles: Sequence[str]) -> list[JudgedSpoken]:
-    """Speaks the planned answers and has them scored; those without a score are left out and counted aloud."""
+    """Speak the planned answers and have them scored; those without a score are left out and counted aloud."""
     planned = plan_spoken(styles)
     texts = len({one.take.text for one in planned})
     with run.bar("other answers spoken", texts) as bar:

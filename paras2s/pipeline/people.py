@@ -31,17 +31,17 @@ SCORES_SUFFIX, CHOICES_SUFFIX = PEOPLE_SUFFIXES
 
 
 def is_people(teacher: str) -> bool:
-    """Whether `distill.teacher` names a file of a study, by its suffix."""
+    """Return whether `distill.teacher` names a study's file, by its suffix."""
     return Path(teacher).suffix.lower() in PEOPLE_SUFFIXES
 
 
 def answer_key(query_id: str, codes: np.ndarray) -> str:
-    """The name of an answer, codes [T, K], in a study: equal answers to one query share it, in every run."""
+    """Name an answer, codes [T, K], in a study: equal answers to one query share the name, in every run."""
     return f"{query_id}.{hashlib.sha256(np.ascontiguousarray(codes, dtype='<i4').tobytes()).hexdigest()[:12]}"
 
 
 def read_scores(path: Path) -> dict[str, float]:
-    """Each answer's score on the scale 1 to 5, by its key.
+    """Read each answer's score on the scale 1 to 5, by its key.
 
     Of ratings (`ratings.csv`) the mean over raters. Of choices (`labels.json`) the share of its pairs that an answer won, a tie
     of either kind half a win, laid over the scale: it compares the answers to one query and nothing else, as GRPO does.
@@ -78,17 +78,17 @@ class PeopleTeacher:
         self.name = f"people/{digest}"
 
     def has(self, key: str) -> bool:
-        """Whether people scored that answer."""
+        """Return whether people scored this answer."""
         return key in self._scores
 
     def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
-        """In order; an answer is scored for its own style alone."""
+        """Score answers in order, each for its own style alone."""
         on_progress(len(requests), len(requests))
         missing = Unscored(self.name, f"no score by people in {self.path}")
         return [{one.style: self._scores[one.key]} if self.has(one.key) else missing for one in requests]
 
     def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
-        """Nothing that is paid by the call."""
+        """Return no cost: nothing is paid by the call."""
         return self.spent
 
 
@@ -104,7 +104,7 @@ class StudyAnswer:
 
 
 def require_people(teacher: PeopleTeacher, answers: Sequence[StudyAnswer], folder: Path) -> None:
-    """Lets a run go on where people scored enough of its answers; else it writes the others as items of a study.
+    """Let a run go on where people scored enough of its answers; else it writes the others as items of a study.
 
     An answer without sound cannot be played: it has no item, and is not counted.
 
@@ -135,7 +135,7 @@ def require_people(teacher: PeopleTeacher, answers: Sequence[StudyAnswer], folde
 
 
 def _write_items(answers: Sequence[StudyAnswer], teacher: PeopleTeacher, folder: Path, in_pairs: bool) -> int:
-    """Writes items.jsonl and its clips; returns how many items there are."""
+    """Write items.jsonl and its clips; return how many items there are."""
     by_query: dict[str, list[StudyAnswer]] = {}
     for one in answers:
         by_query.setdefault(one.query_id, []).append(one)

@@ -53,14 +53,14 @@ class Sampled:
         return all(one.file is None for one in self.answers)
 
     def parts(self, size: int) -> Iterator[Sampled]:
-        """The same in parts of at most `size` answers."""
+        """Return the same in parts of at most `size` answers."""
         for start in range(0, len(self.answers), size):
             part = slice(start, start + size)
             yield Sampled(self.owners[part], self.answers[part])
 
 
 def study_answers(dataset: Dataset, queries: Sequence[Query], sampled: Sampled) -> list[StudyAnswer]:
-    """Sampled answers as people may be given them."""
+    """Return sampled answers in the form that people are given."""
     return [
         StudyAnswer(
             answer_key(query.id, one.codes), query.id, query.category or "", inside(dataset.folder, query.clip), one.sound()
@@ -71,7 +71,7 @@ def study_answers(dataset: Dataset, queries: Sequence[Query], sampled: Sampled) 
 
 
 def open_sampler(run: Run) -> Sampler:
-    """The sampler that this run's config names."""
+    """Open the sampler that this run's config names."""
     checkpoint = run.sft_dir.resolve()
     if run.config.distill.rollout is None:
         return LocalSampler(lambda: run.load_policy(checkpoint))
@@ -147,7 +147,7 @@ def _announce_size(run: Run, shard: AnswerShard, shards: int) -> None:
 
 
 def open_teacher(run: Run, dataset: Dataset) -> Teacher:
-    """The teacher that the config names.
+    """Open the teacher that the config names.
 
     Raises:
         ConfigError: no such judge, one that must not teach, or it lacks its key.
@@ -192,14 +192,14 @@ class JudgedAnswers:
         return self.codes if self.again is None else self.again
 
     def only(self, places: Sequence[int]) -> JudgedAnswers:
-        """The same, of some answers alone."""
+        """Return the same, of some answers alone."""
         fields: tuple[list[Any], ...] = (self.owners, self.answers, self.scores, self.durations_s, self.loudness_db)
         owners, answers, scores, durations, loudness = ([field[place] for place in places] for field in fields)
         again = None if self.again is None else [self.again[place] for place in places]
         return JudgedAnswers(self.queries, self.encoded, owners, answers, scores, durations, loudness, self.per_s, again)
 
     def scored(self) -> list[tuple[int, float]]:
-        """(answer, score for its own style) of those that have one."""
+        """Return (answer, score for its own style) of the answers that have a score."""
         return [
             (place, scores[style])
             for place, scores in enumerate(self.scores)
@@ -296,7 +296,7 @@ def _loudness_db(clip: Clip) -> float:
 
 
 def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, list[Clip]]:
-    """Degenerate relatives of demonstrated answers, by kind."""
+    """Make degenerate relatives of demonstrated answers, by kind."""
     demonstrated = sorted({one.clip for one in dataset.demonstrations})
     found: dict[str, list[Clip]] = {kind: [] for kind in KINDS}
     for number in range(per_kind):
@@ -307,7 +307,7 @@ def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, 
 
 
 def save_preferences(run: Run, judged: JudgedAnswers) -> None:
-    """The preference set, to be looked at: which answer to which query, its scores by style or why it has none."""
+    """Save the preference set for people to look at: query, answer, scores by style or why there are none."""
     rows = []
     both = zip(judged.owners, judged.answers, judged.durations_s, judged.scores, strict=True)
     for owner, answer, duration_s, scores in both:

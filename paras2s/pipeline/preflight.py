@@ -57,7 +57,7 @@ def check_align(run: Run, resume: bool) -> None:
 
 
 def check_weights(folder: Path, kind: str | None) -> None:
-    """A released checkpoint: there, of this family, complete, and of the sizes of its own config where those are known.
+    """Check a released checkpoint: it exists, is of this family, complete, and of its config's sizes where known.
 
     Raises:
         PolicyError: it is not; the file is named.
@@ -89,7 +89,7 @@ def check_warmup(folder: Path, kind: str | None) -> None:
 
 
 def check_decoder(run: Run) -> None:
-    """A run whose model makes its sound by a decoder of the user's own, before it samples answers.
+    """Check that a run with a decoder of the user's own can sample answers.
 
     Raises:
         PolicyError: it names none.
@@ -124,7 +124,7 @@ def _check_kimi(folder: Path) -> None:
 
 
 def check_models(config: RunConfig) -> None:
-    """Models of a hub by their name: they must be in its cache, since stages are offline.
+    """Check that a hub's models are in the local cache, since stages are offline.
 
     Raises:
         ConfigError: one is neither a folder nor there.
@@ -154,7 +154,7 @@ def _in_cache(name: str) -> bool:
 
 
 def check_devices(config: RunConfig) -> None:
-    """The GPUs of this machine, where a run that is not sent to a cluster wants them.
+    """Check that this machine has the GPUs that a run outside a cluster requests.
 
     Raises:
         ConfigError: they are too small for its workers, or its learner's ranks cannot meet.

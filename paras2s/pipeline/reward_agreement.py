@@ -20,7 +20,7 @@ BASELINES: dict[str, Callable[[JudgedAnswers, int], float]] = {
 
 
 def agreement_report(predicted: Sequence[float], judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
-    """Agreement of predictions with `held.scored()`, in its order; baselines are fitted on the training answers."""
+    """Measure agreement of predictions with `held.scored()`, in its order; baselines are fitted on the training answers."""
     scored = held.scored()
     wanted = [score for _, score in scored]
     categories = [held.queries[held.owners[place]].category or "" for place, _ in scored]

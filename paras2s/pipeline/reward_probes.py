@@ -34,7 +34,7 @@ class JudgedDegenerate:
 
 
 def judge_degenerate(teacher: Teacher, held: JudgedAnswers, dataset: Dataset) -> JudgedDegenerate:
-    """Makes them and asks the teacher."""
+    """Make them and ask the teacher."""
     queries, by_kind = held.queries, degenerate_answers(dataset, PROBES_OF_EACH, seed=1000)
     rows = [(kind, number % len(queries), clip) for kind, clips in by_kind.items() for number, clip in enumerate(clips)]
     requests = [
@@ -48,7 +48,7 @@ def judge_degenerate(teacher: Teacher, held: JudgedAnswers, dataset: Dataset) ->
 
 
 def probe(model: RewardModel, held: JudgedAnswers, degenerate: JudgedDegenerate) -> dict[str, Any]:
-    """The highest scores that teacher and reward model give degenerate answers to held-out questions, by kind."""
+    """Return the highest scores that teacher and reward model give degenerate answers to held-out questions, by kind."""
     predicted = model.score([held.encoded[n] for n in degenerate.queries], degenerate.codes)
     table = {}
     for kind in dict.fromkeys(degenerate.kinds):
@@ -67,7 +67,7 @@ def probe(model: RewardModel, held: JudgedAnswers, degenerate: JudgedDegenerate)
 def _row(
     model: RewardModel, answers: Sequence[np.ndarray], predicted: Sequence[float], judged: Sequence[float | None], taught: bool
 ) -> dict[str, Any]:
-    """`known`: the share that is like what the model learned from; the others would get no score as rewards."""
+    """Make a row; `known` is the share like the model's training answers; the others would get no score as rewards."""
     known = [one for one in judged if one is not None]
     return {
         "taught": taught,
@@ -89,7 +89,7 @@ class JudgedDisorder:
 
 
 def judge_disorder(teacher: Teacher, held: JudgedAnswers, known: Collection[str]) -> JudgedDisorder:
-    """Makes them, for styles that the reward model knows, and asks the teacher if it costs nothing.
+    """Make them, for styles that the reward model knows, and asks the teacher if it costs nothing.
 
     The question itself as the answer is a kind, too.
     """

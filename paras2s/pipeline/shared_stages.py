@@ -22,12 +22,12 @@ READ_LATER = {"distill": ("refresh_every", "refresh_answers")}
 
 
 def shared_folder(results: Path) -> Path:
-    """The one place for what the ablations beside a folder of results share, and the seeds in it."""
+    """Return the one folder for stages shared by the ablations beside a folder of results and its seeds."""
     return results.parent / "ablations" / "shared"
 
 
 def stage_keys(config: RunConfig) -> dict[str, str]:
-    """A key for what each shared stage makes under this config: equal keys, equal outcome."""
+    """Hash what each shared stage depends on under this config: equal keys, equal outcome."""
     settings = config.model_dump(mode="json")
     for section, names in READ_LATER.items():
         settings[section] = {name: value for name, value in settings[section].items() if name not in names}
@@ -59,7 +59,7 @@ def share_stages(run: Run, shared: Path) -> None:
 
 
 def copy_finished_stages(run: Run, shared: Path) -> None:
-    """Copies finished stages that the run would make alike into its folder, which stays whole wherever it is moved."""
+    """Copy finished stages that the run would make alike into its folder, which stays whole wherever it is moved."""
     for stage, key in stage_keys(run.config).items():
         place, own = shared / f"{stage}-{key}", run.folder / stage
         if (place / TOOK).is_file() and not own.exists():
@@ -67,7 +67,7 @@ def copy_finished_stages(run: Run, shared: Path) -> None:
 
 
 def offer_finished_stages(run: Run, shared: Path) -> None:
-    """Copies the run's finished stages to where others find them, unless somebody has begun one there."""
+    """Copy the run's finished stages to where others find them, unless somebody has begun one there."""
     for stage, key in stage_keys(run.config).items():
         place, own = shared / f"{stage}-{key}", run.folder / stage
         if (own / TOOK).is_file() and not place.exists():
@@ -75,7 +75,7 @@ def offer_finished_stages(run: Run, shared: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Under its name once it is whole.
+    """Copy a folder, under its name only once it is complete.
 
     Raises:
         StorageError: the disk refused.

@@ -39,12 +39,12 @@ class Skeleton:
 
 
 def bytes_of(*modules: nn.Module) -> int:
-    """Bytes of the parameters and buffers."""
+    """Sum the bytes of the parameters and buffers."""
     return sum(value.numel() * value.element_size() for one in modules for value in (*one.parameters(), *one.buffers()))
 
 
 def policy_skeleton(config: PolicyConfig, kind: str) -> Skeleton:
-    """The policy that a worker of this run opens.
+    """Build the policy that a worker of this run opens, without weights.
 
     Raises:
         ConfigError: of a kind that no dry run knows. PolicyError: a folder whose config is broken.
@@ -88,7 +88,7 @@ def _kimi(config: PolicyConfig) -> Skeleton:
 
 
 def _kimi_sizes(folder: Path | None) -> tuple[dict[str, Any], dict[str, int], torch.dtype, str]:
-    """Config, special ids and stored precision of a checkpoint, and where they are from."""
+    """Return config, special ids and stored precision of a checkpoint, and their origin."""
     from paras2s.policy.kimi.policy import special_ids
     from paras2s.policy.weights import read_config
 
@@ -100,7 +100,7 @@ def _kimi_sizes(folder: Path | None) -> tuple[dict[str, Any], dict[str, int], to
 
 
 def _kimi_components(folder: Path | None, policy: Policy) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-    """Encoders of the question and the vocoder: each from its own config in the checkpoint, else as published.
+    """Build the question's encoders and the vocoder: each from its config in the checkpoint, else as published.
 
     They are held in the precisions that `WhisperFeatures`, `GlmTokenizer` and `KimiDetokenizer` load them in on a GPU.
     """
@@ -135,7 +135,7 @@ def _kimi_components(folder: Path | None, policy: Policy) -> tuple[dict[str, nn.
 
 
 def reward_skeletons(sources: tuple[RewardSourceConfig, ...]) -> dict[str, nn.Module]:
-    """The networks that a reward worker holds on its device, by source; those asked over HTTP or on a processor have none.
+    """Build the networks that a reward worker holds on its device, by source; sources over HTTP or on a processor have none.
 
     Raises:
         ConfigError: a model whose sizes are not known here.
@@ -148,7 +148,7 @@ def reward_skeletons(sources: tuple[RewardSourceConfig, ...]) -> dict[str, nn.Mo
 
 
 def _thinker(name: str) -> nn.Module:
-    """The thinker of an Omni model by its folder, or by its name where its sizes are published here."""
+    """Build the thinker of an Omni model by its folder, or by name if its sizes are published here."""
     from transformers import Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
 
     file = Path(name) / "config.json"

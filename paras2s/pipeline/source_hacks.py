@@ -41,7 +41,7 @@ class HackRow:
 
 
 def hack_report(run: Run, dataset: Dataset, questions: int) -> dict[str, HackRow]:
-    """Asks the run's reward about hacks of the answers to at most `questions` demonstrated queries, evenly over them."""
+    """Ask the run's reward about hacks of the answers to at most `questions` demonstrated queries, evenly over them."""
     by_query = {one.query_id: one for one in dataset.demonstrations}
     queries = [query for query in dataset.of_role("demonstration") if query.id in by_query]
     queries = queries[:: max(1, len(queries) // questions)][:questions]
@@ -51,7 +51,7 @@ def hack_report(run: Run, dataset: Dataset, questions: int) -> dict[str, HackRow
 
 
 def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Sequence[str], sound: bool) -> list[Group]:
-    """Groups of the good answer and its hacks, in the order of `HACKS`; with `sound` each is decoded."""
+    """Make groups of the good answer and its hacks, in the order of `HACKS`; `sound`: decode each."""
     by_query = {one.query_id: one for one in dataset.demonstrations}
     good = code_clips([dataset.clip(by_query[query.id].clip) for query in queries])
     questions = RewardQuestions(run, dataset, queries)
@@ -70,7 +70,7 @@ def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Seq
 
 
 def count_hacks(rewards: Sequence[Sequence[Reward | Unscored]]) -> dict[str, HackRow]:
-    """Counts, for each hack, how often it is paid at least what the good answer is; `rewards` is [B, 1 + hacks]."""
+    """Count how often each hack is paid at least as much as the good answer; `rewards` is [B, 1 + hacks]."""
     good = [row[0] for row in rewards]
     return {kind: _row([row[number] for row in rewards], good) for number, kind in enumerate(HACKS, 1)}
 

@@ -73,7 +73,7 @@ class Calibration:
 
 
 def part_factor(part: str, predicted_s: float, measured_s: float | None) -> PartFactor:
-    """The factor of one part."""
+    """Return the factor of one part."""
     if measured_s is None or measured_s <= 0:
         return PartFactor(part, predicted_s, measured_s, None, "the run did no such work")
     if predicted_s <= 0:
@@ -82,7 +82,7 @@ def part_factor(part: str, predicted_s: float, measured_s: float | None) -> Part
 
 
 def calibrate(ran: RunConfig, on: Cluster, rates: Rates, known: KnownPolicy, times: PhaseTimes) -> Calibration:
-    """Compares the times of a run with the plan of its own config, for answers of the length that it had.
+    """Compare the times of a run with the plan of its own config, for answers of the length that it had.
 
     Raises:
         ConfigError: it ran on another number of workers than the cluster has devices for.
@@ -107,7 +107,7 @@ def calibrate(ran: RunConfig, on: Cluster, rates: Rates, known: KnownPolicy, tim
 
 
 def refuse_other_device(cluster: Cluster, on: Cluster) -> None:
-    """Factors of one device say nothing of another.
+    """Refuse a run on another device: its factors say nothing of this one.
 
     Raises:
         ConfigError: the two clusters' devices differ.

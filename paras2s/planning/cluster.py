@@ -152,7 +152,7 @@ class Cluster(Section):
         return self.device
 
     def count(self, role: Literal["rollout", "speak", "learner", "reward"]) -> int:
-        """Devices of a role; 0 of `speak`: rollout devices do its work."""
+        """Return the number of devices of a role; 0 for `speak`: rollout devices do its work."""
         every = self.roles.layout == "colocated" and role != "speak"
         return self.devices if every else getattr(self.roles, role)
 
@@ -221,7 +221,7 @@ class Rates(Section):
 
 
 def load_rates(path: Path | None = None) -> Rates:
-    """The shipped rates, or a user's file.
+    """Load the shipped rates, or a user's file.
 
     Raises:
         ConfigError: missing, not YAML, unknown key, bad value.
@@ -235,7 +235,7 @@ def load_rates(path: Path | None = None) -> Rates:
 
 
 def cluster_path(name: str) -> Path:
-    """A YAML file, or a shipped cluster by its name.
+    """Return the path of a YAML file, or of a shipped cluster by its name.
 
     Raises:
         ConfigError: no such cluster.
@@ -251,7 +251,7 @@ def cluster_path(name: str) -> Path:
 
 
 def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = None) -> Cluster:
-    """A cluster with its device's rates in place, dotted overrides laid over it.
+    """Load a cluster with its device's rates filled in, dotted overrides laid over it.
 
     Raises:
         ConfigError: missing, not YAML, unknown key, bad value, unknown device, or roles that do not add up.
@@ -277,7 +277,7 @@ def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = Non
 
 
 def check_cluster(cluster: Cluster, rates: Rates) -> Cluster:
-    """The cluster with its device's rates in place.
+    """Validate a cluster and fill in its device's rates.
 
     Raises:
         ConfigError: an unknown device, or roles or shards that do not add up.
@@ -312,7 +312,7 @@ class KnownPolicy:
 
 
 def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) -> KnownPolicy:
-    """Those of a given name, else of the run's policy.kind, else the first whose sizes are the run's.
+    """Find facts by a given name, else by the run's policy.kind, else the first whose sizes are the run's.
 
     Raises:
         ConfigError: no such name or kind, or released weights of which the config does not say what they are.
@@ -337,7 +337,7 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) ->
 
 
 def override_by_run(cluster: Cluster, align: AlignConfig) -> Cluster:
-    """The cluster's learner and driver with the settings that the run's config makes itself.
+    """Lay the run's own learner and driver settings over the cluster's.
 
     Not how many workers there are and what each has: devices and roles are the cluster's.
     """
@@ -367,7 +367,7 @@ def override_by_run(cluster: Cluster, align: AlignConfig) -> Cluster:
 
 
 def figures(value: Any, name: str = "") -> Iterator[tuple[str, Figure]]:
-    """All figures below a section, with their dotted names."""
+    """List all figures below a section, with their dotted names."""
     if isinstance(value, Figure):
         yield name, value
     elif isinstance(value, BaseModel):

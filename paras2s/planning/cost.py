@@ -73,7 +73,7 @@ class PolicySizes:
 
 
 def policy_sizes(config: PolicyConfig, facts: PolicyFacts) -> PolicySizes:
-    """Sizes of a run's policy; what its config leaves open is in the facts."""
+    """Return the sizes of a run's policy; those its config leaves open come from the facts."""
     text_vocab = config.text_pieces + facts.special_ids if facts.text_vocab is None else facts.text_vocab
     codes = sum(facts.codebook_sizes)
     # With masks, text is scored among pieces and their end, codes among themselves and the answer's end.
@@ -94,18 +94,18 @@ def policy_sizes(config: PolicyConfig, facts: PolicyFacts) -> PolicySizes:
 
 
 def layer_products(sizes: PolicySizes) -> int:
-    """Weights of one layer that are multiplied with: q, k, v, o, gate, up, down."""
+    """Count the weights of one layer's matrix products: q, k, v, o, gate, up, down."""
     d, f, j = sizes.hidden, sizes.intermediate, sizes.kv
     return 2 * d * d + 2 * d * j + 3 * d * f
 
 
 def layer_parameters(sizes: PolicySizes) -> int:
-    """With the biases of q, k and v, and two norms."""
+    """Count one layer's parameters: products, biases of q, k and v, and two norms."""
     return layer_products(sizes) + sizes.hidden + 2 * sizes.kv + 2 * sizes.hidden
 
 
 def parameters(sizes: PolicySizes) -> dict[str, int]:
-    """By part; their sum is the model's."""
+    """Count parameters by part; their sum is the model's."""
     d, layer = sizes.hidden, layer_parameters(sizes)
     streams = 2 if sizes.codebooks else 1
     return {
@@ -120,7 +120,7 @@ def parameters(sizes: PolicySizes) -> dict[str, int]:
 
 
 def lora_parameters(sizes: PolicySizes, rank: int) -> int:
-    """Two matrices of that rank on each product of each layer."""
+    """Count LoRA parameters: two matrices of the rank on each product of each layer."""
     d, f, j = sizes.hidden, sizes.intermediate, sizes.kv
     return rank * sizes.cached_layers * (2 * (d + d) + 2 * (d + j) + 3 * (d + f))
 
@@ -147,12 +147,12 @@ class Work:
         return Work(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
     def times(self, factor: float) -> Work:
-        """The work, this many times."""
+        """Return the work n times."""
         return Work(*(factor * getattr(self, one.name) for one in fields(self)))
 
 
 def backward(forward: Work, of_weights: bool = True) -> Work:
-    """The way back behind a forward pass; `of_weights` False: for frozen weights there is no gradient, only through them."""
+    """Return the backward pass of a forward pass; `of_weights` False: gradients pass through frozen weights only."""
     return Work(
         products=(2 if of_weights else 1) * forward.products,
         weight_bytes=2 * forward.weight_bytes,
@@ -164,7 +164,7 @@ def backward(forward: Work, of_weights: bool = True) -> Work:
 
 
 def seconds(work: Work, device: PeakDevice | MeasuredDevice, phase: Phase) -> float:
-    """Seconds on one device.
+    """Return the seconds on one device.
 
     A data sheet's device does each kind of work at the slower of its two limits, arithmetic and memory, and what is no
     product is in the share. A measured one does everything one after another.
@@ -192,7 +192,7 @@ def seconds(work: Work, device: PeakDevice | MeasuredDevice, phase: Phase) -> fl
 
 
 def vector_elements(sizes: PolicySizes) -> int:
-    """Numbers read and written for one position of one layer by what is no product.
+    """Count the numbers that one layer's elementwise work reads and writes for one position.
 
     Two norms of 7 d, two residual sums of 3 d, rotation of 8 a number of q and k, 2 d to put heads side by side, 5 f for
     the gate.
@@ -202,7 +202,7 @@ def vector_elements(sizes: PolicySizes) -> int:
 
 
 def _layers(sizes: PolicySizes, positions: float, layers: float, dtype_bytes: int) -> Work:
-    """Products and vector work of positions through layers; the layers' weights are read once."""
+    """Cost the products and elementwise work of positions through layers; the layers' weights are read once."""
     return Work(
         products=2 * layer_products(sizes) * positions * layers,
         weight_bytes=dtype_bytes * layer_parameters(sizes) * layers,
@@ -220,7 +220,7 @@ def _head(sizes: PolicySizes, positions: float, rows: int, launches: int, dtype_
 
 
 def read_prompts(sizes: PolicySizes, prompts: int, prompt_steps: int, dtype_bytes: int) -> Work:
-    """Each prompt once through every layer, features through the adaptor."""
+    """Cost each prompt once through every layer, features through the adaptor."""
     positions = prompts * prompt_steps
     d, layers = sizes.hidden, sizes.cached_layers
     adapted = 2 * (sizes.continuous * d + d * d) * positions if sizes.continuous else 0
@@ -231,7 +231,7 @@ def read_prompts(sizes: PolicySizes, prompts: int, prompt_steps: int, dtype_byte
 def decode_step(
     sizes: PolicySizes, rows: int, own_positions: float, prompts: int, prompt_steps: int, text: bool, dtype_bytes: int
 ) -> Work:
-    """One step of `rows` answers that have `own_positions` behind them together; `text`: somebody still writes."""
+    """Cost one step of `rows` answers that share `own_positions` of context; `text`: some still write text."""
     through = sizes.shared + sizes.branch * (2 if text else 1)
     seen = own_positions + rows * prompt_steps
     work = _layers(sizes, rows, through, dtype_bytes)
@@ -249,7 +249,7 @@ def decode_step(
 
 
 def score_answers(sizes: PolicySizes, rows: int, steps: int, text_steps: int, prompt_steps: int, dtype_bytes: int) -> Work:
-    """Log-probs of `rows` answers of `steps` each behind prompts that were read, the text branch for `text_steps`."""
+    """Cost log-probs of `rows` answers of `steps` each after cached prompts, the text branch for `text_steps`."""
     ahead, text = sizes.shared + sizes.branch, sizes.branch
     work = _layers(sizes, rows * steps, ahead, dtype_bytes) + _layers(sizes, rows * text_steps, text, dtype_bytes)
     for layers, length in ((ahead, steps), (text, text_steps)):
@@ -266,12 +266,12 @@ def score_answers(sizes: PolicySizes, rows: int, steps: int, text_steps: int, pr
 
 
 def embedding_gradients(sizes: PolicySizes, passes: int, dtype_bytes: int) -> Work:
-    """Each look-up makes a gradient as large as the table: it is cleared, filled and added."""
+    """Cost the embeddings' gradients: each look-up makes one as large as the table, which is cleared, filled and added."""
     return Work(stream_bytes=3 * dtype_bytes * sizes.vocab * sizes.hidden * (sizes.codebooks + 1) * passes)
 
 
 def update(trained: float) -> Work:
-    """AdamW on so many weights, and the norm of their gradients."""
+    """Cost AdamW on n weights, and the norm of their gradients."""
     return Work(stream_bytes=(ADAMW_BYTES + 4) * trained)
 
 
@@ -279,7 +279,7 @@ def update(trained: float) -> Work:
 
 
 def cache_bytes(sizes: PolicySizes, positions: float, dtype_bytes: int) -> float:
-    """Keys and values of so many positions in every layer."""
+    """Return bytes of keys and values of n positions in every layer."""
     return 2 * sizes.kv * sizes.cached_layers * dtype_bytes * positions
 
 
@@ -301,7 +301,7 @@ LAYER, LAYER_FLOAT32_LORA = LayerNumbers((6, 3), (1, 2), 1.5), LayerNumbers((16,
 
 
 def layer_numbers(plan: LearnerPlan) -> LayerNumbers:
-    """Those of a learner's weights and adapters."""
+    """Count the numbers of a learner's weights and adapters."""
     widened = plan.trainable == "lora" and plan.weight_bytes < plan.adapter_bytes
     return LAYER_FLOAT32_LORA if widened else LAYER
 
@@ -309,7 +309,7 @@ def layer_numbers(plan: LearnerPlan) -> LayerNumbers:
 def activation_bytes(
     sizes: PolicySizes, plan: LearnerPlan, rows: int, prompts: int, steps: int, text_steps: int, prompt_steps: int
 ) -> tuple[float, float]:
-    """Bytes that the way back finds when it begins, and those that the layer which it is at takes besides.
+    """Return the bytes stored for the backward pass, and those that its current layer needs besides.
 
     A layer leaves what `layer_numbers` says, and 2 j of what is seen: a prompt's keys stand before each of its answers. With
     checkpointing a layer leaves its input (and a prompt's keys, which answers read) and is computed anew, `chunk_rows` at a
@@ -338,7 +338,7 @@ def activation_bytes(
 
 
 def logit_bytes(heads: Sequence[tuple[float, float]], plan: LearnerPlan) -> float:
-    """Bytes of heads that score so many logits each, and so many of them in one call.
+    """Return the bytes of heads that score n logits each, in calls of equal size.
 
     They are kept for the way back, and the call that is under way has two more copies in float32. Calls for more than
     `logits_at_once` are made in parts, whose three copies are all there is.
@@ -354,7 +354,7 @@ def logit_bytes(heads: Sequence[tuple[float, float]], plan: LearnerPlan) -> floa
 def learner_memory(
     sizes: PolicySizes, plan: LearnerPlan, rows: int, prompts: int, steps: int, text_steps: int, prompt_steps: int
 ) -> dict[str, float]:
-    """Bytes on one device, by part, at the fullest moment; `rows` answers behind `prompts` prompts are in memory at once.
+    """Return bytes on one device, by part, at the peak; `rows` answers after `prompts` prompts are in memory at once.
 
     That is where the way back begins, with the logits; in its first layer; or at its end, where activations are gone and
     all gradients are made.
@@ -386,7 +386,7 @@ def learner_memory(
 
 
 def gathered_memory(sizes: PolicySizes, plan: LearnerPlan, total: float, trained: float) -> dict[str, float]:
-    """Bytes of full weights, and of their gradients, that a device holds while it learns; {}: its own are all there is."""
+    """Return bytes of full weights and their gradients that a device holds while it learns; {}: its own are all."""
     lora = plan.trainable == "lora"
     if plan.shard_over > 1 and plan.gather == "step":
         # The reference is gathered, read and put back before the policy's own weights are.
@@ -402,7 +402,7 @@ def gathered_memory(sizes: PolicySizes, plan: LearnerPlan, total: float, trained
 
 
 def checkpoint_bytes(sizes: PolicySizes, plan: LearnerPlan) -> int:
-    """Bytes of a training checkpoint: what is trained, and AdamW's two moments of it, in float32."""
+    """Return the bytes of a training checkpoint: trained weights and AdamW's two moments, in float32."""
     trained = lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else sum(parameters(sizes).values())
     return round(12 * trained)
 
@@ -417,7 +417,7 @@ def rollout_memory(
     prompt_steps: int,
     lora_rank: int | None = None,
 ) -> dict[str, float]:
-    """Bytes on one device, by part; there is room for `most_steps` of every answer, and adapters lie beside the weights."""
+    """Return bytes on one device, by part, with room for `most_steps` of every answer, and adapters beside the weights."""
     size = engine.dtype_bytes
     encoder, counted = facts.audio_encoder, parameters(sizes)
     return {
@@ -432,7 +432,7 @@ def rollout_memory(
 
 
 def speak_memory(facts: PolicyFacts) -> dict[str, float]:
-    """Bytes on a device that makes sound of codes, by part."""
+    """Return bytes on a device that makes sound of codes, by part."""
     if (speaker := facts.speaking) is None:
         return {}
     state = GIB * speaker.state_gib.value if speaker.state_gib is not None else 0.0
@@ -456,7 +456,7 @@ REMEDIES = {
 
 
 def complaint(role: str, parts: dict[str, float], room: float) -> str | None:
-    """A line on what does not fit on a role's device and what to change; None where all fits."""
+    """Return a line on what does not fit on a role's device and what to change; None if all fits."""
     needed = sum(parts.values())
     if needed <= room:
         return None
@@ -490,7 +490,7 @@ class RewardLoad:
 def reward_load(
     config: RunConfig, rates: Rates, facts: PolicyFacts, queries: int, group: int, answer_s: float, cluster: Cluster
 ) -> RewardLoad:
-    """Cost of all sources of a run's reward, one after another.
+    """Return the cost of all sources of a run's reward, one after another.
 
     Raises:
         ConfigError: a kind of reward that the rates do not know, or a judge that cannot be read.
@@ -519,7 +519,7 @@ def reward_load(
 
 
 def _scored_bytes(known: RewardFacts, input_s: float) -> float:
-    """Activations of the answers that a reward model scores at once."""
+    """Return the activations of the answers that a reward model scores at once."""
     if known.position_bytes is None or known.positions_per_s is None or known.batch_size is None:
         return 0.0
     prompt = known.prompt_positions.value if known.prompt_positions else 0.0
@@ -527,7 +527,7 @@ def _scored_bytes(known: RewardFacts, input_s: float) -> float:
 
 
 def _network(known: RewardFacts, input_s: float) -> Work:
-    """One answer through a reward model: question and answer as sound, read with the prompt."""
+    """Cost one answer through a reward model: question and answer as sound, read with the prompt."""
     products = 0.0
     if known.parameters and known.positions_per_s:
         prompt = known.prompt_positions.value if known.prompt_positions else 0.0
@@ -538,7 +538,7 @@ def _network(known: RewardFacts, input_s: float) -> Work:
 
 
 def _calls(source: RewardSourceConfig, known: RewardFacts, group: int, input_s: float) -> tuple[int, int, float | None]:
-    """Calls a group, how many at once, and USD of one (None: no price is known)."""
+    """Return calls a group, calls at once, and USD a call (None: no price is known)."""
     name = str(source.options.get("judge", "trace"))
     path = Path(name) if name.endswith((".yaml", ".yml")) else preset_path(name, "judges")
     judge = load_judging_config(path)

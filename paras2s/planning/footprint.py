@@ -40,7 +40,7 @@ class RoleMemory:
         return sum(size for part, size in self.device.items() if self.in_turn(part))
 
     def in_turn(self, part: str) -> bool:
-        """Whether a part of the device's is there only while the role works."""
+        """Return whether a part is on the device only while the role works."""
         return any(part in parts for parts in TURNS.values())
 
 
@@ -60,7 +60,7 @@ class DeviceLoad:
 
 
 def run_cluster(cluster: Cluster, align: AlignConfig, rates: RatesTable) -> Cluster:
-    """The cluster as this run's own workers use it, for a plan to be compared with what they hold."""
+    """Return the cluster as this run's own workers use it, to compare a plan with what they hold."""
     workers, optimizer = align.workers, align.optimizer
     changed = {
         "trainable": "full" if align.lora is None else "lora",
@@ -87,7 +87,7 @@ def run_cluster(cluster: Cluster, align: AlignConfig, rates: RatesTable) -> Clus
 
 
 def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ...]]:
-    """The roles on each device, one entry a worker; roles that reserve none are on no device.
+    """Assign roles to devices, one entry a worker; roles that reserve none are on no device.
 
     Raises:
         ConfigError: they do not fit; the role and its reservation are named.
@@ -112,7 +112,7 @@ def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ..
 
 
 def device_loads(placed: Sequence[tuple[str, ...]], roles: Mapping[str, RoleMemory], in_turn: bool) -> list[DeviceLoad]:
-    """Needs of devices: all that lasts, and the most that one role has while it works; of all at once unless `in_turn`."""
+    """Sum the needs of devices: all that lasts, and the most one role adds while it works; all at once unless `in_turn`."""
     found = []
     for here in dict.fromkeys(placed):
         if not here:
@@ -125,7 +125,7 @@ def device_loads(placed: Sequence[tuple[str, ...]], roles: Mapping[str, RoleMemo
 
 
 def refusal(load: DeviceLoad, roles: Mapping[str, RoleMemory], room: float) -> str | None:
-    """A line on what does not fit: the device, the role that has the most, bytes, and what to change; None where all fits."""
+    """Name what does not fit: the device, its largest role, bytes, and what to change; None if all fits."""
     if load.needed <= room:
         return None
     role = max(load.roles, key=lambda one: load.roles.count(one) * sum(roles[one].device.values()))
@@ -139,7 +139,7 @@ def refusal(load: DeviceLoad, roles: Mapping[str, RoleMemory], room: float) -> s
 
 
 def shared_ranks(loads: Sequence[DeviceLoad]) -> list[str]:
-    """A line for each device that two of the learner's ranks would share."""
+    """Return a line for each device that two of the learner's ranks would share."""
     return [
         f"{load.name}: {load.roles.count('learner')} of the learner's ranks share it, which NCCL refuses; raise "
         "align.workers.learner.gpus above 0.5"

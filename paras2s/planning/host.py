@@ -19,7 +19,7 @@ SOUND_BYTES_PER_S = 4 * 24_000
 
 
 def prompt_bytes(sizes: PolicySizes, prompt_steps: int, speech_steps: int, feature_bytes: int) -> tuple[float, float]:
-    """Bytes of one encoded prompt: in memory, and in its file, which has 4 bytes an id and features for speech alone."""
+    """Return the bytes of one encoded prompt: in memory, and in its file (4 bytes an id, features for speech alone)."""
     ids = prompt_steps * (1 + sizes.codebooks)
     in_memory = 8 * ids + prompt_steps + feature_bytes * sizes.continuous * prompt_steps
     on_disk = 4 * ids + prompt_steps + feature_bytes * sizes.continuous * speech_steps
@@ -27,7 +27,7 @@ def prompt_bytes(sizes: PolicySizes, prompt_steps: int, speech_steps: int, featu
 
 
 def answer_bytes(sizes: PolicySizes, steps: float) -> float:
-    """Bytes of one answer without its sound: its tokens in all streams, and its codes."""
+    """Return the bytes of one answer without its sound: tokens of all streams, and codes."""
     return TOKEN_BYTES * steps * (1 + sizes.codebooks) + 8 * steps * sizes.codebooks
 
 
@@ -41,7 +41,7 @@ def host_memory(
     sound_s: float,
     weights: float,
 ) -> dict[str, dict[str, float]]:
-    """Bytes by place and part; `batches` are under way at once, and `sound_s` is of one answer, 0 where it is not sent.
+    """Return bytes by host and part; `batches` are pending at once; `sound_s` is an answer's, 0 if sound is not sent.
 
     In the object store are what samplers and learners are sent, each once; sound goes to the judges alone.
     """

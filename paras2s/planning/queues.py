@@ -10,7 +10,7 @@ from paras2s.policy.speaking import ANSWERS_AT_ONCE
 
 
 def calls_seconds(arrive_s: Sequence[float], concurrency: int, latency_s: float) -> float:
-    """When the last of the calls is answered, each made when its answer is there and one of the slots is free."""
+    """Return when the last call is answered, each made once its answer exists and a slot is free."""
     slots = [0.0] * min(concurrency, max(1, len(arrive_s)))
     last = 0.0
     for arrived in sorted(arrive_s):
@@ -28,12 +28,12 @@ class SpeechBatch:
     seconds: float
 
     def times(self, ready: float, seconds: float) -> SpeechBatch:
-        """The batch with both multiplied."""
+        """Return the batch with both multiplied."""
         return SpeechBatch(ready * self.ready_s, seconds * self.seconds)
 
 
 def batches_as_they_end(ends_s: Sequence[float], sound_s: Sequence[float], each_s: float) -> list[SpeechBatch]:
-    """Batches of answers that ended one after the other.
+    """Return batches of answers that ended one after the other.
 
     `ends_s` is when each was sampled, `sound_s` how long it is, and `each_s` what a second of sound takes.
     """
@@ -43,7 +43,7 @@ def batches_as_they_end(ends_s: Sequence[float], sound_s: Sequence[float], each_
 
 
 def speak(batches: Sequence[SpeechBatch], free: list[float], since_s: float = 0.0) -> list[tuple[float, float]]:
-    """When each batch begins and ends, spoken by the device that is free first.
+    """Return when each batch begins and ends, spoken by the first free device.
 
     `free` is a heap of when each device is; it is brought up to date. Batches are ready so long after `since_s`.
     """
@@ -56,5 +56,5 @@ def speak(batches: Sequence[SpeechBatch], free: list[float], since_s: float = 0.
 
 
 def spoken_seconds(batches: Sequence[SpeechBatch], devices: int) -> float:
-    """When the last batch has been spoken by devices that do nothing else."""
+    """Return when the last batch has been spoken by devices that do nothing else."""
     return max((ends for _, ends in speak(batches, [0.0] * devices)), default=0.0)

@@ -12,7 +12,7 @@ from paras2s.planning.simulate import Plan
 
 
 def used_figures(plan: Plan, rates: Any, facts: Any, kinds: list[str]) -> dict[str, Figure]:
-    """Every figure behind a plan, by name."""
+    """List every figure behind a plan, by name."""
     from paras2s.planning.cluster import figures
 
     found = dict(figures(plan.cluster)) | {f"policy.{name}": figure for name, figure in figures(facts)}
@@ -22,7 +22,7 @@ def used_figures(plan: Plan, rates: Any, facts: Any, kinds: list[str]) -> dict[s
 
 
 def plan_json(plan: Plan, used: dict[str, Figure], calibration: Calibration | None = None) -> dict[str, Any]:
-    """The plan as plain JSON; memory in GiB."""
+    """Return the plan as plain JSON; memory in GiB."""
     from dataclasses import asdict
 
     from paras2s.planning.cost import GIB
@@ -54,7 +54,7 @@ def plan_json(plan: Plan, used: dict[str, Figure], calibration: Calibration | No
 
 
 def show_plan(console: Console, plan: Plan) -> None:
-    """Phases, memory and totals as tables."""
+    """Print phases, memory and totals as tables."""
     from rich.table import Table
 
     from paras2s.planning.cost import GIB
@@ -131,7 +131,7 @@ def _show_memory(console: Console, plan: Plan) -> None:
 
 
 def show_calibration(console: Console, found: Calibration) -> None:
-    """Measured parts of a step beside what the plan's own rates predict, and the factors that are laid over the plan."""
+    """Print measured parts of a step beside the plan's own predictions, and the factors laid over the plan."""
     from rich.table import Table
 
     title = f"calibrated by {found.steps} steps of a run"
@@ -144,7 +144,7 @@ def show_calibration(console: Console, found: Calibration) -> None:
 
 
 def show_assumptions(console: Console, used: dict[str, Figure]) -> None:
-    """Every figure, what is assumed first."""
+    """Print every figure, assumed ones first."""
     from rich.table import Table
 
     table = Table("figure", "value", "origin", "note", title="what the plan rests on", title_justify="left")

@@ -55,7 +55,7 @@ class Lengths:
     most: int
 
     def draw(self, rng: random.Random) -> int:
-        """One length, at most `most`."""
+        """Draw one length, at most `most`."""
         if self.spread is None:
             drawn = 1 + int(math.log(max(rng.random(), 1e-300)) / math.log(1 - 1 / self.mean)) if self.mean > 1 else 1
         else:
@@ -64,7 +64,7 @@ class Lengths:
 
 
 def draw_answers(count: int, audio: Lengths, text: Lengths, rng: random.Random) -> list[Answer]:
-    """Lengths of both streams; a text ends no later than its answer."""
+    """Draw lengths of both streams; a text ends no later than its answer."""
     steps = [audio.draw(rng) for _ in range(count)]
     return [Answer(one, min(one, text.draw(rng))) for one in steps]
 
@@ -84,7 +84,7 @@ class Decoded:
 def decode(
     sizes: PolicySizes, device: Device, engine: Engine, answers: Sequence[Answer], group: int, prompt_steps: int
 ) -> Decoded:
-    """One device's answers, `engine.rows` at once.
+    """Simulate decoding of one device's answers, `engine.rows` at once.
 
     Between two ends nothing changes but the length of what is read, and cost is linear in that: one look at the middle is
     exact. The prompts behind the rows are counted as so many groups.
@@ -129,7 +129,7 @@ def decode(
 
 
 def forward_work(sizes: PolicySizes, plan: LearnerPlan, answers: Sequence[Answer], group: int, prompt_steps: int) -> Work:
-    """One pass over answers by length, `chunk_rows` (else `rows`) at a time, behind prompts read once."""
+    """Cost one pass over answers by length, `chunk_rows` (else `rows`) at a time, after prompts read once."""
     at_once = plan.chunk_rows or plan.rows or max(1, len(answers))
     ordered = sorted(answers, key=lambda one: -one.steps)
     # Prompts are read once for all answers in memory together, and again with the next.
@@ -160,7 +160,7 @@ class LearnTimes:
 
 
 def learn(sizes: PolicySizes, cluster: Cluster, answers: Sequence[Answer], group: int, prompt_steps: int) -> LearnTimes:
-    """Reference, policy, the way back, and AdamW, on answers dealt to the learner's devices by groups."""
+    """Simulate reference, policy, backward pass and AdamW, on answers dealt to the learner's devices by groups."""
     plan, device, devices = cluster.learner, cluster.rates, cluster.count("learner")
     total = sum(cost.parameters(sizes).values())
     trained = cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total
@@ -186,13 +186,13 @@ def learn(sizes: PolicySizes, cluster: Cluster, answers: Sequence[Answer], group
 
 
 def bandwidth(cluster: Cluster, among: int) -> float:
-    """Bytes a second and device that a collective among so many devices reaches."""
+    """Return the bytes a second and device that a collective among n devices reaches."""
     figure = cluster.link_gb_s if among <= cluster.devices_per_node else cluster.network_gb_s
     return figure.value * 1e9 * cluster.link_share.value
 
 
 def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int) -> float:
-    """Weights are gathered, gradients scattered, and those shared among copies.
+    """Return the seconds to gather weights, scatter gradients, and sum those shared among copies.
 
     Once a step for the reference and once for the policy, even where LoRA makes them the same weights; or layer by layer
     for both and for the way back, in each pass, for prompts and for their answers.
@@ -212,13 +212,13 @@ def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int
 
 
 def sent_bytes(sizes: PolicySizes, plan: LearnerPlan) -> float:
-    """Bytes of the trained weights as samplers get them: all, or the adapters alone."""
+    """Return the bytes of trained weights sent to samplers: all, or the adapters alone."""
     total = sum(cost.parameters(sizes).values())
     return plan.weight_bytes * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
 
 
 def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
-    """Seconds to send the trained weights to every rollout device, over a transport of its own or by the links."""
+    """Return the seconds to send the trained weights to every rollout device, over a transport of its own or by the links."""
     plan, moved = cluster.learner, sent_bytes(sizes, cluster.learner)
     if cluster.transport_gb_s is not None:
         return moved / (cluster.transport_gb_s.value * 1e9)
@@ -241,7 +241,7 @@ class Load:
 
 
 def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None) -> Load:
-    """The load of a run's config. Its `policy.max_answer_steps` counts if set, else the policy's own longest answer."""
+    """Return the load of a run's config; its `policy.max_answer_steps`, if set, replaces the policy's own longest answer."""
     facts, align = known.facts, config.align
     rate = facts.steps_per_s.value
     prompt_steps = round(facts.question_s.value * rate) + facts.prompt_extra_steps
@@ -291,14 +291,14 @@ class Phases:
         return self.reference + self.forward + self.backward + self.optimiser + self.exchange
 
     def times(self, factors: Mapping[str, float]) -> Phases:
-        """The phases, each times its factor where it has one."""
+        """Return the phases, each times its factor if it has one."""
         return replace(self, **{name: factor * getattr(self, name) for name, factor in factors.items()})
 
 
 def step_phases(
     sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad, rng: random.Random
 ) -> tuple[Phases, list[SpeechBatch]]:
-    """One step with lengths of its own, and the batches of devices that speak, counted from the end of its rollout."""
+    """Simulate one step with drawn lengths, and the batches of speaking devices, counted from the end of its rollout."""
     device, devices = cluster.rates, cluster.count("rollout")
     answers = draw_answers(load.queries * load.group, load.audio, load.text, rng)
     even = [Answer(round(fmean(one.steps for one in answers)), round(fmean(one.text_steps for one in answers)))]
@@ -342,7 +342,7 @@ def step_phases(
 
 
 def deal(answers: Sequence[Answer], group: int, devices: int) -> list[list[Answer]]:
-    """Groups, in turn, to devices; answers by themselves where there are fewer groups than devices. No hand is empty."""
+    """Deal groups in turn to devices, or single answers if there are fewer groups than devices; no share is empty."""
     groups = [list(answers[first : first + group]) for first in range(0, len(answers), group)]
     if len(groups) < devices:
         groups = [[one] for one in answers]
@@ -350,7 +350,7 @@ def deal(answers: Sequence[Answer], group: int, devices: int) -> list[list[Answe
 
 
 def judge_seconds(reward: RewardLoad, cluster: Cluster, ends_s: Sequence[float], rollout_s: float) -> float:
-    """From the end of the rollout until everything is scored."""
+    """Return the seconds from the end of the rollout until everything is scored."""
     device = cluster.rates
     judges = cluster.roles.reward or cluster.count("rollout")
     spent_s = cost.seconds(reward.work.times(1 / judges), device, "read") + reward.processor_s
@@ -414,7 +414,7 @@ def make_plan(
     answer_s: float | None = None,
     factors: Mapping[str, float] | None = None,
 ) -> Plan:
-    """Time, memory and cost of a run's GRPO; `prompts` and `epochs` in place of its own number of steps.
+    """Predict time, memory and cost of a run's GRPO; `prompts` and `epochs` replace its own number of steps.
 
     `factors` multiply the seconds of the phases they name (see planning/calibrate.py).
     """
@@ -464,7 +464,7 @@ def make_plan(
 
 
 def hosts_of(sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, prompts: int) -> dict[str, dict[str, float]]:
-    """Bytes of the driver, of the object store and on disk, for answers of the mean length and so many prompts."""
+    """Return the bytes of the driver, the object store and the disk, for answers of the mean length and n prompts."""
     batches = cluster.driver.max_staleness + 1
     speech = load.prompt_steps - facts.prompt_extra_steps
     prompt = prompt_bytes(sizes, load.prompt_steps, speech, cluster.engine.dtype_bytes)
@@ -477,7 +477,7 @@ def hosts_of(sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Loa
 def role_memory(
     sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad
 ) -> dict[str, dict[str, float]]:
-    """Bytes on one device of each role by itself, by part."""
+    """Return bytes by part on one device of each role by itself."""
     plan, engine = cluster.learner, cluster.engine
     answers_each = math.ceil(load.queries * load.group / cluster.count("rollout"))
     rows = min(engine.rows, answers_each)
@@ -509,7 +509,7 @@ TURNS = {
 def device_memory(
     sizes: PolicySizes, facts: PolicyFacts, cluster: Cluster, load: Load, reward: RewardLoad
 ) -> dict[str, dict[str, float]]:
-    """Bytes on one device of each role, by part. Colocated roles keep what lasts and take turns with the rest."""
+    """Return bytes by part on one device of each role. Colocated roles keep what lasts and take turns with the rest."""
     roles = role_memory(sizes, facts, cluster, load, reward)
     if cluster.roles.layout == "colocated":
         return {"every device": colocated(roles)}
@@ -520,7 +520,7 @@ def device_memory(
 
 
 def colocated(roles: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Bytes by part of a device that has these roles: what lasts of all, and the most that one has while it works."""
+    """Return bytes by part of a device with these roles: what lasts of all, and the most that one adds while it works."""
     lasting = {
         f"{role} {part}": size for role, parts in roles.items() for part, size in parts.items() if part not in TURNS[role]
     }

@@ -19,7 +19,7 @@ QUERY_KEYS = 500
 
 
 def key_of(value: Any) -> str:
-    """Returns the SHA-256 of a JSON value: two values that differ anywhere have different keys."""
+    """Return the SHA-256 of a JSON value: two values that differ anywhere have different keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -28,7 +28,7 @@ class JsonCache:
     """A table of JSON values by key. A value stays until its key is written again."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates the file.
+        """Open or creates the file.
 
         Raises:
             StorageError: it cannot be created, or is no such cache.
@@ -45,7 +45,7 @@ class JsonCache:
             raise StorageError(f"{path}: cannot be used as a cache ({error}); delete it or give another folder") from error
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Returns the values of the keys that are in the cache.
+        """Return the values of the keys that are in the cache.
 
         Raises:
             StorageError: the file is damaged.
@@ -63,11 +63,11 @@ class JsonCache:
         return values
 
     def get(self, key: str) -> Any | None:
-        """Returns one value, or None."""
+        """Return one value, or None."""
         return self.get_many([key]).get(key)
 
     def put_many(self, values: Mapping[str, Any]) -> None:
-        """Writes all values in one transaction.
+        """Write all values in one transaction.
 
         Raises:
             StorageError: the disk refused.
@@ -81,5 +81,5 @@ class JsonCache:
             raise StorageError(f"cannot write {self.path}: {error}; free disk space and run again") from error
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._db.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def put_between(text: str, begin: str, end: str, body: str) -> str:
-    """Returns the text with `body` between the two comments.
+    """Return the text with `body` between the two comments.
 
     Raises:
         ValueError: the comments are not there.

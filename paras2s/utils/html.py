@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 
 def template_folder(folder: Path) -> Environment:
-    """An environment that loads the templates of a folder; they may include `page_style.css.j2`, which lies here."""
+    """Make an environment that loads a folder's templates; they may include `page_style.css.j2`, which is beside this file."""
     return Environment(
         autoescape=True,
         loader=FileSystemLoader([folder, Path(__file__).parent]),
@@ -19,5 +19,5 @@ def template_folder(folder: Path) -> Environment:
 
 
 def page_template(path: Path) -> Template:
-    """Loads the template in a file."""
+    """Load the template in a file."""
     return template_folder(path.parent).get_template(path.name)

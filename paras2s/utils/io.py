@@ -15,7 +15,7 @@ from paras2s.errors import DataError, StorageError, one_line
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
-    """Returns the path of a file below a folder that a table names; None where the name or a link leads out of the folder.
+    """Return the path of a file below a folder that a table names; None where the name or a link leads out of the folder.
 
     A hub's cache holds links to files beside the folder (`snapshots/REVISION/a.wav` to `blobs/...`): those are let through.
     """
@@ -30,7 +30,7 @@ def path_inside(folder: Path, name: str) -> Path | None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replaces `path` by `data` in one step.
+    """Replace `path` by `data` in one step.
 
     Raises:
         StorageError: the disk refused (full, read-only); the old file, if any, is still there.
@@ -53,17 +53,17 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a text file in one step."""
+    """Replace a text file in one step."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replaces a JSON file in one step; NaN is refused, because a failure is never a number."""
+    """Replace a JSON file in one step; NaN is refused, because a failure is never a number."""
     write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a UTF-8 file that a user made, without the byte order mark that spreadsheets put first.
+    """Return the text of a UTF-8 file that a user made, without the byte order mark that spreadsheets put first.
 
     Raises:
         DataError: missing, or not UTF-8.
@@ -75,7 +75,7 @@ def read_text(path: Path) -> str:
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the rows of a CSV file with their line numbers, for a strict model to validate.
+    """Yield the rows of a CSV file with their line numbers, for a strict model to validate.
 
     Values that are missing are None, and values without a column stand under the key "more values than columns".
 
@@ -91,7 +91,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_json(path: Path) -> Any:
-    """Parses a JSON file.
+    """Parse a JSON file.
 
     Raises:
         DataError: missing or not JSON.
@@ -107,7 +107,7 @@ def read_json(path: Path) -> Any:
 
 
 def append_jsonl(path: Path, row: dict[str, Any]) -> None:
-    """Adds one row to a log.
+    """Add one row to a log.
 
     Raises:
         StorageError: the disk refused.
@@ -125,7 +125,7 @@ def append_jsonl(path: Path, row: dict[str, Any]) -> None:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a log; a last line cut off by a kill is skipped, any other bad line is an error.
+    """Yield the rows of a log; a last line cut off by a kill is skipped, any other bad line is an error.
 
     Raises:
         DataError: missing, or a line in the middle is not JSON.
@@ -148,7 +148,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Replaces a log in one step."""
+    """Replace a log in one step."""
     write_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 

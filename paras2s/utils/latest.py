@@ -18,7 +18,7 @@ class Latest(Generic[Value]):
         self._held: OrderedDict[str, Value] = OrderedDict()
 
     def of(self, items: Mapping[str, Item], make: Callable[[list[Item]], list[Value]]) -> dict[str, Value]:
-        """The value of each item by its key; `make` is called once, for those that are not held, and not for none."""
+        """Return the value of each item by its key; `make` is called once, for missing items alone, if any."""
         held = dict(self._held)
         missing = [key for key in items if key not in held]
         made = dict(zip(missing, make([items[key] for key in missing]), strict=True)) if missing else {}

@@ -19,7 +19,7 @@ class LoopbackServer:
     """A server on its socket. The kernel holds requests from the first moment; they are answered while `run` runs."""
 
     def __init__(self, port: int) -> None:
-        """Takes the port; 0 takes any free one.
+        """Take the port; 0 takes any free one.
 
         Raises:
             ConfigError: the port cannot be used.
@@ -42,7 +42,7 @@ class LoopbackServer:
         return int(self._socket.getsockname()[1])
 
     def run(self, app: ASGIApp, on_ready: Callable[[], object]) -> None:
-        """Answers requests until `stop` or Ctrl-C, from the moment on at which `on_ready` has returned."""
+        """Answer requests until `stop` or Ctrl-C, from the moment on at which `on_ready` has returned."""
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_S, lifespan="off"
         )
@@ -57,6 +57,6 @@ class LoopbackServer:
             self._socket.close()
 
     def stop(self) -> None:
-        """Ends `run` once the answers that were begun are sent."""
+        """End `run` once the answers that were begun are sent."""
         if self._server is not None:
             self._server.should_exit = True

@@ -9,7 +9,7 @@ from paras2s.utils.process_pool import cores
 
 
 def describe_machine() -> str:
-    """Returns the cores that this process may use, the processor's name and the memory, as far as the system tells them."""
+    """Return the cores that this process may use, the processor's name and the memory, as far as the system tells them."""
     return f"{cores()} cores of {_processor()}{_memory()}"
 
 

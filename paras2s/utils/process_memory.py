@@ -11,7 +11,7 @@ EVERY_S = 5.0
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns the ids of a process and all its descendants, by /proc; those that end meanwhile are left out."""
+    """Return the ids of a process and all its descendants, by /proc; those that end meanwhile are left out."""
     ids, pending = [], [pid]
     while pending:
         current = pending.pop()
@@ -25,7 +25,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def proportional_gib(pid: int) -> float:
-    """Returns a process's proportional memory (PSS) in GiB: its own pages and its part of shared ones; 0 once it has ended."""
+    """Return a process's proportional memory (PSS) in GiB: its own pages and its part of shared ones; 0 once it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

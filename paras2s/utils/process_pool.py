@@ -30,17 +30,17 @@ DIED = "a worker process died (out of memory?); the same command continues from 
 
 
 def cores() -> int:
-    """Returns how many cores this process may use: fewer than the machine has, under `taskset` or in a container."""
+    """Return how many cores this process may use: fewer than the machine has, under `taskset` or in a container."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def native_threads(most: int = 2) -> int:
-    """Returns the threads for a native library's model: one in a worker process, since every core has a worker already."""
+    """Return the threads for a native library's model: one in a worker process, since every core has a worker already."""
     return 1 if multiprocessing.parent_process() is not None else min(most, cores())
 
 
 def _begin(parent: int) -> None:
-    """The start of a worker process: one thread for the libraries that it loads, and an end with the parent's end."""
+    """Set up a worker process: one thread for the libraries that it loads, and an end with the parent's end."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
 
     # A worker whose parent was killed would wait for work for ever, and hold a core and its memory.
@@ -63,7 +63,7 @@ _lock = threading.Lock()
 
 
 def _workers() -> ProcessPoolExecutor:
-    """The worker processes of this program: started when there is work, and kept with the models they have loaded."""
+    """Start the worker processes of this program when first needed, and keep them with the models they have loaded."""
     with _lock:
         if not _held:
             _held.append(_start(cores()))
@@ -71,7 +71,7 @@ def _workers() -> ProcessPoolExecutor:
 
 
 def end_workers() -> None:
-    """Ends the kept worker processes, to free their memory; the next work starts new ones."""
+    """End the kept worker processes, to free their memory; the next work starts new ones."""
     with _lock:
         while _held:
             _held.pop().shutdown(cancel_futures=True)
@@ -83,7 +83,7 @@ def map_chunks(
     chunk: int,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Result]:
-    """Runs `work` on chunks of at most `chunk` items, of which every worker gets as many, and returns results in the order of
+    """Run `work` on chunks of at most `chunk` items, of which every worker gets as many, and returns results in the order of
     items; `on_progress(done, total)` counts items.
 
     Raises:
@@ -111,13 +111,13 @@ def map_chunks(
 
 
 def even_size(count: int, most: int, workers: int) -> int:
-    """Size of chunks of `count` items, at most `most`, that keeps all workers busy to the end: else one has the last alone."""
+    """Choose the size of chunks of `count` items, at most `most`, that keeps all workers busy to the end."""
     rounds = math.ceil(count / (most * workers))
     return math.ceil(count / max(1, rounds * workers)) or 1
 
 
 def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yields lists of `size` items; the last may be shorter."""
+    """Yield lists of `size` items; the last may be shorter."""
     source = iter(items)
     while chunk := list(islice(source, size)):
         yield chunk
@@ -126,7 +126,7 @@ def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def stream_chunks(
     work: Callable[[list[Item]], list[Result]], items: Iterable[Item], size: int, workers: int
 ) -> Iterator[tuple[list[Item], list[Result]]]:
-    """Yields every chunk of items with what `work` returns for it, in order; memory does not grow with the items.
+    """Yield every chunk of items with what `work` returns for it, in order; memory does not grow with the items.
 
     Raises:
         DataError: a worker process was killed from outside; an error of `work` is raised as it is.

@@ -19,7 +19,7 @@ LOG_WIDTH = 160
 
 
 def open_console(to_stderr: bool = False) -> Console:
-    """Opens the terminal, or a log that is wide enough for tables."""
+    """Open the terminal, or a log that is wide enough for tables."""
     console = Console(stderr=to_stderr)
     return console if console.is_terminal else Console(stderr=to_stderr, width=LOG_WIDTH)
 
@@ -37,7 +37,7 @@ class Bar:
         self._logged_s, self._noted_s = time.monotonic(), float("-inf")
 
     def at(self, done: int, total: int, note: str = "") -> None:
-        """Shows `done` of `total` and a short note."""
+        """Show `done` of `total` and a short note."""
         self._progress.update(self._task, completed=done, total=total, note=note)
         now = time.monotonic()
         self._first = self._first or (now, done)
@@ -56,7 +56,7 @@ class Bar:
 def progress_bar(
     console: Console, name: str, total: int | None, quiet: bool = False, tell: Tell | None = None
 ) -> Iterator[Bar]:
-    """Shows a progress bar inside a `with` block."""
+    """Show a progress bar inside a `with` block."""
     columns = (
         TextColumn("{task.description:>22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),

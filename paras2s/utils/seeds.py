@@ -6,5 +6,5 @@ import hashlib
 
 
 def seed_of(*parts: object) -> int:
-    """Returns a seed of 32 bits from the values' text form."""
+    """Return a seed of 32 bits from the values' text form."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")

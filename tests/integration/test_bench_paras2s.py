@@ -190,7 +190,7 @@ def test_a_curated_dataset_and_a_runs_are_benched_alike_and_bad_use_is_named(wor
     empty = tmp_path / "empty"
     empty.mkdir()
     for words, complaint in (
-        (["--system", "mine"], "expected NAME=WHAT"),
+        (["--system", "mine"], "expected NAME=SYSTEM"),
         (["--system", "a=x", "--system", "a=y"], "stands twice"),
         (["--system", f"a={empty}"], "holds no answer to any question; expected files such as"),
         (["--system", "a=nowhere"], "is no folder, no YAML of an endpoint, and neither cascade nor topline"),

@@ -358,7 +358,7 @@ def test_two_judges_of_one_model_have_names_apart(world: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "--system: give NAME=WHAT at least once"),
+        ([], "--system: give NAME=SYSTEM at least once"),
         (["--system", "a=nowhere"], "'nowhere' is no folder"),
         (["--system", "a=empty"], "holds no clip that can be judged; expected files such as f1.wav"),
         (["--system", "a=b", "--task", "sing"], "--task sing: there are following and role_play"),

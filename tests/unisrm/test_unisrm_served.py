@@ -376,8 +376,8 @@ def test_a_server_that_is_not_there_or_refuses_is_named(folder, pair, tmp_path):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({}, "give one of checkpoint"),
-        ({"checkpoint": "x", "served": {}}, "give one of checkpoint"),
+        ({}, "give either checkpoint"),
+        ({"checkpoint": "x", "served": {}}, "give either checkpoint"),
         ({"served": {"checkpoint": "x"}}, "served.checkpoint"),
         ({"served": {"settings": "nowhere/unisrm.json"}}, "served.settings: .*unisrm export"),
         ({"served": {"audio_format": "aiff"}}, "served.audio_format"),

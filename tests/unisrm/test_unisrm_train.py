@@ -395,7 +395,7 @@ def test_grpo_may_leave_the_audio_tower_of_a_model_that_learned_in_all_its_weigh
     assert learned_alone < learned
     with pytest.raises(ConfigError, match="adapters"):
         trainer_of(folder, items, prompts, "adapters", config)
-    with pytest.raises(ValueError, match="adapters are trained on"):
+    with pytest.raises(ValueError, match="both stages train the adapters"):
         UniSRMConfig.model_validate({"thinker": {"trains": "adapters"}, "grpo": {"trains": "all"}})
 
 

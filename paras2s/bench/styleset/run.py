@@ -94,7 +94,7 @@ class StyleSetOptions:
                 name = self.made_given[0].replace("_", "-")
                 raise ConfigError(f"--verdicts are of outputs made already: leave --{name} out")
         elif not self.systems:
-            raise ConfigError("--system: give NAME=WHAT at least once, or --verdicts")
+            raise ConfigError("--system: give NAME=SYSTEM at least once, or --verdicts")
 
     def settings(self) -> OutputSettings:
         """The items that are chosen, and how their outputs are made."""

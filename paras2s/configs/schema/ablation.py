@@ -1,4 +1,4 @@
-"""Settings of an ablation: runs that share what they have in common."""
+"""Settings of an ablation: runs that share common stages."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from paras2s.configs.schema.base import Section, load_section
 
 
 class AblationRow(Section):
-    """One run of an ablation: what it changes, where its point stands in the plot, and whether it is aligned at all."""
+    """One run of an ablation: its changed keys, its point in the plot, and the system that counts."""
 
-    name: str = Field(pattern=r"^\w[\w .,+=()-]*$", description="also its folder")
+    name: str = Field(pattern=r"^\w[\w .,+=()-]*$", description="name of the row, and of its folder")
     set: dict[str, Any] = Field({}, description="dotted keys laid over the base")
     system: Literal["cascade", "sft", "aligned", "topline"] = Field(
-        "aligned", description="whose score counts; only the aligned one is reinforced"
+        "aligned", description="system whose score counts; only aligned is trained by GRPO"
     )
-    line: str = Field("", description="rows of one line are joined in the plot")
-    x: float | None = Field(None, description="place on the plot's axis; null: not plotted")
+    line: str = Field("", description="line of the plot; rows of one line are joined")
+    x: float | None = Field(None, description="position on the plot's axis; null: not plotted")
 
 
 class Claim(Section):
-    """Something the paper found that the rows of an ablation can bear out or not: one row above another."""
+    """A finding of the paper that the rows can confirm or not: one row scores above another."""
 
     say: str
-    higher: str = Field(description="name of the row that should have more")
+    higher: str = Field(description="name of the row that should score higher")
     lower: str
     of: Literal["score", "told_apart", "words_understood"] = "score"
-    at_least: bool = Field(False, description="the claim is that it has no less, not that it has more")
-    leave_out: tuple[str, ...] = Field((), description="categories that do not count: those a row was trained in")
+    at_least: bool = Field(False, description="claim that the row scores no lower, in place of higher")
+    leave_out: tuple[str, ...] = Field((), description="categories that do not count, since a row was trained on them")
 
 
 class AblationConfig(Section):
-    """A grid of runs that share what they have in common: one table, and a plot where rows have a place on its axis."""
+    """A grid of runs that share common stages: one table, and a plot of the rows with a value of x."""
 
     name: str
     base: str = Field("demo", description="preset or YAML of the run that the rows change")
     queries: Literal["validation", "test"] = Field(
-        "validation", description="that score it; test: for a figure, never to choose"
+        "validation", description="queries that score it; test: for final figures, never to choose settings"
     )
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     run_dir: Path = Path("runs/ablations")
-    set: dict[str, Any] = Field({}, description="laid over the base in every row")
+    set: dict[str, Any] = Field({}, description="dotted keys laid over the base in every row")
     rows: tuple[AblationRow, ...] = Field(min_length=1)
-    axis: str = Field("", description="what the plot's axis shows")
+    axis: str = Field("", description="label of the plot's axis")
     title: str = ""
     plots: tuple[Literal["score", "words_understood", "curve"], ...] = Field(
         ("score",), description="curve: reward model and judges over the steps of each aligned row, a panel a row"
     )
-    hacks: int = Field(0, ge=0, description="questions about which each reward is asked what it pays for hacks; 0: none")
-    paper: str = Field("", description="what the paper found, in a sentence, to stand beside our table")
+    hacks: int = Field(0, ge=0, description="questions on which each reward scores hacks; 0: none")
+    paper: str = Field("", description="the paper's finding, in a sentence, shown beside our table")
     claims: tuple[Claim, ...] = ()
-    note: str = Field("", description="what differs from the paper's experiment")
+    note: str = Field("", description="differences from the paper's experiment")
 
     @field_validator("claims")
     @classmethod
     def _about_rows(cls, claims: tuple[Claim, ...], info: ValidationInfo) -> tuple[Claim, ...]:
         rows = {row.name for row in info.data.get("rows", ())}
-        if strange := [name for claim in claims for name in (claim.higher, claim.lower) if rows and name not in rows]:
-            raise ValueError(f"no row is called {strange[0]!r}")
+        if unknown := [name for claim in claims for name in (claim.higher, claim.lower) if rows and name not in rows]:
+            raise ValueError(f"no row is called {unknown[0]!r}")
         return claims
 
 
 def load_ablation(path: Path, overrides: dict[str, Any] | None = None) -> AblationConfig:
-    """Load an ablation, from YAML with dotted overrides laid over it.
+    """Load an ablation from YAML with dotted overrides.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.

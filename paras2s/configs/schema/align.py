@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.base import Section
 
-# The most answers of which every policy makes one pass over its layers.
+# The most answers that every policy takes through its layers in one pass.
 LAYERED_ROWS = 32
 
 
@@ -21,20 +21,22 @@ class LoraConfig(Section):
 
 
 class AugmentConfig(Section):
-    """Random masking and noise on questions while the policy learns, so that it does not learn clips by heart."""
+    """Random masking and noise on training questions, so that the policy does not memorise clips."""
 
     words_dropped: float = Field(0.4, ge=0, le=1, description="share of prompts whose words are hidden")
-    text_dropped: float = Field(0.0, ge=0, le=1, description="of the rest, share that keep the sentence's meaning alone")
+    text_dropped: float = Field(
+        0.0, ge=0, le=1, description="share of the other prompts that keep the sentence embedding alone"
+    )
     codes_dropped: float = Field(0.5, ge=0, le=1, description="share of prompts whose codes are hidden")
     prosody_noise: float = Field(0.3, ge=0, description="noise on the prosody features, in standard deviations")
     words_noise: float = Field(0.8, ge=0, description="noise on the sentence embedding, in its own standard deviations")
 
 
 class ResampleConfig(Section):
-    """Dynamic sampling (DAPO, section 3.2): queries whose groups are flat are replaced by others before the update."""
+    """Dynamic sampling (DAPO, section 3.2): replace queries with flat groups before the update."""
 
-    rounds: int = Field(3, ge=1, description="times that a step samples again; groups that are flat then stay")
-    max_std: float = Field(0.0, ge=0, description="of a group's rewards, up to which it is flat; 0: all equal")
+    rounds: int = Field(3, ge=1, description="most times that a step samples again; groups still flat are kept")
+    max_std: float = Field(0.0, ge=0, description="highest standard deviation of a flat group's rewards; 0: all rewards equal")
 
 
 class SamplingConfig(Section):
@@ -42,16 +44,18 @@ class SamplingConfig(Section):
 
     queries_per_step: int = Field(32, ge=1, description="B: queries sampled and rewarded in a step")
     group_size: int = Field(8, ge=2, description="G: answers to each query")
-    temperature: float = Field(1.0, gt=0, description="of both streams, or of the text stream alone")
-    audio_temperature: float | None = Field(None, gt=0, description="None: as `temperature`")
-    resample: ResampleConfig | None = Field(None, description="replace queries whose groups are flat; None: they stay")
-    engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies; see `make vllm-env`")
-    engine_python: Path | None = Field(None, description="vLLM's own interpreter; None: .venv-vllm/bin/python")
+    temperature: float = Field(1.0, gt=0, description="temperature of both streams, or of the text stream alone")
+    audio_temperature: float | None = Field(None, gt=0, description="temperature of the audio stream; None: as `temperature`")
+    resample: ResampleConfig | None = Field(None, description="replacement of queries with flat groups; None: keep them")
+    engine: Literal["native", "vllm"] = Field(
+        "native", description="sampling engine; vllm: for single-stream policies, see `make vllm-env`"
+    )
+    engine_python: Path | None = Field(None, description="Python interpreter of vLLM; None: .venv-vllm/bin/python")
     tensor_parallel: int = Field(1, ge=1, description="GPUs over which each worker's vLLM splits the model")
 
     @property
     def temperatures(self) -> tuple[float, float]:
-        """The temperatures of text and audio."""
+        """Temperatures of text and audio."""
         return self.temperature, self.temperature if self.audio_temperature is None else self.audio_temperature
 
 
@@ -59,16 +63,18 @@ class ObjectiveConfig(Section):
     """The GRPO loss; each key is described beside its formula in train/losses.py."""
 
     loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo", "rft", "dpo"] = Field(
-        "grpo", description="rft: likelihood of each group's best answer; dpo: its best against its worst, beta is kl_weight"
+        "grpo", description="rft: likelihood of each group's best answer; dpo: best against worst answer, beta is kl_weight"
     )
     scale_rewards: Literal["group", "none", "sources"] = Field(
         "none", description="group: divide advantages by their std (the paper); sources: each source by its own (GDPO)"
     )
-    groups_per_update: int = Field(16, ge=1, description="of a step's groups, learned from: those whose rewards differ most")
+    groups_per_update: int = Field(16, ge=1, description="groups of a step to learn from: those with the highest reward spread")
     ratio_level: Literal["token", "step", "sequence"] = Field("step", description="step: ParaS2S's joint ratio")
-    average: Literal["joint", "per_stream"] = Field("per_stream", description="joint: the paper; per_stream: each stream apart")
-    text_weight: float = Field(1.0, ge=0, description="of the text stream where averages are per stream")
-    audio_weight: float = Field(0.3, ge=0, description="of the audio stream where averages are per stream")
+    average: Literal["joint", "per_stream"] = Field(
+        "per_stream", description="averaging over tokens: joint (the paper), or per stream"
+    )
+    text_weight: float = Field(1.0, ge=0, description="weight of the text stream, for average per_stream")
+    audio_weight: float = Field(0.3, ge=0, description="weight of the audio stream, for average per_stream")
     clip_low: float = Field(0.2, ge=0)
     clip_high: float = Field(0.2, ge=0)
     ratio_cap: float | None = Field(None, description="two-sided clipping: upper bound of the unclipped ratio")
@@ -76,10 +82,12 @@ class ObjectiveConfig(Section):
         None, description="truncated importance sampling: cap of exp(learner - sampler log-prob) by token; None: no correction"
     )
     max_logprob_gap: float = Field(
-        0.1, gt=0, description="nats a token between sampler and learner, on policy; more stops the run"
+        0.1, gt=0, description="largest on-policy gap between sampler and learner, in nats a token; more stops the run"
     )
     kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
-    kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each token added up, or k3 of the step's joint log-prob")
+    kl_form: Literal["sum", "joint"] = Field(
+        "sum", description="sum: k3 of each token, added up; joint: k3 of the step's joint log-prob"
+    )
     kl_bias_correction: bool = False
 
     @model_validator(mode="after")
@@ -92,69 +100,75 @@ class ObjectiveConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW, its schedule, and how much of a batch goes through in one pass."""
+    """AdamW, its schedule, and the size of micro-batches."""
 
-    lr: float = Field(1e-4, ge=0, description="after its warm-up; it falls to a tenth over the run")
-    adaptor_lr: float = Field(1e-3, ge=0, description="of the adaptor of input features; the decoder must not change as fast")
-    warmup_steps: int = Field(10, ge=1, description="over which the learning rate rises: Adam's first steps are its wildest")
+    lr: float = Field(1e-4, ge=0, description="learning rate after warm-up; it falls to a tenth over the run")
+    adaptor_lr: float = Field(
+        1e-3, ge=0, description="learning rate of the adaptor of input features; the decoder's must be lower"
+    )
+    warmup_steps: int = Field(10, ge=1, description="steps over which the learning rate rises; Adam's first steps vary most")
     max_grad_norm: float = Field(1.0, gt=0)
     micro_batch_size: int | None = Field(
-        None, ge=1, description="answers in one pass of the learner; None: all of a step's, shared out over a processor's cores"
+        None, ge=1, description="answers in one pass of the learner; None: all of a step, split over the processor's cores"
     )
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, a third more time")
-    mixed_precision: bool = Field(False, description="learn in bfloat16, with float32 master weights")
+    mixed_precision: bool = Field(False, description="train in bfloat16, with float32 master weights")
 
 
 class RoleConfig(Section):
-    """The number of workers of a role, and what Ray reserves for each of them."""
+    """Number of workers of a role, and Ray's reservation for each."""
 
     count: int = Field(1, ge=1)
     cpus: float = Field(1.0, ge=0)
-    gpus: float = Field(0.0, ge=0, description="0.5: two workers share one")
-    resources: dict[str, float] = Field({}, description="of the names given to `ray start --resources`")
-    threads: int | None = Field(None, ge=1, description="of a worker; None: this machine's cores by the number of workers")
+    gpus: float = Field(0.0, ge=0, description="GPUs of a worker; 0.5: two workers share one")
+    resources: dict[str, float] = Field({}, description="custom resources, by the names in `ray start --resources`")
+    threads: int | None = Field(
+        None, ge=1, description="threads of a worker; None: this machine's cores divided by the workers"
+    )
 
     @property
     def bundle(self) -> dict[str, float]:
-        """The reservation as Ray names it."""
+        """Reservation in Ray's names."""
         named = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
         return {name: amount for name, amount in named.items() if amount}
 
     @model_validator(mode="after")
     def _reserves_something(self) -> RoleConfig:
         if not self.bundle:
-            raise ValueError("a worker that reserves nothing has no place; give it cpus or gpus")
+            raise ValueError("a worker that reserves nothing cannot be scheduled; give it cpus or gpus")
         return self
 
 
 class RolloutRoleConfig(RoleConfig):
-    """The rollout workers, of which there may be more as machines join."""
+    """Rollout workers, whose number may grow as machines join."""
 
-    max_count: int | None = Field(None, ge=1, description="workers as machines join; None: no more than `count`")
+    max_count: int | None = Field(None, ge=1, description="most workers as machines join; None: `count`")
 
 
 class LearnerRoleConfig(RoleConfig):
-    """The ranks of the learner, which share its weights (FSDP2)."""
+    """Ranks of the learner, which share its weights (FSDP2)."""
 
     gather: Literal["step", "layer"] = Field(
-        "step", description="of the weights: all for a step's passes, or layer by layer (ZeRO-3): less memory, more exchange"
+        "step",
+        description="gathering of weights: all for a step's passes, or layer by layer (ZeRO-3, less memory, more exchange)",
     )
 
 
 class WorkersConfig(Section):
-    """The Ray actors of a run, by role."""
+    """Ray actors of a run, by role."""
 
     rollout: RolloutRoleConfig = RolloutRoleConfig()
     reward: RoleConfig = RoleConfig()
     learner: LearnerRoleConfig = LearnerRoleConfig()
     speak: RoleConfig | None = Field(
-        None, description="make answers' sound while others are still sampled; None: rollout workers do, behind the last answer"
+        None,
+        description="workers that decode answers while others are sampled; None: rollout workers do, after the last answer",
     )
-    ray_address: str | None = Field(None, description="of a running cluster; None starts Ray on this machine")
+    ray_address: str | None = Field(None, description="address of a running cluster; None: start Ray on this machine")
 
     @property
     def by_role(self) -> dict[str, RoleConfig]:
-        """The roles that this run has."""
+        """Roles of this run."""
         roles = {"rollout": self.rollout, "reward": self.reward, "learner": self.learner}
         return roles if self.speak is None else roles | {"speak": self.speak}
 
@@ -163,17 +177,19 @@ class AlignConfig(Section):
     """GRPO on both streams (ParaS2S, section 4.3 and appendix D)."""
 
     steps: int = Field(90, ge=1)
-    only_categories: tuple[str, ...] = Field((), description="RL prompts of these alone, by the ledger (Table 7); (): all")
+    only_categories: tuple[str, ...] = Field((), description="categories of RL prompts, by the ledger (Table 7); (): all")
     augment: AugmentConfig = AugmentConfig(words_dropped=0.1, text_dropped=0.7, codes_dropped=0.75, words_noise=2.5)
-    lora: LoraConfig | None = Field(None, description="train adapters alone; None: all weights, beside a frozen copy")
-    max_staleness: int = Field(0, ge=0, description="updates by which the weights that sampled may be behind; 0: synchronous")
-    max_unscored_share: float = Field(0.5, gt=0, le=1, description="a step with more unscored answers stops the run")
+    lora: LoraConfig | None = Field(None, description="train adapters alone; None: train all weights, beside a frozen copy")
+    max_staleness: int = Field(0, ge=0, description="most updates between sampling weights and learner; 0: synchronous")
+    max_unscored_share: float = Field(
+        0.5, gt=0, le=1, description="largest share of unscored answers in a step; more stop the run"
+    )
     evaluate_every: int = Field(10, ge=1, description="steps between evaluations on validation queries, by the run's reward")
     checkpoint_every: int = Field(10, ge=1)
     keep_checkpoints: int | None = Field(
-        2, ge=1, description="the newest that stay, beside the best by validation, which has one of its own; None: all"
+        2, ge=1, description="newest checkpoints to keep, besides the best by validation; None: all"
     )
-    keep_rollouts_every: int = Field(1, ge=0, description="steps between those whose answers RUN/rollouts keeps; 0: none")
+    keep_rollouts_every: int = Field(1, ge=0, description="keep the answers of every n-th step in RUN/rollouts; 0: none")
     sampling: SamplingConfig = SamplingConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -182,7 +198,7 @@ class AlignConfig(Section):
     @model_validator(mode="after")
     def _pairs_stay_together(self) -> AlignConfig:
         if self.objective.loss_type == "dpo" and self.optimizer.micro_batch_size == 1:
-            raise ValueError("objective.loss_type dpo: both answers of a pair go through together; set micro_batch_size to 2")
+            raise ValueError("objective.loss_type dpo: both answers of a pair share a micro-batch; set micro_batch_size to 2")
         return self
 
     @model_validator(mode="after")
@@ -212,12 +228,12 @@ class AlignConfig(Section):
         return self
 
     def evaluates_after(self, step: int) -> bool:
-        """Whether validation queries are sampled after this step."""
+        """Return whether validation queries are sampled after this step."""
         return step % self.evaluate_every == 0 or step + 1 == self.steps
 
     @property
     def most_checkpoints(self) -> int:
-        """The most checkpoints that lie on the disk at once: those kept, the best, and the one that is being written."""
+        """The most checkpoints on disk at once: those kept, the best, and the new one."""
         due = sum((step + 1) % self.checkpoint_every == 0 or self.evaluates_after(step) for step in range(self.steps))
         return due if self.keep_checkpoints is None else min(due, self.keep_checkpoints + 2)
 

@@ -1,4 +1,4 @@
-"""Settings of audio judges: their tasks, how clips are joined and sent, and how often (AudioJudge, StyleSet)."""
+"""Settings of audio judges: tasks, and how clips are joined and sent (AudioJudge, StyleSet)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Strategy = Literal["none", "pair_example", "examples", "test", "examples_and_tes
 
 
 class AudioInputConfig(Section):
-    """The sound an endpoint takes, and how much of it."""
+    """Audio format and limits of an endpoint."""
 
-    format: Literal["wav", "mp3", "flac", "ogg"] = Field("wav", description="OpenAI takes wav and mp3")
-    sample_rate_hz: int = Field(16_000, ge=8000, le=48_000, description="every clip is converted to it, once")
-    max_file_mb: float | None = Field(20.0, gt=0, description="of one file as sent (base64); null: left to the endpoint")
-    max_request_mb: float | None = Field(None, gt=0, description="of all files of a call together; null: left to the endpoint")
-    max_audio_s: float | None = Field(None, gt=0, description="of all files of a call together; null: left to the endpoint")
+    format: Literal["wav", "mp3", "flac", "ogg"] = Field("wav", description="audio format; OpenAI takes wav and mp3")
+    sample_rate_hz: int = Field(16_000, ge=8000, le=48_000, description="sample rate to which every clip is converted, once")
+    max_file_mb: float | None = Field(20.0, gt=0, description="limit of one file as sent (base64); null: the endpoint's own")
+    max_request_mb: float | None = Field(None, gt=0, description="limit of all files of a call; null: the endpoint's own")
+    max_audio_s: float | None = Field(None, gt=0, description="limit of the audio of a call; null: the endpoint's own")
 
     @model_validator(mode="after")
     def _check(self) -> AudioInputConfig:
@@ -32,46 +32,50 @@ class AudioInputConfig(Section):
 
 
 class AudioJudgeConfig(Section):
-    """An audio judge, which hears the clips themselves. Several tasks are several judges, and an ensemble of them."""
+    """An audio judge, which hears the clips themselves. Several tasks are an ensemble of judges."""
 
     cache_dir: Path = Path("runs/cache")
     tasks: tuple[str, ...] = Field(
-        ("lexical", "paralinguistic", "speech_quality"), min_length=1, description="one verdict each; see reward/judges/tasks"
+        ("lexical", "paralinguistic", "speech_quality"),
+        min_length=1,
+        description="tasks, one verdict each; see reward/judges/tasks",
     )
-    ensemble: str = Field("majority", description="rule that makes one verdict of several tasks' on a pair")
+    ensemble: str = Field("majority", description="rule that combines the tasks' verdicts on a pair")
     ensemble_rules: Path | None = Field(None, description="YAML with rules of your own")
-    both_orders: bool = Field(True, description="judge each pair twice, the clips exchanged")
-    samples: int = Field(1, ge=1, description="replies to each question, whose votes are averaged (StyleSet: 5)")
-    strategy: Strategy = Field("none", description="which clips are joined into one (AudioJudge, 3.2)")
-    signals: Literal["spoken", "tone", "none"] = Field("spoken", description="the signal before each clip of a joined one")
-    silence_s: float = Field(0.5, ge=0, le=30, allow_inf_nan=False, description="between clips and signals of a joined one")
+    both_orders: bool = Field(True, description="judge each pair twice, with the clips exchanged")
+    samples: int = Field(1, ge=1, description="replies to each question; their votes are averaged (StyleSet: 5)")
+    strategy: Strategy = Field("none", description="clips that are joined into one (AudioJudge, 3.2)")
+    signals: Literal["spoken", "tone", "none"] = Field("spoken", description="signal before each clip of a joined file")
+    silence_s: float = Field(
+        0.5, ge=0, le=30, allow_inf_nan=False, description="silence between clips and signals of a joined file"
+    )
     examples: Path | None = Field(None, description="labelled examples (JSONL) to show first, in context")
-    shots: int | None = Field(None, ge=1, description="how many of them; null: all")
-    transcripts: Literal["none", "asr", "given"] = Field("none", description="text beside the sound (3.3)")
+    shots: int | None = Field(None, ge=1, description="number of examples to show; null: all")
+    transcripts: Literal["none", "asr", "given"] = Field("none", description="transcripts sent with the audio (3.3)")
     audio: AudioInputConfig = AudioInputConfig()
-    prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
+    prompts: Path | None = Field(None, description="folder of your own prompts; shipped prompts replace missing files")
     llm: LLMConfig = LLMConfig(model="gpt-audio", structured="never")
 
     @field_validator("tasks")
     @classmethod
     def _once(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(tasks)) < len(tasks):
-            raise ValueError("a task stands twice")
+            raise ValueError("a task is given twice")
         return tasks
 
     @model_validator(mode="after")
     def _check(self) -> AudioJudgeConfig:
         if self.strategy in ("pair_example", "examples") and self.examples is None:
-            raise ValueError(f"strategy: {self.strategy} joins examples, and there are none; give 'examples'")
+            raise ValueError(f"strategy: {self.strategy} joins examples; give 'examples'")
         if self.shots is not None and self.examples is None:
-            raise ValueError("shots: there are no 'examples' to show")
+            raise ValueError("shots: needs 'examples'")
         if self.samples > 1 and self.llm.temperature == 0:
-            raise ValueError("samples: temperature 0 gives one reply so many times; raise llm.temperature (StyleSet: 1.0)")
+            raise ValueError("samples: temperature 0 gives equal replies; raise llm.temperature (StyleSet: 1.0)")
         return self
 
 
 def is_audio_judge_config(path: Path) -> bool:
-    """Whether a judge's file configures an audio judge: it has a key that only an audio judge has.
+    """Return whether a judge's file configures an audio judge: it has a key that only an audio judge has.
 
     Raises:
         ConfigError: it cannot be read.
@@ -83,7 +87,7 @@ def is_audio_judge_config(path: Path) -> bool:
 
 
 def load_audio_judge_config(path: Path, overrides: dict[str, Any] | None = None) -> AudioJudgeConfig:
-    """Loads the settings of an audio judge.
+    """Load the settings of an audio judge.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.

@@ -1,4 +1,4 @@
-"""Base of all settings, and how a YAML file becomes one. Imports no torch; unknown keys fail."""
+"""Base of all settings, and their loading from YAML. Imports no torch; unknown keys fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paras2s.errors import ConfigError, one_line
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, and a key that nothing reads is an error."""
+    """Base of all sections: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,7 +42,7 @@ def _describe(item: Any) -> str:
 
 def _complaint(item: Any, key: str) -> str:
     if item["type"] == "extra_forbidden":
-        return "unknown key; `paras2s config` prints the keys there are"
+        return "unknown key; `paras2s config` prints all keys"
     return f"{item['msg'][0].lower()}{item['msg'][1:]} (got {item['input']!r})"
 
 
@@ -55,7 +55,7 @@ def read_values(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text()) or {}
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped one") from error
+        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped config") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: not valid YAML ({one_line(error)})") from error
 
@@ -70,7 +70,7 @@ def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config
 
 
 def with_overrides(values: Any, overrides: dict[str, Any] | None) -> Any:
-    """Settings with dotted overrides laid over them; what is no mapping is left to `parse_config`.
+    """Lay dotted overrides over settings; values that are no mapping are left to `parse_config`.
 
     Raises:
         ConfigError: an override of a key within a value.
@@ -79,17 +79,17 @@ def with_overrides(values: Any, overrides: dict[str, Any] | None) -> Any:
         return values
     for dotted, value in (overrides or {}).items():
         *parents, key = dotted.split(".")
-        place = values
+        section = values
         for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
                 raise ConfigError(f"{dotted}: '{parent}' is a value, not a section")
-        place[key] = value
+        section[key] = value
     return values
 
 
 def shipped_presets(kind: str = "") -> list[str]:
-    """Names of the shipped configs of a kind."""
+    """List the names of the shipped configs of a kind."""
     return sorted(path.stem for path in _presets(kind).glob("*.yaml"))
 
 
@@ -98,7 +98,7 @@ def _presets(kind: str) -> Path:
 
 
 def preset_path(name: str, kind: str = "") -> Path:
-    """A config shipped with the package; `kind` is "" for runs and "judges" for judges.
+    """Return the path of a shipped config; `kind` is "" for runs and "judges" for judges.
 
     Raises:
         ConfigError: no such preset.
@@ -110,5 +110,5 @@ def preset_path(name: str, kind: str = "") -> Path:
 
 
 def dump_config(config: Section) -> str:
-    """The resolved config as YAML."""
+    """Dump a resolved config as YAML."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

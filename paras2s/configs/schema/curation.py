@@ -12,28 +12,30 @@ from paras2s.configs.schema.endpoints import EndpointConfig, ExtractorConfig, LL
 
 
 class SynthesisVoice(Section):
-    """A voice of a TTS engine. Its options are its engine's: see `data_gen/tts`."""
+    """A voice of a TTS engine. Its options depend on the engine: see `data_gen/tts`."""
 
     name: str = Field(pattern=r"^[\w.-]{1,40}$")
     engine: Literal["openai", "cosyvoice", "piper", "espeak"]
-    options: dict[str, str | int | float] = Field({}, description="openai: voice; cosyvoice: clip and text; espeak: voice ...")
+    options: dict[str, str | int | float] = Field(
+        {}, description="options of the engine; openai: voice; cosyvoice: clip and text; espeak: voice ..."
+    )
 
 
 class VoiceConfig(SynthesisVoice):
-    """A voice that the curation pipeline speaks with."""
+    """A voice of the curation pipeline."""
 
     kind: Literal["male", "female", "child"]
     split: Literal["train", "validation", "test"] = "train"
 
 
 class HumanCheckConfig(Section):
-    """People who listen to what the filters kept (ParaS2S, section 3.1, step 5)."""
+    """People who check the clips that passed the filters (ParaS2S, section 3.1, step 5)."""
 
     roles: tuple[Literal["demonstration", "preference", "validation", "test"], ...] = Field(
-        ("test",), description="whose queries are checked; demonstration: its answers as well"
+        ("test",), description="roles whose queries are checked; demonstration: answers as well"
     )
-    annotators: int = Field(3, ge=1, description="whose decisions an item needs; the majority decides")
-    required: bool = Field(False, description="true: what has not been checked by enough people is left out")
+    annotators: int = Field(3, ge=1, description="annotators that an item needs; the majority decides")
+    required: bool = Field(False, description="true: leave out items that too few people have checked")
 
 
 class CurationConfig(Section):
@@ -45,46 +47,55 @@ class CurationConfig(Section):
     cache_dir: Path = Path("runs/cache")
     seed: int = 0
     categories: tuple[str, ...] = ("emotion", "sarcasm", "age", "gender")
-    category_file: Path | None = Field(None, description="YAML with categories of your own, or others in place of the shipped")
-    prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
+    category_file: Path | None = Field(
+        None, description="YAML with categories of your own, added to the shipped ones or replacing them"
+    )
+    prompts: Path | None = Field(None, description="folder of your own prompts; shipped prompts replace missing files")
     contrasts: dict[Literal["demonstration", "preference", "rl", "validation", "test"], int] = Field(
         {"demonstration": 1250, "preference": 1250, "rl": 12_500, "validation": 50, "test": 300},
-        description="wanted a category; two queries each held out, one or two in training (ParaS2S: 10k, 10k, 100k, 300 x 4)",
+        description="contrasts per category; held out two queries each, else one or two (ParaS2S: 10k, 10k, 100k, 300 x 4)",
     )
     writer: LLMConfig = Field(
-        LLMConfig(model="gpt-4.1", temperature=1.0, max_output_tokens=8192, concurrency=64), description="of the lists"
+        LLMConfig(model="gpt-4.1", temperature=1.0, max_output_tokens=8192, concurrency=64),
+        description="LLM that writes the lists",
     )
     tester: LLMConfig = Field(
-        LLMConfig(model="gpt-4.1", concurrency=64, max_output_tokens=1024), description="of the tests, and of answers"
+        LLMConfig(model="gpt-4.1", concurrency=64, max_output_tokens=1024), description="LLM of the tests, and of answers"
     )
-    list_size: int = Field(100, ge=1, le=200, description="sentences asked for in one list")
-    max_lists: int = Field(40, ge=1, description="asked for of one topic and pair of styles, at most")
+    list_size: int = Field(100, ge=1, le=200, description="sentences requested in one list")
+    max_lists: int = Field(40, ge=1, description="most lists requested for one topic and pair of styles")
     texts_at_once: int = Field(2048, ge=1, description="sentences in memory; their tests run together")
-    max_failed_share: float = Field(0.5, gt=0, le=1, description="of a stage's calls in one round; more stop the run")
-    near_duplicate: float = Field(90.0, gt=0, le=100, description="rapidfuzz's token sort ratio from which two are one")
+    max_failed_share: float = Field(
+        0.5, gt=0, le=1, description="largest share of failed calls in a stage's round; more stop the run"
+    )
+    near_duplicate: float = Field(
+        90.0, gt=0, le=100, description="rapidfuzz's token sort ratio from which two sentences count as equal"
+    )
     speak_with: Literal["openai", "cosyvoice", "piper", "espeak"] | None = Field(
-        None, description="one engine for everything, in place of each category's own"
+        None, description="engine for everything, in place of each category's own"
     )
     voices: tuple[VoiceConfig, ...] = ()
     agent: VoiceConfig = VoiceConfig(name="agent", engine="openai", kind="female", options={"voice": "coral"})
-    agent_tones: tuple[str, ...] = Field((), description="of which an answer's must be one; (): described freely")
+    agent_tones: tuple[str, ...] = Field((), description="allowed tones of answers; (): described freely")
     openai: EndpointConfig = EndpointConfig(model="gpt-4o-mini-tts", concurrency=64)
     cosyvoice: EndpointConfig = EndpointConfig(base_url="http://127.0.0.1:50000", model="CosyVoice2-0.5B", concurrency=4)
-    answer_takes: int = Field(10, ge=1, description="renderings of an answer; the one with the fewest word errors is kept")
+    answer_takes: int = Field(10, ge=1, description="takes of an answer; the take with the fewest word errors is kept")
     words: ExtractorConfig = ExtractorConfig(name="words")
     max_word_error_rate: float = Field(0.1, ge=0, le=1)
     style_check: Literal["none", "tone", "emotion"] = Field(
         "none", description="tone: a classifier fitted by `paras2s data demo`; emotion: emotion2vec (extra trace)"
     )
-    tone: Path | None = Field(None, description="its file, for style_check: tone")
-    min_style_probability: float = Field(0.5, ge=0, le=1, description="of the right one among a contrast's two")
-    corpora: dict[Literal["iemocap", "meld", "styletalk"], Path] = Field({}, description="real speech: where each one lies")
+    tone: Path | None = Field(None, description="file of the classifier, for style_check: tone")
+    min_style_probability: float = Field(
+        0.5, ge=0, le=1, description="least probability of the right style among a contrast's two"
+    )
+    corpora: dict[Literal["iemocap", "meld", "styletalk"], Path] = Field({}, description="folders of corpora of real speech")
     min_corpus_words: int = Field(5, ge=1)
     human_check: HumanCheckConfig = HumanCheckConfig()
 
 
 def load_curation(path: Path, overrides: dict[str, Any] | None = None) -> CurationConfig:
-    """A curation's settings, likewise.
+    """Load a curation's settings from YAML with dotted overrides.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.

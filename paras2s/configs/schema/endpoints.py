@@ -23,40 +23,40 @@ class ExtractorConfig(Section):
 
 
 class EndpointConfig(Section):
-    """An OpenAI-compatible endpoint, and how it may be used. The key itself is only ever in the environment."""
+    """An OpenAI-compatible endpoint and its limits. The key itself is only ever in the environment."""
 
     base_url: str = Field(
         "https://api.openai.com/v1",
         pattern=r"^https?://[^@?]+$",
-        description="also Gemini's compatible endpoint or a vLLM server",
+        description="address of the endpoint: OpenAI, Gemini's compatible endpoint, a vLLM server ...",
     )
     model: str = Field("gpt-4o", min_length=1)
     api_key_env: str = Field(
         "OPENAI_API_KEY",
         pattern=r"^[A-Za-z_]\w{0,40}$",
-        description="name of the variable that holds the key; unset: no key is sent",
+        description="environment variable with the key; unset: no key is sent",
     )
-    concurrency: int = Field(16, ge=1, description="calls under way at once")
+    concurrency: int = Field(16, ge=1, description="calls at once")
     requests_per_minute: float | None = Field(None, gt=0)
     timeout_s: float = Field(120.0, gt=0)
-    max_attempts: int = Field(8, ge=1, description="of one call, the first included")
-    backoff_s: float = Field(0.5, ge=0, description="wait before the second attempt at most; doubles each time, up to a minute")
+    max_attempts: int = Field(8, ge=1, description="attempts of one call, the first included")
+    backoff_s: float = Field(0.5, ge=0, description="longest wait before the second attempt; doubles each time, up to a minute")
     budget_usd: float | None = Field(
-        None, gt=0, description="of one command, as a reward of one worker; no call that could exceed it is made"
+        None, gt=0, description="budget of one command, or of one worker's reward; calls that could exceed it are not made"
     )
-    prices: Path | None = Field(None, description="another price table (YAML)")
+    prices: Path | None = Field(None, description="price table (YAML) in place of the shipped one")
 
 
 class LLMConfig(EndpointConfig):
-    """A language model there."""
+    """A language model at an endpoint."""
 
-    temperature: float | None = Field(0.0, ge=0, description="null: not sent, for models that refuse it")
+    temperature: float | None = Field(0.0, ge=0, description="sampling temperature; null: not sent, for models that refuse it")
     top_p: float | None = Field(None, gt=0, le=1, description="nucleus sampling; null: not sent")
-    max_output_tokens: int = Field(2048, ge=1, description="of a reply, a thinking model's thoughts included")
+    max_output_tokens: int = Field(2048, ge=1, description="longest reply, a thinking model's thoughts included")
     reasoning_effort: str | None = Field(
-        None, min_length=1, description="of a thinking model: none, minimal, low, medium, high; null: not sent, the model's own"
+        None, min_length=1, description="effort of a thinking model: none, minimal, low, medium, high; null: the model's own"
     )
-    extra_body: dict[str, Any] = Field({}, description="more fields of each request, as the endpoint's own manual has them")
+    extra_body: dict[str, Any] = Field({}, description="more fields of each request, by the endpoint's manual")
     seed: int | None = None
     structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
 
@@ -69,7 +69,7 @@ class LLMConfig(EndpointConfig):
 
 
 class AudioChatConfig(EndpointConfig):
-    """A model there that hears and speaks, to be benched."""
+    """A speech-to-speech model at an endpoint, to be benched."""
 
     model: str = Field("gpt-audio", min_length=1)
     voice: str = "alloy"
@@ -78,7 +78,7 @@ class AudioChatConfig(EndpointConfig):
 
 
 def load_audio_chat(path: Path) -> AudioChatConfig:
-    """The settings of a model to be benched, likewise.
+    """Load the settings of a model to bench from YAML.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.

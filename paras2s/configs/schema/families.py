@@ -1,4 +1,4 @@
-"""A run on a released model starts from the settings of its family, `configs/policies/KIND.yaml`. Imports no torch."""
+"""Settings of a released model's family (`configs/policies/KIND.yaml`), the base of a run on it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from paras2s.configs.schema.base import preset_path, read_values, shipped_presets
 from paras2s.errors import ConfigError
 
-# What a checkpoint calls itself -> the kind of policy that reads it.
+# Architecture named by a checkpoint -> kind of policy that reads it.
 ARCHITECTURES = {
     "DualStreamLM": "embedded",
     "Moshi": "moshi",
@@ -26,15 +26,15 @@ FAMILIES = "policies"
 
 
 def family_values(kind: str | None) -> dict[str, Any]:
-    """The settings of a kind of policy, as a run's YAML holds them; {} for one that has none."""
+    """Return the settings of a kind of policy, as a run's YAML holds them; {} for a kind that has none."""
     return dict(read_values(preset_path(kind, FAMILIES))) if kind in shipped_presets(FAMILIES) else {}
 
 
-def with_family(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """A run's settings, with those of its released model's family beneath them.
+def with_family(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """Fill a run's settings with those of its released model's family.
 
     Raises:
-        ConfigError: a released model of no known family, and a longest answer that would be the demo's.
+        ConfigError: a released model of an unknown family without a longest answer of its own.
     """
     policy = values.get("policy")
     if not isinstance(policy, dict) or policy.get("weights") is None:
@@ -43,27 +43,27 @@ def with_family(values: dict[str, Any], where: str) -> dict[str, Any]:
     merged = merge(family, values)
     if "max_answer_steps" not in merged["policy"]:
         raise ConfigError(
-            f"{where}: policy.max_answer_steps: 52 steps are for the demo's policy and cut a released model's answers; set it, "
+            f"{name}: policy.max_answer_steps: the demo's 52 steps would cut a released model's answers; set it, "
             f"or policy.kind to its family ({', '.join(shipped_presets(FAMILIES))})"
         )
     return merged
 
 
 def merge(beneath: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings, those of `above` where both have a key."""
+    """Merge nested settings; `above` wins where both have a key."""
     merged = dict(beneath)
     for key, value in above.items():
-        there = merged.get(key)
-        merged[key] = merge(there, value) if isinstance(there, dict) and isinstance(value, dict) else value
+        base = merged.get(key)
+        merged[key] = merge(base, value) if isinstance(base, dict) and isinstance(value, dict) else value
     return merged
 
 
 def _kind_in(folder: Any) -> str | None:
-    """The kind of a checkpoint that is on this machine; None where it is not, which its stage reports."""
+    """Return the kind of a local checkpoint; None if there is none, which its stage reports."""
     for name, key in (("policy.json", "architecture"), ("config.json", "architectures")):
         path = Path(str(folder)) / name
         if path.is_file():
-            described = read_values(path)
-            called = described.get(key) if isinstance(described, dict) else None
-            return ARCHITECTURES.get(str(called[0] if isinstance(called, list) and called else called))
+            values = read_values(path)
+            named = values.get(key) if isinstance(values, dict) else None
+            return ARCHITECTURES.get(str(named[0] if isinstance(named, list) and named else named))
     return None

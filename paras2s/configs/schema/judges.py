@@ -10,24 +10,26 @@ from pydantic import Field, model_validator
 from paras2s.configs.schema.base import Section, load_section
 from paras2s.configs.schema.endpoints import ExtractorConfig, LLMConfig
 
-# At which a judge hears clips, unless its file says otherwise.
+# Default sample rate of clips that a judge hears.
 AUDIO_RATE_HZ = 16_000
 
 
 class JudgeConfig(Section):
-    """An LLM as judge: what it reads of the answers, and how it is asked (TRACE, 3.3 and appendix D)."""
+    """An LLM as judge: its inputs and its questions (TRACE, 3.3 and appendix D)."""
 
-    reads: Literal["blueprint", "transcript", "audio"] = Field("blueprint", description="TRACE, or one of its two baselines")
-    asks: Literal["dimensions", "overall"] = Field(
-        "dimensions", description="of a pair: labels of three dimensions, or one of 1, 2, tie (Table 9)"
+    reads: Literal["blueprint", "transcript", "audio"] = Field(
+        "blueprint", description="input of the judge: TRACE's blueprint, or one of its two baselines"
     )
-    left_out: tuple[str, ...] = Field((), description="blueprint groups not shown: agent_emotion and so on (Table 12)")
+    asks: Literal["dimensions", "overall"] = Field(
+        "dimensions", description="labels of a pair: three dimensions, or one of 1, 2, tie (Table 9)"
+    )
+    left_out: tuple[str, ...] = Field((), description="blueprint groups to leave out: agent_emotion and so on (Table 12)")
     describe_user: bool = Field(False, description="show a blueprint of the user's clip as well")
     sample_rate_hz: int = Field(
-        AUDIO_RATE_HZ, ge=8000, le=48_000, description="at which a judge that reads audio hears every clip"
+        AUDIO_RATE_HZ, ge=8000, le=48_000, description="sample rate of clips for a judge that reads audio"
     )
-    both_orders: bool = Field(False, description="ask each pair twice, the answers exchanged")
-    prompts: Path | None = Field(None, description="folder of your own prompts; a file that is not there is the shipped one")
+    both_orders: bool = Field(False, description="ask each pair twice, with the answers exchanged")
+    prompts: Path | None = Field(None, description="folder of your own prompts; shipped prompts replace missing files")
     fusion: str = Field("speakbench", description="rule that makes the overall label")
     fusion_rules: Path | None = Field(None, description="YAML with rules of your own")
 
@@ -36,12 +38,12 @@ class JudgeConfig(Section):
         if self.reads != "audio" and self.sample_rate_hz != AUDIO_RATE_HZ:
             raise ValueError(f"sample_rate_hz: a judge that reads a {self.reads} hears no clips; leave it out")
         if self.asks == "overall" and self.reads == "blueprint":
-            raise ValueError("asks: one label is asked of a transcript or of audio; of a blueprint leave it out")
+            raise ValueError("asks: overall is for reads transcript or audio; with blueprint leave it out")
         return self
 
 
 class JudgingConfig(Section):
-    """A judge and what it needs: extractors, prompts, endpoint."""
+    """A judge with its extractors, prompts and endpoint."""
 
     name: str = "trace"
     cache_dir: Path = Path("runs/cache")
@@ -57,14 +59,14 @@ class OmniServedConfig(Section):
 
     llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-Omni-7B")
     digit_ids: tuple[int, ...] = Field(
-        (16, 17, 18, 19, 20), min_length=5, max_length=5, description="of 1 to 5 in its tokenizer"
+        (16, 17, 18, 19, 20), min_length=5, max_length=5, description="token ids of the digits 1 to 5"
     )
-    max_audio_s: float = Field(60.0, gt=0, description="of a clip")
+    max_audio_s: float = Field(60.0, gt=0, description="longest clip")
     prompts: Path | None = Field(None, description="folder with your own omni.md")
 
 
 def load_judging_config(path: Path, overrides: dict[str, Any] | None = None) -> JudgingConfig:
-    """A judge's settings, likewise.
+    """Load a judge's settings from YAML with dotted overrides.
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.

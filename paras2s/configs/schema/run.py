@@ -11,9 +11,9 @@ from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig,
 from paras2s.configs.schema.base import Section, parse_config, read_values, with_overrides
 from paras2s.configs.schema.families import with_family
 
-# Endings of files that hold what people said, where a teacher is named.
+# Suffixes of files with people's ratings, as a teacher.
 PEOPLE_SUFFIXES = (".csv", ".json")
-# Learning rate of all weights of a released model; ParaS2S's highest is 5e-4.
+# Highest learning rate for all weights of a released model; ParaS2S's highest is 5e-4.
 MAX_FULL_LR = 1e-3
 
 
@@ -23,47 +23,56 @@ class DataConfig(Section):
     curated: Path | None = Field(None, description="folder of a curated dataset, in place of the shipped scripts and counts")
 
     categories: tuple[Literal["emotion", "sarcasm", "age", "gender"], ...] = Field(
-        ("emotion", "sarcasm", "age", "gender"), min_length=1, description="of the shipped scripts"
+        ("emotion", "sarcasm", "age", "gender"), min_length=1, description="categories of the shipped scripts"
     )
-    demonstration_contrasts: int = Field(20, ge=1, description="a category; 20 x 4 = 80 contrasts to demonstrate")
-    preference_contrasts: int = Field(40, ge=1, description="a category, whose labels the reward model learns from")
-    rl_contrasts: int = Field(38, ge=1, description="a category, prompts without labels; nobody has learned from their words")
-    validation_contrasts: int = Field(8, ge=1, description="a category, from topics and speakers kept for choosing settings")
-    test_contrasts: int = Field(12, ge=1, description="a category, from topics and speakers never trained on")
-    demonstration_speakers: int = Field(2, ge=1, le=3, description="voices that speak each demonstration query")
+    demonstration_contrasts: int = Field(20, ge=1, description="contrasts per category to demonstrate; 20 x 4 = 80")
+    preference_contrasts: int = Field(40, ge=1, description="contrasts per category whose labels train the reward model")
+    rl_contrasts: int = Field(
+        38, ge=1, description="contrasts per category for RL prompts without labels; their words are in no other role"
+    )
+    validation_contrasts: int = Field(
+        8, ge=1, description="contrasts per category from topics and speakers held out for choosing settings"
+    )
+    test_contrasts: int = Field(12, ge=1, description="contrasts per category from topics and speakers held out for the test")
+    demonstration_speakers: int = Field(2, ge=1, le=3, description="speakers of each demonstration query")
     answers_per_query: int = Field(2, ge=1, le=4, description="good answers demonstrated for each (query, style)")
-    answer_takes: int = Field(4, ge=1, description="renderings of a good answer, of which the most intelligible is kept")
-    max_word_error_rate: float = Field(0.25, ge=0, le=1, description="a clip above it is rejected")
-    min_style_probability: float = Field(0.5, ge=0, le=1, description="the right one of the two styles; below: rejected")
+    answer_takes: int = Field(4, ge=1, description="takes of a good answer; the most intelligible take is kept")
+    max_word_error_rate: float = Field(0.25, ge=0, le=1, description="clips above it are rejected")
+    min_style_probability: float = Field(
+        0.5, ge=0, le=1, description="least probability of the right style; clips below are rejected"
+    )
 
 
 class PolicyConfig(Section):
-    """The policy: released weights, or the embedded dual-stream policy of these sizes (Kimi-Audio: 28 layers, tap 21)."""
+    """The policy: released weights, or an embedded dual-stream policy of these sizes (Kimi-Audio: 28 layers, tap 21)."""
 
-    weights: Path | None = Field(None, description="folder of a released checkpoint; None: the embedded policy, from nothing")
-    kind: str | None = Field(None, description="kimi, glm4_voice ... or module:Class; None: what the checkpoint calls itself")
+    weights: Path | None = Field(
+        None, description="folder of a released checkpoint; None: the embedded policy, from random weights"
+    )
+    kind: str | None = Field(None, description="kimi, glm4_voice ... or module:Class; None: by the checkpoint's architecture")
     decoder: str | None = Field(
         None,
-        description="module:function of a folder, gives .decode(codes, seed) -> Clip: for models whose vocoder is no package",
+        description="module:function that loads a vocoder without a package from a folder: .decode(codes, seed) -> Clip",
     )
     transcript_in_prompt: bool = Field(
-        False, description="Kimi-Audio: the question's transcript in the text stream beside its codes, as in ParaS2S, section 4"
+        False,
+        description="Kimi-Audio: put the question's transcript in the text stream beside its codes, as in ParaS2S, section 4",
     )
-    device: str = Field("auto", description="cpu, cuda, cuda:1; auto: a GPU where there is one")
-    dtype: Literal["float32", "bfloat16"] | None = Field(None, description="None: as the weights are stored")
+    device: str = Field("auto", description="cpu, cuda, cuda:1; auto: a GPU if available")
+    dtype: Literal["float32", "bfloat16"] | None = Field(None, description="precision of the weights; None: as stored")
     hidden_size: int = 224
     intermediate_size: int = 576
-    num_layers: int = Field(4, description="of the text path: shared + text branch")
-    tap_layer: int = Field(1, description="the audio branch starts from the state after this layer (0-based)")
+    num_layers: int = Field(4, description="layers of the text path: shared + text branch")
+    tap_layer: int = Field(1, description="layer after which the audio branch starts (0-based)")
     num_heads: int = 4
     num_kv_heads: int = 4
     audio_delay_steps: int = Field(1, ge=0, description="steps by which the text runs ahead of the audio")
     text_pieces: int = Field(2000, description="word pieces of the text vocabulary")
-    max_answer_steps: int = Field(52, description="4.2 s at 12.5 steps a second")
+    max_answer_steps: int = Field(52, description="longest answer; 52 steps are 4.2 s at 12.5 steps a second")
 
     @property
     def torch_dtype(self) -> Any:
-        """The dtype of torch."""
+        """Precision as torch's dtype."""
         import torch
 
         return None if self.dtype is None else getattr(torch, self.dtype)
@@ -72,25 +81,25 @@ class PolicyConfig(Section):
 class WarmupConfig(Section):
     """Supervised warm-up on both streams."""
 
-    demonstration_contrasts: int = Field(8, ge=1, description="a category: how many of the demonstrated ones are learned from")
+    demonstration_contrasts: int = Field(8, ge=1, description="demonstrated contrasts per category to learn from")
     preference_contrasts: int = Field(
         0,
         ge=0,
-        description="a category: labelled contrasts of the reward model that are demonstrated as well (SFT on all labels)",
+        description="labelled contrasts of the reward model per category to demonstrate as well (SFT on all labels)",
     )
-    steps: int = Field(260, ge=0, description="0: released weights are aligned as they are")
+    steps: int = Field(260, ge=0, description="updates; 0: align released weights without warm-up")
     batch_size: int = Field(24, ge=1)
     lr: float = 1.5e-3
     weight_decay: float = 0.05
     augment: AugmentConfig = AugmentConfig()
-    text_weight: float = Field(1.0, description="of the text loss beside the audio loss")
-    first_token_weight: float = Field(4.0, description="of the first text token, which picks the answer")
-    lora: LoraConfig | None = Field(None, description="learn adapters alone, and fold them in at the end")
+    text_weight: float = Field(1.0, description="weight of the text loss beside the audio loss")
+    first_token_weight: float = Field(4.0, description="weight of the first text token, which decides the answer")
+    lora: LoraConfig | None = Field(None, description="train adapters alone, and fold them in at the end")
     micro_batch_size: int | None = Field(
-        None, ge=1, description="examples in one pass; None: the full batch, shared out over a processor's cores"
+        None, ge=1, description="examples in one pass; None: the full batch, split over the processor's cores"
     )
     gradient_checkpointing: bool = Field(False, description="recompute activations for the gradient")
-    mixed_precision: bool = Field(False, description="learn in bfloat16, with float32 master weights; with `learner` alone")
+    mixed_precision: bool = Field(False, description="train in bfloat16, with float32 master weights; needs `learner`")
     learner: RoleConfig | None = Field(
         None, description="ranks that share the weights (FSDP2), at align.workers.ray_address; None: this process"
     )
@@ -107,8 +116,8 @@ class OmniConfig(Section):
     steps: int = Field(1000, ge=1)
     micro_batch_size: int | None = Field(None, ge=1, description="pairs in one pass; None: the full batch")
     gradient_checkpointing: bool = Field(False, description="recompute activations for the gradient")
-    checkpoint_every: int = Field(500, ge=1, description="steps; a run that was stopped goes on from the newest")
-    max_audio_s: float = Field(60.0, gt=0, description="of a clip")
+    checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints; a stopped run continues from the newest")
+    max_audio_s: float = Field(60.0, gt=0, description="longest clip")
     prompts: Path | None = Field(None, description="folder with your own omni.md")
 
 
@@ -117,18 +126,22 @@ class DistillConfig(Section):
 
     teacher: str = Field(
         "rubric",
-        description="whose scores are learned: rubric, a judge's name or YAML (trace, audio ...), or people's: FILE.csv of "
-        "scores or FILE.json of pairs, as `study export` writes them; while it is missing, distill makes the study's items",
+        description="source of the scores: rubric, a judge's name or YAML (trace, audio ...), or people's FILE.csv of scores "
+        "or FILE.json of pairs, as `study export` writes them; if the file is missing, distill makes the study's items",
     )
-    max_unscored_share: float = Field(0.3, gt=0, le=1, description="of answers; a teacher that fails on more stops the run")
+    max_unscored_share: float = Field(
+        0.3, gt=0, le=1, description="largest share of answers without a score from the teacher; more stop the run"
+    )
     omni: OmniConfig | None = Field(None, description="train the Qwen2.5-Omni thinker on the same scores as well")
     preference_contrasts: int | None = Field(
         None,
         ge=1,
-        description="a category: of the labelled contrasts, those learned from (the paper's constrained case); None: all",
+        description="labelled contrasts per category to learn from (the paper's constrained case); None: all",
     )
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
-    degenerate_answers: int = Field(96, ge=1, description="of each kind (silence, noise, a looped word ...), worth 1, to learn")
+    degenerate_answers: int = Field(
+        96, ge=1, description="answers of each kind (silence, noise, a looped word ...) to learn with score 1"
+    )
     temperature: float = 1.2
     rollout: RolloutRoleConfig | None = Field(
         None, description="workers that sample the answers, at align.workers.ray_address; None: this process"
@@ -142,10 +155,12 @@ class DistillConfig(Section):
         None,
         ge=1,
         description="steps of GRPO between trainings of the reward model on the policy's newest answers too; each spends the "
-        "style labels of the RL prompts that these answer, which are counted. None: it stays as it was distilled",
+        "style labels of their RL prompts, which are counted. None: never train it again",
     )
     refresh_answers: int | None = Field(
-        None, ge=8, description="newest answers that the teacher scores for each, a quarter to check by; None: a step's"
+        None,
+        ge=8,
+        description="newest answers that the teacher scores for each training, a quarter of them to check; None: a step's",
     )
 
     @model_validator(mode="after")
@@ -165,27 +180,27 @@ class DistillConfig(Section):
 
 
 class BenchConfig(Section):
-    """The benchmark: how often each held-out query is asked, and how the policies sample, by stream."""
+    """The benchmark: answers to each held-out query, and sampling by stream."""
 
     answers_per_query: int = Field(2, ge=1)
     temperature: float = Field(1.0, gt=0, description="of both streams, or of the text stream alone")
     audio_temperature: float | None = Field(None, gt=0, description="None: as `temperature`")
-    text_top_k: int | None = Field(None, ge=1, description="1: greedy; None: all")
-    audio_top_k: int | None = Field(None, ge=1, description="None: all")
+    text_top_k: int | None = Field(None, ge=1, description="text tokens to sample from; 1: greedy; None: all")
+    audio_top_k: int | None = Field(None, ge=1, description="audio tokens to sample from; None: all")
 
 
 class RewardSourceConfig(Section):
-    """One source of reward. Every source speaks on the scale 1 to 5, so weights compare."""
+    """One source of reward. Every source scores from 1 to 5, so weights compare."""
 
     kind: Literal["reward_model", "omni", "unisrm", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
-    name: str = Field("", description="in the stored parts of a reward; needed where two sources are of one kind")
+    name: str = Field("", description="name in the stored parts of a reward; needed if two sources are of one kind")
     weight: float = Field(1.0, gt=0)
-    required: bool = Field(True, description="false: an answer it cannot score is rewarded by the others alone")
-    options: dict[str, str | int | float] = Field({}, description="of this kind; see reward/sources")
+    required: bool = Field(True, description="false: answers it cannot score are rewarded by the other sources alone")
+    options: dict[str, str | int | float] = Field({}, description="options of this kind; see reward/sources")
 
     @property
     def key(self) -> str:
-        """The key of its scores in a stored reward."""
+        """Key of its scores in a stored reward."""
         return self.name or self.kind
 
 
@@ -196,7 +211,7 @@ class RewardConfig(Section):
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each source, by its key."""
+        """Weight of each source, by its key."""
         return {source.key: source.weight for source in self.sources}
 
     @field_validator("sources")
@@ -204,12 +219,12 @@ class RewardConfig(Section):
     def _once_each(cls, sources: tuple[RewardSourceConfig, ...]) -> tuple[RewardSourceConfig, ...]:
         keys = [source.key for source in sources]
         if len(set(keys)) < len(keys):
-            raise ValueError(f"{max(keys, key=keys.count)} stands twice; give each a name, or one of them with one weight")
+            raise ValueError(f"{max(keys, key=keys.count)} is given twice; give each a name, or merge them into one weight")
         return sources
 
 
 class RunConfig(Section):
-    """One whole run."""
+    """Settings of a run."""
 
     name: str = "demo"
     seed: int = 0
@@ -233,8 +248,8 @@ class RunConfig(Section):
         for key, (rate, lora, adapters) in rates.items():
             if lora is None and rate > MAX_FULL_LR:
                 raise ValueError(
-                    f"{key} is {rate:g}, and all weights of a released model learn; more than {MAX_FULL_LR:g} destroys them, "
-                    f"ParaS2S warms up at 1e-05: lower it, or set {adapters}: {{rank: 16, alpha: 32}}"
+                    f"{key} is {rate:g}, and all weights of a released model are trained; more than {MAX_FULL_LR:g} destroys "
+                    f"them, ParaS2S warms up at 1e-05: lower it, or set {adapters}: {{rank: 16, alpha: 32}}"
                 )
         return self
 
@@ -247,7 +262,7 @@ class RunConfig(Section):
             raise ValueError("distill.refresh_every: the reward has no source of kind reward_model; add one, or leave it out")
         if every % align.checkpoint_every:
             raise ValueError(
-                f"distill.refresh_every {every}: alignment goes on from a checkpoint afterwards; make it a multiple of "
+                f"distill.refresh_every {every}: alignment continues from a checkpoint afterwards; make it a multiple of "
                 f"align.checkpoint_every ({align.checkpoint_every})"
             )
         if not self.refreshes:
@@ -261,21 +276,21 @@ class RunConfig(Section):
 
     @property
     def refreshes(self) -> range:
-        """The numbers of updates after which the reward model is trained again; none behind the last step."""
+        """Numbers of updates after which the reward model is trained again; none after the last step."""
         every = self.distill.refresh_every
         return range(every, self.align.steps, every) if every else range(0)
 
     @property
     def refresh_answers(self) -> int:
-        """The number of answers that the teacher scores at each of these, where so many are kept."""
+        """Number of answers that the teacher scores at each refresh, if as many are kept."""
         sampling = self.align.sampling
         return self.distill.refresh_answers or max(8, sampling.queries_per_step * sampling.group_size)
 
 
 def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfig:
-    """A run's settings, from YAML with dotted overrides (`align.steps`: 3) laid over it.
+    """Load a run's settings from YAML with dotted overrides (`align.steps`: 3).
 
-    A released model's family gives what is not set (`configs/policies/`).
+    A released model's family sets missing keys (`configs/policies/`).
 
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.

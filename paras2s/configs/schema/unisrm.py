@@ -1,4 +1,4 @@
-"""Settings of UniSRM's training; the defaults are the paper's (appendix D, Table 10) where it gives them."""
+"""Settings of UniSRM's training; the defaults are the paper's (appendix D, Table 10) where given."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from paras2s.configs.schema.base import Section, load_section, preset_path, read
 from paras2s.configs.schema.endpoints import LLMConfig
 
 WARMUP = "share of the updates over which the learning rate rises"
-CHECKPOINT_EVERY = "updates from one checkpoint to the next, from which a stopped stage goes on; null: it begins again"
+CHECKPOINT_EVERY = "updates between checkpoints, from which a stopped stage continues; null: it begins again"
 
 
 class ScratchConfig(Section):
-    """The size of a thinker that begins with random weights, for machines without released ones.
+    """Size of a thinker with random initial weights, for machines without released ones.
 
     It reads no English yet, so its instruction is the name of the task, unless `prompts` is set.
     """
 
-    vocabulary: int = Field(1024, ge=300, description="of a BPE that is trained on the format's texts")
+    vocabulary: int = Field(1024, ge=300, description="size of a BPE vocabulary, trained on the format's texts")
     hidden_size: int = Field(128, ge=32, multiple_of=32)
     layers: int = Field(3, ge=1)
     audio_size: int = Field(96, ge=16, multiple_of=16)
@@ -28,26 +28,26 @@ class ScratchConfig(Section):
     audio_pretraining_updates: int = Field(
         0,
         ge=0,
-        description="updates in which the audio tower learns letters and traits of the data's clips before anything else",
+        description="first updates, in which the audio tower learns letters and traits of the data's clips",
     )
     description_updates: int = Field(
-        0, ge=0, description="updates after that, in which all of it learns to write how each clip of an item sounds"
+        0, ge=0, description="updates after that, in which the full model learns to describe how each clip sounds"
     )
 
 
 class ThinkerConfig(Section):
-    """The Qwen2.5-Omni thinker and what it reads. The paper does not say whether it trains adapters or all weights."""
+    """The Qwen2.5-Omni thinker and its inputs. The paper does not say whether it trains adapters or all weights."""
 
     model: str = Field("Qwen/Qwen2.5-Omni-7B", description="folder or hub name")
-    scratch: ScratchConfig | None = Field(None, description="begin with random weights of this size, in place of `model`")
+    scratch: ScratchConfig | None = Field(None, description="random initial weights of this size, in place of `model`")
     trains: Literal["adapters", "language_model", "all"] = Field(
-        "language_model", description="LoRA, or all weights of the language model, or its audio tower's as well"
+        "language_model", description="trained weights: LoRA, the language model, or its audio tower as well"
     )
     lora_rank: int = Field(16, ge=1)
     lora_alpha: int = Field(32, ge=1)
-    max_audio_s: float = Field(300.0, gt=0, description="of a clip; the thinker's own features end at 300 s")
+    max_audio_s: float = Field(300.0, gt=0, description="longest clip; the thinker's own features end at 300 s")
     too_long: Literal["refuse", "cut"] = Field("refuse", description="a longer clip is an error, or cut with a warning")
-    reasoning: bool = Field(True, description="whether scores and reasons are written before the answer")
+    reasoning: bool = Field(True, description="write scores and reasons before the answer")
     prompts: Path | None = Field(None, description="folder with your own T1.md, T2.md, T3.md, T4.md")
 
 
@@ -60,17 +60,17 @@ class SftConfig(Section):
     epochs: float = Field(1.0, gt=0)
     warmup: float = Field(0.0, ge=0, lt=1, description=WARMUP)
     silent_share: float = Field(
-        0.0, ge=0, le=1, description="share of the items that are learned a second time with silence as clips: by text alone"
+        0.0, ge=0, le=1, description="share of the items learned a second time with silence as clips: from text alone"
     )
     described_share: float = Field(
-        0.0, ge=0, le=1, description="as many more examples, which teach how an item's clips sound, by what they were made with"
+        0.0, ge=0, le=1, description="share of more examples, which describe how an item's clips sound, from how they were made"
     )
     max_grad_norm: float = Field(1.0, gt=0)
     checkpoint_every: int | None = Field(None, ge=1, description=CHECKPOINT_EVERY)
 
 
 class RewardWeights(Section):
-    """The weights of the reward's three terms (equation 7)."""
+    """Weights of the reward's three terms (equation 7)."""
 
     format: float = Field(1.0, ge=0)
     accuracy: float = Field(1.0, ge=0)
@@ -81,7 +81,7 @@ class UniSRMGrpoConfig(Section):
     """GRPO on the reward of equation 7."""
 
     trains: Literal["language_model", "all"] | None = Field(
-        None, description="in this stage, of a thinker whose weights are trained; null: as `thinker.trains`"
+        None, description="trained weights of this stage, unless adapters; null: as `thinker.trains`"
     )
     lr: float = Field(1e-6, gt=0)
     warmup: float = Field(0.0, ge=0, lt=1, description=WARMUP)
@@ -89,7 +89,7 @@ class UniSRMGrpoConfig(Section):
     micro_batch_size: int = Field(1, ge=1, description="completions a device at once")
     group_size: int = Field(8, ge=2, description="completions an item, G")
     epochs: float = Field(1.0, gt=0)
-    max_steps: int | None = Field(None, ge=1, description="updates at most; null: as `epochs` says")
+    max_steps: int | None = Field(None, ge=1, description="most updates; null: by `epochs`")
     kl_weight: float = Field(0.04, ge=0, description="beta, toward the model after supervised fine-tuning")
     clip: float = Field(0.2, gt=0, lt=1, description="epsilon of the ratio; the paper gives none")
     ratio_level: Literal["token", "sequence"] = Field(
@@ -109,7 +109,7 @@ class UniSRMGrpoConfig(Section):
 
 
 class UniSRMConfig(Section):
-    """Both stages of UniSRM; without `grpo` the first alone (w/o GRPO)."""
+    """Both stages of UniSRM; without `grpo` only the first (w/o GRPO)."""
 
     kind: Literal["unisrm"] = "unisrm"
     name: str = "unisrm"
@@ -121,14 +121,14 @@ class UniSRMConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> UniSRMConfig:
         if self.grpo and self.grpo.weights.consistency and not self.thinker.reasoning:
-            raise ValueError("grpo.weights.consistency: without reasoning there are no scores to be consistent; set it to 0")
+            raise ValueError("grpo.weights.consistency: needs thinker.reasoning; set it to 0")
         if self.grpo and self.grpo.trains and self.thinker.trains == "adapters":
-            raise ValueError("grpo.trains: adapters are trained on in both stages; leave it out")
+            raise ValueError("grpo.trains: both stages train the adapters; leave it out")
         return self
 
 
 def load_unisrm_config(name: str | Path, overrides: dict[str, Any] | None = None) -> UniSRMConfig:
-    """Loads a config by the name of a shipped one, or from a YAML file.
+    """Load a config by the name of a shipped one, or from a YAML file.
 
     Raises:
         ConfigError: no such config, unknown key, bad value.
@@ -142,9 +142,9 @@ class ServedUniSRMConfig(Section):
 
     llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="unisrm", max_output_tokens=1024)
     settings: Path | None = Field(
-        None, description="unisrm.json of the exported model: its instructions and limits; null: those of a new thinker"
+        None, description="unisrm.json of the exported model, with its instructions and limits; null: those of a new thinker"
     )
-    audio_format: Literal["wav", "flac", "mp3", "ogg"] = Field("wav", description="of the clips as they are sent")
+    audio_format: Literal["wav", "flac", "mp3", "ogg"] = Field("wav", description="format of the sent clips")
     cache_dir: Path = Path("runs/cache")
 
 
@@ -152,25 +152,25 @@ class UniSRMJudgeConfig(Section):
     """A trained UniSRM as a judge: `checkpoint` in this process, or `served` by an endpoint."""
 
     kind: Literal["unisrm"]
-    checkpoint: Path | None = Field(None, description="folder that training has saved: all weights, or adapters")
+    checkpoint: Path | None = Field(None, description="folder of a trained model: all weights, or adapters")
     served: ServedUniSRMConfig | None = None
     max_reply_tokens: int = Field(
         1024,
         ge=1,
-        description="of a checkpoint; a longer reply is cut off and gives no verdict (served: llm.max_output_tokens)",
+        description="longest reply of a checkpoint; longer ones are cut and give no verdict (served: llm.max_output_tokens)",
     )
-    batch_size: int = Field(8, ge=1, description="of a checkpoint: replies at once")
-    both_orders: bool = Field(True, description="judge each pair twice, the clips exchanged")
+    batch_size: int = Field(8, ge=1, description="replies at once, of a checkpoint")
+    both_orders: bool = Field(True, description="judge each pair twice, with the clips exchanged")
 
     @model_validator(mode="after")
     def _check(self) -> UniSRMJudgeConfig:
         if (self.checkpoint is None) == (self.served is None):
-            raise ValueError("give one of checkpoint (a folder) and served (an endpoint)")
+            raise ValueError("give either checkpoint (a folder) or served (an endpoint)")
         return self
 
 
 def is_unisrm_config(path: Path) -> bool:
-    """Whether a judge's file configures a UniSRM.
+    """Return whether a judge's file configures a UniSRM.
 
     Raises:
         ConfigError: it cannot be read.
@@ -180,7 +180,7 @@ def is_unisrm_config(path: Path) -> bool:
 
 
 def load_unisrm_judge(path: Path, overrides: dict[str, Any] | None = None) -> UniSRMJudgeConfig:
-    """Loads the settings of a judge.
+    """Load the settings of a judge.
 
     Raises:
         ConfigError: unknown key, bad value.

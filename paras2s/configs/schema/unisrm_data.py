@@ -1,4 +1,4 @@
-"""Settings of UniSRM's data from published corpora: sizes, voices, the LLMs that write and judge, and people's verification."""
+"""Settings of UniSRM's data from published corpora: sizes, voices, LLMs that write and judge, people's verification."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ DataSet = Literal["T1", "T2", "T3-en", "T3-zh", "T4"]
 
 
 class UniSRMVoice(SynthesisVoice):
-    """A TTS system. One that copies the prompt's voice (cosyvoice without a clip) serves all splits; any other voice one."""
+    """A TTS system. A voice that copies the prompt (cosyvoice without a clip) serves all splits; any other serves one."""
 
-    endpoint: EndpointConfig | None = Field(None, description="of openai and cosyvoice")
-    split: SplitName | None = Field(None, description="whose items it speaks; null: it copies, and speaks all")
+    endpoint: EndpointConfig | None = Field(None, description="endpoint of openai and cosyvoice")
+    split: SplitName | None = Field(
+        None, description="split whose items it speaks; null: all, for a voice that copies the prompt"
+    )
     languages: tuple[Language, ...] = ("en",)
 
     @property
@@ -51,26 +53,26 @@ class DimensionJudgeConfig(Section):
 
 
 class DimensionBenchConfig(DimensionJudgeConfig):
-    """The same as a judge of `bench unisrm`."""
+    """A dimension judge for `bench unisrm`."""
 
     kind: Literal["dimensions"]
     cache_dir: Path = Path("runs/cache")
 
 
 class JudgesConfig(Section):
-    """The judge of each pairwise task (section 3)."""
+    """Judges of the pairwise tasks (section 3)."""
 
     T1: DimensionJudgeConfig
     T3: DimensionJudgeConfig
     T4: DimensionJudgeConfig
 
     def of(self, task: PairTask) -> DimensionJudgeConfig:
-        """The judge of a task."""
+        """Return the judge of a task."""
         return {"T1": self.T1, "T3": self.T3, "T4": self.T4}[task]
 
 
 class SplitSizes(Section):
-    """The number of items wanted in each split."""
+    """Number of requested items in each split."""
 
     sft: int = Field(ge=0)
     rl: int = Field(ge=0)
@@ -80,15 +82,15 @@ class SplitSizes(Section):
 class VerificationConfig(Section):
     """People's verification of a split's labels (appendix G.2); the paper gives no limits for excluding a rater."""
 
-    tasks: tuple[PairTask, ...] = Field(("T1",), description="whose items are verified; the paper describes T1 alone")
+    tasks: tuple[PairTask, ...] = Field(("T1",), description="tasks whose items are verified; the paper describes T1 alone")
     splits: tuple[SplitName, ...] = ("rl", "bench")
-    raters: int = Field(3, ge=1, description="who must have rated each pair")
-    min_valid: int = Field(2, ge=1, description="of them that do not call the pair invalid")
-    min_agree: int = Field(2, ge=1, description="of them that prefer the same clip; more than half of `raters`")
-    min_gold_share: float = Field(0.75, ge=0, le=1, description="of the gold items that a rater must get right")
-    min_median_s: float = Field(2.0, ge=0, description="a rater with a lower median time an item is excluded")
-    max_left_share: float = Field(0.95, gt=0.5, le=1, description="a rater who chooses the left clip more often is excluded")
-    min_left_items: int = Field(10, ge=1, description="with fewer choices a share of left ones says nothing")
+    raters: int = Field(3, ge=1, description="raters needed for each pair")
+    min_valid: int = Field(2, ge=1, description="raters needed that do not call the pair invalid")
+    min_agree: int = Field(2, ge=1, description="raters needed that prefer the same clip; more than half of `raters`")
+    min_gold_share: float = Field(0.75, ge=0, le=1, description="share of the gold items that a rater must get right")
+    min_median_s: float = Field(2.0, ge=0, description="least median time an item; faster raters are excluded")
+    max_left_share: float = Field(0.95, gt=0.5, le=1, description="largest share of left clips; raters above it are excluded")
+    min_left_items: int = Field(10, ge=1, description="least choices for which max_left_share applies")
 
     @model_validator(mode="after")
     def _check(self) -> VerificationConfig:
@@ -106,16 +108,18 @@ class UniSRMDataConfig(Section):
     name: str
     cache_dir: Path = Path("runs/cache")
     seed: int = 0
-    sizes: dict[DataSet, SplitSizes] = Field(description="items wanted (Table 9)")
-    max_tries: float = Field(1.5, ge=1, description="pairs made for each wanted item at most; some are dropped by the judge")
-    max_failed_share: float = Field(0.5, gt=0, le=1, description="of texts, lines or judgements; more stop the build")
+    sizes: dict[DataSet, SplitSizes] = Field(description="requested items (Table 9)")
+    max_tries: float = Field(1.5, ge=1, description="most pairs made for each requested item; the judge drops some")
+    max_failed_share: float = Field(
+        0.5, gt=0, le=1, description="largest share of failed texts, lines or judgements; more stop the build"
+    )
     voices: tuple[UniSRMVoice, ...] = Field(description="TTS systems")
-    writer: LLMConfig = Field(description="of scenes (T3), and of sentences and turns that do not fit (T3, T4)")
+    writer: LLMConfig = Field(description="LLM that writes scenes (T3), and sentences and turns that do not fit (T3, T4)")
     judges: JudgesConfig
     prompts: Path | None = Field(None, description="folder with your own prompts of the writer")
     prompt_corpus: Path | None = Field(None, description="LibriTTS-R, for the voices of T3's synthetic negatives; null: ESD's")
     synthetic_positives: float = Field(
-        0.5, ge=0, le=1, description="share of T4's positives that are synthesised like its negatives; the paper has a subset"
+        0.5, ge=0, le=1, description="share of T4's positives synthesised like its negatives; the paper has a subset"
     )
     verification: VerificationConfig = VerificationConfig()
 
@@ -123,12 +127,12 @@ class UniSRMDataConfig(Section):
     def _check(self) -> UniSRMDataConfig:
         names = [voice.name for voice in self.voices]
         if len(set(names)) < len(names):
-            raise ValueError(f"voices: {max(names, key=names.count)!r} stands twice")
+            raise ValueError(f"voices: {max(names, key=names.count)!r} is given twice")
         return self
 
 
 def load_unisrm_data(name: str | Path, overrides: dict[str, Any] | None = None) -> UniSRMDataConfig:
-    """Loads a config by the name of a shipped one, or from a YAML file.
+    """Load a config by the name of a shipped one, or from a YAML file.
 
     Raises:
         ConfigError: no such config, unknown key, bad value.

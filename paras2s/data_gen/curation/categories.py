@@ -46,7 +46,7 @@ class QueryCategory(Section):
         return self
 
     def complaint(self, text: str) -> str | None:
-        """Returns why a sentence breaks the category's rules, or None."""
+        """Return why a sentence breaks the category's rules, or None."""
         words = normalise_words(text)
         count = len(words.split())
         if not self.min_words <= count <= self.max_words:
@@ -59,7 +59,7 @@ class QueryCategory(Section):
 
 
 def load_categories(path: Path | None = None) -> dict[str, QueryCategory]:
-    """Loads the shipped categories, overridden by those of a user's file of the same form.
+    """Load the shipped categories, overridden by those of a user's file of the same form.
 
     Raises:
         ConfigError: missing, not YAML, or not such a file; names the key.

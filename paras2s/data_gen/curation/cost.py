@@ -21,5 +21,5 @@ class Spend:
     seconds: float = 0.0
 
     def pay(self, usd: float | None) -> None:
-        """Adds a cost; an unknown one makes the sum unknown."""
+        """Add a cost; an unknown one makes the sum unknown."""
         self.usd = None if self.usd is None or usd is None else self.usd + usd

@@ -23,7 +23,7 @@ class DuplicateFilter:
     _by_side: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def drop(self, scripts: Sequence[Script]) -> list[Script]:
-        """Rejects scripts that repeat an earlier one; a rejected script does not count as earlier."""
+        """Reject scripts that repeat an earlier one; a rejected script does not count as earlier."""
         return [script if script.rejected_by else self._check(script) for script in scripts]
 
     def _check(self, script: Script) -> Script:

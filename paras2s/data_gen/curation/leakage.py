@@ -22,14 +22,14 @@ class LeakageCheck:
     )
 
     def add(self, candidate: Candidate, split: str) -> None:
-        """Adds an accepted query."""
+        """Add an accepted query."""
         own = self._seen[candidate.category]
         own["topic"][split].add(candidate.topic)
         own["speaker"][split].add(candidate.speaker)
         own["words"][split].add(hash(normalise_words(candidate.text)))
 
     def check(self) -> dict[str, str]:
-        """Returns what published corpora share between their own, fixed splits, by "corpus/kind".
+        """Return what published corpora share between their own, fixed splits, by "corpus/kind".
 
         Raises:
             DataError: a category other than a corpus shares a topic, a voice or a sentence between its splits; names it.

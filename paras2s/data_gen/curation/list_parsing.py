@@ -20,7 +20,7 @@ class NumberedList:
 
 
 def read_numbered(text: str, expected: int) -> NumberedList:
-    """Parses a numbered list. A wrong number is a complaint, and its item counts all the same.
+    """Parse a numbered list. A wrong number is a complaint, and its item counts all the same.
 
     Items beyond `expected` are surplus. A line right below an item continues it; other prose is skipped.
     """
@@ -45,7 +45,7 @@ def read_numbered(text: str, expected: int) -> NumberedList:
 
 
 def _strip_quotes(item: str) -> str:
-    """Removes the quotes that some models put around an item, and a trailing pair of styles in brackets."""
+    """Remove the quotes that some models put around an item, and a trailing pair of styles in brackets."""
     item = re.sub(r"\s*\(\w+(?:\s*,\s*\w+)+\)\s*$", "", item).replace("**", "").strip()
     paired = len(item) > 1 and item[0] in QUOTES and item[-1] in QUOTES and not any(mark in item[1:-1] for mark in '"“”')
     return item[1:-1].strip() if paired else item

@@ -73,19 +73,19 @@ class CurationLLM:
 
     @classmethod
     def open(cls, config: CurationConfig, progress: Progress) -> CurationLLM:
-        """Opens both models with one cache, so that no reply is paid for twice."""
+        """Open both models with one cache, so that no reply is paid for twice."""
         cache = JsonCache(config.cache_dir / "curation.sqlite")
         return cls(config, LLMClient(config.writer, cache, "writer"), LLMClient(config.tester, cache, "tester"), progress)
 
     def prompt(self, system: str, user: str) -> Prompt:
-        """Loads a prompt: shipped, or the user's."""
+        """Load a prompt: shipped, or the user's."""
         folder = self.config.prompts
         return Prompt(read_prompt(system, folder, PACKAGE), read_prompt(user, folder, PACKAGE))
 
     def request_all(
         self, stage: str, client: LLMClient, requests: Sequence[Request], parse: Callable[[Reply], Result]
     ) -> list[Result | JudgeError]:
-        """Returns parsed replies in order. A reply that `parse` refuses is not cached, so that a later run requests it again.
+        """Return parsed replies in order. A reply that `parse` refuses is not cached, so that a later run requests it again.
 
         Raises:
             BudgetError: the budget ended before the requests did. JudgeError: too many calls failed. Usable replies stay
@@ -125,7 +125,7 @@ class CurationLLM:
     def write_lists(
         self, stage: str, prompts: Sequence[tuple[Prompt, Mapping[str, str]]], count: int
     ) -> list[NumberedList | JudgeError]:
-        """Has the writer write numbered lists of `count` items, one for each prompt with its values."""
+        """Have the writer write numbered lists of `count` items, one for each prompt with its values."""
         requests = [Request(prompt.messages({}, values)) for prompt, values in prompts]
         return self.request_all(stage, self.writer, requests, lambda reply: _parse_list(reply, count))
 
@@ -137,14 +137,14 @@ class CurationLLM:
         values: Sequence[Mapping[str, Any]],
         plain: Mapping[str, str] | None = None,
     ) -> list[Record | JudgeError]:
-        """Has the tester fill in one record for each set of values."""
+        """Have the tester fill in one record for each set of values."""
         schema = kind.model_json_schema()
         requests = [Request(prompt.messages(value, plain or {}), schema) for value in values]
         return self.request_all(stage, self.tester, requests, lambda reply: read_as(require_complete(reply), kind))
 
 
 def stop_if_too_many_failed(stage: str, spend: Spend, reasons: Sequence[object], max_share: float) -> None:
-    """Stops a stage that mostly fails: going on would pay for unusable replies.
+    """Stop a stage that mostly fails: going on would pay for unusable replies.
 
     Raises:
         JudgeError: of at least `MIN_CALLS` calls of this run, a larger share than `max_share` failed.

@@ -90,7 +90,7 @@ class Pipeline:
         self.written = 0
 
     def run(self) -> CurationResult:
-        """Runs all rounds and writes the tables.
+        """Run all rounds and write the tables.
 
         Raises:
             BudgetError: the budget ended. JudgeError: too many calls of a stage failed. DataError: the splits are not
@@ -133,7 +133,7 @@ class Pipeline:
     # Rounds.
 
     def _rounds(self) -> Iterator[tuple[list[Script], list[tuple[Script, Role]]]]:
-        """Yields each round's written scripts, and the passed ones with their roles for synthesis; corpora come first."""
+        """Yield each round's written scripts, and the passed ones with their roles for synthesis; corpora come first."""
         for batch in self._corpus_batches():
             yield [], batch
         while True:
@@ -159,7 +159,7 @@ class Pipeline:
         return None if self.limit is None else max(0, self.limit - self.written)
 
     def test(self, scripts: Sequence[Script]) -> list[Script]:
-        """Applies the rules, the duplicate filter and the three LLM tests."""
+        """Apply the rules, the duplicate filter and the three LLM tests."""
         checked = [self._apply_rules(script) for script in scripts]
         return run_text_tests(self.duplicates.drop(checked), self.llm)
 
@@ -168,7 +168,7 @@ class Pipeline:
         return reject(script, "rules", reason) if reason else script
 
     def write_lists(self, lists: Sequence[ListRequest]) -> list[Script]:
-        """Has lists written and returns their sentences in order. A failed list is logged; a later run requests it again."""
+        """Have lists written and return their sentences in order. A failed list is logged; a later run requests it again."""
         prompts = [
             (
                 self.llm.prompt("write_system", self.categories[request.cell.category].prompt),
@@ -196,12 +196,12 @@ class Pipeline:
         return [*scripts[:count], *surplus]
 
     def _log(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Appends to the new version of a log; it replaces the old one when the run ends without an error."""
+        """Open a new version of a log, which replaces the old one when the run ends without an error."""
         with (self.config.folder / f"{name}.new").open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
     def _describe(self, assigned: Sequence[tuple[Script, Role]]) -> None:
-        """Has new styles described in words, for the engine that takes instructions."""
+        """Have new styles described in words, for the engine that takes instructions."""
         styles = {
             style
             for script, _ in assigned
@@ -214,7 +214,7 @@ class Pipeline:
     # Corpora.
 
     def _corpus_batches(self) -> Iterator[list[tuple[Script, Role]]]:
-        """Yields turns of published corpora that passed the relevance test, with their roles."""
+        """Yield turns of published corpora that passed the relevance test, with their roles."""
         for name, root in self.config.corpora.items():
             turns, left_out = CORPORA[name](root, self.config.min_corpus_words)
             self._log("left_out.jsonl", [asdict(entry) for entry in left_out])
@@ -288,7 +288,7 @@ def _prompt_values(request: ListRequest) -> dict[str, str]:
 
 
 def check_config(config: CurationConfig, categories: Mapping[str, QueryCategory]) -> None:
-    """Refuses a config that cannot be fulfilled, before anything is paid.
+    """Refuse a config that cannot be fulfilled, before anything is paid.
 
     Raises:
         ConfigError: an unknown category or prompt, a voice that is missing, or more wanted than all lists could give.
@@ -309,7 +309,7 @@ def check_config(config: CurationConfig, categories: Mapping[str, QueryCategory]
 
 
 def check_files(config: CurationConfig) -> None:
-    """Refuses missing clips, classifiers and models, before anything is paid.
+    """Refuse missing clips, classifiers and models, before anything is paid.
 
     Raises:
         ConfigError: names the voice, the file or the extractor.
@@ -330,7 +330,7 @@ def _query(made: QueryClip, role: Role) -> Query:
 
 
 def script_of_turn(turn: CorpusTurn) -> Script:
-    """Makes a script of a corpus's turn: its own style, compared with a neutral one.
+    """Make a script of a corpus's turn: its own style, compared with a neutral one.
 
     StyleTalk has no audio, but an answer: its training turns become demonstrations, synthesised here.
 
@@ -360,7 +360,7 @@ def script_of_turn(turn: CorpusTurn) -> Script:
 
 
 def run_relevance(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
-    """Runs the relevance test alone; turns of a corpus with answers were made to need their styles, and are not tested."""
+    """Run the relevance test alone; turns of a corpus with answers were made to need their styles, and are not tested."""
     untested = {index: script for index, script in enumerate(scripts) if script.answers}
     indices = [index for index in range(len(scripts)) if index not in untested]
     tested = check_relevance(write_answers([scripts[index] for index in indices], llm), llm)

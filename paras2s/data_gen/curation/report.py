@@ -45,7 +45,7 @@ class Funnel:
 
 
 def read_funnel(folder: Path, most_reasons: int = 3) -> Funnel:
-    """Reads the ledgers in a dataset's folder; a run's dataset has none of sentences, since its scripts are hand-written.
+    """Read the ledgers in a dataset's folder; a run's dataset has none of sentences, since its scripts are hand-written.
 
     Raises:
         DataError: there is no ledger.
@@ -76,7 +76,7 @@ def _short(reason: str) -> str:
 
 
 def filters_seen(counts: Mapping[str, Counter[str]], order: tuple[str, ...]) -> list[str]:
-    """Returns the filters that rejected anything, in order, each followed by its failures."""
+    """Return the filters that rejected anything, in order, each followed by its failures."""
     seen = {name for counter in counts.values() for name in counter} - {"in", "kept"}
     ordered = [name for by in order for name in (by, f"{by} failed") if name in seen]
     return [*ordered, *sorted(seen - set(ordered))]
@@ -106,7 +106,7 @@ class Rates:
 
 
 def measured_rates(folder: Path) -> Rates:
-    """Measures rates on the ledgers of an earlier run in this folder, else returns usual ones. Corpora do not count."""
+    """Measure rates on the ledgers of an earlier run in this folder, else returns usual ones. Corpora do not count."""
     path = folder / "texts.jsonl"
     usual = {stage: (float(a), float(b)) for stage, (a, b) in USUAL_TOKENS.items()}
     written, rejected = 0, Counter[str]()
@@ -139,7 +139,7 @@ def _measured_tokens(folder: Path, usual: dict[str, tuple[float, float]], senten
 
 
 def _share_spoken(folder: Path) -> float:
-    """Returns the share of contrasts with an accepted clip; a held-out one has both or none."""
+    """Return the share of contrasts with an accepted clip; a held-out one has both or none."""
     try:
         candidates = load_manifest(folder).candidates
     except DataError:
@@ -152,7 +152,7 @@ def _share_spoken(folder: Path) -> float:
 def estimate(
     config: CurationConfig, rates: Rates, prices: Mapping[str, Price], limit: int | None = None
 ) -> dict[str, StageEstimate]:
-    """Estimates the cost of a run by stage: for all wanted contrasts, or for `limit` sentences. Corpora come on top."""
+    """Estimate the cost of a run by stage: for all wanted contrasts, or for `limit` sentences. Corpora come on top."""
     passing = rates.spoken
     for share in rates.passed.values():
         passing *= share
@@ -185,7 +185,7 @@ def _calls(
 
 
 def _speech(config: CurationConfig, contrasts: float, prices: Mapping[str, Price]) -> StageEstimate:
-    """Estimates two queries a contrast and the takes of demonstrated answers; local engines cost nothing.
+    """Estimate two queries a contrast and the takes of demonstrated answers; local engines cost nothing.
 
     Where some voices are remote and others local, all lines are priced as remote.
     """
@@ -200,7 +200,7 @@ def _speech(config: CurationConfig, contrasts: float, prices: Mapping[str, Price
 
 
 def totals(stages: Mapping[str, Any]) -> tuple[int, int, int, float | None]:
-    """Returns requests, tokens in, tokens out and USD of all stages; USD is None as soon as one is."""
+    """Return requests, tokens in, tokens out and USD of all stages; USD is None as soon as one is."""
     rows = list(stages.values())
     usd = None if any(row.usd is None for row in rows) else sum(row.usd for row in rows)
     return (

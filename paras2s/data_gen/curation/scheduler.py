@@ -58,24 +58,24 @@ class ScriptScheduler:
         self._queues = {pool: self._cells(pool, categories[pool[0]], number) for number, pool in enumerate(self.pools())}
 
     def pools(self) -> list[tuple[str, Split]]:
-        """Returns category and split of all wanted contrasts."""
+        """Return category and split of all wanted contrasts."""
         splits = dict.fromkeys(SPLIT_OF_ROLE[role] for role, count in self.config.contrasts.items() if count)
         return [(name, split) for name in self.config.categories for split in splits]
 
     def _cells(self, pool: tuple[str, Split], category: QueryCategory, number: int) -> list[ListRequest]:
-        """Returns every list of a pool: all first parts in a random order, then all second ones."""
+        """Return every list of a pool: all first parts in a random order, then all second ones."""
         name, split = pool
         cells = [Cell(name, split, topic, pair) for topic in category.topics.get(split, ()) for pair in category.styles]
         order = np.random.default_rng([self.config.seed, 21, number]).permutation(len(cells))
         return [ListRequest(cells[i], part) for part in range(1, self.config.max_lists + 1) for i in order]
 
     def need(self, category: str, split: Split) -> int:
-        """Returns how many contrasts the roles of a split still lack."""
+        """Return how many contrasts the roles of a split still lack."""
         wanted = {role: count for role, count in self.config.contrasts.items() if SPLIT_OF_ROLE[role] == split}
         return sum(max(0, count - self.accepted[category, role]) for role, count in wanted.items())
 
     def next_lists(self, sentences: int | None = None) -> list[ListRequest]:
-        """Returns the lists of the next round: enough for the lacking contrasts, within `texts_at_once`; [] when done.
+        """Return the lists of the next round: enough for the lacking contrasts, within `texts_at_once`; [] when done.
 
         `sentences`: how many may still be written, None without a limit.
         """
@@ -93,13 +93,13 @@ class ScriptScheduler:
         return requests
 
     def share(self, pool: tuple[str, Split]) -> float:
-        """Returns the share of a pool's sentences that survived, shrunk toward a half while few were written."""
+        """Return the share of a pool's sentences that survived, shrunk toward a half while few were written."""
         survived = self._survived[pool] + len(self._spare[pool])
         share = (survived + FIRST_YIELD * YIELD_WEIGHT) / (self._written[pool] + YIELD_WEIGHT)
         return max(share, LEAST_YIELD)
 
     def assign(self, scripts: Sequence[Script]) -> list[tuple[Script, Role]]:
-        """Assigns roles to scripts that passed the text tests and to spare ones of earlier rounds; the rest becomes spare.
+        """Assign roles to scripts that passed the text tests and to spare ones of earlier rounds; the rest becomes spare.
 
         Lists are taken in turn, so that no role is filled from one topic alone.
         """
@@ -122,11 +122,11 @@ class ScriptScheduler:
         return assigned
 
     def leftover(self) -> list[Script]:
-        """Returns scripts that passed and that no role needed."""
+        """Return scripts that passed and that no role needed."""
         return [script for scripts in self._spare.values() for script in scripts]
 
     def count(self, written: Sequence[Script], accepted: Sequence[tuple[Script, Role]]) -> None:
-        """Counts the sentences of a round and the contrasts that passed every filter."""
+        """Count the sentences of a round and the contrasts that passed every filter."""
         for script in written:
             self._written[script.category, script.split] += 1  # type: ignore[index]
         for script, role in accepted:
@@ -134,7 +134,7 @@ class ScriptScheduler:
             self.accepted[script.category, role] += 1
 
     def out_of_reach(self) -> dict[str, tuple[int, int]]:
-        """Returns pools that all their lists would hardly fill, by "category/split": possible sentences, wanted contrasts."""
+        """Return pools that all their lists would hardly fill, by "category/split": possible sentences, wanted contrasts."""
         pools = {}
         for (name, split), queue in self._queues.items():
             most, wanted = len(queue) * self.config.list_size, self.need(name, split)
@@ -143,7 +143,7 @@ class ScriptScheduler:
         return pools
 
     def missing(self) -> dict[str, int]:
-        """Returns how many contrasts roles lack, by "category/role"."""
+        """Return how many contrasts roles lack, by "category/role"."""
         return {
             f"{name}/{role}": count - self.accepted[name, role]
             for name in self.config.categories

@@ -79,7 +79,7 @@ class ClipMeasurer:
             self._extractors.append(ExtractorConfig(name=config.style_check))
 
     def measure(self, clips: Sequence[Clip]) -> list[Blueprint]:
-        """Returns blueprints in order."""
+        """Return blueprints in order."""
         if self.ray_address == "" or not clips:
             return measure_clips(clips, self._extractors, self.config.tone, self._cache)
         return self._over_ray(clips)
@@ -107,13 +107,13 @@ class ClipMeasurer:
 def measure_clips(
     clips: Sequence[Clip], extractors: Sequence[ExtractorConfig], tone: Path | None, cache: Path
 ) -> list[Blueprint]:
-    """Returns blueprints of clips, by extractors loaded in this process."""
+    """Return blueprints of clips, by extractors loaded in this process."""
     classifier = ToneClassifier.load(tone) if tone is not None else None
     return build_blueprints(clips, make_extractors(extractors, classifier), JsonCache(cache))
 
 
 def style_probability(blueprint: Blueprint, config: CurationConfig, script: Script, style: str) -> float | Unmeasured | None:
-    """Returns the probability of the right one of a contrast's two styles.
+    """Return the probability of the right one of a contrast's two styles.
 
     None where the filter does not know both styles, Unmeasured where it does and could not measure.
     """
@@ -131,7 +131,7 @@ def style_probability(blueprint: Blueprint, config: CurationConfig, script: Scri
 def filter_clip(
     script: Script, role: Role, style: str, speaker: str, measured: Blueprint | FailedSpeech, config: CurationConfig
 ) -> Candidate:
-    """Applies the speech filters to a clip. The words of real speech are measured and not filtered."""
+    """Apply the speech filters to a clip. The words of real speech are measured and not filtered."""
     transcript, error_rate, probability = None, None, None
     by: str | None = None
     reason: str | None = None
@@ -173,7 +173,7 @@ def filter_clip(
 
 
 def reject_broken_clips(clips: Sequence[QueryClip]) -> list[QueryClip]:
-    """Rejects the other clip of every held-out contrast that lost one."""
+    """Reject the other clip of every held-out contrast that lost one."""
     candidates = reject_broken_contrasts([clip.candidate for clip in clips])
     return [replace(clip, candidate=candidate) for clip, candidate in zip(clips, candidates, strict=True)]
 
@@ -186,7 +186,7 @@ def synthesise_queries(
     measurer: ClipMeasurer,
     progress: Progress,
 ) -> list[QueryClip]:
-    """Synthesises every style of every script, and filters the clips."""
+    """Synthesise every style of every script, and filter the clips."""
     config = engines.config
     planned: list[tuple[Script, Role, str, str, Line | Path]] = []
     for script, role in assigned:
@@ -241,7 +241,7 @@ def _synthesise_or_read(
 def synthesise_answers(
     queries: Sequence[QueryClip], engines: Engines, measurer: ClipMeasurer, progress: Progress
 ) -> list[AnswerTakes]:
-    """Synthesises takes of every demonstrated answer; picks the one with the fewest word errors (ParaS2S, 4.1)."""
+    """Synthesise takes of every demonstrated answer; picks the one with the fewest word errors (ParaS2S, 4.1)."""
     config = engines.config
     demonstrated = [q for q in queries if q.role == "demonstration" and q.passed_filters and q.script.answers]
     planned = [query.script.answers[query.script.styles.index(query.style)] for query in demonstrated]
@@ -277,5 +277,5 @@ def _take(result: SpeechResult, blueprint: Blueprint | None, answer: PlannedAnsw
 
 
 def take_name(answer: AnswerTakes, take: int) -> str:
-    """Returns a file name that changes with words and tone, so that a decision on a take binds that take alone."""
+    """Return a file name that changes with words and tone, so that a decision on a take binds that take alone."""
     return f"{answer.query_id}-{seed_of(answer.planned.text, answer.planned.tone):08x}-{take}"

@@ -30,7 +30,7 @@ def _styles(script: Script) -> dict[str, str]:
 
 
 def reject(script: Script, by: str, reason: str) -> Script:
-    """Returns the script with the reason of its rejection; an earlier reason stays."""
+    """Return the script with the reason of its rejection; an earlier reason stays."""
     return script if script.rejected_by else replace(script, rejected_by=by, rejected=reason)
 
 
@@ -38,7 +38,7 @@ def _apply_replies(
     scripts: Sequence[Script], tested: Sequence[int], stage: str, replies: Sequence[StructuredReply | JudgeError],
     complaint: Callable[[Any, Script], str | None],
 ) -> list[Script]:  # fmt: skip
-    """Writes a test's replies into the tested scripts; `complaint` returns why a reply rejects a script, or None."""
+    """Write a test's replies into the tested scripts; `complaint` returns why a reply rejects a script, or None."""
     result = list(scripts)
     for index, reply in zip(tested, replies, strict=True):
         if isinstance(reply, JudgeError):
@@ -70,7 +70,7 @@ def _not_relevant(reply: Relevance, script: Script) -> str | None:
 
 
 def run_text_tests(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
-    """Runs the three tests in order; failed scripts are rejected with the reason.
+    """Run the three tests in order; failed scripts are rejected with the reason.
 
     Raises:
         BudgetError: the budget ended; replies stay cached, and a later run goes on from there.
@@ -87,12 +87,12 @@ def run_text_tests(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
 
 
 def tone_instruction(tones: Sequence[str]) -> str:
-    """Returns the sentence about tones in the prompt of an answer."""
+    """Return the sentence about tones in the prompt of an answer."""
     return f"The tone must be one of: {', '.join(tones)}." if tones else FREE_TONE
 
 
 def write_answers(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
-    """Has an answer (words and tone) written to each style of every script that passed so far and has none."""
+    """Write an answer (words and tone) to each style of every script that passed so far and has none."""
     tones = llm.config.agent_tones
     lacking = [index for index in _passed(scripts) if not scripts[index].answers]
     values: list[Mapping[str, Any]] = [
@@ -117,7 +117,7 @@ def write_answers(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
 
 
 def check_relevance(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
-    """Runs the relevance test: whether the answers to the two styles differ in what matters."""
+    """Run the relevance test: whether the answers to the two styles differ in what matters."""
     tested = _passed(scripts)
     values: list[Mapping[str, Any]] = []
     for index in tested:

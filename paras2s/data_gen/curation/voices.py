@@ -35,7 +35,7 @@ class Engines:
     _open: dict[str, TTS] = field(default_factory=dict)
 
     def of(self, voice: SynthesisVoice) -> TTS:
-        """Returns the engine of a voice."""
+        """Return the engine of a voice."""
         if voice.engine not in self._open:
             endpoint = self.config.cosyvoice if voice.engine == "cosyvoice" else self.config.openai
             self._open[voice.engine] = open_engine(voice.engine, self.config.cache_dir, endpoint)
@@ -43,19 +43,19 @@ class Engines:
 
 
 def engine_of(config: CurationConfig, categories: Mapping[str, QueryCategory], category: str) -> str:
-    """Returns the engine of a category; for a corpus without audio, the one that takes instructions in words."""
+    """Return the engine of a category; for a corpus without audio, the one that takes instructions in words."""
     own = categories[category].engine if category in categories else "openai"
     return config.speak_with or own
 
 
 def voices_for(config: CurationConfig, engine: str, split: str, style: str) -> list[VoiceConfig]:
-    """Returns the voices of an engine and a split that can speak this style."""
+    """Return the voices of an engine and a split that can speak this style."""
     kinds = KINDS_OF_STYLE.get(style, ADULTS)
     return [voice for voice in config.voices if (voice.engine, voice.split) == (engine, split) and voice.kind in kinds]
 
 
 def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]) -> None:
-    """Refuses a config whose voices cannot speak its categories, before anything is paid.
+    """Refuse a config whose voices cannot speak its categories, before anything is paid.
 
     Raises:
         ConfigError: a style has no voice in some split, a voice stands twice, or a voice to copy has no clip.
@@ -95,7 +95,7 @@ def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]
 
 
 def pick_voices(config: CurationConfig, engine: str, script: Script) -> dict[str, VoiceConfig]:
-    """Picks a voice for each spoken style; one voice for both where it can speak both, so that only delivery differs."""
+    """Pick a voice for each spoken style; one voice for both where it can speak both, so that only delivery differs."""
     rng = np.random.default_rng([config.seed, seed_of(script.id)])
     spoken = script.styles[: script.spoken_styles]
     shared = [voice for voice in voices_for(config, engine, script.split, spoken[0]) if _fits_all(voice, spoken)]
@@ -112,7 +112,7 @@ def _fits_all(voice: VoiceConfig, styles: Sequence[str]) -> bool:
 
 
 def describe_styles(llm: CurationLLM, styles: Sequence[str]) -> dict[str, list[str]]:
-    """Has instructions for a TTS engine that takes words written, several a style (ParaS2S, section 3.1, step 3).
+    """Have instructions for a TTS engine that takes words written, several a style (ParaS2S, section 3.1, step 3).
 
     Raises:
         JudgeError: a style has none; without them all styles would sound alike.
@@ -129,13 +129,13 @@ def describe_styles(llm: CurationLLM, styles: Sequence[str]) -> dict[str, list[s
 
 
 def query_line(config: CurationConfig, script: Script, style: str, voice: VoiceConfig, manners: Mapping[str, Any]) -> Line:
-    """Returns the TTS line of a query."""
+    """Return the TTS line of a query."""
     instructions = manners.get(style, [""]) if voice.engine == "openai" else [""]
     number = seed_of(config.seed, script.id, style)
     return Line(script.text, voice, style, instructions[number % len(instructions)], number % 1000)
 
 
 def query_name(role: Role, script_id: str, style: str) -> str:
-    """Returns the name of a query; prompts for RL have no labels, and their name must not reveal them either."""
+    """Return the name of a query; prompts for RL have no labels, and their name must not reveal them either."""
     plain = f"{script_id}-{style}"
     return prompt_name(plain, 2) if role == "rl" else plain

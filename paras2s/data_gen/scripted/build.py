@@ -52,7 +52,7 @@ class _Plan:
 
 
 def plan_queries(roles: dict[Role, list[Contrast]], config: DataConfig, seed: int) -> list[_Plan]:
-    """Assigns voices to contrasts. Both styles of an emotion or of sarcasm come from one voice."""
+    """Assign voices to contrasts. Both styles of an emotion or of sarcasm come from one voice."""
     plans = []
     for role, contrasts in roles.items():
         voices = SPEAKERS[role if role in SPEAKERS else "train"]
@@ -73,7 +73,7 @@ def plan_queries(roles: dict[Role, list[Contrast]], config: DataConfig, seed: in
 def filter_candidate(
     plan: _Plan, transcript: str, utterance: np.ndarray, classifier: ToneClassifier, config: DataConfig
 ) -> Candidate:
-    """Applies the paper's two speech filters to a clip; the reason of a rejection stays in the ledger."""
+    """Apply the paper's two speech filters to a clip; the reason of a rejection stays in the ledger."""
     error_rate = word_error_rate(plan.contrast.text, transcript)
     scores = dict(zip(classifier.labels, classifier.probabilities(utterance[None])[0], strict=True))
     pair = [float(scores[style]) for style in plan.contrast.styles]
@@ -105,7 +105,7 @@ def filter_candidate(
 def style_audibility(
     rows: Sequence[tuple[Candidate, np.ndarray]], styles_of: Mapping[str, tuple[str, ...]]
 ) -> dict[str, object]:
-    """Computes how often a plain prosody classifier tells a contrast's two styles apart on held-out scripts and speakers.
+    """Compute how often a plain prosody classifier tells a contrast's two styles apart on held-out scripts and speakers.
 
     Fitted on the accepted labelled training clips, tested on the accepted test clips; chance is 0.5.
     """
@@ -127,14 +127,14 @@ def style_audibility(
 
 
 def answer_take(text: str, tone: str, number: int) -> Take:
-    """One of the renderings of an answer in the agent's voice, as the policy is to speak: through the codec."""
+    """Render one take of an answer in the agent's voice, as the policy is to speak: through the codec."""
     return Take(text, AGENT, AGENT_TONES[tone], seed_of("answer", text, number), True)
 
 
 def build_dataset(
     config: DataConfig, seed: int, folder: Path, cache: Path, progress: Progress, beside: Sequence[Take] = ()
 ) -> Dataset:
-    """Builds the dataset in `folder`; a second call with the same config takes every clip from the cache.
+    """Build the dataset in `folder`; a second call with the same config takes every clip from the cache.
 
     `beside` are takes that later stages want: spoken now, a sentence is read and analysed once for all of its takes.
 
@@ -179,7 +179,7 @@ def build_dataset(
 
 
 def _transcribe(clips: Sequence[Rendered], cache: Path, progress: Progress) -> list[str]:
-    """Returns transcripts; those of earlier runs, of any preset and seed, are read from the cache."""
+    """Return transcripts; those of earlier runs, of any preset and seed, are read from the cache."""
     keys = [key_of(["transcript", ASR_VERSION, hashlib.sha256(clip.wav).hexdigest()]) for clip in clips]
     stored = JsonCache(cache / TRANSCRIPTS)
     known = stored.get_many(keys)
@@ -204,7 +204,7 @@ def _transcribe_chunk(cache: Path, wavs: Sequence[tuple[str, bytes]]) -> list[st
 def _best_takes(
     takes: Sequence[Take], rendered: Sequence[Rendered], tone: ToneClassifier, cache: Path, progress: Progress
 ) -> dict[str, Rendered]:
-    """Picks of each answer's takes the one with the fewest word errors, then the clearest tone (ParaS2S, section 4.1)."""
+    """Pick of each answer's takes the one with the fewest word errors, then the clearest tone (ParaS2S, section 4.1)."""
     transcripts = _transcribe(rendered, cache, progress)
     tone_of = {text: family.tone for family in load_families().values() for text in family.answers}
     best: dict[str, tuple[float, Rendered]] = {}
@@ -230,7 +230,7 @@ def _query_clip(candidate: Candidate) -> str:
 
 
 def _demonstrate(candidates: Sequence[Candidate], config: DataConfig) -> list[Demonstration]:
-    """Returns the first `answers_per_query` answers of the style's family for every accepted query with a label.
+    """Return the first `answers_per_query` answers of the style's family for every accepted query with a label.
 
     All queries of a style get the same ones: which answer belongs to which query must not be one more thing to memorise. The
     reward model's labelled queries have theirs as well: a warm-up may be given all labels (`warmup.preference_contrasts`).

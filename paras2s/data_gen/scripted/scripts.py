@@ -62,7 +62,7 @@ def _read(name: str) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def load_contrasts() -> tuple[Contrast, ...]:
-    """Loads all scripts, in the order of the files.
+    """Load all scripts, in the order of the files.
 
     Raises:
         DataError: an unknown style, or the same words twice.
@@ -82,7 +82,7 @@ def load_contrasts() -> tuple[Contrast, ...]:
 
 @functools.lru_cache(maxsize=1)
 def load_families() -> dict[str, Family]:
-    """Loads the answer families by style."""
+    """Load the answer families by style."""
     families = {}
     for style, row in _read("answers.yaml")["families"].items():
         if style not in USER_STYLES or row["tone"] not in AGENT_TONES:
@@ -93,18 +93,18 @@ def load_families() -> dict[str, Family]:
 
 @functools.lru_cache(maxsize=1)
 def load_cascade() -> dict[Category, tuple[str, ...]]:
-    """The cascade's answers by category."""
+    """Load the cascade's answers by category."""
     return {category: tuple(rows) for category, rows in _read("answers.yaml")["cascade"].items()}
 
 
 @functools.lru_cache(maxsize=1)
 def load_calibration() -> tuple[str, ...]:
-    """Loads the sentences on which tone classifiers are fitted."""
+    """Load the sentences on which tone classifiers are fitted."""
     return tuple(_read("calibration.yaml")["sentences"])
 
 
 def take_balanced(contrasts: list[Contrast], count: int) -> list[Contrast]:
-    """Takes `count` contrasts out of the list: always the first of those whose styles have been taken least.
+    """Take `count` contrasts out of the list: always the first of those whose styles have been taken least.
 
     A plain draw of a dozen left some emotion without a single demonstration, and no policy finds an answer it never samples.
     """
@@ -119,7 +119,7 @@ def take_balanced(contrasts: list[Contrast], count: int) -> list[Contrast]:
 
 
 def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
-    """Assigns contrasts to roles, equally many a category; a topic of the test or validation set has that role only.
+    """Assign contrasts to roles, equally many a category; a topic of the test or validation set has that role only.
 
     No contrast has two roles: whoever is rewarded by a model that learned from labels is not prompted by what was labelled.
 

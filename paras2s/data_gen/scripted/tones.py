@@ -36,17 +36,17 @@ USER_FILE, AGENT_FILE, VERSION_FILE = FOLDER / "user.json", FOLDER / "agent.json
 
 
 def load_tones() -> tuple[ToneClassifier, ToneClassifier]:
-    """The shipped classifiers of users' styles and of the agent's tones."""
+    """Load the shipped classifiers of users' styles and of the agent's tones."""
     return ToneClassifier.load(USER_FILE), ToneClassifier.load(AGENT_FILE)
 
 
 def tones_version() -> str:
-    """Names all that shapes the classifiers; `version.json` holds it for those that ship."""
+    """Hash all that shapes the classifiers; `version.json` holds the hash of the shipped ones."""
     return key_of([take.key for take in (*_calibrate_user()[0], *_calibrate_agent()[0])])
 
 
 def fit_tones(cache: Path, on_progress: Callable[[int, int], None]) -> tuple[ToneClassifier, ToneClassifier]:
-    """Speaks the calibration sentences, and fits both classifiers."""
+    """Speak the calibration sentences, and fit both classifiers."""
     user_takes, user_labels, user_speakers = _calibrate_user()
     agent_takes, agent_labels, agent_speakers = _calibrate_agent()
     rendered = render([*user_takes, *agent_takes], cache, on_progress)
@@ -57,7 +57,7 @@ def fit_tones(cache: Path, on_progress: Callable[[int, int], None]) -> tuple[Ton
 
 
 def fit_independent_tone(cache: Path, on_progress: Callable[[int, int], None]) -> ToneDiscriminant:
-    """Speaks sentences of the independent judge in its own voices, and fits its tones; tried on the agent's voice."""
+    """Speak sentences of the independent judge in its own voices, and fit its tones; tried on the agent's voice."""
     sentences = [text for rows in load_sentences().values() for text in rows][::3]
     rows = [
         (Take(text, speaker, shape, seed_of(0, "independent", number, tone, speaker.name), True), tone)

@@ -59,7 +59,7 @@ class TTS(Protocol):
         """Cost of this instance's calls so far; None where no price is known."""
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
-        """Synthesises lines; calls `on_clip` with the line's index and its clip or failure as soon as it is there.
+        """Synthesise lines; call `on_clip` with the line's index and its clip or failure as soon as it is there.
 
         Raises:
             BudgetError: the budget ended before the lines did.
@@ -67,7 +67,7 @@ class TTS(Protocol):
 
 
 def line_key(version: str, line: Line) -> str:
-    """Returns a hash of everything that shapes a rendering; a reference clip enters by its content, not its name."""
+    """Return a hash of everything that shapes a rendering; a reference clip enters by its content, not its name."""
     voice = line.voice.model_dump(mode="json", include={"engine", "options"})
     clip = voice["options"].get("clip")
     if clip is not None:
@@ -76,7 +76,7 @@ def line_key(version: str, line: Line) -> str:
 
 
 def reject_silence(clip: Clip) -> SpeechResult:
-    """Returns the clip, or a failure where it is silent."""
+    """Return the clip, or a failure where it is silent."""
     peak = float(np.abs(clip.samples).max(initial=0.0))
     return clip if peak > SILENT_PEAK else FailedSpeech(f"the engine gave {clip.duration_s:.1f} s of silence")
 
@@ -88,7 +88,7 @@ def synthesise_all(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     spend: Spend | None = None,
 ) -> list[SpeechResult]:
-    """Synthesises lines and returns results in order; equal lines once, clips from `cache` where there, failures never cached.
+    """Synthesise lines and return results in order; equal lines once, clips from `cache` where there, failures never cached.
 
     Raises:
         StorageError: the cache cannot be written. BudgetError: the engine's budget ended; earlier clips stay cached.

@@ -20,7 +20,7 @@ ESPEAK_TIMEOUT_S = 60.0
 
 
 def shape_of(style: str) -> Style | None:
-    """Returns the vocoder settings of a style or tone, None where unknown; age and gender, the speaker's, are neutral."""
+    """Return the vocoder settings of a style or tone, None where unknown; age and gender, the speaker's, are neutral."""
     return USER_STYLES.get(style) or AGENT_TONES.get(style)
 
 
@@ -39,7 +39,7 @@ class PiperTTS:
         self._cache = cache
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
-        """Synthesises all lines, on all cores."""
+        """Synthesise all lines, on all cores."""
         indices, takes = [], []
         for index, line in enumerate(lines):
             shape = shape_of(line.style)
@@ -65,7 +65,7 @@ class EspeakTTS:
     spent_usd = 0.0
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
-        """Synthesises one line after the other: each takes a few milliseconds."""
+        """Synthesise one line after the other: each takes a few milliseconds."""
         program = shutil.which("espeak-ng")
         for index, line in enumerate(lines):
             shape = shape_of(line.style)

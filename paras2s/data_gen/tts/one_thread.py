@@ -16,7 +16,7 @@ import onnxruntime
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the engine in this process."""
     defaults = onnxruntime.SessionOptions
 
     def one_thread() -> Any:

@@ -108,7 +108,7 @@ class Voice:
 
 
 def speak_plain(texts: Sequence[str]) -> list[Clip]:
-    """Synthesises each text with Piper, 16 kHz. The noise scales are 0, so equal text gives equal samples.
+    """Synthesise each text with Piper, 16 kHz. The noise scales are 0, so equal text gives equal samples.
 
     Raises:
         DataError: Piper failed, or gave another number of clips than texts.
@@ -138,7 +138,7 @@ def _trim(clip: Clip, floor: float = 0.01, margin_s: float = 0.04) -> Clip:
 
 
 def analyse(clip: Clip) -> Voice:
-    """Computes the WORLD parameters of a 16 kHz clip: F0 by SwiftF0, envelope by CheapTrick, aperiodicity by D4C."""
+    """Compute the WORLD parameters of a 16 kHz clip: F0 by SwiftF0, envelope by CheapTrick, aperiodicity by D4C."""
     import pyworld
 
     samples = clip.samples.astype(np.float64)
@@ -150,7 +150,7 @@ def analyse(clip: Clip) -> Voice:
 
 
 def synthesise(voice: Voice, speaker: Speaker, style: Style, seed: int = 0) -> Clip:
-    """Resynthesises an utterance as `speaker` in `style`, 16 kHz; a small seeded variation makes takes differ."""
+    """Resynthesise an utterance as `speaker` in `style`, 16 kHz; a small seeded variation makes takes differ."""
     import pyworld
 
     variation = 1.0 + np.random.default_rng(seed).uniform(-0.03, 0.03, size=4)

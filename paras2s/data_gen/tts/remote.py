@@ -22,7 +22,7 @@ SLOW_CHARACTERS_PER_S = 8.0
 
 
 def speech_usd(price: Price | None, line: Line, duration_s: float) -> float | None:
-    """Returns the cost of a rendering of this length; None where no price of spoken output is known."""
+    """Return the cost of a rendering of this length; None where no price of spoken output is known."""
     if price is None or price.audio_out is None or price.audio_out_tokens_per_s is None:
         return None
     text_tokens = count_tokens(line.text) + count_tokens(line.manner)
@@ -50,7 +50,7 @@ class _RemoteTTS(ABC):
         return None if price is None or price.audio_out is None else self._endpoint.budget.spent_usd
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
-        """Synthesises lines, `concurrency` calls at once."""
+        """Synthesise lines, `concurrency` calls at once."""
         asyncio.run(self._speak(lines, on_clip))
 
     async def _speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
@@ -80,7 +80,7 @@ class _RemoteTTS(ABC):
 
     @abstractmethod
     async def _post(self, session: Session, line: Line) -> Clip:
-        """Sends the HTTP request of one line; raises ValueError where the reply is no audio."""
+        """Send the HTTP request of one line; raise ValueError where the reply is no audio."""
 
 
 class OpenAITTS(_RemoteTTS):
@@ -131,7 +131,7 @@ class CosyVoiceTTS(_RemoteTTS):
 
 
 def _decoded(data: bytes) -> Clip:
-    """Decodes audio; raises ValueError where it is none, since a wrong body is worth another attempt."""
+    """Decode audio; raise ValueError where it is none, since a wrong body is worth another attempt."""
     try:
         return read_clip(data)
     except AudioError as error:

@@ -60,7 +60,7 @@ def _paths(cache: Path, take: Take) -> tuple[Path, Path]:
 
 
 def _render_chunk(cache: Path, takes_by_text: Sequence[tuple[str, list[Take]]]) -> list[int]:
-    """Renders every missing take of some texts, in one worker. Features are written last, to mark a take as complete."""
+    """Render every missing take of some texts, in one worker. Features are written last, to mark a take as complete."""
     codec = Codec2Pairs()
     plain = speak_plain([text for text, _ in takes_by_text])
     for (_, takes), clip in zip(takes_by_text, plain, strict=True):
@@ -75,7 +75,7 @@ def _render_chunk(cache: Path, takes_by_text: Sequence[tuple[str, list[Take]]]) 
 
 
 def _finish(spoken: Clip, coded: bool, codec: Codec2Pairs) -> tuple[bytes, ClipFeatures]:
-    """Returns bytes and features of a take. A coded one keeps its first codes: coding decoded speech again distorts it."""
+    """Return bytes and features of a take. A coded one keeps its first codes: coding decoded speech again distorts it."""
     if not coded:
         wav = encode_clip(spoken)
         return wav, extract_features(read_clip(wav), codec)
@@ -85,7 +85,7 @@ def _finish(spoken: Clip, coded: bool, codec: Codec2Pairs) -> tuple[bytes, ClipF
 
 
 def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Rendered]:
-    """Renders what the cache lacks and returns all takes in order.
+    """Render what the cache lacks and return all takes in order.
 
     Raises:
         DataError: Piper failed. StorageError: the cache cannot be written; what is there stays valid.

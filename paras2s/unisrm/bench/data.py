@@ -40,7 +40,7 @@ class Sample:
     clips: Mapping[str, Path | Clip]
 
     def read(self) -> dict[str, Clip]:
-        """The clips by name.
+        """Read the clips by name.
 
         Raises:
             AudioError: a clip cannot be read.
@@ -58,11 +58,11 @@ class BenchData:
     split: str = "bench"
 
     def of_task(self, task_id: TaskId) -> list[Item]:
-        """The items of a task."""
+        """Return the items of a task."""
         return [item for item in self.items if item.task == task_id]
 
     def samples(self, condition: Condition, limit: int | None = None) -> list[Sample]:
-        """The items under a condition, the first `limit` of each task; a condition that a task does not have gives none."""
+        """Return the items under a condition, the first `limit` of each task; none if the task lacks the condition."""
         make: Mapping[Condition, Callable[[Sequence[Item], Path], list[Sample]]] = {
             "own": _own, "swapped": _swapped, "shuffled": _shuffled, "text_only": _text_only,
         }  # fmt: skip
@@ -70,7 +70,7 @@ class BenchData:
 
 
 def load_bench(folder: Path, split: str = "bench") -> BenchData:
-    """Reads a split of a data set.
+    """Read a split of a data set.
 
     Raises:
         DataError: the file is missing, an item is not valid, two have one id, or no item is of this split.
@@ -90,7 +90,7 @@ def _digest(folder: Path, items: Sequence[Item]) -> str:
 
 
 def column_of(item: Item) -> Column:
-    """The column of Table 1 or 7 that an item counts in."""
+    """Return the column of Table 1 or 7 in which an item counts."""
     for column in CROSS_DATASET:
         if item.factors.get("corpus") == column:
             return column
@@ -118,7 +118,7 @@ def _swapped(items: Sequence[Item], folder: Path) -> list[Sample]:
 
 
 def _shuffled(items: Sequence[Item], folder: Path) -> list[Sample]:
-    """Each item with the clips of another one, whose label says as little as possible about its own.
+    """Give each item the clips of another one, whose label says as little as possible about its own.
 
     All are put in a random order and each gets the clips of the item so many places further. Of few items an arbitrary
     distance may pair like with like, and then a judge that listens would not fall to chance. Items may share a clip: one that

@@ -33,7 +33,7 @@ class Grounded(BaseModel):
 
 
 def groundedness(rows: Sequence[BenchRow], texts: Mapping[str, str], client: LLMClient) -> Figure:
-    """The mean of 0 to 2 over the replies that have a verdict and reasoning; a reply without a readable score is left out.
+    """Return the mean of 0 to 2 over the replies with a verdict and reasoning; unreadable scores are left out.
 
     `texts` maps an item to its text, whose items belong together.
 

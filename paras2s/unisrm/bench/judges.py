@@ -62,7 +62,7 @@ class BenchJudge(Protocol):
         """The reason for each task that it cannot do."""
 
     def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """A judgement of each sample of a task, in order."""
+        """Return a judgement of each sample of a task, in order."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class UniSRMBench:
         return self.judge_model.fingerprint
 
     def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """One reply to each sample, in the one order of the condition."""
+        """Return one reply to each sample, in the one order of the condition."""
         pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
         found: list[Found] = []
         for one in self.judge_model.read(task_id, pairs):
@@ -110,7 +110,7 @@ class DimensionsBench:
         return key_of([one.version for one in self.judges.values()])[:8]
 
     def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """The candidate with the higher total, in the one order of the condition; equal totals tie."""
+        """Return the candidate with the higher total, in the one order of the condition; equal totals tie."""
         assert task_id != "T2"
         pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
         return [self._found(task_id, one) for one in self.judges[task_id].score_pairs(pairs)]
@@ -125,7 +125,7 @@ class DimensionsBench:
 
 
 def _instruction(task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Utterance:
-    """A sample's context as one turn, for judges that compare two answers to an instruction."""
+    """Return a sample's context as one turn, for judges that compare two answers to an instruction."""
     texts = sample.item.texts
     if task_id == "T1":
         return Utterance(text=f"Read this sentence aloud, exactly as it stands: {texts['reference_text']}")
@@ -149,7 +149,7 @@ class RegistryBench:
     unfit: Mapping[TaskId, str]
 
     def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """A preference, or a score, of each sample."""
+        """Return a preference, or a score, of each sample."""
         if TASKS[task_id].pairwise:
             assert self.pairs is not None
             pairs = [
@@ -184,7 +184,7 @@ NO_PROMPT = "candidates, and the sentence as an instruction; no prompt speech"
 def open_bench_judge(
     name: str, overrides: Mapping[str, Any] | None = None, tone: Any = None, encoder: Any = None
 ) -> BenchJudge:
-    """Opens a judge by name, YAML or folder.
+    """Open a judge by name, YAML or folder.
 
     Raises:
         ConfigError: no such judge, or a wrong setting. JudgeError: there is no such model.
@@ -209,7 +209,7 @@ def open_bench_judge(
 
 
 def _open_audio(name: str, changed: dict[str, Any], inputs: dict[TaskId, str]) -> BenchJudge:
-    """An audio judge: its own tasks for pairs, and AudioJudge's scores of quality for T2."""
+    """Open an audio judge: its own tasks for pairs, and AudioJudge's scores of quality for T2."""
     rater = open_audio_judges(name, changed, tasks=["mos"], voice=signal_voice())[0]
     tasks = getattr(load_judge_config(name, changed), "tasks", ())
     wrong = [task for task in tasks if find_task(task).kind not in ("winner", "winner_or_tie")]
@@ -235,7 +235,7 @@ class Measure:
     unfit: Mapping[TaskId, str]
 
     def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """Each sample measured alone."""
+        """Return each sample measured alone."""
         return [self._one(task_id, *one) for one in zip(samples, clips, strict=True)]
 
     def _one(self, task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Found:
@@ -254,7 +254,7 @@ NO_TEXT = "no text is given to compare with"
 
 
 def word_errors() -> Measure:
-    """The candidate with fewer word errors against the text that was to be spoken; the recogniser is the embedded one."""
+    """Prefer the candidate with fewer word errors against the requested text, by the embedded recogniser."""
     transcripts: dict[str, str] = {}
 
     def value(sample: Sample, clips: Mapping[str, Clip], name: str) -> float | NoJudgement:
@@ -272,7 +272,7 @@ def word_errors() -> Measure:
 
 
 def speaker_similarity(options: SpeakerOptions | None = None) -> Measure:
-    """The candidate whose x-vector is nearer to the prompt speech's."""
+    """Prefer the candidate whose x-vector is nearer to the prompt speech's."""
     chosen = options or SpeakerOptions()
     unfit: dict[TaskId, str] = dict.fromkeys(("T2", "T3", "T4"), "there is no prompt speech to resemble")
     try:
@@ -294,7 +294,7 @@ def speaker_similarity(options: SpeakerOptions | None = None) -> Measure:
 
 
 def dnsmos(options: MeasuringOptions) -> Measure:
-    """The candidate with the higher overall MOS of personalised DNSMOS; for T2 that MOS."""
+    """Prefer the candidate with the higher overall MOS of personalised DNSMOS; for T2 return that MOS."""
     baseline = DnsmosBaseline(options)
 
     def value(sample: Sample, clips: Mapping[str, Clip], name: str) -> float | NoJudgement:
@@ -305,11 +305,11 @@ def dnsmos(options: MeasuringOptions) -> Measure:
 
 
 def utmos() -> Measure:
-    """UTMOS, which is not here."""
+    """Refuse UTMOS, which is not available."""
     why = "its weights come from a hub, and no package holds them"
     return Measure("UTMOS", "", lambda *_: NoJudgement(why), {}, dict.fromkeys(TASKS, why))
 
 
 def objective_measures(options: MeasuringOptions) -> list[BenchJudge]:
-    """Every objective measure of Table 1."""
+    """Return every objective measure of Table 1."""
     return [word_errors(), speaker_similarity(), utmos(), dnsmos(options)]

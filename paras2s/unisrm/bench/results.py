@@ -76,7 +76,7 @@ class BenchRow:
 
 
 def row_of(sample: Sample, judge: str, version: str, found: Judgement | NoJudgement) -> BenchRow:
-    """The row of a judgement; one on exchanged candidates is turned back."""
+    """Return the row of a judgement; one on exchanged candidates is turned back."""
     item, shared = sample.item, (judge, version)
     if isinstance(found, NoJudgement):
         return BenchRow(
@@ -91,7 +91,7 @@ def row_of(sample: Sample, judge: str, version: str, found: Judgement | NoJudgem
 
 
 def judgement_of(record: Record, task_id: TaskId, reply: str) -> Judgement:
-    """The judgement of a parsed reply."""
+    """Return the judgement of a parsed reply."""
     keys = TASKS[task_id].keys
     if isinstance(record, PairRecord):
         signs = () if record.sides is None else preferences(record)
@@ -100,17 +100,17 @@ def judgement_of(record: Record, task_id: TaskId, reply: str) -> Judgement:
 
 
 def judgement_of_label(label: PairLabel, reply: str) -> Judgement:
-    """The judgement of a judge that labels a pair, without dimensions."""
+    """Return the judgement of a judge that labels a pair, without dimensions."""
     return Judgement(LABELS[label], reply=reply)
 
 
 def save_rows(path: Path, rows: Iterable[BenchRow]) -> None:
-    """Replaces the file of rows."""
+    """Replace the file of rows."""
     write_jsonl(path, (asdict(row) for row in rows))
 
 
 def load_rows(path: Path) -> list[BenchRow]:
-    """Reads rows.
+    """Read rows.
 
     Raises:
         DataError: no file, or a wrong row; names file and line.

@@ -65,7 +65,7 @@ class Size:
     bench: int
 
     def items(self, split: Split, task: TaskId) -> int:
-        """The items of a task in a split."""
+        """Return the items of a task in a split."""
         return self.sft_clips if (split, task) == ("sft", "T2") else int(getattr(self, split))
 
 
@@ -136,13 +136,13 @@ class _Session:
 
 @lru_cache(maxsize=1)
 def load_scenes() -> dict[str, Any]:
-    """Loads the scenes of T3 and the openers of T4."""
+    """Load the scenes of T3 and the openers of T4."""
     scenes: dict[str, Any] = yaml.safe_load(resources.files("paras2s.unisrm.data_gen").joinpath("scenes.yaml").read_text())
     return scenes
 
 
 def sentences(split: Split) -> list[Contrast]:
-    """The scripted sentences of a split: every one belongs to one split alone."""
+    """Return the scripted sentences of a split; every sentence belongs to one split alone."""
     contrasts = load_contrasts()
     order = np.random.default_rng(18).permutation(len(contrasts))
     first, last = (round(share * len(order)) for share in TEXT_SHARES[split])
@@ -150,7 +150,7 @@ def sentences(split: Split) -> list[Contrast]:
 
 
 def speakers(split: Split) -> dict[str, tuple[Speaker, ...]]:
-    """The speakers of a split by group."""
+    """Return the speakers of a split by group."""
     return SPEAKERS[VOICES[split]]
 
 
@@ -158,7 +158,7 @@ def build_embedded(
     folder: Path, size: str = "full", seed: int = 0, tasks: Sequence[TaskId] = ("T1", "T2", "T3", "T4"),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> BuildReport:  # fmt: skip
-    """Makes clips and items.jsonl of the embedded edition in `folder`; the same seed gives the same items.
+    """Make clips and items.jsonl of the embedded edition in `folder`; the same seed gives the same items.
 
     `on_progress` is given the number of parts that are made, a task of a split each, and of all.
 
@@ -198,7 +198,7 @@ class _SplitTexts:
 
     @classmethod
     def load(cls, split: Split, count: int) -> _SplitTexts:
-        """The texts for `count` items of each task: that many sentences that differ by emotion, and as many others."""
+        """Load the texts for `count` items of each task: as many sentences that differ by emotion, and as many others."""
         families, emotional = load_families(), [one for one in sentences(split) if one.styles[0] in EMOTIONS][:count]
         spoken = [*emotional, *[one for one in sentences(split) if one.styles[0] not in EMOTIONS][:count]]
         styles = sorted({style for one in emotional for style in one.styles})
@@ -262,7 +262,7 @@ class _Builder:
         self.sessions = [self._new_session() for _ in range(part.sessions)]
 
     def build(self, count: int) -> _Built:
-        """Makes `count` items of the task."""
+        """Make `count` items of the task."""
         makers: dict[TaskId, Callable[[str], Item | str]] = {"T1": self._t1, "T2": self._t2, "T3": self._t3, "T4": self._t4}
         items: list[Item] = []
         dropped: Counter[tuple[TaskId, str]] = Counter()
@@ -303,17 +303,17 @@ class _Builder:
         return _Session(contrast, speaker, group, other, resemblance, fault, float(self._pick([0.0, 0.2])))
 
     def _other_text(self, session: _Session) -> str:
-        """Another sentence, of the sessions with the same speaker where there are any."""
+        """Return another sentence, from sessions with the same speaker if there are any."""
         own = [one.contrast for one in self.sessions if one.speaker == session.speaker and one.contrast != session.contrast]
         return self._pick(own or [one for one in self.contrasts if one != session.contrast]).text
 
     def _speaker(self, besides: Speaker | None = None) -> tuple[Speaker, str]:
-        """A speaker and the group."""
+        """Return a speaker and the group."""
         group = self._pick(sorted(speakers(self.split)))
         return self._pick([one for one in speakers(self.split)[group] if one != besides]), group
 
     def _other_speaker(self, speaker: Speaker, group: str) -> tuple[Speaker, int]:
-        """Another speaker and the score of the resemblance."""
+        """Return another speaker and the score of the resemblance."""
         groups = speakers(self.split)
         others = [(one, NEAR_VOICE if name == group else OTHER_VOICE) for name in sorted(groups) for one in groups[name]]
         return self._pick([(one, score) for one, score in others if one != speaker])
@@ -326,7 +326,7 @@ class _Builder:
         return take if self.sessions else replace(take, seed=take.seed + 1)
 
     def _path(self, take: Take) -> str:
-        """The take's clip, which is made when it is first needed."""
+        """Return the take's clip, made on first use."""
         if take not in self.paths:
             path = f"clips/{self.task}-{self.split}-{len(self.paths):05d}.wav"
             clip = self.studio.render(take)
@@ -457,7 +457,7 @@ class _Builder:
         self, name: str, contrast: Contrast, texts: Mapping[str, str], clips: Mapping[str, str],
         candidates: Sequence[_Candidate], factors: Mapping[str, str], others: Sequence[str] = (),
     ) -> Item | str:  # fmt: skip
-        """The item of a good and a bad candidate in a random order; or the reason why it is dropped."""
+        """Return the item of a good and a bad candidate in a random order, or the reason why it is dropped."""
         swap = bool(self.rng.integers(2))
         ordered = candidates[::-1] if swap else candidates
         paths = [self._path(one.take) for one in ordered]
@@ -485,7 +485,7 @@ class _Builder:
 
 
 def _answer_of(take: Take, earlier: Speaker | None, style: str, right_words: bool, voice: int, right_tone: bool) -> _Candidate:
-    """An answer of T4 to a question in a style; `earlier` spoke the agent's turn before, where there is one."""
+    """Return an answer of T4 to a question in a style; `earlier` spoke the agent's previous turn, if there is one."""
     manner = f"{MANNERS[take.style]} after {style}"
     sounds = {"intent": _voice_after(take.speaker, earlier), "context": manner}
     text, tone = FITS if right_words else MISSES, FITS if right_tone else MISSES
@@ -498,7 +498,7 @@ def _answer_of(take: Take, earlier: Speaker | None, style: str, right_words: boo
 
 
 def _voice_after(speaker: Speaker, earlier: Speaker | None) -> str:
-    """The kind of a candidate's voice, behind that of the voice it is compared with, where there is one."""
+    """Return the kind of a candidate's voice, after that of the voice it is compared with, if any."""
     return f"a {GROUPS[speaker]} voice" + ("" if earlier is None else f" after {GROUPS[earlier]}")
 
 
@@ -507,7 +507,7 @@ def _voice_words(score: int) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The sentence without its middle third, at least two words."""
+    """Return the sentence without its middle third, at least two words."""
     words = text.split()
     cut = max(2, len(words) // 3)
     start = (len(words) - cut) // 2
@@ -515,7 +515,7 @@ def _shortened(text: str) -> str:
 
 
 def _scored(task_id: TaskId, candidate: _Candidate, wanted: str, f0_share: float) -> SideScores:
-    """Scores by construction, and by measurement of words and of melody, as a share of the pair's wider spread of F0."""
+    """Score by construction, and by measurement of words and of melody, as a share of the pair's wider spread of F0."""
     scores, reasons = dict(candidate.scores), dict(candidate.reasons)
     errors = min(1.0, word_error_rate(wanted, candidate.take.text))
     scores["text_fidelity"] = round(10 * (1 - errors))

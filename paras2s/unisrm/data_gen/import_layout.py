@@ -37,7 +37,7 @@ class ImportReport:
 
 
 def disjoint(rows: Iterable[Entry | Dropped], taken: Mapping[str, str]) -> Iterator[Entry | Dropped]:
-    """Yields rows, and in place of an item whose text or speaker another split has, the reason.
+    """Yield rows, and in place of an item whose text or speaker another split has, the reason.
 
     `taken` maps the keys of `keys_of` to the split that has them; it is looked at anew for each row.
     """
@@ -48,7 +48,7 @@ def disjoint(rows: Iterable[Entry | Dropped], taken: Mapping[str, str]) -> Itera
 
 
 def clash_of(keys: Iterable[str], own: str, taken: Mapping[str, str]) -> str | None:
-    """Returns why something of the split `own` cannot be taken; None where no other split has one of its keys."""
+    """Return why something of the split `own` cannot be taken; None where no other split has one of its keys."""
     clash = [(key.partition(":")[0], split) for key in keys if (split := taken.get(key, own)) != own]
     return "its {} is in {}".format(*clash[0]) if clash else None
 
@@ -66,7 +66,7 @@ class Keyed(Protocol):
 
 
 def keys_of(item: Keyed) -> tuple[str, ...]:
-    """Returns what no other split may have: an item's text and its speakers."""
+    """Return what no other split may have: an item's text and its speakers."""
     return (f"text:{item.text_id}", *(f"speaker:{name}" for name in item.speakers))
 
 
@@ -79,7 +79,7 @@ def import_layout(
     sizes: Mapping[Split, int] | None = None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ImportReport:
-    """Reads a published data set from `source` into the data folder `out`, beside the items of other data sets there.
+    """Read a published data set from `source` into the data folder `out`, beside the items of other data sets there.
 
     Items of the same data set are replaced. `dry_run` reads everything and writes nothing. `sizes`: the most items of a split.
 
@@ -124,7 +124,7 @@ def import_layout(
 
 
 def _copied(entry: Entry, corpus: str, out: Path, dry_run: bool) -> Item | Dropped:
-    """The item with its clips in the data folder; a clip that cannot be read drops it."""
+    """Copy an item's clips to the data folder; a clip that cannot be read drops the item."""
     clips = {}
     for number, (name, sound) in enumerate(entry.sounds.items()):
         try:
@@ -142,5 +142,5 @@ def _copied(entry: Entry, corpus: str, out: Path, dry_run: bool) -> Item | Dropp
 
 
 def _ending(data: bytes) -> str:
-    """The ending of a file with these bytes: decoders go by the content, people by the name."""
+    """Return the file ending for these bytes: decoders go by the content, people by the name."""
     return {b"fLaC": ".flac", b"OggS": ".ogg", b"RIFF": ".wav"}.get(data[:4], ".mp3")

@@ -35,8 +35,9 @@ Feature = Callable[[Item, str], float]
 
 
 def measure_shortcuts(folder: Path, items: Sequence[Item]) -> list[Shortcut]:
-    """The shortcuts of every task that has items: majority, text alone, engine, length, loudness; of data with real speech
-    also which side is a recording.
+    """Measure the shortcuts of every task that has items: majority, text alone, engine, length, loudness.
+
+    Data with real speech has one more: the side that is a recording.
     """
     levels: dict[str, tuple[float, float]] = {}
 
@@ -85,7 +86,7 @@ def _majority(task: TaskId, train: Sequence[Item], test: Sequence[Item]) -> Shor
 
 
 def _one_side(task: TaskId, name: str, feature: Feature, train: Sequence[Item], test: Sequence[Item]) -> Shortcut:
-    """The side with more of a feature, or with less, whichever is more often right in `train`; equal sides are half right."""
+    """Choose the side with more of a feature, or with less, whichever is more often right in `train`; ties are half right."""
 
     def points(item: Item) -> float:
         gap = feature(item, "speech_a") - feature(item, "speech_b")
@@ -96,7 +97,7 @@ def _one_side(task: TaskId, name: str, feature: Feature, train: Sequence[Item], 
 
 
 def _text_alone(task: TaskId, train: Sequence[Item], test: Sequence[Item]) -> Shortcut:
-    """Logistic regression on the words of the prompt; None for a task without any, or without both labels."""
+    """Fit logistic regression on the prompt's words; None for a task without words, or without both labels."""
     if not TASKS[task].texts or len(set(map(_better, train))) < 2:
         return Shortcut(task, "text alone", None, None, len(test))
     from sklearn.feature_extraction.text import CountVectorizer

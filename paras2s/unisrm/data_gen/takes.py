@@ -67,13 +67,13 @@ class Take:
 
 
 def speak_once(texts: Sequence[str]) -> dict[str, Clip]:
-    """Piper's clip of each text, all in one run."""
+    """Synthesise each text with Piper, all in one run."""
     distinct = sorted(set(texts))
     return dict(zip(distinct, speak_plain(distinct), strict=True))
 
 
 def traits(take: Take) -> dict[str, float]:
-    """Returns what a take was made with, in numbers that grow with what one hears: octaves of pitch and pace, dB of noise."""
+    """Return what a take was made with, in numbers that grow with what one hears: octaves of pitch and pace, dB of noise."""
     speaker, style, faults = take.speaker, take.style, take.faults
     return {
         "pitch": float(np.log2(speaker.f0_factor * style.f0_level)),
@@ -93,7 +93,7 @@ def traits(take: Take) -> dict[str, float]:
 
 
 def in_words(take: Take) -> str:
-    """Says how a take sounds: its manner, or what strikes in its delivery; the kind of voice; and the state of the signal."""
+    """Say how a take sounds: its manner, or what strikes in its delivery; the kind of voice; and the state of the signal."""
     style, faults = take.style, take.faults
     delivery = {
         "fast": style.rate > FAST_RATE,
@@ -124,7 +124,7 @@ class Studio:
         self._codec = Codec2Pairs()
 
     def render(self, take: Take) -> Clip:
-        """The take's clip at 16 kHz."""
+        """Render the take's clip at 16 kHz."""
         if take.text not in self._voices:
             self._voices[take.text] = analyse(self._plain[take.text])
         clip = synthesise(self._voices[take.text], take.speaker, take.style, take.seed)
@@ -137,14 +137,14 @@ class Studio:
 
 
 def noisy(samples: np.ndarray, snr_db: float, seed: int) -> np.ndarray:
-    """White noise below the speech, by the ratio of their powers."""
+    """Add white noise below the speech, by the ratio of their powers."""
     noise = np.random.default_rng([seed, 1]).standard_normal(len(samples))
     gain = np.sqrt(np.mean(samples.astype(np.float64) ** 2) / 10 ** (snr_db / 10) / np.mean(noise**2))
     return np.asarray(samples + gain * noise, dtype=np.float32)
 
 
 def echoing(samples: np.ndarray, echo_s: float, seed: int) -> np.ndarray:
-    """The speech with an echo as strong as itself that falls by 60 dB in `echo_s`; level and length stay."""
+    """Add an echo as strong as the speech that falls by 60 dB in `echo_s`; level and length stay."""
     if not echo_s:
         return samples
     times = np.arange(1, int(echo_s * RATE_HZ)) / RATE_HZ
@@ -155,7 +155,7 @@ def echoing(samples: np.ndarray, echo_s: float, seed: int) -> np.ndarray:
 
 
 def driven(samples: np.ndarray, drive_db: float) -> np.ndarray:
-    """Clips the peaks after a gain of `drive_db`, at the level of before."""
+    """Clip the peaks after a gain of `drive_db`, at the original level."""
     if not drive_db:
         return samples
     peak, level = np.abs(samples).max(), np.sqrt(np.mean(samples**2))
@@ -164,7 +164,7 @@ def driven(samples: np.ndarray, drive_db: float) -> np.ndarray:
 
 
 def with_gaps(samples: np.ndarray, gaps: int, seed: int) -> np.ndarray:
-    """Silences of 0.18 s put into the speech, one in each of `gaps` equal parts."""
+    """Silence of 0.18 s put into the speech, one in each of `gaps` equal parts."""
     gap = np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32)
     places = np.random.default_rng([seed, 2]).uniform(0.2, 0.8, gaps)
     cuts = [int((number + place) / gaps * len(samples)) for number, place in enumerate(places)]
@@ -173,7 +173,7 @@ def with_gaps(samples: np.ndarray, gaps: int, seed: int) -> np.ndarray:
 
 
 def f0_spread(clip: Clip) -> float:
-    """The standard deviation of the voiced F0, in semitones; 0 without voice."""
+    """Return the standard deviation of the voiced F0, in semitones; 0 without voice."""
     track = track_pitch(clip)
     voiced = track.f0_hz[track.voiced]
     return float(np.std(12 * np.log2(voiced))) if len(voiced) else 0.0

@@ -72,7 +72,7 @@ class VerificationReport:
 
 
 def read_ratings(path: Path) -> list[Rating]:
-    """Reads the ratings.
+    """Read the ratings.
 
     Raises:
         DataError: a column is missing, a value is not as documented, or a rater rated an item twice; names file:line.
@@ -92,7 +92,7 @@ def read_ratings(path: Path) -> list[Rating]:
 
 
 def read_gold(path: Path) -> dict[str, Choice]:
-    """Reads the gold items' right choices.
+    """Read the gold items' right choices.
 
     Raises:
         DataError: as above.
@@ -118,7 +118,7 @@ def _parsed(path: Path, line: int, row: Mapping[str, Any], kind: type[Row]) -> R
 
 
 def excluded_raters(ratings: Sequence[Rating], gold: Mapping[str, Choice], config: VerificationConfig) -> dict[str, str]:
-    """Returns the raters whose ratings do not count, each with the reason.
+    """Return the raters whose ratings do not count, each with the reason.
 
     Raises:
         DataError: there are gold items, and a rater has rated none.
@@ -144,7 +144,7 @@ def excluded_raters(ratings: Sequence[Rating], gold: Mapping[str, Choice], confi
 
 
 def decide(item: Item, choices: Sequence[Choice], config: VerificationConfig) -> str | None:
-    """Returns why a pair with these raters' choices does not stay; None where it does (appendix G.2)."""
+    """Return why a pair with these raters' choices does not stay; None where it does (appendix G.2)."""
     assert isinstance(item.record, PairRecord)
     count = Counter(choices)
     if len(choices) - count["invalid"] < config.min_valid:
@@ -158,7 +158,7 @@ def decide(item: Item, choices: Sequence[Choice], config: VerificationConfig) ->
 def verify(
     folder: Path, ratings: Sequence[Rating], gold: Mapping[str, Choice], config: VerificationConfig, dry_run: bool = False
 ) -> VerificationReport:
-    """Verifies a data folder: what does not stay goes from items.jsonl to rejected.jsonl, with the reason.
+    """Verify a data folder: what does not stay goes from items.jsonl to rejected.jsonl, with the reason.
 
     Only the config's tasks and splits are looked at. What an earlier verification rejected is looked at again.
 
@@ -202,7 +202,7 @@ def verify(
 
 
 def _read_all(folder: Path) -> list[Item]:
-    """The items, and those that an earlier verification took out."""
+    """Read the items, and those that an earlier verification removed."""
     items = read_items(folder)
     there = {item.id for item in items}
     rejected = read_items(folder, file=REJECTED) if (folder / REJECTED).is_file() else []
@@ -212,7 +212,7 @@ def _read_all(folder: Path) -> list[Item]:
 def _require_raters(
     items: Sequence[Item], choices: Mapping[str, Sequence[Choice]], excluded: Mapping[str, str], config: VerificationConfig
 ) -> None:
-    """Raises DataError: a pair has too few ratings; names the pair, and who is excluded."""
+    """Raise DataError: a pair has too few ratings; name the pair, and who is excluded."""
     count = {item.id: len(choices.get(item.id, ())) for item in items}
     lacking = [f"{name} ({found} of {config.raters})" for name, found in count.items() if found < config.raters]
     if not lacking:

@@ -23,7 +23,7 @@ def import_corpus(
     name: str, source: Path, out: Path, config: str | None, overrides: dict[str, Any], dry_run: bool,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:  # fmt: skip
-    """Imports or builds a data set, and returns what came of it.
+    """Import or build a data set, and return what came of it.
 
     Raises:
         ConfigError: no config where one is needed, or one where nothing reads it. DataError: another layout.
@@ -49,7 +49,7 @@ def import_corpus(
 
 
 def estimate_import(name: str, source: Path, out: Path, config: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Returns what building a corpus would make, call and cost at most.
+    """Return what building a corpus would make, call and cost at most.
 
     Raises:
         ConfigError: it has labels already, or a config is missing. DataError: another layout.
@@ -72,7 +72,7 @@ def estimate_import(name: str, source: Path, out: Path, config: str | None, over
 def verify_folder(
     data: Path, ratings: Path, gold: Path | None, config: str, overrides: dict[str, Any], dry_run: bool
 ) -> dict[str, Any]:
-    """Verifies a data folder by a file of ratings, and returns what came of it.
+    """Verify a data folder by a file of ratings, and return what came of it.
 
     Raises:
         DataError: a wrong file, or missing raters.
@@ -86,7 +86,7 @@ def verify_folder(
 
 
 def report_lines(report: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yields a report line by line."""
+    """Yield a report line by line."""
     for key, title in (("pairs", "pairs at most"), ("items", "items"), ("tried", "pairs tried"), ("missing", "too few by"),
                        ("dropped", "dropped"), ("excluded", "raters excluded")):  # fmt: skip
         if key in report:

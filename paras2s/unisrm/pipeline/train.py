@@ -26,7 +26,7 @@ DESCRIBED, DESCRIPTION_PROBE = "described", "description_probe.json"
 def train_stage(
     stage: Literal["sft", "grpo"], config: str, overrides: dict[str, Any], data: Path, out: Path, seed: int, console: Console
 ) -> Path:
-    """Trains one stage on its split of the data, and returns the folder with the model.
+    """Train one stage on its split of the data, and return the folder with the model.
 
     Raises:
         ConfigError: a wrong config, one without this stage, or packages that are not here. JudgeError: no model to begin with.
@@ -45,12 +45,12 @@ def train_stage(
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a stage is finished: its settings are written last."""
+    """Return whether a stage is finished: its settings are written last."""
     return (folder / SETTINGS).is_file()
 
 
 def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int, console: Console, quiet: bool = False) -> None:
-    """Trains the first stage on the split `sft`; stopped, it goes on at its last checkpoint.
+    """Train the first stage on the split `sft`; stopped, it goes on at its last checkpoint.
 
     Raises:
         ConfigError: packages that are not here. JudgeError: as `train_sft`.
@@ -67,7 +67,7 @@ def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int, console
 def run_grpo(
     settings: UniSRMGrpoConfig, begin: Path, data: Path, folder: Path, seed: int, console: Console, quiet: bool = False
 ) -> None:
-    """Trains a model of the first stage on the split `rl`; stopped, it goes on at its last checkpoint.
+    """Train a model of the first stage on the split `rl`; stopped, it goes on at its last checkpoint.
 
     Raises:
         ConfigError: packages that are not here. JudgeError: `begin` holds no model, or as `train_grpo`.
@@ -107,7 +107,7 @@ def _begin(
 def _from_scratch(
     config: UniSRMConfig, data: Path, items: list[Item], folder: Path, seed: int, console: Console, quiet: bool
 ) -> UniSRM:
-    """A model with random weights whose tower has learned to hear, and which has learned to describe, as the config says."""
+    """Make a model with random weights, its tower pretrained and taught to describe, as the config says."""
     from paras2s.unisrm.reward.scratch import thinker_from_scratch
 
     scratch = config.thinker.scratch

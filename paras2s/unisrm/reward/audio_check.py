@@ -36,7 +36,7 @@ class AudioGaps:
 
 
 def check_audio(trainer: UniSRMGrpoTrainer, numbers: Sequence[int]) -> AudioGaps:
-    """Compares log-probs of the same completions to two or more items, with their own clips and with each other's.
+    """Compare log-probs of the same completions to two or more items, with their own clips and with each other's.
 
     Raises:
         JudgeError: the clips do not reach one of the three places; names it.
@@ -48,7 +48,7 @@ def check_audio(trainer: UniSRMGrpoTrainer, numbers: Sequence[int]) -> AudioGaps
 
 
 def audio_gaps(trainer: UniSRMGrpoTrainer, numbers: Sequence[int]) -> AudioGaps:
-    """The changes themselves; no weight is changed."""
+    """Return the changes themselves; no weight is changed."""
     inputs = [{"prompt": str(number)} for number in numbers for _ in range(int(trainer.num_generations or 1))]
     own = {number: trainer.encoder[number] for number in numbers}
     exchanged = {
@@ -80,7 +80,7 @@ class _Observed:
 def _observe(
     trainer: Any, inputs: list[dict[str, str]], encoded: dict[int, Encoded], completions: list[list[int]] | None
 ) -> _Observed:
-    """Runs what a step runs up to its loss. Given `completions` take the place of the sampled ones."""
+    """Run what a step runs up to its loss. Given `completions` take the place of the sampled ones."""
     first_logps: list[Tensor] = []
     policy_logps: list[Tensor] = []
     sampled: list[list[int]] = []

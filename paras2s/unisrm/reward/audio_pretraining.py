@@ -62,7 +62,7 @@ class _Heads(nn.Module):
 def pretrain_tower(
     model: UniSRM, data: Path, updates: int, seed: int, on_progress: Callable[[int, int], None] | None = None
 ) -> TowerProbe:
-    """Trains the model's audio tower on the clips of `data`, and says what the heads read from those of the split `rl`.
+    """Train the model's audio tower on the clips of `data`, and say what the heads read from those of the split `rl`.
 
     Raises:
         ConfigError: the data does not say what its clips were made with. AudioError: a clip cannot be read.
@@ -108,7 +108,7 @@ def _take(row: dict[str, Any], names: Sequence[str]) -> _Take:
 
 
 def _encoded(model: UniSRM, clips: Sequence[Tensor]) -> list[Tensor]:
-    """The tower's output [L_n, D] of N clips' mel features [128, A]."""
+    """Encode N clips' mel features [128, A] to the tower's output [L_n, D]."""
     inputs = model.features([Encoded((), (clip,)) for clip in clips])
     output = model.thinker.model.get_audio_features(**inputs).last_hidden_state
     tower = model.thinker.model.audio_tower
@@ -117,7 +117,7 @@ def _encoded(model: UniSRM, clips: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _letter_loss(heads: _Heads, parts: Sequence[Tensor], batch: Sequence[_Take]) -> Tensor:
-    """CTC a letter. A clip that is spoken faster than one letter a token has no path, and counts as 0."""
+    """Return the CTC loss a letter. A clip spoken faster than one letter a token has no path, and counts as 0."""
     logprobs = nn.utils.rnn.pad_sequence([heads.letters(part).log_softmax(-1) for part in parts])
     targets = torch.tensor([letter for take in batch for letter in take.letters], device=logprobs.device)
     steps = torch.tensor([len(part) for part in parts])
@@ -126,7 +126,7 @@ def _letter_loss(heads: _Heads, parts: Sequence[Tensor], batch: Sequence[_Take])
 
 
 def collapsed(best: Sequence[int]) -> list[int]:
-    """Returns the letters of a CTC path: repeated ones once, and no blanks."""
+    """Return the letters of a CTC path: repeated ones once, and no blanks."""
     return [one for before, one in zip([0, *best], best, strict=False) if one not in (0, before)]
 
 

@@ -33,7 +33,7 @@ class DescriptionProbe:
 
 
 def read_descriptions(data: Path, items: Sequence[Item]) -> dict[str, str]:
-    """The description of each item whose clips all have one, by the item's id.
+    """Read the description of each item whose clips all have one, by the item's id.
 
     Raises:
         ConfigError: the data does not say how its clips sound.
@@ -49,18 +49,18 @@ def read_descriptions(data: Path, items: Sequence[Item]) -> dict[str, str]:
 
 
 def describe(item: Item, sounds: Mapping[str, str | None]) -> str | None:
-    """A line for each clip of an item, in the order of its prompt; None where a clip has no words in `sounds`."""
+    """Return a line for each clip of an item, in the order of its prompt; None for a clip without words in `sounds`."""
     lines = [(name, sounds.get(item.clips[name])) for name in clip_order(item.task, item.clips)]
     return "\n".join(f"{label(name)} {words}" for name, words in lines) if all(words for _, words in lines) else None
 
 
 def requested(model: UniSRM, task: TaskId) -> str:
-    """The system prompt of a task where a description is wanted."""
+    """Return the system prompt of a task that requests a description."""
     return f"{model.systems[task]} {REQUEST}"
 
 
 def measure_descriptions(model: UniSRM, data: Path, items: Sequence[Item]) -> DescriptionProbe:
-    """Says how often a model describes the clips of `items` rightly, part by part.
+    """Say how often a model describes the clips of `items` rightly, part by part.
 
     Raises:
         ConfigError: as `read_descriptions`. AudioError: a clip cannot be read.
@@ -81,10 +81,10 @@ def measure_descriptions(model: UniSRM, data: Path, items: Sequence[Item]) -> De
 
 
 def _matched(lines: Sequence[str], said: Sequence[str]) -> list[tuple[str, str]]:
-    """Each wanted line with the one that was written in its place, "" where there is none."""
+    """Pair each requested line with the line written in its place, "" if there is none."""
     return [(line, said[number] if number < len(said) else "") for number, line in enumerate(lines)]
 
 
 def _parts(line: str) -> list[str]:
-    """Manner, voice and signal of a line; "" for what it does not have."""
+    """Return manner, voice and signal of a line; "" for what it lacks."""
     return [*(part.strip() for part in line.partition("]")[2].split(",")), "", "", ""][:3]

@@ -34,7 +34,7 @@ class ServedModel:
 
 
 def export_served(checkpoint: Path, out: Path | None = None) -> ServedModel:
-    """Writes a checkpoint for a server, with the config of a judge that calls it; `out` None: `served` beside the checkpoint.
+    """Write a checkpoint for a server, with the config of a judge that calls it; `out` None: `served` beside the checkpoint.
 
     The model's name there holds a hash of its weights, so that no server answers for another model. The folder is complete or
     not there.

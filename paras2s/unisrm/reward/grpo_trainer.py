@@ -35,23 +35,23 @@ class UniSRMGrpoTrainer(ResumingTrainer, GRPOTrainer):
         super().__init__(reward_funcs=RewardTerms(encoder).functions(), **options)
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
-        """TRL's order of items, which a trainer that goes on in a later epoch would otherwise begin anew."""
+        """Return TRL's order of items, which a trainer resumed in a later epoch would otherwise begin again."""
         return EpochSampler(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Remembers the items for the log-probs on the way, and sends their numbers along with the batch."""
+        """Remember the items for the log-probs on the way, and send their numbers along with the batch."""
         self._rows = [int(one["prompt"]) for one in inputs]
         output = super()._generate_and_score_completions(inputs)
         output[ROWS] = torch.tensor(self._rows, device=output["prompt_ids"].device)
         return output
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Tensor]]:
-        """Prompt tokens and clips of the items, for generation."""
+        """Return prompt tokens and clips of the items, for generation."""
         rows = [self.encoder[int(prompt)] for prompt in prompts]
         return [list(row.ids) for row in rows], None, self.encoder.model.features(rows)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Remembers the items of this part of the batch, which is shuffled and split after generation."""
+        """Remember the items of this part of the batch, which is shuffled and split after generation."""
         self._rows = inputs[ROWS].tolist()
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
         return loss
@@ -65,7 +65,7 @@ class UniSRMGrpoTrainer(ResumingTrainer, GRPOTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Log-probs [N, T], of the policy and of the reference, given the clips; `batch_size` rows at once."""
+        """Return log-probs [N, T] of the policy and of the reference, given the clips; `batch_size` rows at once."""
         assert self._rows is not None
         if len(self._rows) != len(input_ids):
             raise RuntimeError(f"{len(input_ids)} completions, but the clips of {len(self._rows)}: their order is lost")
@@ -115,7 +115,7 @@ class RewardTerms:
         self.encoder = encoder
 
     def functions(self) -> list[Any]:
-        """Functions called "format", "accuracy" and "consistency", in the order of the weights."""
+        """Return functions called "format", "accuracy" and "consistency", in the order of the weights."""
 
         def format(prompts: list[str], completion_ids: list[list[int]], log_metric: Any, **_: Any) -> list[float]:
             replies = [reply for _, reply in self._parsed(prompts, completion_ids)]

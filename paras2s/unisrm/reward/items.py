@@ -18,12 +18,12 @@ TAKES = "takes.jsonl"
 
 
 def write_items(folder: Path, items: Sequence[Item], file: str = ITEMS) -> None:
-    """Writes a data set's items; their clips are there already."""
+    """Write a data set's items; their clips are there already."""
     write_jsonl(folder / file, [asdict(item) for item in items])
 
 
 def read_items(folder: Path, splits: Sequence[str] = ("sft", "rl", "bench"), file: str = ITEMS) -> list[Item]:
-    """Reads the items of some splits.
+    """Read the items of some splits.
 
     Raises:
         DataError: the file is missing, or an item is not valid; names its line.

@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def labels_alone() -> Iterator[None]:
-    """Lets TRL's LM head leave tokens without a label out on a CPU as well; the values are the same.
+    """Let TRL's LM head leave tokens without a label out on a CPU as well; the values are the same.
 
     TRL scores them where there is no Triton, since what compiles would compile each number of labels anew: a CPU does not. The
     name is private to trl==1.16.0, the one version that is allowed.

@@ -37,7 +37,7 @@ CHAT_TEMPLATE = (
 
 
 def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None = None) -> str:
-    """Returns a task's instruction with the format of a UniSRM's replies; `folder`/T1.md and so on replace the shipped ones.
+    """Return a task's instruction with the format of a UniSRM's replies; `folder`/T1.md and so on replace the shipped ones.
 
     Raises:
         ConfigError: it cannot be read, or does not hold {{format}} once and nothing else.
@@ -46,7 +46,7 @@ def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None =
 
 
 def instruction(task_id: TaskId, wanted_format: str, folder: Path | None = None) -> str:
-    """Returns a task's instruction with a reply's format in words.
+    """Return a task's instruction with a reply's format in words.
 
     Raises:
         ConfigError: it cannot be read, or does not hold {{format}} once and nothing else.
@@ -58,7 +58,7 @@ def instruction(task_id: TaskId, wanted_format: str, folder: Path | None = None)
 
 
 def reply_format(task: Task, reasoning: bool = True) -> str:
-    """Returns the format of a task's reply in words (Figures 3 to 6)."""
+    """Return the format of a task's reply in words (Figures 3 to 6)."""
     if task.pairwise:
         answer = "<answer>Speech A is better</answer>"
         note = 'Between <answer> and </answer> stands "Speech A is better" or "Speech B is better", and nothing else.'
@@ -81,7 +81,7 @@ def _quality_lines() -> list[str]:
 
 
 def clip_order(task_id: TaskId, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names of an item's N clips in the order of the prompt.
+    """Return the names of an item's N clips in the order of the prompt.
 
     Raises:
         JudgeError: one is missing, unknown, or the turns of the history are not numbered from 1.
@@ -102,7 +102,7 @@ def clip_order(task_id: TaskId, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def fitted_clip(name: str, clip: Clip, config: ThinkerConfig) -> Clip:
-    """Returns the clip at 16 kHz, cut where it is too long and the config says so.
+    """Return the clip at 16 kHz, cut where it is too long and the config says so.
 
     Raises:
         JudgeError: it is longer than `max_audio_s` where that is an error.
@@ -117,7 +117,7 @@ def fitted_clip(name: str, clip: Clip, config: ThinkerConfig) -> Clip:
 
 
 def user_parts(task_id: TaskId, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
-    """Returns the user's message as N pairs: the text before a clip, and the name of the clip.
+    """Return the user's message as N pairs: the text before a clip, and the name of the clip.
 
     Raises:
         JudgeError: a text or a clip is missing, unknown, or too short.
@@ -135,7 +135,7 @@ def user_parts(task_id: TaskId, texts: Mapping[str, str], clip_samples: Mapping[
 
 
 def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> str:
-    """Returns the full prompt, with as many audio tokens for each clip as the thinker makes of its samples at 16 kHz.
+    """Return the full prompt, with as many audio tokens for each clip as the thinker makes of its samples at 16 kHz.
 
     Raises:
         JudgeError: a text or a clip is missing, unknown, or too short.
@@ -148,7 +148,7 @@ def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_sampl
 
 
 def label(name: str) -> str:
-    """Returns what stands above a clip."""
+    """Return what stands above a clip."""
     if found := HISTORY.fullmatch(name):
         return f"[Turn {found[1]}]"
     return {"prompt_speech": "[Prompt Speech]", "speech_a": "[Speech A]", "speech_b": "[Speech B]", "speech": "[Speech]"}[name]

@@ -42,12 +42,12 @@ class MetricsWriter(TrainerCallback):
         self.path, self.stage, self.on_progress = folder / "metrics.jsonl", stage, on_progress
 
     def attach(self, trainer: Any) -> None:
-        """Takes the place of the callback that prints every row."""
+        """Take the place of the callback that prints every row."""
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(self)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Writes a row.
+        """Write a row.
 
         Raises:
             JudgeError: the loss is not finite.

@@ -56,7 +56,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, task_id: TaskId, items: Sequence[Inputs], on_progress: Progress | None = None) -> list[Outcome]:
-        """A parsed reply to each item, in order; one that cannot be put to the model is Unscored."""
+        """Return a parsed reply to each item, in order; one that cannot be put to the model is Unscored."""
 
     def requests(self, task_id: TaskId, items: Sequence[Inputs]) -> list[Request | Unscored]:
         """The call that each item takes; [] where none is made."""
@@ -69,7 +69,7 @@ class LocalReader(Reader):
     name = "unisrm"
 
     def __init__(self, config: UniSRMJudgeConfig, checkpoint: Path) -> None:
-        """Loads the model.
+        """Load the model.
 
         Raises:
             JudgeError: the folder holds none.
@@ -79,7 +79,7 @@ class LocalReader(Reader):
         self.version = f"{weights_digest(checkpoint)}-{_digest(self.systems)}-{config.max_reply_tokens}"
 
     def read(self, task_id: TaskId, items: Sequence[Inputs], on_progress: Progress | None = None) -> list[Outcome]:
-        """All items, `batch_size` at once."""
+        """Return all items, `batch_size` at once."""
         started = time.perf_counter()
         encoded = [self._encoded(task_id, *item) for item in items]
         rows = [one for one in encoded if isinstance(one, Encoded)]
@@ -104,7 +104,7 @@ class ServedReader(Reader):
     client: LLMClient
 
     def __init__(self, config: ServedUniSRMConfig, calls: bool = True) -> None:
-        """Opens the endpoint.
+        """Open the endpoint.
 
         Raises:
             ConfigError: there are no such settings, or the budget or a price is wrong.
@@ -119,7 +119,7 @@ class ServedReader(Reader):
         self.version = f"{key_of([*endpoint, llm.extra_body, *limits])[:12]}-{_digest(self.systems)}"
 
     def read(self, task_id: TaskId, items: Sequence[Inputs], on_progress: Progress | None = None) -> list[Outcome]:
-        """All items, with as many calls under way as the endpoint's `concurrency`."""
+        """Return all items, with as many calls under way as the endpoint's `concurrency`."""
         requests = self.requests(task_id, items)
         calls = [one for one in requests if isinstance(one, Request)]
         replies = iter(self.client.complete_all(calls, on_progress, lambda reply: is_readable(reply, str)))
@@ -153,7 +153,7 @@ class ServedReader(Reader):
 
 
 def open_reader(config: UniSRMJudgeConfig, calls: bool = True) -> Reader:
-    """Opens the checkpoint or the endpoint that a config names.
+    """Open the checkpoint or the endpoint that a config names.
 
     Raises:
         JudgeError: the folder holds no model. ConfigError: as `ServedReader`.
@@ -172,7 +172,7 @@ def _read_settings(path: Path) -> ThinkerConfig:
 
 
 def weights_digest(folder: Path) -> str:
-    """Returns a hash of a checkpoint's weights, settings and tokenizer; the base of adapters counts by its name alone.
+    """Return a hash of a checkpoint's weights, settings and tokenizer; the base of adapters counts by its name alone.
 
     Raises:
         JudgeError: the folder holds none.

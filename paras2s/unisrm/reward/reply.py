@@ -80,7 +80,7 @@ class _Broken(Exception):
 
 
 def write_reply(task_id: TaskId, record: Record, reasoning: bool = True) -> str:
-    """Writes a record as the reply that the model is to give; without `reasoning` the answer alone.
+    """Write a record as the reply that the model is to give; without `reasoning` the answer alone.
 
     Raises:
         ValueError: the record is of another kind of task, has no reasoning to write, or would not be parsed.
@@ -119,28 +119,28 @@ def _quality_think(record: QualityRecord) -> str:
 
 
 def _quality_answer(task: Task, record: QualityRecord) -> str:
-    """Key and value of each aspect; the mean of several raters is rounded, a half upwards."""
+    """Return key and value of each aspect; the mean of several raters is rounded, a half upwards."""
     return " ".join(f"{key}={int(score + 0.5)};" for key, score in zip(task.keys, record.scores, strict=True))
 
 
 def plain_words(text: str) -> str:
-    """Returns text on one line, without what a reply's marks would be taken for."""
+    """Return text on one line, without what a reply's marks would be taken for."""
     return " ".join(text.translate(NO_MARKS).split())
 
 
 def heading(task: Task, side: Side) -> str:
-    """Returns the line above a candidate's scores."""
+    """Return the line above a candidate's scores."""
     return f"[Speech {side} evaluation]" if task.id == "T4" else f"[Speech {side}]"
 
 
 def marker(task: Task, number: int) -> str:
-    """Returns the beginning of a dimension's line."""
+    """Return the beginning of a dimension's line."""
     bullet = "-" if task.id == "T4" else f"{number + 1})"
     return f"{bullet} {task.dimensions[number].title}:"
 
 
 def total_prefix(task: Task, side: Side) -> str:
-    """Returns the beginning of the line with a candidate's total."""
+    """Return the beginning of the line with a candidate's total."""
     return f"- Total score for Speech {side}" if task.id == "T4" else f"Total_{side}"
 
 
@@ -148,7 +148,7 @@ def total_prefix(task: Task, side: Side) -> str:
 
 
 def parse_reply(task_id: TaskId, text: str, reasoning: bool = True) -> Record | Malformed:
-    """Returns the record of a reply, or the first rule that it breaks. White space between the parts is free."""
+    """Return the record of a reply, or the first rule that it breaks. White space between the parts is free."""
     task = TASKS[task_id]
     try:
         think, answer = _split(text, reasoning)
@@ -158,7 +158,7 @@ def parse_reply(task_id: TaskId, text: str, reasoning: bool = True) -> Record | 
 
 
 def _split(text: str, reasoning: bool) -> tuple[str | None, str]:
-    """The contents of both tags; None for the first without reasoning."""
+    """Split a reply into the contents of both tags; None for the first without reasoning."""
     if len(text) > MAX_CHARACTERS:
         raise _Broken(ParseFailure.TOO_LONG, f"{len(text)} characters; at most {MAX_CHARACTERS} are read")
     tags = [found.group() for found in TAG.finditer(text)]
@@ -203,7 +203,7 @@ def _parse_pair(task: Task, think: str | None, answer: str) -> PairRecord:
 
 
 def _sections(think: str, headings: Sequence[str]) -> list[str]:
-    """The text below each heading. A heading fills its line and stands once."""
+    """Return the text below each heading. A heading fills its line and occurs once."""
     places = []
     for heading in headings:
         found = [one.span() for one in re.finditer(rf"(?m)^[ \t]*{re.escape(heading)}[ \t]*$", think)]
@@ -238,7 +238,7 @@ def _side(task: Task, side: Side, body: str) -> SideScores:
 
 
 def _line_starts(markers: Sequence[str], body: str, name: str) -> list[tuple[int, int]]:
-    """The place of each marker, which begins a line."""
+    """Return the offset of each marker, which begins a line."""
     places = []
     for marker in markers:
         found = [one.span() for one in re.finditer(rf"(?m)^[ \t]*{re.escape(marker)}", body)]
@@ -253,7 +253,7 @@ def _line_starts(markers: Sequence[str], body: str, name: str) -> list[tuple[int
 
 
 def _check_total(scores: SideScores, text: str, side: Side) -> None:
-    """The terms are the scores, and the total their sum."""
+    """Check that the terms are the scores, and the total their sum."""
     found = re.fullmatch(rf"\s*({NUMBER}(?:\s*\+\s*{NUMBER})*)\s*=\s*({NUMBER})\s*", text)
     if found is None:
         raise _Broken(ParseFailure.MISSING_TOTAL, f"Speech {side}: no sum of scores and its total")

@@ -26,7 +26,7 @@ class ResumingTrainer:
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """The last complete checkpoint of a stopped stage, its metrics cut to the same update; None: the stage begins."""
+    """Return the last complete checkpoint of a stopped stage, its metrics cut to the same update; None: begin the stage."""
     # The file that is written last.
     complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
     step, place = max(((int(path.name.partition("-")[2]), str(path)) for path in complete), default=(0, None))

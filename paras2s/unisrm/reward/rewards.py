@@ -16,12 +16,12 @@ from paras2s.unisrm.reward.tasks import TASKS, PairRecord, QualityRecord, Record
 
 
 def format_reward(reply: Record | Malformed) -> float:
-    """R_fmt: -1 for a reply that gives no record, else 0."""
+    """Return R_fmt: -1 for a reply that gives no record, else 0."""
     return -1.0 if isinstance(reply, Malformed) else 0.0
 
 
 def accuracy_reward(task_id: TaskId, reply: Record | Malformed, label: Record) -> float:
-    """R_acc: whether the better side is right (equation 8); for T2 the closeness of the overall score (equation 9)."""
+    """Return R_acc: whether the better side is right (equation 8); for T2 the overall score's closeness (equation 9)."""
     if isinstance(reply, PairRecord) and isinstance(label, PairRecord):
         return float(reply.better == label.better)
     if isinstance(reply, QualityRecord) and isinstance(label, QualityRecord):
@@ -30,7 +30,7 @@ def accuracy_reward(task_id: TaskId, reply: Record | Malformed, label: Record) -
 
 
 def consistency_reward(task_id: TaskId, reply: Record | Malformed, label: Record) -> float | None:
-    """R_rc: the share of dimensions whose comparison has the right sign (equation 10); for T2 closeness (equation 11).
+    """Return R_rc: the share of dimensions compared with the right sign (equation 10); for T2 closeness (equation 11).
 
     None where the label has no scores of dimensions, as a preference by people has none: then the term does not apply.
     """
@@ -45,7 +45,7 @@ def consistency_reward(task_id: TaskId, reply: Record | Malformed, label: Record
 
 
 def preferences(record: PairRecord) -> tuple[int, ...]:
-    """The sign of A's score less B's of each of D dimensions.
+    """Return the sign of A's score less B's in each of D dimensions.
 
     Raises:
         ValueError: the record has no scores.
@@ -57,13 +57,13 @@ def preferences(record: PairRecord) -> tuple[int, ...]:
 
 
 def closeness(task: Task, scores: Sequence[float], wanted: Sequence[float]) -> float:
-    """1 less the mean distance over the width of the range, clamped to 0 to 1."""
+    """Return 1 less the mean distance over the width of the range, clamped to 0 to 1."""
     distance = sum(abs(one - other) for one, other in zip(scores, wanted, strict=True)) / len(wanted)
     return min(1.0, max(0.0, 1 - distance / (task.high - task.low)))
 
 
 def combine(task_id: TaskId, reply: Record | Malformed, label: Record, weights: RewardWeights) -> Reward:
-    """R of equation 7 with its terms; a term that does not apply is left out of both."""
+    """Return R of equation 7 with its terms; a term that does not apply is left out of both."""
     consistency = consistency_reward(task_id, reply, label)
     parts = {"format": format_reward(reply), "accuracy": accuracy_reward(task_id, reply, label)}
     parts |= {} if consistency is None else {"consistency": consistency}

@@ -40,7 +40,7 @@ SPLIT_AT = re.compile("|".join(map(re.escape, SPECIAL)))
 
 
 def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item], seed: int = 0) -> UniSRM:
-    """Makes a model with random weights whose tokenizer knows the texts of `items`, and whose audio tower their sound.
+    """Make a model with random weights whose tokenizer knows the texts of `items`, and whose audio tower their sound.
 
     Raises:
         AudioError: a clip in the folder `data` cannot be read. ConfigError: `scratch` is not set, adapters are to be trained,
@@ -65,7 +65,7 @@ def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item
 
 @torch.no_grad()
 def fit_frontend(tower: Any, features: Tensor) -> None:
-    """Sets the convolutions of an audio tower to hear mel features [128, A]: each bin counts alike, and sound as much as place.
+    """Set the convolutions of an audio tower to hear mel features [128, A]: each bin counts alike, and sound as much as place.
 
     The weights that transformers begins with (a deviation of 0.02) leave the sound far below the positions that are added to
     it, and what all clips have in common far above what they differ in: training then is deaf for long.
@@ -78,7 +78,7 @@ def fit_frontend(tower: Any, features: Tensor) -> None:
 
 
 def format_texts(config: ThinkerConfig, items: Sequence[Item]) -> Iterator[str]:
-    """Yields what the tokenizer is to know: the replies, and the prompts line by line; of long lines single words."""
+    """Yield what the tokenizer is to know: the replies, and the prompts line by line; of long lines single words."""
     for item in trainable(items, config.reasoning):
         yield write_reply(item.task, item.record, config.reasoning)
     systems = instructions(config)
@@ -90,7 +90,7 @@ def format_texts(config: ThinkerConfig, items: Sequence[Item]) -> Iterator[str]:
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Any:
-    """Trains a BPE on texts; tokens of media and of turns are special, each digit, comma and blank line stands alone.
+    """Train a BPE on texts; tokens of media and of turns are special, each digit, comma and blank line stands alone.
 
     Tokens may span words, so that a fixed phrase of the format is one: replies are then short enough to be sampled on a CPU.
     They span no comma, so that what stands in a list is the same token in every list, and no blank line, so that none holds

@@ -38,7 +38,7 @@ class Encoded:
     clips: tuple[Tensor, ...]
 
     def with_clips_of(self, other: Encoded) -> Encoded:
-        """The same prompt with another item's clips, each repeated or cut to the length that the prompt has room for."""
+        """Return the prompt with another item's clips, each repeated or cut to the length of its slot."""
         clips = [_resized(other.clips[n % len(other.clips)], clip.shape[1]) for n, clip in enumerate(self.clips)]
         return replace(self, clips=tuple(clips))
 
@@ -58,7 +58,7 @@ class UniSRM:
 
     @classmethod
     def pretrained(cls, config: ThinkerConfig) -> UniSRM:
-        """The thinker of `config.model`.
+        """Load the thinker of `config.model`.
 
         Raises:
             JudgeError: the weights or the tokenizer are not here.
@@ -76,7 +76,7 @@ class UniSRM:
 
     @classmethod
     def load(cls, folder: Path) -> UniSRM:
-        """A trained model: all weights, or the adapters on the model that they were trained on.
+        """Load a trained model: all weights, or the adapters on the model that they were trained on.
 
         Raises:
             JudgeError: the folder holds none, or the adapters are another model's.
@@ -97,7 +97,7 @@ class UniSRM:
         return model
 
     def save(self, folder: Path) -> None:
-        """Weights or adapters as transformers and peft write them, the tokenizer, and the settings."""
+        """Save weights or adapters as transformers and peft write them, the tokenizer, and the settings."""
         self.thinker.save_pretrained(str(folder))
         self.tokenizer.save_pretrained(str(folder))
         write_json(folder / SETTINGS, self.config.model_dump(mode="json"))
@@ -108,7 +108,7 @@ class UniSRM:
         return next(self.thinker.parameters()).device
 
     def prepare_training(self) -> None:
-        """Puts adapters on, or chooses the weights that are trained; the vision tower never is."""
+        """Put adapters on, or chooses the weights that are trained; the vision tower never is."""
         if self.config.trains == "adapters":
             from peft import LoraConfig, get_peft_model
 
@@ -123,7 +123,7 @@ class UniSRM:
     # Input.
 
     def encode(self, task_id: TaskId, texts: Mapping[str, str], clips: Mapping[str, Clip]) -> Encoded:
-        """An item's prompt and features.
+        """Encode an item's prompt and features.
 
         Raises:
             JudgeError: as `features_of` and `chat_text`.
@@ -131,7 +131,7 @@ class UniSRM:
         return self.assemble(task_id, texts, {name: self.features_of(name, clip) for name, clip in clips.items()})
 
     def features_of(self, name: str, clip: Clip) -> Tensor:
-        """A clip's mel features [128, A].
+        """Compute a clip's mel features [128, A].
 
         Raises:
             JudgeError: it is longer than `max_audio_s` where that is an error.
@@ -142,7 +142,7 @@ class UniSRM:
     def assemble(
         self, task_id: TaskId, texts: Mapping[str, str], features: Mapping[str, Tensor], system: str | None = None
     ) -> Encoded:
-        """An item's prompt around the features [128, A] of its clips; `system` in place of the task's instruction.
+        """Assemble an item's prompt around the features [128, A] of its clips; `system` replaces the task's instruction.
 
         Raises:
             JudgeError: as `chat_text`.
@@ -153,7 +153,7 @@ class UniSRM:
         return Encoded(tuple(ids), tuple(features[name] for name in clip_order(task_id, features)))
 
     def features(self, rows: Sequence[Encoded]) -> dict[str, Tensor]:
-        """Mel features [K, 128, A] of all clips, row after row, and their mask [K, A]."""
+        """Stack mel features [K, 128, A] of all clips, row after row, and their mask [K, A]."""
         clips = [clip.T for row in rows for clip in row.clips]
         features = torch.nn.utils.rnn.pad_sequence(clips, batch_first=True).transpose(1, 2)
         mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(clip), dtype=torch.long) for clip in clips], batch_first=True)
@@ -161,12 +161,12 @@ class UniSRM:
         return {"input_features": features.to(self.device, dtype), "feature_attention_mask": mask.to(self.device)}
 
     def left_padded(self, rows: Sequence[Sequence[int]], value: int) -> Tensor:
-        """Rows of different length as one tensor [N, L], filled with `value` on the left."""
+        """Pad rows of different length to one tensor [N, L], filled with `value` on the left."""
         longest = max(map(len, rows))
         return torch.tensor([[value] * (longest - len(row)) + list(row) for row in rows], device=self.device)
 
     def batch(self, rows: Sequence[Encoded], replies: Sequence[Sequence[int]] | None = None) -> dict[str, Tensor]:
-        """Model inputs of N items; with `replies` also labels, -100 everywhere but on the reply."""
+        """Make model inputs of N items; with `replies` also labels, -100 everywhere but on the reply."""
         ids = [row.ids for row in rows]
         labels: dict[str, Tensor] = {}
         if replies is not None:
@@ -180,11 +180,11 @@ class UniSRM:
     # Replies.
 
     def reply_ids(self, reply: str) -> tuple[int, ...]:
-        """The tokens of a reply with its end."""
+        """Return the tokens of a reply with its end."""
         return (*self.tokenizer(reply, add_special_tokens=False)["input_ids"], self.end_id)
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The text of sampled tokens up to their end; a special token within stays, so that the parser sees it."""
+        """Decode sampled tokens up to their end; special tokens within remain, so that the parser sees them."""
         own = list(ids)
         own = own[: own.index(self.end_id)] if self.end_id in own else own
         return str(self.tokenizer.decode(own, skip_special_tokens=False))
@@ -202,7 +202,7 @@ class UniSRM:
 
     @torch.inference_mode()
     def reply(self, rows: Sequence[Encoded], max_tokens: int, batch_size: int = 8) -> list[str]:
-        """The likeliest reply to each item, token by token."""
+        """Return the likeliest reply to each item, token by token."""
         was_training = self.thinker.training
         self.thinker.eval()
         replies = []
@@ -218,7 +218,7 @@ class UniSRM:
 
 
 def instructions(config: ThinkerConfig) -> dict[TaskId, str]:
-    """The system prompt of each task. A model that began with random weights reads no English: it gets the task's name."""
+    """Return the system prompt of each task. A model with random initial weights reads no English: it gets the task's name."""
     if config.scratch is not None and config.prompts is None:
         return {task: task for task in TASK_IDS}
     return {task: system_prompt(task, config.reasoning, config.prompts) for task in TASK_IDS}
@@ -232,7 +232,7 @@ class ItemEncoder:
         self._features = lru_cache(HELD_CLIPS)(self._features_of)
 
     def __getitem__(self, number: int) -> Encoded:
-        """The encoded item.
+        """Return the encoded item.
 
         Raises:
             AudioError, JudgeError: a clip cannot be read, or is refused.
@@ -240,13 +240,13 @@ class ItemEncoder:
         return self.encoded(number)
 
     def encoded(self, number: int, system: str | None = None) -> Encoded:
-        """The encoded item, as by index; `system` in place of its task's instruction."""
+        """Return the encoded item, as by index; `system` in place of its task's instruction."""
         item = self.items[number]
         features = {name: self._features(path) for name, path in item.clips.items()}
         return self.model.assemble(item.task, item.texts, features, system)
 
     def silenced(self, number: int) -> Encoded:
-        """The item with silence in place of all its clips.
+        """Return the item with silence in place of all its clips.
 
         Raises:
             JudgeError: as `chat_text`.

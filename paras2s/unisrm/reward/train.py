@@ -50,7 +50,7 @@ class SftCollator:
         self.encoder = ItemEncoder(model, data, items)
 
     def __call__(self, examples: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
-        """Model inputs and labels of N examples."""
+        """Make model inputs and labels of N examples."""
         rows, texts = zip(*(self._example(one["number"], Kind(one["kind"])) for one in examples), strict=True)
         batch = self.model.batch(rows, [self.model.reply_ids(text) for text in texts])
         # The trainer moves batches to their device itself.
@@ -67,7 +67,7 @@ class SftCollator:
 def sft_examples(
     count: int, silent_share: float, seed: int, described: Sequence[int] = (), described_share: float = 0.0
 ) -> dict[str, list[int]]:
-    """The numbers of `count` items, then of a share of them with silence as clips, and of a share to be described."""
+    """Choose `count` items by number, then a share of them with silence as clips, and a share to be described."""
     silent = np.random.default_rng([seed, 20]).permutation(count)[: round(silent_share * count)].tolist()
     chosen = np.random.default_rng([seed, 21]).permutation(described)[: round(described_share * count)].tolist()
     kinds = [Kind.REPLY] * count + [Kind.SILENT] * len(silent) + [Kind.DESCRIPTION] * len(chosen)
@@ -75,7 +75,7 @@ def sft_examples(
 
 
 def trainable(items: Sequence[Item], reasoning: bool) -> list[Item]:
-    """The items that a target can be written of: with reasoning those whose label has scores, or descriptions (T2)."""
+    """Return the items for which a target can be written: with reasoning those whose label has scores, or descriptions (T2)."""
 
     def reasoned(record: Record) -> bool:
         return record.sides is not None if isinstance(record, PairRecord) else bool(record.descriptions)
@@ -87,7 +87,7 @@ def train_sft(
     model: UniSRM, data: Path, items: Sequence[Item], config: SftConfig, folder: Path, seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> UniSRM:  # fmt: skip
-    """Trains on the items' labels and saves the model to `folder`; the loss of every update goes to its metrics.jsonl.
+    """Train on the items' labels and save the model to `folder`; the loss of every update goes to its metrics.jsonl.
 
     Raises:
         JudgeError: no item has a label to write a reply of, or the loss is not finite. ConfigError: sizes that do not divide,
@@ -109,7 +109,7 @@ def train_descriptions(
     model: UniSRM, data: Path, items: Sequence[Item], updates: int, config: SftConfig, folder: Path, seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> UniSRM:  # fmt: skip
-    """Trains `updates` times to write how the clips of an item sound, before SFT and with its settings; saves as it does.
+    """Train `updates` times to write how the clips of an item sound, before SFT and with its settings; save as it does.
 
     Raises:
         ConfigError: the data does not say how its clips sound. JudgeError: the loss is not finite.
@@ -125,7 +125,7 @@ def _fit(
     model: UniSRM, collate: SftCollator, examples: dict[str, list[int]], config: SftConfig, folder: Path, seed: int,
     on_progress: OnProgress | None, updates: int | None = None,
 ) -> None:  # fmt: skip
-    """Trains on replies and saves to `folder`: `config.epochs` times over the examples, or so many updates."""
+    """Train on replies and save to `folder`: `config.epochs` times over the examples, or so many updates."""
     from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig as TrlSftConfig
     from trl.trainer.sft_trainer import SFTTrainer
@@ -165,7 +165,7 @@ def _fit(
 def make_grpo_trainer(
     model: UniSRM, data: Path, items: Sequence[Item], config: UniSRMGrpoConfig, folder: Path, seed: int = 0
 ) -> Any:
-    """The GRPO trainer of a model after SFT, ready to train.
+    """Make the GRPO trainer of a model after SFT, ready to train.
 
     Without adapters the KL reference is read from `config._name_or_path`, so the model must have been saved.
 
@@ -220,7 +220,7 @@ def train_grpo(
     model: UniSRM, data: Path, items: Sequence[Item], config: UniSRMGrpoConfig, folder: Path, seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> UniSRM:  # fmt: skip
-    """Trains on the rewards and saves the model to `folder`; terms, flat groups and failures of parsing go to metrics.jsonl.
+    """Train on the rewards and save the model to `folder`; terms, flat groups and failures of parsing go to metrics.jsonl.
 
     Before the first update it is checked that clips reach generation, policy and reference.
 
@@ -261,7 +261,7 @@ def _shared(folder: Path, config: SftConfig | UniSRMGrpoConfig, seed: int) -> di
 
 
 def _accumulation(batch_size: int, micro_batch_size: int) -> int:
-    """Micro-batches an update on each device.
+    """Return the micro-batches an update on each device.
 
     Raises:
         ConfigError: they do not divide the batch.
@@ -277,7 +277,7 @@ def _accumulation(batch_size: int, micro_batch_size: int) -> int:
 
 
 def _finish(model: UniSRM, trainer: Any, folder: Path) -> None:
-    """Saves the model, from one process, and names the place, which the KL reference of the next stage is read from."""
+    """Save the model, from one process, and name the place, which the KL reference of the next stage is read from."""
     model.thinker = trainer.accelerator.unwrap_model(trainer.model)
     if "ref" in getattr(model.thinker, "peft_config", ()):
         # TRL's copy of the adapters for the KL reference.

@@ -168,7 +168,7 @@ def test_an_ablation_is_estimated_in_all_and_ends_with_its_budget(scripted):
     ("words", "says"),
     [
         (("--oracle", "--cases", "c"), "--cases: needs verdicts"),
-        (("--oracle", "--ablate-features"), "--ablate-features: judges now"),
+        (("--oracle", "--ablate-features"), "--ablate-features: writes verdicts of each setup"),
         (("--against", "a.csv", "--ablate-features"), "--against compares two sets"),
         (("--judge", "audio", "--audio", ".", "--ablate-features"), "--ablate-features: audio reads 'audio'"),
     ],

@@ -215,6 +215,6 @@ def test_a_judge_of_one_label_labels_no_dimensions_and_reads_no_blueprint(suite)
     assert judge.pair_schema == TASKS["standard"].schema
     with pytest.raises(ConfigError, match="--baselines"):
         judge.label_pairs([pair()])
-    with pytest.raises(ConfigError, match="asks: one label"):
+    with pytest.raises(ConfigError, match="asks: overall is for reads transcript or audio"):
         open_llm_judge("trace", {"judge.asks": "overall"}, calls=False)
     assert "--baselines measures such judges" in str(run("--judge", "transcript_overall", "--estimate").exception)

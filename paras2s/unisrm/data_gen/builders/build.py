@@ -71,7 +71,7 @@ class BuildEstimate:
 
 
 def open_builder(name: str, config: UniSRMDataConfig, source: Path, taken: Mapping[str, str]) -> PlannedPairs:
-    """Opens the builder of a corpus; `taken` maps the keys of other data's items to their splits.
+    """Open the builder of a corpus; `taken` maps the keys of other data's items to their splits.
 
     Raises:
         ConfigError: no items of it are wanted. DataError: it is not laid out as published.
@@ -87,7 +87,7 @@ class PlannedPairs:
     taken: dict[str, str] = field(default_factory=dict)
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
-        """Yields groups of pairs, without those whose text or speaker another split has."""
+        """Yield groups of pairs, without those whose text or speaker another split has."""
         for group in self.builder.groups(split):
             able = []
             for plan in group:
@@ -102,14 +102,14 @@ class PlannedPairs:
                 yield able
 
     def most(self, split: SplitName) -> int:
-        """The number of pairs that may be tried."""
+        """Return the most pairs that may be tried."""
         return round(self.builder.sizes[split] * self.builder.config.max_tries)
 
 
 def build_corpus(
     name: str, config: UniSRMDataConfig, source: Path, out: Path, progress: Progress = lambda *_: None
 ) -> BuildReport:
-    """Builds a corpus into the data folder `out`, beside the items of other data sets there; its own items are replaced.
+    """Build a corpus into the data folder `out`, beside the items of other data sets there; its own items are replaced.
 
     Raises:
         ConfigError: a voice or an endpoint is missing. DataError: the corpus is not laid out as published, or gives no item.
@@ -156,7 +156,7 @@ def build_corpus(
 
 
 def estimate_corpus(name: str, config: UniSRMDataConfig, source: Path, taken: Mapping[str, str]) -> BuildEstimate:
-    """Returns what a build would call, with as many pairs as may be tried; nothing is called and nothing written.
+    """Return what a build would call, with as many pairs as may be tried; nothing is called and nothing written.
 
     Raises:
         ConfigError: a voice is missing. DataError: the corpus is not laid out as published.
@@ -184,7 +184,7 @@ def estimate_corpus(name: str, config: UniSRMDataConfig, source: Path, taken: Ma
 
 
 def _take(groups: Iterator[list[PairPlan]], count: int) -> list[PairPlan]:
-    """The next groups with at least so many pairs together, or all that are left."""
+    """Take the next groups with at least n pairs together, or all that are left."""
     found: list[PairPlan] = []
     while len(found) < count:
         group = next(groups, None)
@@ -217,7 +217,7 @@ class _Maker:
         return sum(one.spent_usd for one in self._clients) + sum(one.usd or 0.0 for one in self.speech.spends.values())
 
     def make(self, plans: Sequence[PairPlan]) -> list[Item | Dropped]:
-        """Returns the item of each pair or the reason why there is none, in order.
+        """Return the item of each pair or the reason why there is none, in order.
 
         Raises:
             BudgetError: a budget ended; what is paid for is cached. JudgeError: most texts, lines or judgements fail.
@@ -249,7 +249,7 @@ class _Maker:
         return [one if isinstance(one, Dropped) else self._item(one, records[one.id], clips) for one in complete]
 
     def _stop_if_failing(self, stage: str, count: int, reasons: Sequence[str]) -> None:
-        """Raises JudgeError: going on would pay for what cannot be used."""
+        """Raise JudgeError: going on would pay for what cannot be used."""
         spend = self.spends[stage]
         spend.requests += count
         spend.failed += len(reasons)
@@ -271,7 +271,7 @@ class _Maker:
 
 
 def _record(plan: PairPlan, judged: DimensionScores | Unscored | BudgetError) -> PairRecord | Dropped | BudgetError:
-    """The record of a judged pair, or why it gives none."""
+    """Return the record of a judged pair, or why it gives none."""
     if isinstance(judged, BudgetError):
         return judged
     if isinstance(judged, Unscored):
@@ -291,7 +291,7 @@ def _record(plan: PairPlan, judged: DimensionScores | Unscored | BudgetError) ->
 
 
 def _drop_cycles(plans: Sequence[PairPlan], records: dict[str, PairRecord | Dropped]) -> None:
-    """Puts a reason in place of every record whose preference contradicts others of its group."""
+    """Put a reason in place of every record whose preference contradicts others of its group."""
     groups: dict[str, list[PairPlan]] = {}
     for plan in plans:
         if plan.group is not None and isinstance(records[plan.id], PairRecord):

@@ -61,7 +61,7 @@ class Dialogue:
 
 
 def read_dailytalk(root: Path) -> tuple[list[Dialogue], list[Dropped]]:
-    """Returns the dialogues by number, and those that cannot be used.
+    """Return the dialogues by number, and those that cannot be used.
 
     Raises:
         DataError: metadata.json or all clips are missing; says what is expected.
@@ -84,7 +84,7 @@ def read_dailytalk(root: Path) -> tuple[list[Dialogue], list[Dropped]]:
 
 
 def _turns(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> tuple[Recording, ...] | str:
-    """The turns of a dialogue, or why it cannot be used."""
+    """Return the turns of a dialogue, or why it cannot be used."""
     found: dict[int, Recording] = {}
     for clip in folder.glob("*.wav"):
         name = TURN.fullmatch(clip.stem)
@@ -111,7 +111,7 @@ class DialogueBuilder(Builder):
     corpus, task, data_set = CORPUS, "T4", "T4"
 
     def __init__(self, config: UniSRMDataConfig, root: Path) -> None:
-        """Reads the corpus.
+        """Read the corpus.
 
         Raises:
             DataError: it is not laid out as published. ConfigError: no voice copies a prompt's.
@@ -131,7 +131,7 @@ class DialogueBuilder(Builder):
             self.dialogues[shares.allot(1)].append(dialogue)
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
-        """Yields a random target of each dialogue, then another one of each, as long as there are targets."""
+        """Yield a random target of each dialogue, then another one of each, as long as there are targets."""
         targets = {one.name: self.shuffled(one.targets, "targets", one.name) for one in self.dialogues[split]}
         number = 0
         for turn in range(max(map(len, targets.values()), default=0)):
@@ -147,7 +147,7 @@ class DialogueBuilder(Builder):
                     yield [plan]
 
     def _plan(self, split: SplitName, dialogue: Dialogue, place: int, kind: Kind) -> PairPlan | None:
-        """A pair of one kind; None where the split has no such negative."""
+        """Plan a pair of one kind; None if the split has no such negative."""
         target, history = dialogue.turns[place], dialogue.turns[:place]
         dice = self.dice(dialogue.name, place)
         voice = dice.choice([one for one in self.voices(split, "en") if one.copies])
@@ -183,7 +183,7 @@ class DialogueBuilder(Builder):
     def _other_voices(
         self, split: SplitName, target: Recording, history: Sequence[Recording], voice: UniSRMVoice
     ) -> list[tuple[Synthetic, str]]:
-        """The target's words in the other speaker's voice, and in every voice of its own that the split has."""
+        """Plan the target's words in the other speaker's voice, and in every voice of its own that the split has."""
         swapped = [turn for turn in history if turn.speaker != target.speaker][-1:]
         strangers = [one for one in self.voices(split, "en") if not one.copies]
         sources = [
@@ -193,14 +193,14 @@ class DialogueBuilder(Builder):
         return [(one, "voice") for one in sources]
 
     def _other_tones(self, split: SplitName, target: Recording, voice: UniSRMVoice) -> list[tuple[Synthetic, str]]:
-        """The target's words in its speaker's voice, copied from turns with another emotion."""
+        """Plan the target's words in its speaker's voice, copied from turns with another emotion."""
         return [
             (Synthetic(target.text, voice, turn), "tone") for one in self.dialogues[split] for turn in one.turns
             if turn.speaker == target.speaker and turn.emotion != target.emotion
         ]  # fmt: skip
 
     def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
-        """Wrong turns for those whose negative has wrong words."""
+        """Write wrong turns for pairs whose negative has wrong words."""
         lacking = [one for one in plans if one.writes]
         values = []
         for one in lacking:

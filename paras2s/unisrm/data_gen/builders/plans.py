@@ -113,7 +113,7 @@ class Builder(ABC):
     shared_speakers: frozenset[str] = frozenset()
 
     def __init__(self, config: UniSRMDataConfig) -> None:
-        """Raises ConfigError: no items are wanted."""
+        """Raise ConfigError: no items are wanted."""
         self.config = config
         self.dropped: Counter[tuple[str, str]] = Counter()
         if not any(self.sizes.values()):
@@ -126,22 +126,22 @@ class Builder(ABC):
 
     @abstractmethod
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
-        """Yields the pairs of a split, those of one text together, until the corpus has no more."""
+        """Yield the pairs of a split, those of one text together, until the corpus has no more."""
 
     @abstractmethod
     def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
-        """Has an LLM write what the pairs still lack."""
+        """Have an LLM write what the pairs still lack."""
 
     def dice(self, *parts: object) -> random.Random:
-        """A random generator for one purpose."""
+        """Return a random generator for one purpose."""
         return random.Random(seed_of(self.config.seed, self.corpus, *parts))
 
     def voices(self, split: SplitName, language: Language) -> list[UniSRMVoice]:
-        """The TTS systems that may speak in a split."""
+        """Return the TTS systems that may speak in a split."""
         return [one for one in self.config.voices if one.split in (None, split) and language in one.languages]
 
     def shuffled(self, options: Iterable[Option], *parts: object) -> list[Option]:
-        """The options in a random order."""
+        """Return the options in a random order."""
         found = list(options)
         self.dice(*parts).shuffle(found)
         return found
@@ -155,7 +155,7 @@ class Shares:
     filled: dict[SplitName, float] = field(default_factory=lambda: dict.fromkeys(ORDER, 0.0))
 
     def allot(self, weight: float) -> SplitName:
-        """Returns the split of the next name, which brings `weight`."""
+        """Return the split of the next name, which brings `weight`."""
         able = [split for split in ORDER if self.wanted[split] > 0]
         split = min(able, key=lambda one: self.filled[one] / self.wanted[one])
         self.filled[split] += weight
@@ -163,17 +163,17 @@ class Shares:
 
 
 def sizes_of(config: UniSRMDataConfig, data_set: DataSet) -> Mapping[SplitName, int]:
-    """Returns the items wanted of a data set by split; none where the config does not name it."""
+    """Return the items wanted of a data set by split; none where the config does not name it."""
     sizes = config.sizes.get(data_set, SplitSizes(sft=0, rl=0, bench=0))
     return {"sft": sizes.sft, "rl": sizes.rl, "bench": sizes.bench}
 
 
 @lru_cache(maxsize=1 << 17)
 def text_key(text: str) -> str:
-    """Returns what stands for a text: equal for texts that differ in case, spaces or punctuation alone."""
+    """Return what stands for a text: equal for texts that differ in case, spaces or punctuation alone."""
     return short_digest("".join(letter for letter in text.casefold() if letter.isalnum()).encode())
 
 
 def shuffled_pair(first: Source, second: Source, dice: random.Random) -> tuple[tuple[Source, Source], Side]:
-    """Returns both in a random order, and the side of the first (appendix G.1)."""
+    """Return both in a random order, and the side of the first (appendix G.1)."""
     return ((second, first), "B") if dice.random() < 0.5 else ((first, second), "A")

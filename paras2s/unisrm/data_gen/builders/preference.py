@@ -33,7 +33,7 @@ CORPUS = "libritts-r"
 
 
 def read_readers(root: Path) -> dict[str, list[Recording]]:
-    """Returns the utterances of every reader of a corpus in LibriTTS-R's layout.
+    """Return the utterances of every reader of a corpus in LibriTTS-R's layout.
 
     Raises:
         DataError: it is not laid out like that.
@@ -45,7 +45,7 @@ def read_readers(root: Path) -> dict[str, list[Recording]]:
 
 
 def split_readers(config: UniSRMDataConfig, readers: Mapping[str, Sequence[Recording]]) -> dict[str, SplitName]:
-    """Returns each reader's split: the same one whether T1 is made of them, or T3's prompts are theirs."""
+    """Return each reader's split: the same one whether T1 is made of them, or T3's prompts are theirs."""
     sizes = sizes_of(config, "T1")
     shares = Shares(sizes if any(sizes.values()) else dict.fromkeys(ORDER, 1))
     names = sorted(readers)
@@ -59,7 +59,7 @@ class PreferenceBuilder(Builder):
     corpus, task, data_set = CORPUS, "T1", "T1"
 
     def __init__(self, config: UniSRMDataConfig, root: Path) -> None:
-        """Reads the corpus.
+        """Read the corpus.
 
         Raises:
             DataError: it is not laid out as published. ConfigError: a split has no TTS system.
@@ -72,7 +72,7 @@ class PreferenceBuilder(Builder):
         self.split_of = split_readers(config, self.readers)
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
-        """Yields all pairs of a sentence together."""
+        """Yield all pairs of a sentence together."""
         found = [(name, one) for name in sorted(self.readers) if self.split_of[name] == split for one in self.readers[name]]
         seen: set[str] = set()
         for name, one in self.shuffled(found, "sentences", split):
@@ -101,12 +101,12 @@ class PreferenceBuilder(Builder):
         return plans
 
     def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
-        """Nothing is missing."""
+        """Return the plans unchanged: nothing is missing."""
         return list(plans)
 
 
 def contradicting(preferences: Sequence[tuple[str, str]]) -> list[bool]:
-    """Returns for each preference (better, worse) whether it lies on a cycle such as A > B > C > A (appendix G.1).
+    """Return for each preference (better, worse) whether it lies on a cycle such as A > B > C > A (appendix G.1).
 
     It does exactly where the two can reach each other: where they are strongly connected.
     """

@@ -52,7 +52,7 @@ LAYOUT = (
 
 
 def read_esd(root: Path, language: Language) -> tuple[list[Recording], Counter[str]]:
-    """Returns the recordings of one language, sorted, and the number of clips and lines that make none, by reason.
+    """Return the recordings of one language, sorted, and the number of clips and lines that make none, by reason.
 
     Raises:
         DataError: no such folder, or no clip with its words; says what is expected.
@@ -77,7 +77,7 @@ def read_esd(root: Path, language: Language) -> tuple[list[Recording], Counter[s
 
 
 def _words(path: Path, language: Language, dropped: Counter[str]) -> dict[str, str]:
-    """The words by the name of a clip."""
+    """Return the words by the name of a clip."""
     words = {}
     for line in _text(path, language).splitlines():
         parts = [part.strip() for part in line.split("\t")]
@@ -89,7 +89,7 @@ def _words(path: Path, language: Language, dropped: Counter[str]) -> dict[str, s
 
 
 def _text(path: Path, language: Language) -> str:
-    """The text of a transcript, whose encoding differs by speaker: UTF-16 or UTF-8, else GB 18030 or Latin-1 by language."""
+    """Decode a transcript, whose encoding differs by speaker: UTF-16 or UTF-8, else GB 18030 or Latin-1 by language."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -108,7 +108,7 @@ class ScenarioBuilder(Builder):
     task = "T3"
 
     def __init__(self, config: UniSRMDataConfig, root: Path, language: Language) -> None:
-        """Reads the corpus.
+        """Read the corpus.
 
         Raises:
             DataError: it is not laid out as published.
@@ -136,7 +136,7 @@ class ScenarioBuilder(Builder):
         self._prompts = self._read_prompts()
 
     def _read_prompts(self) -> dict[SplitName, list[Recording]]:
-        """Neutral prompts from LibriTTS-R by split."""
+        """Read neutral prompts from LibriTTS-R by split."""
         found: dict[SplitName, list[Recording]] = {split: [] for split in ORDER}
         if self.config.prompt_corpus is not None:
             readers = read_readers(self.config.prompt_corpus)
@@ -145,7 +145,7 @@ class ScenarioBuilder(Builder):
         return found
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
-        """Yields each recording with one fault, then each with another one, as long as there are faults."""
+        """Yield each recording with one fault, then each with another one, as long as there are faults."""
         recordings = self.shuffled(self.recordings[split], "recordings", split)
         faults = FAULTS if self.voices(split, self.language) else FAULTS[:3]
         by_speaker: dict[str, list[Recording]] = defaultdict(list)
@@ -164,7 +164,7 @@ class ScenarioBuilder(Builder):
     def _negative(
         self, split: SplitName, one: Recording, fault: Fault, own: Sequence[Recording], dice: random.Random
     ) -> Source | None:
-        """A negative for a recording; `own` are the recordings of its speaker. None where the split has none."""
+        """Plan a negative for a recording; `own` are its speaker's recordings. None if the split has none."""
         if fault in ("synthetic emotion", "synthetic words"):
             return self._synthetic(split, one, dice)
         words, emotion = "words" in fault, "emotion" in fault
@@ -197,7 +197,7 @@ class ScenarioBuilder(Builder):
         )  # fmt: skip
 
     def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
-        """Scenes for all, and other sentences for those whose negative has wrong words."""
+        """Write scenes for all, and other sentences for pairs whose negative has wrong words."""
         values = [{"sentence": one.texts["target_text"], "emotion": one.texts["target_emotion"]} for one in plans]
         made: list[PairPlan | Dropped] = []
         for plan, scene in zip(plans, writer.scenes(values, self.language), strict=True):
@@ -218,7 +218,7 @@ class ScenarioBuilder(Builder):
 
 
 def with_words(plan: PairPlan, words: str | JudgeError) -> PairPlan | Dropped:
-    """Returns the pair with the words that an LLM wrote for its worse candidate."""
+    """Return the pair with the words that an LLM wrote for its worse candidate."""
     if isinstance(words, JudgeError):
         return Dropped(plan.id, f"no wrong words: {words}")
     first, second = (

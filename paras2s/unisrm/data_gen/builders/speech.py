@@ -38,7 +38,7 @@ class Speech:
     """Gives the clips of sources. Engines are opened when they are first needed; `spends` is by voice."""
 
     def __init__(self, config: UniSRMDataConfig) -> None:
-        """Raises ConfigError: a voice has an option that its engine does not know."""
+        """Raise ConfigError: a voice has an option that its engine does not know."""
         self.cache, self.max_failed_share = config.cache_dir, config.max_failed_share
         self.spends: dict[str, Spend] = {}
         self._engines: dict[str, TTS] = {}
@@ -47,7 +47,7 @@ class Speech:
                 raise ConfigError(f"voices: {voice.name}: {voice.engine} has no option {strange[0]!r}")
 
     def clips(self, sources: Sequence[Source]) -> list[SpeechResult]:
-        """Returns a clip of each source or the reason why there is none, in order; equal lines are synthesised once.
+        """Return a clip of each source or the reason why there is none, in order; equal lines are synthesised once.
 
         Raises:
             BudgetError: a voice's budget ended; earlier clips stay cached. JudgeError: most of a voice's lines fail.
@@ -78,7 +78,7 @@ class Speech:
 
 
 def line_of(source: Synthetic) -> Line:
-    """Returns the line that a TTS engine synthesises, with the prompt among the voice's options."""
+    """Return the line that a TTS engine synthesises, with the prompt among the voice's options."""
     voice = source.voice
     copied = {} if source.prompt is None else {"clip": str(source.prompt.path), "text": source.prompt.text}
     own = SynthesisVoice(name=voice.name, engine=voice.engine, options={**voice.options, **copied})
@@ -86,7 +86,7 @@ def line_of(source: Synthetic) -> Line:
 
 
 def length_s(source: Source) -> float:
-    """Returns a recording's length by its header, or an upper estimate of synthetic speech's.
+    """Return a recording's length by its header, or an upper estimate of synthetic speech's.
 
     Raises:
         DataError: the recording cannot be read.
@@ -100,7 +100,7 @@ def length_s(source: Source) -> float:
 
 
 def estimate_speech(sources: Iterable[Synthetic]) -> Mapping[str, SpeechBill]:
-    """Returns the work of each voice, equal lines counted once."""
+    """Return the work of each voice, equal lines counted once."""
     lines = {
         (one.voice.name, one.text, one.prompt, one.style, one.manner): one for one in sources
     }  # fmt: skip

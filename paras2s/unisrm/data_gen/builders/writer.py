@@ -44,7 +44,7 @@ class Writer:
         self.bill = Bill()
 
     def scenes(self, values: Sequence[Mapping[str, str]], language: Language) -> list[Scene | JudgeError]:
-        """A scene for each sentence and emotion."""
+        """Write a scene for each sentence and emotion."""
         longest = Scene(scenario_description="a " * (MAX_SCENE // 2), paragraph_context="a " * (MAX_CONTEXT // 2))
         spoken = LANGUAGES[language]
 
@@ -57,7 +57,7 @@ class Writer:
         return self._complete("scene", [{**one, "language": spoken} for one in values], read, longest)
 
     def sentences(self, values: Sequence[Mapping[str, str]], language: Language) -> list[str | JudgeError]:
-        """A sentence for each scene that belongs to it and is not the one that was wanted."""
+        """Write a sentence for each scene that fits it and is not the requested one."""
         longest = OtherSentence(sentence="a " * (MAX_SENTENCE // 2))
         spoken = LANGUAGES[language]
 
@@ -70,7 +70,7 @@ class Writer:
         return [_other(one, value["sentence"]) for one, value in zip(found, values, strict=True)]
 
     def turns(self, values: Sequence[Mapping[str, Any]]) -> list[str | JudgeError]:
-        """A next turn for each dialogue that misses its intent or contradicts it."""
+        """Write a next turn for each dialogue that misses its intent or contradicts it."""
         longest = OtherSentence(sentence="a " * (MAX_SENTENCE // 2))
         found = self._complete("other_turn", values, lambda text: read_as(text, OtherSentence), longest)
         return [_other(one, value["turn"]) for one, value in zip(found, values, strict=True)]
@@ -78,7 +78,7 @@ class Writer:
     def _complete(
         self, prompt_name: str, values: Sequence[Mapping[str, Any]], read: Callable[[str], Record], longest: Record
     ) -> list[Record | JudgeError]:
-        """Raises BudgetError: the budget ended; what is paid for is cached."""
+        """Raise BudgetError: the budget ended; what is paid for is cached."""
         prompt = Prompt(*(read_prompt(name, self.prompts, PACKAGE) for name in ("writer_system", prompt_name)))
         requests = [Request(prompt.messages(value, {}), type(longest).model_json_schema()) for value in values]
         if self.estimate:
@@ -106,7 +106,7 @@ def _other(found: OtherSentence | JudgeError, wanted: str) -> str | JudgeError:
 
 
 def _require_language(key: str, text: str, language: Language) -> None:
-    """Raises JudgeError: the text is of the other language."""
+    """Raise JudgeError: the text is of the other language."""
     letters = [letter for letter in text if letter.isalpha()]
     share = sum(HAN.match(letter) is not None for letter in letters) / max(1, len(letters))
     if (share > 0.5) != (language == "zh"):

@@ -43,7 +43,7 @@ class Layout:
 
 
 def require_columns(where: str, found: Sequence[str], wanted: Sequence[str]) -> None:
-    """Checks the columns of a table.
+    """Check the columns of a table.
 
     Raises:
         DataError: one is missing; names it.
@@ -53,7 +53,7 @@ def require_columns(where: str, found: Sequence[str], wanted: Sequence[str]) -> 
 
 
 def rating(where: str, column: str, value: Any) -> float:
-    """Returns a score from 1 to 5.
+    """Return a score from 1 to 5.
 
     Raises:
         DataError: no number, or out of range; names file:line.
@@ -68,7 +68,7 @@ def rating(where: str, column: str, value: Any) -> float:
 
 
 def clip_of(folder: Path, name: str, where: str) -> Path | None:
-    """Returns the file of a clip that a table names; None where it is not there.
+    """Return the file of a clip that a table names; None where it is not there.
 
     Raises:
         DataError: the name leads out of the folder.
@@ -80,5 +80,5 @@ def clip_of(folder: Path, name: str, where: str) -> Path | None:
 
 
 def short_digest(data: bytes) -> str:
-    """Returns 16 hexadecimal digits that stand for these bytes."""
+    """Return 16 hexadecimal digits that stand for these bytes."""
     return hashlib.sha256(data).hexdigest()[:16]

@@ -23,7 +23,7 @@ SOMOS_HEADING = "utteranceId,mean"
 
 
 def _lines(path: Path, heading: str | None) -> list[tuple[str, str, str]]:
-    """The place, the clip's file and the score of each line."""
+    """Yield the place, the clip's file and the score of each line."""
     lines = [line.strip() for line in read_text(path).splitlines()]
     if heading and lines[:1] != [heading]:
         raise DataError(f"{path}:1: the heading is not {heading}")
@@ -47,7 +47,7 @@ def _somos_lines(part: str, root: Path) -> list[tuple[str, str, str]]:
 
 
 def read_bvcc(root: Path, split: Split) -> Iterator[Entry | Dropped]:
-    """Yields the clips of BVCC's test list.
+    """Yield the clips of BVCC's test list.
 
     Raises:
         DataError: the list is missing, or a line is not FILE,MOS with 1 to 5.
@@ -59,7 +59,7 @@ def read_bvcc(root: Path, split: Split) -> Iterator[Entry | Dropped]:
 
 
 def read_somos(part: str, root: Path, split: Split) -> Iterator[Entry | Dropped]:
-    """Yields the clips of SOMOS's test list, of the part "clean" or "full".
+    """Yield the clips of SOMOS's test list, of the part "clean" or "full".
 
     Raises:
         DataError: the list is missing, has another heading, or a line is not ID,MOS with 1 to 5.

@@ -48,7 +48,7 @@ def _rows(root: Path, split: Split) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read(root: Path, split: Split) -> Iterator[Entry | Dropped]:
-    """Yields the rows of a split as items.
+    """Yield the rows of a split as items.
 
     Raises:
         DataError: a table or a column is missing, a score is not from 1 to 5, or a name leads out of the folder.

@@ -45,7 +45,7 @@ def _tables(root: Path, split: Split) -> Iterator[tuple[Path, ParquetFile]]:
 
 
 def read(root: Path, split: Split) -> Iterator[Entry | Dropped]:
-    """Yields the rows of a split as items.
+    """Yield the rows of a split as items.
 
     Raises:
         DataError: a file or a column is missing, or a cell is not as documented; names the row by its index.
