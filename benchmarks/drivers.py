@@ -29,11 +29,12 @@ import torch
 from figures import Figure, add_json_option, write_figures
 from rich.console import Console
 
+from paras2s.align.job import GRPOJob
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces
 from paras2s.configs.schema.align import AlignConfig, ObjectiveConfig, OptimizerConfig, SamplingConfig, WorkersConfig
 from paras2s.configs.schema.run import PolicyConfig, RewardConfig, RewardSourceConfig, RunConfig
-from paras2s.grpo import GRPOJob, train_grpo
+from paras2s.grpo import train_grpo
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs

@@ -51,7 +51,8 @@ def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     from tiny.job import Noise, counts, tiny_kimi_run
 
-    from paras2s.grpo import GRPOJob, train_grpo
+    from paras2s import grpo
+    from paras2s.align.job import GRPOJob
     from paras2s.reward.sources.base import RewardQuestion
     from paras2s.rollout.prompts import PromptFiles
     from paras2s.types import Query
@@ -67,7 +68,7 @@ def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
     # The two runs have one folder of prompts: they are named by their content.
     learned, held = (PromptFiles(folder.parent / "prompts", Noise(), part) for part in (queries[:-2], queries[-2:]))
     job = GRPOJob(run, learned, questions[:-2], held, questions[-2:], lambda prompt, _: prompt)
-    log_and_checkpoint = GRPOJob.log_and_checkpoint
+    finish_step = grpo.finish_step
     done: list[float] = []
     parent = os.getppid()
 
@@ -78,7 +79,7 @@ def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
         if os.getppid() != parent:
             # The soak was ended from outside, and another may go on with this folder.
             raise Stopped
-        log_and_checkpoint(job, workers, step, *more)
+        finish_step(job, workers, step, *more)
         done.append(time.monotonic())
         if step % LOOK_EVERY == 0:
             for row in look(folder / "run"):
@@ -88,8 +89,8 @@ def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
             left_min = each_s * (steps - 1 - step) / 60
             print(f"{folder.name}: step {step} of {steps}, {each_s:.2f} s each, {left_min:.0f} min left", flush=True)
 
-    GRPOJob.log_and_checkpoint = watched  # type: ignore[method-assign]
-    train_grpo(job, resume=True)
+    grpo.finish_step = watched
+    grpo.train_grpo(job, resume=True)
 
 
 # -- what is looked at ------------------------------------------------------------------------------------------------

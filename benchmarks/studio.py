@@ -26,6 +26,7 @@ from paras2s.configs.schema.run import RunConfig
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.rollout.store import FOLDER, INDEX, step_path, write_step
 from paras2s.studio.app import make_app
+from paras2s.train.advantages import advantages_of
 from paras2s.types import Block, Reward, Rollout
 from paras2s.utils.io import read_jsonl, write_jsonl, write_text
 
@@ -62,8 +63,9 @@ def make_run(folder: Path, steps: int, queries: int, group: int) -> list[float]:
     for step in range(min(DISTINCT, steps)):
         rollouts = make_rollouts(step, queries, group)
         rewards = [[Reward(value, {"reward_model": value}) for value in row] for row in rng.uniform(1, 5, (queries, group))]
+        advantages = advantages_of(rewards, "none").groups
         started = time.process_time()
-        write_step(folder / FOLDER, step, rollouts, rewards, "none", 1000)
+        write_step(folder / FOLDER, step, rollouts, rewards, advantages)
         took.append(time.process_time() - started)
     rows = list(read_jsonl(folder / FOLDER / INDEX))
     for step in range(DISTINCT, steps):

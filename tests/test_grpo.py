@@ -15,9 +15,12 @@ import pytest
 from tiny.job import tiny_job
 
 from paras2s import grpo
-from paras2s.grpo import GRPOJob, choose_prompts, evaluate
+from paras2s.align.answers_ahead import choose_prompts
+from paras2s.align.evaluation import evaluate
+from paras2s.align.job import GRPOJob
+from paras2s.configs.schema.align import AlignConfig
 from paras2s.policy.types import Sampling
-from paras2s.rollout.orchestrator import PendingBatch, PromptBatch, split
+from paras2s.rollout.orchestrator import PendingBatch, PromptBatch, StepAnswers, split
 from paras2s.types import Reward, Rollout, Unscored
 
 
@@ -85,7 +88,9 @@ def test_evaluation_is_the_mean_over_scored_answers(
     wave = np.full(800, 0.1, dtype=np.float32)
     rollouts = [Rollout(f"q{n}", 0, (), (), (0,), ("hi",), (), (wave,), 8000, "") for n in range(len(values))]
     bare = [replace(rollout, waves=()) for rollout in rollouts]
-    workers = SimpleNamespace(start=lambda *_: None, collect=lambda _: (bare, rewards), with_sound=lambda *_: rollouts)
+    workers = SimpleNamespace(
+        start=lambda *_: None, collect=lambda _: SimpleNamespace(rollouts=bare, rewards=rewards), with_sound=lambda *_: rollouts
+    )
     folder, said = tmp_path / "run", []
     if not writable:
         folder.write_text("a file stands where the run's folder should be")
@@ -109,12 +114,12 @@ class CountingWorkers:
         self.done.append(f"sample {batch.step}")
         return PendingBatch(batch)
 
-    def collect(self, pending: PendingBatch) -> tuple[list[Rollout], list[list[Reward]]]:
-        return [], []
+    def collect(self, pending: PendingBatch) -> StepAnswers:
+        return StepAnswers(pending.prompts, [], [])
 
-    def update(self, *_: object) -> dict[str, float]:
+    def update(self, answers: StepAnswers) -> tuple[dict[str, float], list[object]]:
         self.done.append("update")
-        return {"step": self.version, "reward_mean": 1.0}
+        return {"step": self.version, "reward_mean": 1.0}, []
 
     def take_spans(self) -> tuple[list[object], int]:
         return [], 0
@@ -133,7 +138,7 @@ def test_no_answer_is_sampled_ahead_of_a_refresh(tmp_path: Path, monkeypatch: py
     """It would be rewarded by the model that is about to be replaced. Behind it the loop looks ahead as ever."""
     job = tiny_job(tmp_path, steps=5, max_staleness=1, tis_cap=2.0, keep_rollouts_every=0)
     monkeypatch.setattr(GRPOJob, "refreshes", property(lambda _: range(2, 5, 2)))
-    monkeypatch.setattr(GRPOJob, "should_evaluate", lambda *_: False)
+    monkeypatch.setattr(AlignConfig, "evaluates_after", lambda *_: False)
     found = []
     for begin, stop in ((0, 2), (2, 4), (4, 5)):
         workers = CountingWorkers(begin)

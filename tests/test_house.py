@@ -24,7 +24,7 @@ LAYERS = (
     ("studio",),
     # They renew this project's own pages.
     ("experiments",),
-    ("pipeline", "grpo"),
+    ("pipeline", "grpo", "align"),
     ("bench", "data_gen"),
     # A run opens the policy and the reward of its config; the rooms above take it from there.
     ("run",),

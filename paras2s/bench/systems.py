@@ -19,6 +19,7 @@ from paras2s.configs.schema.endpoints import AudioChatConfig, load_audio_chat
 from paras2s.errors import AudioError, ConfigError
 from paras2s.policy.registry import is_checkpoint
 from paras2s.types import Query
+from paras2s.utils.seeds import FirstStep
 
 if TYPE_CHECKING:
     from paras2s.policy.base import Policy
@@ -196,8 +197,6 @@ class PolicySystem:
     first: int = 0
 
     BATCH = 32
-    # Apart from the steps of training, whose seeds are made the same way.
-    FIRST_STEP = 4_000_000
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """Samples in batches of questions."""
@@ -210,7 +209,7 @@ class PolicySystem:
         responses: list[list[Response]] = []
         for start in range(0, len(questions), self.BATCH):
             batch = questions[start : start + self.BATCH]
-            seeds = answer_seeds(self.seed, self.FIRST_STEP + self.first + start, range(len(batch)), count)
+            seeds = answer_seeds(self.seed, FirstStep.BENCHMARK + self.first + start, range(len(batch)), count)
             prompts = self.prompts(self.policy, batch)
             for rollout in engine.generate([one.id for one in batch], prompts, count, sampling, seeds):
                 row = zip(rollout.texts, rollout.waves, strict=True)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paras2s.align.job import GRPOJob
 from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import ClipFolder, Dataset
 from paras2s.data_gen.policy_inputs import CODEC, question_encoder
 from paras2s.errors import ConfigError
-from paras2s.grpo import GRPOJob, train_grpo
+from paras2s.grpo import train_grpo
 from paras2s.pipeline.preflight import check_align
 from paras2s.pipeline.refresh import open_refresher
 from paras2s.policy.registry import kind_of, policy_class

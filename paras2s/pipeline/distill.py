@@ -52,6 +52,7 @@ from paras2s.run import Run
 from paras2s.types import Query, Unscored
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import cores
+from paras2s.utils.seeds import FirstStep
 
 # In the folder of the reward model.
 LEARNED_FILE = "learned.npz"
@@ -77,7 +78,10 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             queries = first_contrasts(queries, config.preference_contrasts)
         # Test queries are for the benchmark alone; a dataset of one's own may have no others.
         held_out = dataset.of_role("validation") or dataset.of_role("test")
-        wanted = Wanted(queries, config.answers_per_query, stream=1_000_000), Wanted(held_out, 2, stream=2_000_000)
+        wanted = (
+            Wanted(queries, config.answers_per_query, stream=FirstStep.PREFERENCES),
+            Wanted(held_out, 2, stream=FirstStep.PREFERENCES_HELD_OUT),
+        )
         sampled, held_sampled = sample_answers(run, dataset, wanted)
         if isinstance(teacher, PeopleTeacher):
             answers = [study_answers(dataset, *one) for one in ((queries, sampled), (held_out, held_sampled))]

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paras2s import __version__
-from paras2s.bench.paras2s.curve import step_folder
 from paras2s.bench.results import load_rows
 from paras2s.bench.stats import Counted, Estimate, clustered_mean, contrast_metric, summarise
 from paras2s.configs.schema.base import dump_config
 from paras2s.errors import DataError, one_line
+from paras2s.rollout.validation_answers import step_folder
 from paras2s.run import ORIGIN, Run
 from paras2s.utils.io import read_json, read_jsonl
 
@@ -147,7 +147,7 @@ def _cells(one: Counted) -> tuple[str, str, str]:
 
 def validation_score(run: Run, updates: int) -> Counted | str:
     """Return the run's own reward of the answers stored after n updates, or why there is none."""
-    path = step_folder(run, updates - 1) / "answers.jsonl"
+    path = step_folder(run.folder, updates - 1) / "answers.jsonl"
     if not path.is_file():
         return f"no validation queries were sampled after {updates} updates"
     contrasts = {row["id"]: row["contrast_id"] for row in _queries(run) or ()}

@@ -11,11 +11,10 @@ from paras2s.configs.schema.run import RewardSourceConfig
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.sources.composite import combine
 from paras2s.types import Reward, Unscored
+from paras2s.utils.seeds import Stream
 
 # Share of the RL prompts' sentences, and of the answers, that no refresh learns from.
 KEPT_OUT_SHARE = 0.25
-# Random streams of a run's seed; others are in `grpo.py`.
-KEPT_OUT_STREAM, NEWEST_STREAM = 9, 10
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def kept_out_contrasts(contrasts: Iterable[str], seed: int) -> frozenset[str]:
     names = sorted(set(contrasts))
     if len(names) < 2:
         return frozenset()
-    order = np.random.default_rng([seed, KEPT_OUT_STREAM]).permutation(len(names))
+    order = np.random.default_rng([seed, Stream.REFRESH_KEPT_OUT]).permutation(len(names))
     return frozenset(names[place] for place in order[: max(1, round(KEPT_OUT_SHARE * len(names)))])
 
 
@@ -52,7 +51,7 @@ def choose_newest(
     wanted[False] = count - wanted[True]
     chosen: list[NewestAnswer] = []
     for step, queries in sorted(steps, reverse=True):
-        order = np.random.default_rng([seed, NEWEST_STREAM, step]).permutation(len(queries)).tolist()
+        order = np.random.default_rng([seed, Stream.REFRESH_NEWEST, step]).permutation(len(queries)).tolist()
         for kind in (False, True):
             rows = [row for row in order if (queries[row] in kept_out) == kind][: wanted[kind]]
             chosen += [NewestAnswer(step, row, queries[row], kind) for row in sorted(rows)]

@@ -31,6 +31,7 @@ from paras2s.rollout.reward_inputs import with_waves
 from paras2s.rollout.spoken_share import SpokenShare, forward
 from paras2s.rollout.timeline import Span
 from paras2s.rollout.worker_group import Call, WorkerGroup, actor_options, errors_of_workers, reserve, results, wait_placed
+from paras2s.train.advantages import Values
 from paras2s.types import Query, Reward, Rollout, Unscored
 
 if TYPE_CHECKING:
@@ -65,6 +66,19 @@ class PromptBatch:
     def group_size(self) -> int:
         """G."""
         return len(self.seeds[0])
+
+
+@dataclass(frozen=True)
+class StepAnswers:
+    """The prompts of a step [B], their rollouts [B] without sound, and rewards [B, G].
+
+    `replaced` counts the groups that dynamic sampling replaced; None where it is off.
+    """
+
+    prompts: PromptBatch
+    rollouts: list[Rollout]
+    rewards: Rewards
+    replaced: int | None = None
 
 
 def make_prompt_batch(
@@ -231,8 +245,8 @@ class Orchestrator:
             pending = ray.wait(list(refs), num_returns=len(refs), timeout=0)[1] if refs else []
             ray.wait([*awaited, *pending], num_returns=1, timeout=FORWARD_S)
 
-    def collect(self, pending: PendingBatch) -> tuple[list[Rollout], Rewards]:
-        """Rollouts [B], without their sound, and rewards [B, G] of a batch, once all are there."""
+    def collect(self, pending: PendingBatch) -> StepAnswers:
+        """Return a batch with its rollouts [B], without their sound, and rewards [B, G], once all have come."""
         self._forward_while(lambda: not all(share.complete for share in pending.shares))
         self._shares = [share for share in self._shares if share not in pending.shares]
         scored = (*pending.scored, *(call for share in pending.shares for call in share.scored or ()))
@@ -240,22 +254,24 @@ class Orchestrator:
         rewards = results(scored)
         for spans in (*results(pending.sampled, 2), *(share.spans for share in pending.shares), *results(scored, 1)):
             self._spans += spans
-        return [rollout for part in parts for rollout in part], [row for part in rewards for row in part]
+        rollouts = [rollout for part in parts for rollout in part]
+        return StepAnswers(pending.prompts, rollouts, [row for part in rewards for row in part])
 
     def with_sound(self, pending: PendingBatch, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The collected rollouts [B] of a batch with their sound, for whoever keeps it."""
         parts = [*results(pending.sampled, 1), *(share.waves() for share in pending.shares)]
         return with_waves(rollouts, [waves for part in parts for waves in part])
 
-    def update(self, batch: PromptBatch, rollouts: Sequence[Rollout], rewards: Rewards) -> dict[str, Any]:
-        """One update of the policy, on all ranks at once; returns the step's metrics."""
-        inputs = ray.put((batch.prompts, list(rollouts), rewards))
+    def update(self, answers: StepAnswers) -> tuple[dict[str, Any], Values]:
+        """Update the policy on all ranks at once; return the step's metrics, and the advantages [B, G] that it learned from."""
+        inputs = ray.put((answers.prompts.prompts, answers.rollouts, answers.rewards))
         steps = [learner.step.remote(inputs) for learner in self.learners]
         self._forward_while(lambda: bool(ray.wait(steps, num_returns=len(steps), timeout=0)[1]), steps)
-        found = ray.get(steps)
-        for _, spans in found:
+        updates = ray.get(steps)
+        for _, _, spans in updates:
             self._spans += spans
-        return found[0][0]  # type: ignore[no-any-return]
+        metrics, advantages, _ = updates[0]
+        return metrics if answers.replaced is None else metrics | {"resampled_groups": answers.replaced}, advantages
 
     def take_spans(self) -> tuple[list[Span], int]:
         """The workers' spans that have come since the last call, and how many prompts they encoded in them."""

@@ -10,7 +10,7 @@ Left out: the KL of single tokens, which only the learner knows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from paras2s.errors import DataError, StorageError, one_line
-from paras2s.train.advantages import advantages_of
-from paras2s.train.batching import top_groups_by_reward_std
+from paras2s.train.advantages import Values
 from paras2s.types import Block, Reward, Rollout, Unscored
 from paras2s.utils.io import append_jsonl, drop_steps_from, read_jsonl, write_bytes
 
@@ -118,25 +117,16 @@ class _IndexRow(BaseModel):
 class RolloutKeeper:
     """Keeps every n-th step of a run. A disk that refuses ends the keeping and nothing else, with one warning."""
 
-    def __init__(
-        self,
-        run_folder: Path,
-        every: int,
-        rule: str,
-        groups_per_update: int,
-        say: Callable[[str], None],
-        weights: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, run_folder: Path, every: int, say: Callable[[str], None]) -> None:
         self.folder, self.every, self._say = run_folder / FOLDER, every, say
-        self._rule, self._groups, self._weights = rule, groups_per_update, weights
         self._refused = False
 
-    def keep(self, step: int, rollouts: Sequence[Rollout], rewards: Rewards) -> None:
-        """Keep a step's rollouts [B] and rewards [B, G], if it is one of those to be kept."""
+    def keep(self, step: int, rollouts: Sequence[Rollout], rewards: Rewards, advantages: Values) -> None:
+        """Keep a step's rollouts [B], rewards and advantages [B, G], if its turn has come."""
         if self._refused or not self.every or step % self.every:
             return
         try:
-            write_step(self.folder, step, rollouts, rewards, self._rule, self._groups, self._weights)
+            write_step(self.folder, step, rollouts, rewards, advantages)
         # Whatever a judge's reason or a disk holds: training goes on.
         except (StorageError, pa.ArrowException, ValueError) as error:
             self._refused = True
@@ -165,27 +155,15 @@ def steps_kept(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def write_step(
-    folder: Path,
-    step: int,
-    rollouts: Sequence[Rollout],
-    rewards: Rewards,
-    rule: str,
-    groups_per_update: int,
-    weights: Mapping[str, float] | None = None,
-) -> None:
-    """Write a step's file, then its row of the index. Of groups that the learner leaves out no answer has an advantage.
-
-    `rule` is a key of `train.advantages.ADVANTAGES`, `weights` are those of the reward's sources.
+def write_step(folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Rewards, advantages: Values) -> None:
+    """Write a step's file, then its row of the index; advantages are None where nothing was learned from an answer.
 
     Raises:
         StorageError: the disk refused.
     """
     values = [[one.value if isinstance(one, Reward) else None for one in row] for row in rewards]
-    found = advantages_of(rewards, rule, weights)
-    advantages, learned = found.groups, set(top_groups_by_reward_std(found.compared, groups_per_update))
     rows = [
-        _row(group, answer, rollout, rewards[group][answer], advantages[group][answer] if group in learned else None)
+        _row(group, answer, rollout, rewards[group][answer], advantages[group][answer])
         for group, rollout in enumerate(rollouts)
         for answer in range(rollout.size)
     ]

@@ -37,6 +37,7 @@ from paras2s.rollout.engine import Engine, NativeEngine, events_of, spoken
 from paras2s.rollout.prompts import encode_into, encoder_version
 from paras2s.rollout.reward_inputs import Waves, embedded_codes, embedded_steps, sounds, with_waves
 from paras2s.rollout.timeline import Span, SpanRecorder
+from paras2s.train.advantages import Values
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
 from paras2s.train.single_device import Devices
@@ -353,11 +354,11 @@ class LearnerActor:
 
     def step(
         self, inputs: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]]]
-    ) -> tuple[dict[str, Any], list[Span]]:
-        """One update; returns its metrics, and spans of this update and of what came since the last one."""
+    ) -> tuple[dict[str, Any], Values, list[Span]]:
+        """Make one update; return its metrics, the advantages [B, G] it learned from, and the spans since the last update."""
         with self._recorder.span("update"):
             metrics = self.learner.step(*inputs)
-        return metrics, self._recorder.take()
+        return metrics, self.learner.advantages, self._recorder.take()
 
     def weights(self) -> dict[str, np.ndarray]:
         """The trained weights, for the rollout workers."""

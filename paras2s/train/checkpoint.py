@@ -70,6 +70,11 @@ def check_base(folder: Path, base: str | None) -> None:
         )
 
 
+def updates_of(checkpoint: Path | None) -> int:
+    """Return the number of updates that a checkpoint has seen; 0 without a checkpoint."""
+    return 0 if checkpoint is None else read_position(checkpoint).next_step
+
+
 class Trainable(Protocol):
     """Something that is trained: a policy, or a reward model."""
 

@@ -16,7 +16,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
-from paras2s.train.advantages import advantages_of, rule_of
+from paras2s.train.advantages import Values, advantages_of, rule_of
 from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.checkpoint import Position, check_base, training_bytes, write_position
@@ -79,6 +79,8 @@ class Learner:
         groups += [{"params": adaptor, "peak": config.optimizer.adaptor_lr}] if adaptor else []
         self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
         self.next_step = 0
+        # Of the last step's answers [B, G]; None where nothing was learned from an answer.
+        self.advantages: Values = []
 
     def step(
         self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]
@@ -106,7 +108,9 @@ class Learner:
             "staleness": float(np.mean([self.next_step - rollout.policy_version for rollout in rollouts])),
             **answer_metrics(rollouts, rewards),
         }
-        if chosen := top_groups_by_reward_std(advantages.compared, self.config.objective.groups_per_update):
+        chosen = top_groups_by_reward_std(advantages.compared, self.config.objective.groups_per_update)
+        self.advantages = [row if group in chosen else [None] * len(row) for group, row in enumerate(advantages.groups)]
+        if chosen:
             own, size = self.devices.share(chosen), self.config.optimizer.micro_batch_size
             at_once = passes_at_once(self.policy, self.devices.sharded, size)
             if at_once > 1:

@@ -20,9 +20,7 @@ from paras2s.train.passes import add_gradients, passes_at_once
 from paras2s.train.single_device import Devices
 from paras2s.types import AUDIO, TEXT, Block
 from paras2s.utils.epochs import rows_of_step
-
-# Random streams of a run's seed.
-ORDER_STREAM, AUGMENT_STREAM = 1, 2
+from paras2s.utils.seeds import Stream
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,8 @@ class Warmup:
 
     def batch(self, step: int) -> list[Example]:
         """Demonstrations of a step, each augmented anew."""
-        rows = rows_of_step(step, self.config.batch_size, len(self.examples), [self.seed, ORDER_STREAM])
-        rng = np.random.default_rng([self.seed, AUGMENT_STREAM, step])
+        rows = rows_of_step(step, self.config.batch_size, len(self.examples), [self.seed, Stream.WARMUP_ORDER])
+        rng = np.random.default_rng([self.seed, Stream.WARMUP_AUGMENT, step])
         chosen = [self.examples[row] for row in rows]
         return [replace(one, prompt=self.policy.augment_prompt(one.prompt, self.config.augment, rng)) for one in chosen]
 

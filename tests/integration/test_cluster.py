@@ -20,9 +20,10 @@ import ray
 from ray.cluster_utils import Cluster
 from tiny.job import assert_same_policy, logged, tiny_job
 
+from paras2s.align.job import GRPOJob
 from paras2s.configs.schema.align import RoleConfig
 from paras2s.errors import PolicyError
-from paras2s.grpo import GRPOJob, train_grpo
+from paras2s.grpo import train_grpo
 from paras2s.policy.types import Sampling
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
 from paras2s.rollout.worker_group import Worker, WorkerGroup

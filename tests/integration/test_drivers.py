@@ -20,15 +20,19 @@ import ray
 from ray.util.placement_group import placement_group_table
 from tiny.job import ANSWER_STEPS, assert_same_policy, counts, logged, policy_of, tiny_job
 
-from paras2s.bench.paras2s.curve import steps_kept
+from paras2s import grpo
+from paras2s.align.job import GRPOJob
 from paras2s.errors import ConfigError, PolicyError
-from paras2s.grpo import EVALUATION_STEP, GRPOJob, train_grpo
+from paras2s.grpo import train_grpo
 from paras2s.policy.types import Sampling
 from paras2s.rollout import worker_group, workers
-from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
+from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, StepAnswers
+from paras2s.rollout.store import FOLDER as ROLLOUTS
 from paras2s.rollout.timeline import FILE
+from paras2s.rollout.validation_answers import kept_evaluations
 from paras2s.types import Unscored
 from paras2s.utils.io import read_jsonl
+from paras2s.utils.seeds import FirstStep
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +62,7 @@ def test_a_run_learns_logs_and_looks(expected: GRPOJob) -> None:
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert [row["staleness"] for row in rows] == [0, 0, 0, 0]
     assert ["validation_reward" in row for row in rows] == [True, False, True, True]
-    kept = steps_kept(expected.run)
+    kept = kept_evaluations(expected.run.folder)
     assert list(kept) == [0, 2, 3]
     for folder in kept.values():
         answers = list(read_jsonl(folder / "answers.jsonl"))
@@ -98,7 +102,7 @@ class Recorder:
         start, collect, present = Orchestrator.start, Orchestrator.collect, set[int]()
 
         def recorded_start(orchestrator: Orchestrator, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
-            if batch.step != EVALUATION_STEP:
+            if batch.step != FirstStep.EVALUATION:
                 present.add(batch.step)
                 self.started.append((batch.step, orchestrator.version))
                 self.pending_counts.append(len(present))
@@ -145,15 +149,15 @@ class Killed(Exception):
 
 def run_killed_in(step: int, job: GRPOJob) -> None:
     """Up to where this step has been learned, and is neither logged nor saved."""
-    log_and_checkpoint = GRPOJob.log_and_checkpoint
+    finish_step = grpo.finish_step
 
     def killed(job: GRPOJob, orchestrator: Orchestrator, number: int, *more: Any) -> None:
         if number == step:
             raise Killed
-        log_and_checkpoint(job, orchestrator, number, *more)
+        finish_step(job, orchestrator, number, *more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GRPOJob, "log_and_checkpoint", killed)
+        patch.setattr(grpo, "finish_step", killed)
         with pytest.raises(Killed):
             train_grpo(job, resume=False)
 
@@ -182,7 +186,7 @@ def test_a_run_that_replaces_flat_groups_resumes_to_the_same_weights(tmp_path: P
 
 def answers_kept(job: GRPOJob) -> dict[str, bytes]:
     """The files of rollouts, which are the same bytes for the same answers."""
-    return {path.name: path.read_bytes() for path in job.rollout_keeper().folder.iterdir()}
+    return {path.name: path.read_bytes() for path in (job.run.folder / ROLLOUTS).iterdir()}
 
 
 def test_a_killed_run_with_staleness_samples_anew_what_was_pending_counts(
@@ -293,7 +297,11 @@ def test_a_role_that_does_not_fit_is_named_and_nothing_stays_reserved(tmp_path: 
 
 def test_what_a_worker_refuses_is_raised_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tiny_job(tmp_path)
-    monkeypatch.setattr(Orchestrator, "collect", lambda *_: ([], [[Unscored("rubric", "no words")]] * 4))
+
+    def refused(_: Orchestrator, pending: PendingBatch) -> StepAnswers:
+        return StepAnswers(pending.prompts, [], [[Unscored("rubric", "no words")]] * 4)
+
+    monkeypatch.setattr(Orchestrator, "collect", refused)
     with pytest.raises(PolicyError, match=r"step 0: 4 of 4 answers are unscored \(no words\)"):
         train_grpo(found, resume=False)
     assert logged(found) == []

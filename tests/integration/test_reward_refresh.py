@@ -22,10 +22,10 @@ from tiny.endpoint import Fail, Say, ScriptedEndpoint
 from tiny.job import counts
 from tiny.world import invoke, write_run
 
+from paras2s import grpo
 from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.candidates import prompt_name
 from paras2s.data_gen.dataset import Dataset, load_dataset, save_tables
-from paras2s.grpo import GRPOJob
 from paras2s.pipeline import refresh
 from paras2s.pipeline.distill import LEARNED_FILE
 from paras2s.pipeline.learned_answers import DEGENERATE, KEPT_OUT, LEARNED, AnswerRow, read_answers, write_answers
@@ -241,7 +241,7 @@ def test_a_run_that_is_killed_before_in_and_after_a_refresh_ends_as_one_that_ran
     deaths: list[tuple[Any, str, Callable[..., bool]]] = [
         # The teacher has scored everything and the model is trained: all that is missing is the report.
         (refresh, "write_json", lambda *_: True),
-        (GRPOJob, "log_and_checkpoint", lambda job, workers, step, *_: step == 3),
+        (grpo, "finish_step", lambda job, workers, step, *_: step == 3),
     ]
     for owner, name, when in deaths:
         with pytest.MonkeyPatch.context() as patch:

@@ -16,8 +16,10 @@ import ray
 from test_drivers import answers_kept, assert_same_policy, run_killed_in
 from tiny.job import counts, logged, tiny_job, tiny_kimi_job
 
+from paras2s.align.answers_ahead import step_batch
+from paras2s.align.job import GRPOJob
 from paras2s.errors import PolicyError
-from paras2s.grpo import GRPOJob, open_workers, train_grpo
+from paras2s.grpo import open_workers, train_grpo
 from paras2s.policy.types import Sampling
 from paras2s.rollout import workers
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
@@ -98,10 +100,10 @@ def test_the_embedded_policy_ends_as_without_them(expected: GRPOJob, tmp_path: P
 def sounds_of(job: GRPOJob) -> list[np.ndarray]:
     """The sound of a step's answers, sampled as the run would, with nothing learned."""
     with open_workers(job, None) as roles:
-        pending = roles.start(job.sample_batch(0), job.sampling)
-        rollouts, rewards = roles.collect(pending)
-        assert [len(row) for row in rewards] == [job.config.sampling.group_size] * len(rollouts)
-        return [wave for one in roles.with_sound(pending, rollouts) for wave in one.waves]
+        pending = roles.start(step_batch(job, 0), job.sampling)
+        answers = roles.collect(pending)
+        assert [len(row) for row in answers.rewards] == [job.config.sampling.group_size] * len(answers.rollouts)
+        return [wave for one in roles.with_sound(pending, answers.rollouts) for wave in one.waves]
 
 
 def test_kimi_sounds_the_same_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

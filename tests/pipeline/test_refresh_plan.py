@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paras2s.align.checkpoints import comparable_rows, last_refresh, next_stop
+from paras2s.align.job import GRPOJob
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.base import dump_config
 from paras2s.configs.schema.run import RewardSourceConfig, RunConfig
 from paras2s.data_gen.candidates import ledger_of_prompts, prompt_name
 from paras2s.data_gen.dataset import Dataset
 from paras2s.errors import ConfigError, DataError, JudgeError
-from paras2s.grpo import GRPOJob, next_stop
 from paras2s.pipeline import distill, refresh
 from paras2s.pipeline.demo import refresh_facts
 from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED, AnswerRow, read_answers, write_answers
@@ -406,15 +407,15 @@ def test_a_teacher_that_scored_nothing_stops_the_run() -> None:
 def test_the_log_compares_evaluations_by_one_model(tmp_path: Path) -> None:
     run = run_in(tmp_path, align={"steps": 40})
     job = GRPOJob(run, *[Any] * 5, refresher=refresher(run))  # type: ignore[arg-type]
-    assert [job.refreshed_before(step) for step in (0, 9, 10, 19, 20)] == [0, 0, 10, 10, 20]
+    assert [last_refresh(job, step) for step in (0, 9, 10, 19, 20)] == [0, 0, 10, 10, 20]
     # The checkpoint of step 5 was removed.
     for step, reward in ((0, 4.0), (5, 4.2), (7, 4.5), (12, 3.0)):
         append_jsonl(run.metrics_path, {"step": step, "validation_reward": reward})
-    assert [row["validation_reward"] for row in job.comparable_rows(9)] == [4.0, 4.2, 4.5, 3.0]
+    assert [row["validation_reward"] for row in comparable_rows(job, 9)] == [4.0, 4.2, 4.5, 3.0]
     refreshed(run, 10)
     write_json(job.checkpoints / "step_000001" / "trainer.json", {})
     write_json(job.checkpoints / "step_000008" / "trainer.json", {})
-    rows = job.comparable_rows(12)
+    rows = comparable_rows(job, 12)
     assert [(row["step"], row["validation_reward"]) for row in rows] == [(0, 2.5), (7, None), (12, 3.0)]
 
 

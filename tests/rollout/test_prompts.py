@@ -20,10 +20,11 @@ from rich.console import Console
 from tiny.dual_stream import small_config, small_prompt
 from tiny.settings import align_config
 
+from paras2s.align.answers_ahead import step_batch
+from paras2s.align.job import GRPOJob
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import DataError
-from paras2s.grpo import GRPOJob
 from paras2s.policy.types import Prompt
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.prompts import PromptFiles, encode_into, encoder_version, read_prompt, write_prompt
@@ -193,7 +194,7 @@ def peak_of_a_run(folder: Path, prompts: int, steps: int) -> int:
         job = GRPOJob(run, files, questions, PromptFiles(folder), [], lambda prompt, _: prompt)
         seen: set[int] = set()
         for step in range(steps):
-            batch = job.sample_batch(step)
+            batch = step_batch(job, step)
             seen.add(len(batch.prompts))
             del batch
         assert seen == {4}

@@ -24,6 +24,7 @@ from paras2s.rollout.store import (
     step_path,
     steps_kept,
 )
+from paras2s.train.advantages import Values
 from paras2s.train.answer_metrics import answer_metrics
 from paras2s.types import Block, Reward, Rollout, Unscored
 
@@ -42,12 +43,13 @@ def rollout(query_id: str = "q0", texts: tuple[str, ...] = ("hi", "no"), version
 
 
 REWARDS = [[Reward(4.0, {"rubric": 5.0, "length": 3.0}), Reward(2.0, {"rubric": 2.0})]]
+ADVANTAGES: Values = [[1.0, -1.0]]
 
 
 def keep(folder: Path, *steps: int) -> RolloutKeeper:
-    keeper = RolloutKeeper(folder, 1, "none", 16, print)
+    keeper = RolloutKeeper(folder, 1, print)
     for step in steps:
-        keeper.keep(step, [rollout()], REWARDS)
+        keeper.keep(step, [rollout()], REWARDS, ADVANTAGES)
     return keeper
 
 
@@ -73,7 +75,8 @@ def test_tokens_come_back_without_padding(tmp_path: Path) -> None:
 
 
 def test_an_unscored_answer_has_its_reason_and_neither_reward_nor_advantage(tmp_path: Path) -> None:
-    RolloutKeeper(tmp_path, 1, "group", 16, print).keep(0, [rollout()], [[Unscored("llm", "refused"), REWARDS[0][1]]])
+    keeper = RolloutKeeper(tmp_path, 1, print)
+    keeper.keep(0, [rollout()], [[Unscored("llm", "refused"), REWARDS[0][1]]], [[None, None]])
     first, second = read_answers(step_path(tmp_path / "rollouts", 0))
     assert (first.reward, first.unscored, first.advantage, second.advantage) == (None, "llm: refused", None, None)
     assert read_index(tmp_path / "rollouts") == {0: [IndexedGroup("q0", 2.0, 0.0, 1)]}
@@ -94,9 +97,9 @@ def test_index(values: list[float | None], expected: tuple) -> None:
 
 def test_only_every_nth_step_is_kept(tmp_path: Path) -> None:
     for every, expected in ((2, [0, 2]), (0, [])):
-        keeper = RolloutKeeper(tmp_path / str(every), every, "none", 16, print)
+        keeper = RolloutKeeper(tmp_path / str(every), every, print)
         for step in range(4):
-            keeper.keep(step, [rollout()], REWARDS)
+            keeper.keep(step, [rollout()], REWARDS, ADVANTAGES)
         assert list(steps_kept(keeper.folder)) == expected
 
 
@@ -115,9 +118,9 @@ def test_steps_that_are_done_again_are_discarded(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_ends_the_keeping_with_one_warning(tmp_path: Path) -> None:
     (tmp_path / "rollouts").write_text("a file stands in the folder's place")
     said: list[str] = []
-    keeper = RolloutKeeper(tmp_path, 1, "none", 16, said.append)
+    keeper = RolloutKeeper(tmp_path, 1, said.append)
     for step in range(3):
-        keeper.keep(step, [rollout()], REWARDS)
+        keeper.keep(step, [rollout()], REWARDS, ADVANTAGES)
     assert len(said) == 1
     assert "not kept from step 0 on" in said[0]
 
@@ -126,19 +129,19 @@ def test_neither_a_broken_index_nor_a_broken_word_stops_a_run(tmp_path: Path) ->
     said: list[str] = []
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "rollouts" / INDEX).write_text("no json\n{}\n")
-    RolloutKeeper(tmp_path, 1, "none", 16, said.append).discard_from(0)
+    RolloutKeeper(tmp_path, 1, said.append).discard_from(0)
     assert "not kept from step 0 on" in said[0]
     # A judge's JSON may hold half of a character.
     half = [[REWARDS[0][0], Unscored("llm", "\ud83d")]]
-    RolloutKeeper(tmp_path / "other", 1, "none", 16, said.append).keep(0, [rollout()], half)
+    RolloutKeeper(tmp_path / "other", 1, said.append).keep(0, [rollout()], half, ADVANTAGES)
     assert "not kept from step 0 on" in said[1]
 
 
 def test_groups_that_the_learner_leaves_out_have_no_advantage(tmp_path: Path) -> None:
-    """Of two groups the one whose rewards differ most is learned from."""
     near = [Reward(3.0, {"length": 3.0}), Reward(3.2, {"length": 3.2})]
     far = [Reward(1.0, {"length": 1.0}), Reward(5.0, {"length": 5.0})]
-    RolloutKeeper(tmp_path, 1, "none", 1, print).keep(0, [rollout(), rollout("q1")], [near, far])
+    advantages = [[None, None], [-2.0, 2.0]]
+    RolloutKeeper(tmp_path, 1, print).keep(0, [rollout(), rollout("q1")], [near, far], advantages)
     found = read_answers(step_path(tmp_path / "rollouts", 0))
     assert [one.advantage for one in found] == [None, None, -2.0, 2.0]
     assert [one.reward for one in found] == [3.0, 3.2, 1.0, 5.0]
@@ -155,8 +158,8 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("column", ["parts", "logprobs"])
 def test_a_file_without_a_column_is_named(tmp_path: Path, column: str) -> None:
-    keeper = RolloutKeeper(tmp_path, 1, "none", 1, print)
-    keeper.keep(0, [rollout()], REWARDS)
+    keeper = RolloutKeeper(tmp_path, 1, print)
+    keeper.keep(0, [rollout()], REWARDS, ADVANTAGES)
     path = step_path(keeper.folder, 0)
     pq.write_table(pq.read_table(path).drop_columns(column), path)
     with pytest.raises(DataError, match=f"step_000000.parquet: has no column {column}"):

@@ -19,6 +19,7 @@ from paras2s.configs.schema.run import RunConfig
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.rollout.store import FOLDER, write_step
 from paras2s.rollout.timeline import FILE as TIMELINE
+from paras2s.train.advantages import advantages_of
 from paras2s.types import Block, Query, Reward, Rollout, Unscored
 from paras2s.utils.io import write_json, write_jsonl, write_text
 
@@ -65,7 +66,9 @@ def make_run(folder: Path, steps: int = 4, score: float = 4.0, **settings: Any) 
     write_jsonl(folder / TIMELINE, [timeline_row(step) for step in range(steps)])
     write_json(folder / "timings.json", {"data": 60.0, "align": 120.0})
     for step in range(steps):
-        write_step(folder / FOLDER, step, [rollout(query, step) for query in QUERIES], rewards_of(step), "none", 16)
+        rewards = rewards_of(step)
+        advantages = advantages_of(rewards, "none").groups
+        write_step(folder / FOLDER, step, [rollout(query, step) for query in QUERIES], rewards, advantages)
     write_json(folder / "sft/vocabulary.json", ["a", "b", "##c", HOSTILE])
     write_data(folder / "data")
     write_bench(folder, score)

@@ -12,12 +12,12 @@ import torch
 from rich.console import Console
 from safetensors.numpy import load_file
 
+from paras2s.align.job import GRPOJob
 from paras2s.audio.clip import Clip
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.text_embedding import WordPieces
 from paras2s.configs.schema.align import WorkersConfig
 from paras2s.configs.schema.run import PolicyConfig, RewardConfig, RewardSourceConfig, RunConfig
-from paras2s.grpo import GRPOJob
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs

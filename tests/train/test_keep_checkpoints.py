@@ -19,6 +19,7 @@ from tiny.job import tiny_job
 from tiny.learner import STEPS
 from tiny.settings import align_config
 
+from paras2s.align.checkpoints import announce_checkpoints, finish_step
 from paras2s.errors import ConfigError, DataError, PolicyError
 from paras2s.policy.weights import fingerprint
 from paras2s.train import checkpoint
@@ -155,23 +156,23 @@ def test_a_run_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     workers, bar = SimpleNamespace(save=save), SimpleNamespace(at=lambda *_: None)
     for step, validation in enumerate([2.0, None, None, 1.0, None, None, 3.0, 2.5]):
         metrics: dict[str, Any] = {"step": step, "reward_mean": 1.0}
-        if job.should_evaluate(step):
+        if job.config.evaluates_after(step):
             metrics["validation_reward"] = validation
-        job.log_and_checkpoint(workers, step, metrics, bar)  # type: ignore[arg-type]
+        finish_step(job, workers, step, metrics, bar)  # type: ignore[arg-type]
     assert saved == [step_name(number) for number in (1, 2, 4, 6, 7, 8)]
     assert list(checkpoints_in(job.checkpoints)) == [7, 8]
 
 
 def test_sizes_are_said_and_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = tiny_job(tmp_path, steps=30, checkpoint_every=10, evaluate_every=10)
-    job.announce_checkpoints(1000)
+    announce_checkpoints(job, 1000)
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(3 * 10**9))
     with pytest.raises(ConfigError, match=r"align.keep_checkpoints: 4 checkpoints of 1 GB do not fit: .* has 3 GB left"):
-        job.announce_checkpoints(10**9)
+        announce_checkpoints(job, 10**9)
     # One of the four is there already.
     make(job.checkpoints, 10)
-    job.announce_checkpoints(10**9)
+    announce_checkpoints(job, 10**9)
     assert describe_size(2 * 10**9, 4, True) == "checkpoints: 2 GB each (adapters and optimiser), at most 4 at once: 8 GB"
     assert [size_text(size) for size in (1.5e12, 36e6, 120)] == ["1.5 TB", "36 MB", "0.12 kB"]
 

@@ -538,6 +538,14 @@ def test_a_step_of_flat_groups_chooses_nobody() -> None:
     assert_same_weights(learner, start)
 
 
+def test_groups_that_are_left_out_have_no_advantage() -> None:
+    """Of two groups the one whose rewards differ most is learned from."""
+    learner, prompts = make_learner(groups_per_update=1, scale_rewards="none"), make_prompts(2)
+    rollouts = small_rollouts(learner.policy, prompts, 2, STEPS, 0)
+    learner.step(prompts, rollouts, [[reward(3.0), reward(3.2)], [reward(1.0), reward(5.0)]])
+    assert learner.advantages == [[None, None], [-2.0, 2.0]]
+
+
 def test_by_source_the_weights_of_the_run_count() -> None:
     """Two sources that prefer different answers: with all weight on one the other is as if it were not there."""
     prompts = make_prompts(2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,69 +15,25 @@ from typing import Any
 
 from markupsafe import Markup
 
-from paras2s.audio.clip import read_clip, write_clip
+from paras2s.audio.clip import read_clip
 from paras2s.bench.charts import draw_curves, standalone_svg
 from paras2s.bench.paras2s.judges import IndependentAnswerJudge, Judgement, RunJudge
 from paras2s.bench.paras2s.metrics import cell
 from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.bench.systems import Response, question_of_query
 from paras2s.data_gen.dataset import Dataset
-from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.errors import DataError
 from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.judges.registry import WEIGHTS
 from paras2s.reward.reward_model.model import RewardModel
-from paras2s.rollout.reward_inputs import sounds
+from paras2s.rollout.validation_answers import FOLDER, kept_evaluations
 from paras2s.run import Run
-from paras2s.types import Query, Reward, Rollout, Unscored
-from paras2s.utils.io import read_json, read_jsonl, write_json, write_jsonl, write_text
+from paras2s.types import Query
+from paras2s.utils.io import read_json, read_jsonl, write_json, write_text
 
-FOLDER, STORED = "validation", "curve.json"
-# The answers that a step keeps: 60 MB where each is 10 s at 24 kHz, whatever the number of queries.
-MOST_ANSWERS = 128
+STORED = "curve.json"
 # In the order of the plot.
 LINES = ("reward model", "teacher", "independent judge")
-
-
-def save_answers(folder: Path, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]) -> None:
-    """Keeps the first answer to each query: its clip, its text, and what it was paid.
-
-    Of more than 128 queries, every second, third and so on is kept, the same ones in every step.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    rows = []
-    every = -(-len(rollouts) // MOST_ANSWERS) or 1
-    for rollout, (reward, *_) in list(zip(rollouts, rewards, strict=True))[::every]:
-        paid = {"reward": reward.value} if isinstance(reward, Reward) else {"unscored": reward.reason}
-        # Rollouts of the embedded policy come without waves, since its reward model reads codes.
-        sound = sounds(rollout, CODEC)[0]
-        empty = not len(sound.samples)
-        rows.append({"query_id": rollout.query_id, "text": rollout.texts[0], "empty": empty, **paid})
-        # A policy that ended its answer before it began has no clip to keep.
-        if not empty:
-            write_clip(folder / f"{rollout.query_id}.wav", sound)
-    # Last, so that a folder that has it is whole.
-    write_jsonl(folder / "answers.jsonl", rows)
-
-
-def steps_kept(run: Run) -> dict[int, Path]:
-    """The folders of kept answers by step, in order."""
-    found = {int(path.parent.name.removeprefix("step_")): path.parent for path in run.folder.glob(f"{FOLDER}/*/answers.jsonl")}
-    return dict(sorted(found.items()))
-
-
-def step_folder(run: Run, step: int) -> Path:
-    """The folder of one step's answers."""
-    return run.folder / FOLDER / f"step_{step:06d}"
-
-
-def discard_from(run: Run, step: int) -> None:
-    """Removes the answers of steps that are about to be done again."""
-    for number, folder in steps_kept(run).items():
-        if number >= step:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -106,7 +61,7 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
         DataError: the run kept no answers, answers to queries that the dataset does not have, or none that can be scored.
         AudioError: a kept clip is missing or broken.
     """
-    kept = steps_kept(run)
+    kept = kept_evaluations(run.folder)
     if not kept:
         raise DataError(f"{run.folder / FOLDER}: no answers are kept; `paras2s align` keeps them at every evaluation")
     queries = {query.id: query for query in dataset.of_role("validation")}

@@ -9,9 +9,7 @@ import torch
 from paras2s.errors import JudgeError
 from paras2s.reward.reward_model.omni import OmniRewardModel, SpokenPair
 from paras2s.utils.epochs import rows_of_step
-
-# Sets the order apart from other draws of a run's seed.
-ORDER_STREAM = 11
+from paras2s.utils.seeds import Stream
 
 
 class OmniTraining:
@@ -38,7 +36,7 @@ class OmniTraining:
             JudgeError: the loss is not finite.
         """
         config = self.model.config
-        rows = rows_of_step(number, config.batch_size, len(self.pairs), [self.seed, ORDER_STREAM])
+        rows = rows_of_step(number, config.batch_size, len(self.pairs), [self.seed, Stream.OMNI_ORDER])
         size = config.micro_batch_size or len(rows)
         self.model.thinker.train()
         self.optimiser.zero_grad()

@@ -15,6 +15,7 @@ from paras2s.errors import JudgeError
 from paras2s.reward.reward_model.disorder import TAUGHT, disordered
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.train.passes import add_gradients
+from paras2s.utils.seeds import Stream
 
 # Chosen on validation queries of three seeds; a sentence's numbers have a spread of 0.36.
 PROSODY_NOISE, WORDS_NOISE = 0.3, 0.75
@@ -78,7 +79,7 @@ class PreferenceSet:
 
 def learned_codes(preferences: PreferenceSet, seed: int) -> list[np.ndarray]:
     """Codes of what the reward model learned from: all answers, each once out of order in a taught way, the degenerate ones."""
-    rng = np.random.default_rng([seed, 8])
+    rng = np.random.default_rng([seed, Stream.REWARD_DISORDER])
     answers = [one.codes for one in preferences.answers]
     mixed = [disordered(TAUGHT[int(rng.integers(len(TAUGHT)))], codes, rng) for codes in answers if len(codes) >= FEWEST_STEPS]
     return [*answers, *mixed, *preferences.degenerate]
@@ -204,8 +205,11 @@ def train_reward_model(
     model = RewardModel(sizes, code_vectors)
     optimiser = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.05, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.lr, total_steps=config.steps, pct_start=0.1)
-    rng = np.random.default_rng([seed, 7])
-    noises = [torch.Generator().manual_seed(int(one)) for one in np.random.SeedSequence([seed, 9]).generate_state(PASSES)]
+    rng = np.random.default_rng([seed, Stream.REWARD_ORDER])
+    noises = [
+        torch.Generator().manual_seed(int(one))
+        for one in np.random.SeedSequence([seed, Stream.REWARD_NOISE]).generate_state(PASSES)
+    ]
     model.train()
 
     def pass_of(part: Batch, total: Batch, noise: torch.Generator) -> tuple[torch.Tensor, float]:

@@ -21,14 +21,10 @@ from paras2s.bench.paras2s import curve
 from paras2s.bench.paras2s.curve import (
     LINES,
     CurvePoint,
-    discard_from,
     draw_curve,
     judge_curve,
     over_optimised,
     point_of,
-    save_answers,
-    step_folder,
-    steps_kept,
 )  # fmt: skip
 from paras2s.bench.paras2s.judges import Answer, Judgement
 from paras2s.bench.stats import Estimate
@@ -37,6 +33,7 @@ from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import AudioError, DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.reward.judges.registry import WEIGHTS
+from paras2s.rollout.validation_answers import discard_from, kept_evaluations, save_answers, step_folder
 from paras2s.run import Run
 from paras2s.types import Query, Reward, Rollout, Unscored
 from paras2s.utils.io import append_jsonl, read_jsonl, write_bytes, write_jsonl
@@ -109,8 +106,8 @@ def scripted_judges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_points_by_hand_and_judged_once(run: Run, tmp_path: Path) -> None:
-    save_answers(step_folder(run, 0), rollouts(0.1, 0.3, 0.4), paid(1.0, 2.0, None))
-    save_answers(step_folder(run, 10), rollouts(0.5, 0, 0.5), paid(4.0, 5.0, 6.0))
+    save_answers(step_folder(run.folder, 0), rollouts(0.1, 0.3, 0.4), paid(1.0, 2.0, None))
+    save_answers(step_folder(run.folder, 10), rollouts(0.5, 0, 0.5), paid(4.0, 5.0, 6.0))
     append_jsonl(run.metrics_path, {"step": 0, "kl": 0.0})
     append_jsonl(run.metrics_path, {"step": 10, "kl": 0.25})
     first, last = judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
@@ -128,7 +125,7 @@ def test_points_by_hand_and_judged_once(run: Run, tmp_path: Path) -> None:
     write_bytes(run.reward_dir / WEIGHTS, b"others")
     judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
     assert LevelJudge.calls == 4
-    save_answers(step_folder(run, 10), rollouts(0.5, 0.1, 0.5), paid(4.0, 4.0, 6.0))
+    save_answers(step_folder(run.folder, 10), rollouts(0.5, 0.1, 0.5), paid(4.0, 4.0, 6.0))
     assert judge_curve(run, Validation(tmp_path), None)[1].scores["teacher"].n == 3  # type: ignore[arg-type]
 
 
@@ -140,27 +137,27 @@ def test_answers_that_come_as_codes_are_kept_as_sound(run: Run, tmp_path: Path) 
         Rollout(query.id, 0, (), (), (0,), ("t",), (one,), (none,), 8000, codec.version)
         for query, one in zip(QUERIES, codes, strict=False)
     ]
-    save_answers(step_folder(run, 0), coded, paid(1.0, 1.0))
-    assert [path.name for path in step_folder(run, 0).glob("*.wav")] == ["a.wav"]
-    assert read_clip(step_folder(run, 0) / "a.wav").duration_s == pytest.approx(12 * 0.08)
-    (step_folder(run, 0) / "a.wav").unlink()
+    save_answers(step_folder(run.folder, 0), coded, paid(1.0, 1.0))
+    assert [path.name for path in step_folder(run.folder, 0).glob("*.wav")] == ["a.wav"]
+    assert read_clip(step_folder(run.folder, 0) / "a.wav").duration_s == pytest.approx(12 * 0.08)
+    (step_folder(run.folder, 0) / "a.wav").unlink()
     # A clip that is lost is no empty answer.
     with pytest.raises(AudioError, match=r"a\.wav"):
         judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
 
 
 def test_a_curve_of_nothing_is_an_error(run: Run, tmp_path: Path) -> None:
-    save_answers(step_folder(run, 0), rollouts(0, 0, 0), paid(1.0, 1.0, 1.0))
+    save_answers(step_folder(run.folder, 0), rollouts(0, 0, 0), paid(1.0, 1.0, 1.0))
     with pytest.raises(DataError, match="the answer is empty"):
         judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
 
 
 def test_steps_that_are_done_again_are_discarded_and_half_a_step_is_none(run: Run, tmp_path: Path) -> None:
     for step in (0, 10, 20):
-        save_answers(step_folder(run, step), rollouts(0.1, 0.1, 0.1), paid(1.0, 1.0, 1.0))
-    discard_from(run, 10)
-    assert list(steps_kept(run)) == [0]
-    (step_folder(run, 0) / "answers.jsonl").unlink()
+        save_answers(step_folder(run.folder, step), rollouts(0.1, 0.1, 0.1), paid(1.0, 1.0, 1.0))
+    discard_from(run.folder, 10)
+    assert list(kept_evaluations(run.folder)) == [0]
+    (step_folder(run.folder, 0) / "answers.jsonl").unlink()
     with pytest.raises(DataError, match="no answers are kept"):
         judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
 
@@ -175,7 +172,7 @@ def test_a_step_keeps_no_more_than_it_may(queries: int, kept: int, tmp_path: Pat
 
 
 def test_answers_to_other_queries_are_refused(run: Run, tmp_path: Path) -> None:
-    write_jsonl(step_folder(run, 0) / "answers.jsonl", [{"query_id": "z", "text": "t", "empty": True, "reward": 1.0}])
+    write_jsonl(step_folder(run.folder, 0) / "answers.jsonl", [{"query_id": "z", "text": "t", "empty": True, "reward": 1.0}])
     with pytest.raises(DataError, match="z is no validation query"):
         judge_curve(run, Validation(tmp_path), None)  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ Workers are stand-ins that score by the row of a prompt. Not covered: real sampl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 from tiny.job import QUERIES, tiny_job
 
-from paras2s.grpo import GRPOJob, choose_prompts
-from paras2s.rollout.dynamic_sampling import ROUND_STRIDE, StepAnswers, replace_flat_groups, replacement_rows
+from paras2s.align.answers_ahead import choose_prompts, step_batch
+from paras2s.align.dynamic_sampling import replace_flat_groups, replacement_rows, resample
+from paras2s.align.job import GRPOJob
 from paras2s.rollout.engine import answer_seeds
-from paras2s.rollout.orchestrator import PromptBatch
+from paras2s.rollout.orchestrator import PromptBatch, StepAnswers
 from paras2s.types import Reward, Unscored
+from paras2s.utils.seeds import FirstStep
 
 FLAT, SPREAD = [Reward(2.0, {}), Reward(2.0, {})], [Reward(1.0, {}), Reward(3.0, {})]
 
@@ -45,8 +48,8 @@ def test_flat_groups_are_replaced_in_their_places() -> None:
         wanted.append((number, count))
         return given[number - 1]
 
-    found, replaced = replace_flat_groups(rounds_of(FLAT, SPREAD, FLAT), is_flat, 5, sample)
-    assert (wanted, replaced) == ([(1, 2), (2, 1)], 3)
+    found = replace_flat_groups(rounds_of(FLAT, SPREAD, FLAT), is_flat, 5, sample)
+    assert (wanted, found.replaced) == ([(1, 2), (2, 1)], 3)
     assert [row[0].value for row in found.rewards] == [6, 1, 8]  # type: ignore[union-attr]
     # Prompts, questions, seeds and rollouts go with their rewards; the step stays.
     assert found.prompts.prompts == found.prompts.questions == tuple(found.rollouts) == ("6-0", "1-1", "8-1")
@@ -54,19 +57,19 @@ def test_flat_groups_are_replaced_in_their_places() -> None:
 
 
 def test_what_is_flat_after_the_last_round_stays() -> None:
-    found, replaced = replace_flat_groups(rounds_of(FLAT, SPREAD), is_flat, 3, lambda *_: rounds_of(FLAT))
-    assert replaced == 3
+    found = replace_flat_groups(rounds_of(FLAT, SPREAD), is_flat, 3, lambda *_: rounds_of(FLAT))
+    assert found.replaced == 3
     assert [is_flat(row) for row in found.rewards] == [True, False]
 
 
 def test_without_a_flat_group_nothing_is_sampled() -> None:
     first = rounds_of(SPREAD, SPREAD)
-    assert replace_flat_groups(first, is_flat, 3, lambda *_: pytest.fail("sampled")) == (first, 0)
+    assert replace_flat_groups(first, is_flat, 3, lambda *_: pytest.fail("sampled")) == replace(first, replaced=0)
 
 
 def test_replacements_are_others_while_there_are_any() -> None:
     used = [0, 1, 2]
-    found = replacement_rows(used, 5, 8, seed=3, step=4, number=1)
+    found = replacement_rows(used, 5, 8, seed=3, step=4, sampling_round=1)
     assert sorted(found) == [3, 4, 5, 6, 7]
     assert found == replacement_rows(used, 5, 8, 3, 4, 1)
     assert found != replacement_rows(used, 5, 8, 3, 4, 2)
@@ -86,34 +89,31 @@ class Workers:
         self.batches.append(batch)
         return batch
 
-    def collect(self, batch: PromptBatch) -> tuple[list[Any], list[list[Reward]]]:
-        numbers = [int(question.id[1:]) for question in batch.questions]
-        return numbers, [SPREAD if number % 2 == 0 else FLAT for number in numbers]  # type: ignore[return-value]
+    def collect(self, batch: PromptBatch) -> StepAnswers:
+        numbers: list[Any] = [int(question.id[1:]) for question in batch.questions]
+        return StepAnswers(batch, numbers, [SPREAD if number % 2 == 0 else FLAT for number in numbers])  # type: ignore[misc]
 
 
-def resampled(folder: Path, step: int, **settings: Any) -> tuple[StepAnswers, dict[str, int], Workers]:
+def resampled(folder: Path, step: int, **settings: Any) -> tuple[StepAnswers, Workers]:
     job = tiny_job(folder, queries_per_step=4, resample={"rounds": 2, **settings})
     workers: Any = Workers(job)
-    first = job.sample_batch(step)
-    found, metrics = job.resample(workers, step, StepAnswers(first, *workers.collect(first)))
-    return found, metrics, workers
+    return resample(workers, job, workers.collect(step_batch(job, step))), workers
 
 
 @pytest.mark.parametrize("step", range(3))
 def test_a_job_replaces_what_is_flat_by_prompts_that_step_and_seed_choose(step: int, tmp_path: Path) -> None:
-    found, metrics, workers = resampled(tmp_path / "a", step)
+    found, workers = resampled(tmp_path / "a", step)
     rows = choose_prompts(step, 4, QUERIES, 0)
     kept = [place for place, row in enumerate(rows) if row % 2 == 0]
     assert [found.rollouts[place] for place in kept] == [rows[place] for place in kept]
-    assert metrics == {"resampled_groups": sum(len(batch.questions) for batch in workers.batches)}
-    assert metrics["resampled_groups"] >= 4 - len(kept)
+    assert found.replaced == sum(len(batch.questions) for batch in workers.batches) >= 4 - len(kept)
     first = [int(question.id[1:]) for question in workers.batches[0].questions]
     assert not set(first) & set(rows)
     # Seeds are of a step that no run reaches, and the update's own step is unchanged.
-    assert workers.batches[0].seeds == tuple(map(tuple, answer_seeds(0, step + ROUND_STRIDE, first, 3)))
+    assert workers.batches[0].seeds == tuple(map(tuple, answer_seeds(0, step + FirstStep.RESAMPLING, first, 3)))
     assert {batch.step for batch in workers.batches} == {step} == {found.prompts.step}
-    again, same, others = resampled(tmp_path / "b", step)
-    assert (again.rollouts, same) == (found.rollouts, metrics)
+    again, others = resampled(tmp_path / "b", step)
+    assert (again.rollouts, again.replaced) == (found.rollouts, found.replaced)
     for one, other in zip(workers.batches, others.batches, strict=True):
         assert one.seeds == other.seeds
         for left, right in zip(one.prompts, other.prompts, strict=True):
@@ -121,18 +121,17 @@ def test_a_job_replaces_what_is_flat_by_prompts_that_step_and_seed_choose(step: 
 
 
 def test_the_deviation_up_to_which_a_group_is_flat_is_the_configs(tmp_path: Path) -> None:
-    _, metrics, _ = resampled(tmp_path, 0, max_std=1.0)
-    assert metrics == {"resampled_groups": 8}
+    assert resampled(tmp_path, 0, max_std=1.0)[0].replaced == 8
 
 
 def test_unscored_groups_are_no_reason_to_sample_again(tmp_path: Path) -> None:
     job = tiny_job(tmp_path, resample={"rounds": 2})
     silent = Unscored("rubric", "silent")
-    first = StepAnswers(job.sample_batch(0), [], [[silent, silent, silent], [silent, Reward(2.0, {}), silent]])
+    first = StepAnswers(step_batch(job, 0), [], [[silent, silent, silent], [silent, Reward(2.0, {}), silent]])
     workers: Any = SimpleNamespace(start=lambda *_: pytest.fail("sampled"))
-    assert job.resample(workers, 0, first) == (first, {"resampled_groups": 0})
+    assert resample(workers, job, first) == replace(first, replaced=0)
 
 
 def test_without_the_setting_nothing_is_replaced_or_logged(tmp_path: Path) -> None:
     first = rounds_of(FLAT)
-    assert tiny_job(tmp_path).resample(None, 0, first) == (first, {})  # type: ignore[arg-type]
+    assert resample(None, tiny_job(tmp_path), first) is first  # type: ignore[arg-type]

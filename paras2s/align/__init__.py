@@ -1,0 +1,1 @@
+"""The parts of the GRPO loop: its job, answers sampled ahead, dynamic sampling, clock, checkpoints, evaluation."""

@@ -1,0 +1,50 @@
+"""Sampling ahead: the answers of each step, while those of the next `align.max_staleness` steps are sampled and scored."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from paras2s.align.job import GRPOJob
+from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, StepAnswers, make_prompt_batch
+from paras2s.utils.epochs import rows_of_step
+from paras2s.utils.seeds import FirstStep, Stream
+
+
+def answers_ahead(workers: Orchestrator, job: GRPOJob, first: int, stop: int) -> Iterator[StepAnswers]:
+    """Yield the answers of each step from `first` up to `stop`, once they are scored.
+
+    At most `max_staleness + 1` batches are pending, and none is sampled ahead of `stop`.
+    """
+    pending: deque[PendingBatch] = deque()
+    for step in range(first, stop):
+        while len(pending) <= job.config.max_staleness and step + len(pending) < stop:
+            pending.append(workers.start(step_batch(job, step + len(pending)), job.sampling))
+        yield workers.collect(pending.popleft())
+
+
+def choose_prompts(step: int, per_step: int, available: int, seed: int) -> list[int]:
+    """Return the rows of the RL prompts of a step: every prompt once an epoch, in an order that the seed alone decides."""
+    return rows_of_step(step, per_step, available, [seed, Stream.ALIGN_ORDER])
+
+
+def rows_of(job: GRPOJob, step: int) -> list[int]:
+    """Return the rows of the B prompts of a step."""
+    return choose_prompts(step, job.config.sampling.queries_per_step, len(job.prompts), job.run.config.seed)
+
+
+def step_batch(job: GRPOJob, step: int) -> PromptBatch:
+    """Return the B prompts of a step, newly augmented, with a seed for every answer."""
+    return prompt_batch(job, step, rows_of(job, step))
+
+
+def prompt_batch(job: GRPOJob, step: int, rows: Sequence[int], sampling_round: int = 0) -> PromptBatch:
+    """Return these prompts as a round of sampling asks them; round 0 is the step's own, later ones replace flat groups."""
+    seed = job.run.config.seed
+    rng = np.random.default_rng([seed, Stream.ALIGN_AUGMENT, step, *([sampling_round] if sampling_round else [])])
+    prompts, questions = [job.augment(job.prompts[row], rng) for row in rows], [job.questions[row] for row in rows]
+    key = step + sampling_round * FirstStep.RESAMPLING
+    return replace(make_prompt_batch(key, rows, prompts, questions, seed, job.config.sampling.group_size), step=step)

@@ -1,0 +1,38 @@
+"""Evaluation within a run: one answer to each validation query, scored by the run's own reward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from paras2s.align.job import GRPOJob
+from paras2s.errors import StorageError
+from paras2s.rollout.orchestrator import Orchestrator, make_prompt_batch
+from paras2s.rollout.validation_answers import save_answers, step_folder
+from paras2s.types import Reward
+from paras2s.utils.seeds import FirstStep
+
+
+def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
+    """Return the mean reward of one answer to each validation query (None if none was scored), and the number unscored.
+
+    For the curve alone, at the training temperature. A pairwise source cannot score a single answer. The answers are kept, so
+    that other judges may score them afterwards (`paras2s bench curve`).
+    """
+    rows = range(len(job.validation_prompts))
+    prompts, questions = [job.validation_prompts[row] for row in rows], [job.validation_questions[row] for row in rows]
+    batch = make_prompt_batch(FirstStep.EVALUATION, rows, prompts, questions, job.run.config.seed, 1)
+    pending = workers.start(batch, job.sampling)
+    answers = workers.collect(pending)
+    try:
+        spoken = workers.with_sound(pending, answers.rollouts)
+        save_answers(step_folder(job.run.folder, step), spoken, answers.rewards)
+        if job.refresher is not None:
+            job.refresher.keep_evaluation(step, spoken, answers.rewards)
+    except StorageError as error:
+        # They are for looking at: the run goes on without them.
+        job.run.say(f"  the answers to validation queries of step {step} are not kept: {error}")
+    scored = [reward.value for row in answers.rewards for reward in row if isinstance(reward, Reward)]
+    mean = float(np.mean(scored)) if scored else None
+    return {"validation_reward": mean, "validation_unscored": sum(map(len, answers.rewards)) - len(scored)}
