@@ -53,7 +53,7 @@ class DimensionJudgeConfig(Section):
 class DimensionBenchConfig(DimensionJudgeConfig):
     """The same as a judge of `bench unisrm`."""
 
-    kind: Literal["dimensions"]
+    kind: Literal["dimensions"] = "dimensions"
     cache_dir: Path = Path("runs/cache")
 
 
