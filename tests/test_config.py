@@ -24,12 +24,12 @@ from paras2s.configs.schema.align import (
     SamplingConfig,
     WorkersConfig,
 )
-from paras2s.configs.schema.audio_judge import AudioJudgeConfig, is_audio_judge_config, load_audio_judge_config
-from paras2s.configs.schema.base import dump_config, load_section, parse_config, preset_path
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
+from paras2s.configs.schema.base import dump_config, parse_config, preset_path
 from paras2s.configs.schema.curation import load_curation
-from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
+from paras2s.configs.schema.judges import FILE_KINDS, JudgingConfig, find_judge
 from paras2s.configs.schema.run import RunConfig, load_config
-from paras2s.configs.schema.unisrm import is_unisrm_config, load_unisrm_config, load_unisrm_judge
+from paras2s.configs.schema.unisrm import UniSRMJudgeConfig, load_unisrm_config
 from paras2s.configs.schema.unisrm_data import DimensionBenchConfig, load_unisrm_data
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_config
@@ -40,7 +40,7 @@ from paras2s.reward.blueprint.extract import make_extractors
 from paras2s.reward.fusion import find_rule
 from paras2s.reward.judges.audio_judge.ensemble_rules import find_ensemble
 from paras2s.reward.judges.audio_judge.tasks import find_task
-from paras2s.reward.judges.registry import judge_kind, open_llm_judge
+from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.run import with_run_dir
 from paras2s.utils.epochs import rows_of_step
 
@@ -158,20 +158,22 @@ def test_every_row_of_a_shipped_ablation_resolves(path: Path) -> None:
 
 @pytest.mark.parametrize("path", JUDGES, ids=lambda path: path.stem)
 def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
-    if is_unisrm_config(path):
-        assert load_unisrm_judge(path).kind == "unisrm"
+    named = find_judge(path)
+    assert named.values["kind"] == named.kind in FILE_KINDS
+    if named.kind == "unisrm":
+        assert named.config(UniSRMJudgeConfig).kind == "unisrm"
         return
-    if judge_kind(path) == "dimensions":
-        assert load_section(path, None, DimensionBenchConfig).llm.model == "gpt-audio"
+    if named.kind == "dimensions":
+        assert named.config(DimensionBenchConfig).llm.model == "gpt-audio"
         return
-    if is_audio_judge_config(path):
-        config = load_audio_judge_config(path)
+    if named.kind == "audio":
+        config = named.config(AudioJudgeConfig)
         assert preset_path(path.stem, "judges") == path
         assert all(find_task(task) for task in config.tasks)
         pairs = [task for task in config.tasks if find_task(task).clips == 2]
         assert len(pairs) < 2 or set(find_ensemble(config.ensemble).aspects) <= set(pairs)
         return
-    config = load_judging_config(path)
+    config = named.config(JudgingConfig)
     assert config.name == path.stem
     assert preset_path(path.stem, "judges") == path
     assert len(make_extractors(config.extractors)) == len(config.extractors)
@@ -179,7 +181,7 @@ def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
 
 
 def test_the_audio_ensemble_is_the_defaults() -> None:
-    assert load_audio_judge_config(preset_path("audiojudge", "judges")) == AudioJudgeConfig()
+    assert find_judge("audiojudge").config(AudioJudgeConfig) == AudioJudgeConfig()
 
 
 def test_a_judge_of_the_other_kind_is_refused_by_name() -> None:
@@ -203,11 +205,11 @@ def test_a_judge_of_the_other_kind_is_refused_by_name() -> None:
 def test_a_wrong_audio_judge_is_refused(tmp_path: Path, values: dict, why: str) -> None:
     (tmp_path / "j.yaml").write_text(json.dumps({"samples": 1} | values))
     with pytest.raises(ConfigError, match=why):
-        load_audio_judge_config(tmp_path / "j.yaml")
+        find_judge(tmp_path / "j.yaml").config(AudioJudgeConfig)
 
 
 def test_the_trace_judge_is_the_defaults() -> None:
-    assert load_judging_config(preset_path("trace", "judges")) == JudgingConfig()
+    assert find_judge("trace").config(JudgingConfig) == JudgingConfig()
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

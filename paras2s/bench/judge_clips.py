@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,9 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.display import ClipNames, show_blueprints, show_estimate, show_preference, show_verdict
 from paras2s.bench.made_from import Fusion, MadeFrom, ensemble_of, fusion_of, keep_verdict, sent
 from paras2s.clients.chat import Bill, LLMClient, Request
-from paras2s.configs.schema.audio_judge import load_audio_judge_config
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
+from paras2s.configs.schema.judges import NamedJudge, find_judge
+from paras2s.configs.schema.unisrm import UniSRMJudgeConfig
 from paras2s.data_gen.clip_encoder import RunClipEncoder
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError, JudgeError
@@ -28,14 +30,7 @@ from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance, names_file
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.overall_judge import OverallJudge
-from paras2s.reward.judges.registry import (
-    judge_kind,
-    judge_path,
-    load_unisrm_settings,
-    open_audio_judges,
-    open_judge,
-    open_unisrm_judge,
-)
+from paras2s.reward.judges.registry import open_audio_judges, open_judge, open_unisrm_judge
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.types import Blueprint, Label, PairLabel, PairVerdict, Preference, Unscored, Verdict, to_json
 from paras2s.unisrm.reward.judge import TaskInputs, UniSRMJudge, read_task_inputs
@@ -54,15 +49,10 @@ class JudgeOptions:
     dump: Path | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def is_unisrm(self) -> bool:
-        """Whether the judge is a UniSRM, whose tasks take inputs of their own."""
-        return judge_kind(self.name) == "unisrm"
-
-    @property
-    def is_audio(self) -> bool:
-        """Whether the judge hears the clips by AudioJudge's prompts."""
-        return judge_kind(self.name) == "audio"
+    @cached_property
+    def named(self) -> NamedJudge:
+        """The judge of the name, with its kind and the values of its YAML."""
+        return find_judge(self.name)
 
     @property
     def calls(self) -> bool:
@@ -70,10 +60,10 @@ class JudgeOptions:
         return not self.estimate and self.dump is None
 
     def open(self) -> Judge:
-        """Opens the judge."""
+        """Open the judge."""
         return open_judge(
-            self.name,
-            dict(self.overrides),
+            self.named,
+            self.overrides,
             both_orders=True if self.both_orders else None,
             tone=self.tone,
             voice=signal_voice(),
@@ -82,11 +72,11 @@ class JudgeOptions:
         )
 
     def open_tasks(self) -> list[AudioJudge]:
-        """Opens the judge of each task of an audio judge."""
+        """Open the judge of each task of an audio judge."""
         tasks = None if self.task is None else [self.task]
         orders = True if self.both_orders else None
         return open_audio_judges(
-            self.name, dict(self.overrides), tasks=tasks, both_orders=orders, voice=signal_voice(), calls=self.calls
+            self.named, self.overrides, tasks=tasks, both_orders=orders, voice=signal_voice(), calls=self.calls
         )
 
 
@@ -127,11 +117,11 @@ def judge_pair(
     """
     clips = [as_clip(path) for path in (first, second)]
     pair = Pair(Utterance() if instruction is None else as_utterance(instruction), clips[0], clips[1])
-    if options.is_unisrm:
+    if options.named.kind == "unisrm":
         return _compare_by_unisrm(options, pair, on_progress, _names(first, second))
     if options.inputs:
         raise ConfigError(f"--input: only a UniSRM compares clips by inputs of a task, and {options.name} is none")
-    if options.is_audio:
+    if options.named.kind == "audio":
         return _judge_by_audio(options, pair, on_progress, _names(first, second))
     if options.task is not None or options.dump is not None:
         raise ConfigError(f"--task and --dump are for audio judges, whose YAML names 'tasks'; {options.name} is none")
@@ -161,12 +151,13 @@ def judge_answer(
         ConfigError: an option that this judge does not have, or one that it lacks. BudgetError: the budget ended.
     """
     clip = as_clip(answer)
-    if judge_kind(options.name) in ("rubric", "independent", "reward_model") and (options.estimate or options.overrides):
+    kind = options.named.kind
+    if kind in ("rubric", "independent", "reward_model") and (options.estimate or options.overrides):
         raise ConfigError(f"--judge {options.name} makes no call and has no config: leave --estimate and --set out")
-    if options.is_audio or options.is_unisrm:
-        what = "an audio judge" if options.is_audio else "a UniSRM"
+    if kind in ("audio", "unisrm"):
+        what = "an audio judge" if kind == "audio" else "a UniSRM"
         raise ConfigError(f"{options.name}: this is {what}; `judge clip` scores a clip by it")
-    if judge_kind(options.name) in ("rubric", "independent") and style is None:
+    if kind in ("rubric", "independent") and style is None:
         raise ConfigError(f"--style: the {options.name} judge needs to know how the question was spoken")
     judge = options.open()
     if isinstance(judge, RubricJudge):
@@ -192,11 +183,11 @@ def _compare_by_unisrm(options: JudgeOptions, pair: Pair, on_progress: Progress 
 
 
 def _open_unisrm(options: JudgeOptions, inputs: TaskInputs) -> UniSRMJudge:
-    orders, changed = True if options.both_orders else None, dict(options.overrides)
+    orders, named = True if options.both_orders else None, options.named
     # Before a model of many gigabytes is read.
-    if not options.calls and load_unisrm_settings(options.name, changed).served is None:
+    if not options.calls and named.config(UniSRMJudgeConfig, options.overrides).served is None:
         raise ConfigError(f"--estimate, --dump: {options.name} is in this process and makes no call; leave them out")
-    return open_unisrm_judge(options.name, changed, both_orders=orders, inputs=inputs, calls=options.calls)
+    return open_unisrm_judge(named, options.overrides, both_orders=orders, inputs=inputs, calls=options.calls)
 
 
 def _unisrm_without_calls(options: JudgeOptions, judge: UniSRMJudge, item: Pair | Exchange) -> Outcome:
@@ -214,7 +205,7 @@ def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None =
         ConfigError: inputs that the task does not have, or one that it lacks. BudgetError: the budget ended.
     """
     inputs = options.inputs
-    if options.is_unisrm:
+    if options.named.kind == "unisrm":
         if inputs or options.task not in (None, "T2"):
             raise ConfigError("--task, --input: a UniSRM scores a single clip by T2, which takes nothing else")
         exchange, judge = Exchange(Utterance(), as_clip(clip)), _open_unisrm(options, TaskInputs())
@@ -245,7 +236,7 @@ def _judge_by_audio(
     if isinstance(item, Pair):
         if options.tone is not None:
             raise ConfigError(f"--tone: {options.name} is an audio judge and needs no tone classifier; leave it out")
-        tasks = [options.task] if options.task else load_audio_judge_config(judge_path(options.name)).tasks
+        tasks = [options.task] if options.task else options.named.config(AudioJudgeConfig).tasks
         if item.instruction != Utterance() and not any(find_task(name).instructed for name in tasks):
             raise ConfigError(f"--instruction: {', '.join(tasks)} compares clips alone; leave it out")
     judges = options.open_tasks()

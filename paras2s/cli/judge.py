@@ -60,12 +60,12 @@ def blueprint(
     """Measure clips: words, pitch, loudness, rates, quality and more. Prints JSON, clip by clip."""
     from paras2s.bench.blueprints import measure_files
     from paras2s.configs.schema.endpoints import ExtractorConfig
-    from paras2s.reward.judges.registry import load_llm_judge_config
+    from paras2s.configs.schema.judges import JudgingConfig, find_judge
     from paras2s.reward.tone_classifier import ToneClassifier
     from paras2s.types import Blueprint, to_json
     from paras2s.utils.progress import open_console, progress_bar
 
-    config = load_llm_judge_config(judge, parse_overrides(set_))
+    config = find_judge(judge).config(JudgingConfig, parse_overrides(set_))
     specs = [ExtractorConfig(name=name.strip()) for name in extractors.split(",")] if extractors else config.extractors
     classifier = ToneClassifier.load(tone) if tone else None
     path = config.cache_dir / "judging.sqlite" if cache else None

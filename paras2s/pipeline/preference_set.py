@@ -152,7 +152,8 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
     Raises:
         ConfigError: no such judge, one that must not teach, or it lacks its key.
     """
-    from paras2s.reward.judges.registry import RUBRIC, open_llm_judge, refuse_to_teach
+    from paras2s.configs.schema.judges import RUBRIC
+    from paras2s.reward.judges.registry import open_llm_judge, refuse_to_teach
 
     config = run.config.distill
     refuse_to_teach(config.teacher, "distill.teacher")

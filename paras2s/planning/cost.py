@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Literal
 
 from paras2s.clients.endpoint import load_prices
-from paras2s.configs.schema.base import preset_path
-from paras2s.configs.schema.judges import load_judging_config
+from paras2s.configs.schema.judges import JudgingConfig, find_judge
 from paras2s.configs.schema.run import PolicyConfig, RewardSourceConfig, RunConfig
 from paras2s.errors import ConfigError
 from paras2s.planning.cluster import Cluster, Engine, LearnerPlan, MeasuredDevice, PeakDevice, PolicyFacts, Rates, RewardFacts
@@ -539,9 +537,7 @@ def _network(known: RewardFacts, input_s: float) -> Work:
 
 def _calls(source: RewardSourceConfig, known: RewardFacts, group: int, input_s: float) -> tuple[int, int, float | None]:
     """Return calls a group, calls at once, and USD a call (None: no price is known)."""
-    name = str(source.options.get("judge", "trace"))
-    path = Path(name) if name.endswith((".yaml", ".yml")) else preset_path(name, "judges")
-    judge = load_judging_config(path)
+    judge = find_judge(str(source.options.get("judge", "trace"))).config(JudgingConfig)
     calls = group
     if source.kind == "pairwise":
         swiss = source.options.get("schedule", "all") == "swiss"

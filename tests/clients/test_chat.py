@@ -23,12 +23,14 @@ from paras2s.clients.chat import (
     request_key,
 )
 from paras2s.clients.endpoint import Budget, Price, load_prices, retry_after_s, wait_s
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.configs.schema.endpoints import LLMConfig
+from paras2s.configs.schema.judges import JudgingConfig, find_judge
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.judges.registry import load_judge_config, open_judge
+from paras2s.reward.judges.registry import open_judge
 from paras2s.types import Unscored
 from paras2s.utils.cache import JsonCache, key_of
 
@@ -218,8 +220,8 @@ def test_effort_and_extra_fields_are_sent_and_change_the_key():
 
 
 def test_a_thinking_models_judge_has_room_for_its_thoughts():
-    for name in ("trace_paper", "audiojudge_gemini"):
-        assert load_judge_config(name).llm.max_output_tokens == 16_384
+    for name, schema in (("trace_paper", JudgingConfig), ("audiojudge_gemini", AudioJudgeConfig)):
+        assert find_judge(name).config(schema).llm.max_output_tokens == 16_384
 
 
 def test_a_key_changes_with_text_role_audio_and_schema():

@@ -21,7 +21,7 @@ from paras2s.audio.asr import Transcript, Word, word_error_rate
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.configs.schema.endpoints import ExtractorConfig
-from paras2s.configs.schema.judges import JudgingConfig
+from paras2s.configs.schema.judges import JudgingConfig, find_judge
 from paras2s.errors import AudioError, ConfigError
 from paras2s.reward.blueprint import extract
 from paras2s.reward.blueprint.accent import ACCENTS, accent_fields
@@ -33,7 +33,6 @@ from paras2s.reward.blueprint.pitch import PitchExtractor
 from paras2s.reward.blueprint.quality import QualityExtractor
 from paras2s.reward.blueprint.schema import FIELDS, Fields, contour, trace_json
 from paras2s.reward.blueprint.words import MIN_VOICED_SHARE, WORD_KEYS, WordsExtractor, count_syllables, word_fields
-from paras2s.reward.judges.registry import load_llm_judge_config
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured
@@ -180,7 +179,7 @@ def test_words_without_a_voice_have_no_rate() -> None:
 
 
 def test_trace_judges_measure_voicing() -> None:
-    assert "voicing" in [one.name for one in load_llm_judge_config("trace").extractors]
+    assert "voicing" in [one.name for one in find_judge("trace").config(JudgingConfig).extractors]
     assert "voicing" in [one.name for one in JudgingConfig().extractors]
 
 

@@ -11,7 +11,9 @@ import pytest
 from tiny.endpoint import Say, ScriptedEndpoint
 
 from paras2s.audio.clip import Clip, write_clip
-from paras2s.configs.schema.base import preset_path
+from paras2s.configs.schema import judges as judge_configs
+from paras2s.configs.schema.base import preset_path, shipped_presets
+from paras2s.configs.schema.judges import find_judge
 from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges import registry
 from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge
@@ -41,18 +43,18 @@ class LevelJudge(Judge):
         ]
 
 
-@pytest.mark.parametrize("name", registry.shipped_judges())
+@pytest.mark.parametrize("name", shipped_presets("judges"))
 def test_every_shipped_judge_opens_by_name_and_by_path(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # A folder of the same name does not stand in the way.
     (tmp_path / name).mkdir()
     if name == "trace_paper":
         # Its extractors' weights come from a hub; here its config alone is read.
-        assert registry.judge_kind(name) == "llm"
+        assert find_judge(name).kind == "llm"
         return
     if name == "unisrm":
         # It reads a checkpoint; tests/reward/test_unisrm_judge.py has one.
-        assert registry.judge_kind(name) == "unisrm"
+        assert find_judge(name).kind == "unisrm"
         return
     if name == "dimensions":
         # It takes the items of a benchmark, no pair of answers; tests/bench/unisrm has some.
@@ -63,16 +65,39 @@ def test_every_shipped_judge_opens_by_name_and_by_path(name, tmp_path, monkeypat
     cache = {**LOCAL, **tasks, "cache_dir": str(tmp_path)}
     opened = registry.open_judge(name, cache, voice=speak)
     again = registry.open_judge(preset_path(name, "judges"), cache, voice=speak)
-    kind = registry.judge_kind(name)
+    kind = find_judge(name).kind
     assert isinstance(opened, LLMJudge if kind == "llm" else AudioJudge | EnsembleJudge)
     assert (opened.name, opened.version) == (again.name, again.version)
     assert opened.client is not None
 
 
-def test_the_keys_of_a_yaml_tell_the_kind(tmp_path):
+def test_a_yaml_names_its_kind_and_its_keys_tell_it_where_it_does_not(tmp_path):
+    """Files of 0.21 and before have no kind."""
     for name, values in (("llm", {"judge": {"reads": "audio"}}), ("audio", {"tasks": ["mos"]}), ("rubric", {"families": {}})):
-        (tmp_path / f"{name}.yaml").write_text(json.dumps(values))
-        assert registry.judge_kind(tmp_path / f"{name}.yaml") == name
+        for written in (values, {"kind": name, **values}):
+            (tmp_path / f"{name}.yaml").write_text(json.dumps(written))
+            assert find_judge(tmp_path / f"{name}.yaml").kind == name
+    (tmp_path / "odd.yaml").write_text("kind: oracle")
+    with pytest.raises(
+        ConfigError, match=r"odd.yaml: kind: no kind of judge 'oracle'; there are llm, audio, unisrm, dimensions,"
+    ):
+        find_judge(tmp_path / "odd.yaml")
+    (tmp_path / "both.yaml").write_text("{kind: audio, judge: {reads: audio}}")
+    with pytest.raises(ConfigError, match="judge: unknown key"):
+        registry.open_judge(tmp_path / "both.yaml", voice=speak)
+
+
+@pytest.mark.parametrize("name", ["trace", "audio", "audiojudge"])
+def test_a_yaml_is_read_once(name, tmp_path, monkeypatch):
+    read = []
+
+    def counted(path, real=judge_configs.read_values):
+        read.append(path)
+        return real(path)
+
+    monkeypatch.setattr(judge_configs, "read_values", counted)
+    registry.open_judge(name, {**LOCAL, "cache_dir": str(tmp_path)}, voice=speak)
+    assert len(read) == 1
 
 
 def test_both_orders_is_the_key_of_either_kind(tmp_path):

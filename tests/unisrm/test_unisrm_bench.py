@@ -295,7 +295,7 @@ def scripted(name, model, unfit=()):
 
 
 def bench(data, tmp_path, judges, monkeypatch, **options):
-    monkeypatch.setattr(bench_run, "judge_kind", lambda name: judges[name])
+    monkeypatch.setattr(bench_run, "find_judge", lambda name: judges[name])
     monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
     chosen = {"objective": False} | options
     made = UniSRMBenchOptions(data, list(judges), tmp_path / "out", tmp_path / "cache", **chosen)
@@ -470,7 +470,7 @@ def test_quality_of_other_data_sets_stands_in_columns_of_its_own(tmp_path, monke
 
 def test_the_verb_ends_with_1_where_something_is_unscored(data, tmp_path, monkeypatch):
     judges = {"one": scripted("one", ToneModel(broken=("t2-0",)))}
-    monkeypatch.setattr(bench_run, "judge_kind", lambda name: judges[name])
+    monkeypatch.setattr(bench_run, "find_judge", lambda name: judges[name])
     monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
     call = ["bench", "unisrm", str(data), "--judge", "one", "--no-objective", "--out", str(tmp_path / "out"), "--json"]
     done = CliRunner().invoke(app, call)
@@ -484,7 +484,7 @@ def test_the_verb_judges_the_split_that_is_asked_for(data, tmp_path, monkeypatch
     items = read_items(data)
     write_items(data, [*items[:6], *[replace(item, split="rl") for item in items[6:8]], *items[8:]])
     judges = {"one": scripted("one", ToneModel())}
-    monkeypatch.setattr(bench_run, "judge_kind", lambda name: judges[name])
+    monkeypatch.setattr(bench_run, "find_judge", lambda name: judges[name])
     monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
     call = ["bench", "unisrm", str(data), "--judge", "one", "--no-objective", "--json"]
     for split, count in (("rl", 2), ("bench", 16)):

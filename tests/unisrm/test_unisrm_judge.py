@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from paras2s.audio.clip import write_clip
 from paras2s.bench.bias.judges import ProbeOptions, open_probed
 from paras2s.cli.app import app
+from paras2s.configs.schema.judges import find_judge
 from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.judges.base import Exchange, Pair, Utterance
-from paras2s.reward.judges.registry import judge_kind, open_judge, open_unisrm_judge
+from paras2s.reward.judges.registry import open_judge, open_unisrm_judge
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import RewardSetup, make_source
 from paras2s.types import Preference, Unscored, Verdict
@@ -60,7 +61,7 @@ def replies(monkeypatch):
 
 def test_a_folder_and_a_yaml_open_the_same_judge(checkpoint, tmp_path):
     (tmp_path / "mine.yaml").write_text(json.dumps({"kind": "unisrm", "checkpoint": str(checkpoint), "batch_size": 2}))
-    assert judge_kind(checkpoint) == judge_kind(tmp_path / "mine.yaml") == judge_kind("unisrm") == "unisrm"
+    assert {find_judge(name).kind for name in (checkpoint, tmp_path / "mine.yaml", "unisrm")} == {"unisrm"}
     one, two = open_judge(checkpoint), open_judge(tmp_path / "mine.yaml")
     three = open_judge("unisrm", {"checkpoint": str(checkpoint)}, both_orders=False)
     assert one.version == two.version == three.version

@@ -12,16 +12,13 @@ from typing import Any
 
 from paras2s.bench.bias.metrics import PROBES
 from paras2s.clients.chat import LLMClient, Request
+from paras2s.configs.schema.judges import REWARD_MODEL, find_judge
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Scored, sides_of
-from paras2s.reward.judges.registry import REWARD_MODEL, judge_kind, open_judges
+from paras2s.reward.judges.registry import open_judges
 from paras2s.types import Unscored, Verdict
-from paras2s.unisrm.reward.judge import UniSRMJudge
-
-# Kinds of judges whose settings --set changes.
-CONFIGURED = ("llm", "audio", "unisrm")
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class ProbeOptions:
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.only) - set(PROBES)):
             raise ConfigError(f"--only {unknown[0]}: no such probe; there are {', '.join(PROBES)}")
-        if self.overrides and not any(judge_kind(name) in CONFIGURED for name in self.judges):
+        if self.overrides and not any(find_judge(name).has_config for name in self.judges):
             raise ConfigError("--set: rubric and reward_model have no config; leave --set out")
 
     @property
@@ -73,18 +70,15 @@ def open_probed(name: str, options: ProbeOptions, calls: bool = True) -> list[Pr
     """
     from paras2s.data_gen.clip_encoder import RunClipEncoder
 
-    run, kind = options.run_dir, judge_kind(name)
-    source: str | Path = name
-    if name == REWARD_MODEL:
-        if run is None:
-            raise ConfigError("--run: the reward model needs a run's folder that holds one")
-        source = run
+    run = options.run_dir
+    if name == REWARD_MODEL and run is None:
+        raise ConfigError("--run: the reward model needs a run's folder that holds one")
+    named = find_judge(run if name == REWARD_MODEL and run is not None else name)
     tone = options.tone or (run / "data" / "tone_agent.json" if run else None)
-    has_config = kind in CONFIGURED
     judges = open_judges(
-        source,
-        dict(options.overrides) if has_config else None,
-        both_orders=False if has_config else None,
+        named,
+        options.overrides if named.has_config else None,
+        both_orders=False if named.has_config else None,
         tone=tone,
         voice=signal_voice(),
         encoder=RunClipEncoder,
@@ -96,10 +90,9 @@ def open_probed(name: str, options: ProbeOptions, calls: bool = True) -> list[Pr
 def _probed(name: str, judge: Judge) -> Probed:
     if isinstance(judge, AudioJudge):
         return _probed_task(name, judge)
-    if isinstance(judge, UniSRMJudge) and judge.client is None:
-        return Probed(name, judge, judge.fingerprint)
     if judge.client is None:
-        return Probed(name, CachedScores(judge.name, judge.score_batch), judge.fingerprint)
+        scored = CachedScores(judge.name, judge.score_batch) if judge.scores_alone else judge
+        return Probed(name, scored, judge.fingerprint)
     return Probed(name, judge, judge.fingerprint, "", judge.requests, judge.client)
 
 

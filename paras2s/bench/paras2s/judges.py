@@ -15,13 +15,14 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.made_from import sent
 from paras2s.bench.results import FITTING_SCORE
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
+from paras2s.configs.schema.judges import find_judge
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS, measure_answers
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor
 from paras2s.reward.judges.independent.judge import IndependentJudge, MeasuredAnswer
 from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.judges.registry import judge_kind, open_judge
+from paras2s.reward.judges.registry import open_judge
 from paras2s.reward.judges.rubric import TONE_PREFIX, Question, RubricJudge
 from paras2s.types import Blueprint, Measured, Query, Unscored, Verdict
 
@@ -105,8 +106,9 @@ def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, c
         ConfigError: no such judge, the rubric without a tone classifier, or overrides of a judge that has no config.
     """
     # The rubric has no config, so no cache either.
-    cache = {"cache_dir": str(cache_dir)} if judge_kind(name) == "llm" else {}
-    judge = open_judge(name, cache | overrides, tone=tone)
+    named = find_judge(name)
+    cache = {"cache_dir": str(cache_dir)} if named.kind == "llm" else {}
+    judge = open_judge(named, cache | overrides, tone=tone)
     if isinstance(judge, LLMJudge):
         return LLMAnswerJudge(judge)
     if isinstance(judge, RubricJudge):

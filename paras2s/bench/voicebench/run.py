@@ -34,10 +34,10 @@ from paras2s.bench.voicebench.metrics import (
     voicebench_summary,
 )
 from paras2s.clients.chat import LLMClient, Reply, Request
+from paras2s.configs.schema.judges import JudgingConfig, find_judge
 from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError
 from paras2s.reward.judges.parsing import ANSWER_SCHEMA, is_readable, read_as, read_score, require_complete
 from paras2s.reward.judges.prompts import Prompt, read_prompt
-from paras2s.reward.judges.registry import load_llm_judge_config
 from paras2s.types import Unscored
 from paras2s.utils.cache import JsonCache
 from paras2s.utils.io import write_jsonl
@@ -83,7 +83,7 @@ def run_voicebench(options: VoiceBenchOptions, console: Console, quiet: bool) ->
     transcripts = answer_transcripts(options, [item.id for item in items], console, quiet)
     client = None
     if options.judge is not None:
-        config = load_llm_judge_config(options.judge, options.overrides)
+        config = find_judge(options.judge).config(JudgingConfig, options.overrides)
         client = LLMClient(config.llm, JsonCache(options.cache_dir / "judging.sqlite"))
     with progress_bar(console, "answers judged", None, quiet) as bar:
         rows = score_voicebench(items, transcripts, client, bar.at)

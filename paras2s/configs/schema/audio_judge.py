@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from paras2s.configs.schema.base import Section, load_section, read_values
+from paras2s.configs.schema.base import Section
 from paras2s.configs.schema.endpoints import LLMConfig
-from paras2s.configs.schema.judges import JudgingConfig
 
 MP3_RATES_HZ = (8000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 Strategy = Literal["none", "pair_example", "examples", "test", "examples_and_test"]
@@ -34,6 +33,7 @@ class AudioInputConfig(Section):
 class AudioJudgeConfig(Section):
     """An audio judge, which hears the clips themselves. Several tasks are an ensemble of judges."""
 
+    kind: Literal["audio"] = "audio"
     cache_dir: Path = Path("runs/cache")
     tasks: tuple[str, ...] = Field(
         ("lexical", "paralinguistic", "speech_quality"),
@@ -72,24 +72,3 @@ class AudioJudgeConfig(Section):
         if self.samples > 1 and self.llm.temperature == 0:
             raise ValueError("samples: temperature 0 gives equal replies; raise llm.temperature (StyleSet: 1.0)")
         return self
-
-
-def is_audio_judge_config(path: Path) -> bool:
-    """Return whether a judge's file configures an audio judge: it has a key that only an audio judge has.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    values = read_values(path)
-    return isinstance(values, dict) and bool(
-        set(values) & (set(AudioJudgeConfig.model_fields) - set(JudgingConfig.model_fields))
-    )
-
-
-def load_audio_judge_config(path: Path, overrides: dict[str, Any] | None = None) -> AudioJudgeConfig:
-    """Load the settings of an audio judge.
-
-    Raises:
-        ConfigError: missing file, bad YAML, unknown key, bad value.
-    """
-    return load_section(path, overrides, AudioJudgeConfig)

@@ -1,14 +1,45 @@
-"""Settings of LLM judges."""
+"""Settings of LLM judges, and the judge of a name: its kind and its YAML, read once."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from paras2s.configs.schema.base import Section, load_section
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
+from paras2s.configs.schema.base import (
+    Config,
+    Section,
+    parse_config,
+    preset_path,
+    read_values,
+    shipped_presets,
+    with_overrides,
+)
 from paras2s.configs.schema.endpoints import ExtractorConfig, LLMConfig
+from paras2s.errors import ConfigError
+from paras2s.utils.plugins import has_part, unknown_part
+
+RUBRIC, INDEPENDENT, REWARD_MODEL, UNISRM = "rubric", "independent", "reward_model", "unisrm"
+UNISRM_SETTINGS = "unisrm.json"
+# Entry points of other packages' judges.
+JUDGE_GROUP = "paras2s.judges"
+# Every kind of judge in words.
+KINDS = {
+    "llm": "an LLM judge",
+    "audio": "an audio judge, for `judge pair`, `judge clip`, `bench systems` and `probe`",
+    "unisrm": "a UniSRM",
+    "dimensions": "a judge of dimensions, which needs the texts and clips of a UniSRM item, for `bench unisrm`",
+    "rubric": "a rubric, which makes no call",
+    "independent": "the independent judge, which makes no call",
+    "reward_model": "a reward model, which makes no call",
+}
+# Those that a YAML may name.
+FILE_KINDS = ("llm", "audio", "unisrm", "dimensions", "rubric")
 
 # Default sample rate of clips that a judge hears.
 AUDIO_RATE_HZ = 16_000
@@ -45,6 +76,7 @@ class JudgeConfig(Section):
 class JudgingConfig(Section):
     """A judge with its extractors, prompts and endpoint."""
 
+    kind: Literal["llm"] = "llm"
     name: str = "trace"
     cache_dir: Path = Path("runs/cache")
     extractors: tuple[ExtractorConfig, ...] = tuple(
@@ -65,10 +97,93 @@ class OmniServedConfig(Section):
     prompts: Path | None = Field(None, description="folder with your own omni.md")
 
 
-def load_judging_config(path: Path, overrides: dict[str, Any] | None = None) -> JudgingConfig:
-    """Load a judge's settings from YAML with dotted overrides.
+class OwnJudgeConfig(Section):
+    """A judge of another package or of your own code. `options` are the arguments of its class."""
+
+    kind: str
+    options: dict[str, Any] = Field({}, description="arguments of the class")
+
+
+@dataclass(frozen=True)
+class NamedJudge:
+    """A judge as it was named: its kind, and the values of its YAML, which is read once.
+
+    `kind` is one of `KINDS`, the name of an entry point, or `module:Class`. `source` is the YAML or the folder, if any.
+    """
+
+    name: str
+    kind: str
+    source: Path | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its class is of another package or of the user's code."""
+        return self.kind not in KINDS
+
+    @property
+    def has_config(self) -> bool:
+        """Whether overrides can change its settings."""
+        return self.is_own or (self.kind in FILE_KINDS and self.kind != "rubric")
+
+    def config(self, schema: type[Config], overrides: Mapping[str, Any] | None = None) -> Config:
+        """Return the settings as a schema, with dotted overrides laid over them.
+
+        Raises:
+            ConfigError: the judge is of another kind than the schema, or has an unknown key or a bad value.
+        """
+        needed = schema.model_fields["kind"].default
+        if needed in KINDS and self.kind != needed:
+            is_a = KINDS.get(self.kind, f"a judge of kind {self.kind}")
+            raise ConfigError(f"{self.name}: this is {is_a}; {KINDS[needed]} is needed (kind: {needed})")
+        values = with_overrides(copy.deepcopy(dict(self.values)), dict(overrides or {}))
+        return parse_config({"kind": self.kind, **values}, str(self.source or self.name), schema)
+
+
+def find_judge(name: str | Path | NamedJudge) -> NamedJudge:
+    """Return a judge by name, YAML, folder or `module:Class`; its YAML is read here and nowhere else.
 
     Raises:
-        ConfigError: missing file, bad YAML, unknown key, bad value.
+        ConfigError: no judge has this name, or its YAML cannot be read or names an unknown kind.
     """
-    return load_section(path, overrides, JudgingConfig)
+    if isinstance(name, NamedJudge):
+        return name
+    text, path = str(name), Path(name)
+    if text in (RUBRIC, INDEPENDENT):
+        return NamedJudge(text, text)
+    shipped = shipped_presets("judges")
+    if text in shipped:
+        # A shipped name is not looked up on disk: a folder may be called "audio".
+        return _read(text, preset_path(text, "judges"))
+    if text == REWARD_MODEL or path.is_dir():
+        if not (path / UNISRM_SETTINGS).is_file():
+            return NamedJudge(text, REWARD_MODEL, path)
+        preset = preset_path("unisrm", "judges")
+        return NamedJudge(text, "unisrm", preset, {**read_values(preset), "checkpoint": text})
+    if path.suffix in (".yaml", ".yml"):
+        return _read(text, path)
+    known = dict.fromkeys((*shipped, RUBRIC, INDEPENDENT))
+    if not has_part("judge", JUDGE_GROUP, text, known):
+        raise ConfigError(f"{unknown_part('judge', JUDGE_GROUP, text, known)}; a YAML, or a run's folder, is a judge as well")
+    return NamedJudge(text, text)
+
+
+def _read(name: str, path: Path) -> NamedJudge:
+    values = read_values(path)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping of settings, got {type(values).__name__}")
+    kind = str(values.get("kind") or _inferred_kind(values))
+    if kind not in FILE_KINDS and not has_part("judge", JUDGE_GROUP, kind, {}):
+        raise ConfigError(f"{path}: kind: {unknown_part('kind of judge', JUDGE_GROUP, kind, dict.fromkeys(FILE_KINDS))}")
+    return NamedJudge(name, kind, path, values)
+
+
+def _inferred_kind(values: Mapping[str, Any]) -> str:
+    """Return the kind of a YAML that does not name it, by its keys.
+
+    Files of 0.21 and before have no kind, nor has the shipped rubric, whose text names recorded verdicts.
+    """
+    if "families" in values:
+        return RUBRIC
+    of_audio = set(AudioJudgeConfig.model_fields) - set(JudgingConfig.model_fields)
+    return "audio" if of_audio & set(values) else "llm"

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from paras2s.configs.schema.base import Section, load_section, preset_path, read_values
+from paras2s.configs.schema.base import Section, load_section, preset_path
 from paras2s.configs.schema.endpoints import LLMConfig
 
 WARMUP = "share of the updates over which the learning rate rises"
@@ -151,7 +151,7 @@ class ServedUniSRMConfig(Section):
 class UniSRMJudgeConfig(Section):
     """A trained UniSRM as a judge: `checkpoint` in this process, or `served` by an endpoint."""
 
-    kind: Literal["unisrm"]
+    kind: Literal["unisrm"] = "unisrm"
     checkpoint: Path | None = Field(None, description="folder of a trained model: all weights, or adapters")
     served: ServedUniSRMConfig | None = None
     max_reply_tokens: int = Field(
@@ -167,22 +167,3 @@ class UniSRMJudgeConfig(Section):
         if (self.checkpoint is None) == (self.served is None):
             raise ValueError("give either checkpoint (a folder) or served (an endpoint)")
         return self
-
-
-def is_unisrm_config(path: Path) -> bool:
-    """Return whether a judge's file configures a UniSRM.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    values = read_values(path)
-    return isinstance(values, dict) and values.get("kind") == "unisrm"
-
-
-def load_unisrm_judge(path: Path, overrides: dict[str, Any] | None = None) -> UniSRMJudgeConfig:
-    """Load the settings of a judge.
-
-    Raises:
-        ConfigError: unknown key, bad value.
-    """
-    return load_section(path, overrides, UniSRMJudgeConfig)

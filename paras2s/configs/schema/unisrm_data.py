@@ -55,7 +55,7 @@ class DimensionJudgeConfig(Section):
 class DimensionBenchConfig(DimensionJudgeConfig):
     """A dimension judge for `bench unisrm`."""
 
-    kind: Literal["dimensions"]
+    kind: Literal["dimensions"] = "dimensions"
     cache_dir: Path = Path("runs/cache")
 
 

@@ -1,23 +1,30 @@
-"""Opens a judge by name or path: the one factory behind every verb and reward source.
+"""Open a judge by name or path: the one factory behind every verb and reward source.
 
-A judge is "rubric", "independent", the name of a shipped config (`configs/judges`), a YAML file, or a folder with a distilled
-reward model or a UniSRM. The keys of a YAML file tell whether it is an LLM judge, an audio judge, a UniSRM, a judge of
-dimensions or a rubric.
+A judge is "rubric", "independent", the name of a shipped config (`configs/judges`), a YAML file, a folder with a distilled
+reward model or a UniSRM, the name that an installed package gives it (entry point `paras2s.judges`), or `module:Class`. A YAML
+says its `kind:`; `find_judge` reads it once, and every function below takes its result in place of a name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from paras2s.configs.schema.audio_judge import AudioJudgeConfig, is_audio_judge_config, load_audio_judge_config
-from paras2s.configs.schema.base import load_section, preset_path, read_values, shipped_presets
-from paras2s.configs.schema.judges import JudgingConfig, load_judging_config
-from paras2s.configs.schema.unisrm import UniSRMJudgeConfig, is_unisrm_config, load_unisrm_judge
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
+from paras2s.configs.schema.judges import (
+    INDEPENDENT,
+    JUDGE_GROUP,
+    JudgingConfig,
+    NamedJudge,
+    OwnJudgeConfig,
+    find_judge,
+)
+from paras2s.configs.schema.unisrm import UniSRMJudgeConfig
 from paras2s.configs.schema.unisrm_data import DimensionBenchConfig, PairTask
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, one_line
 from paras2s.reward.judges.base import Judge
+from paras2s.utils.plugins import find_part
 
 if TYPE_CHECKING:
     from paras2s.reward.judges.audio_judge.concatenation import Speak
@@ -28,50 +35,15 @@ if TYPE_CHECKING:
     from paras2s.unisrm.reward.dimensions import DimensionJudge
     from paras2s.unisrm.reward.judge import TaskInputs, UniSRMJudge
 
-RUBRIC, INDEPENDENT, REWARD_MODEL, UNISRM = "rubric", "independent", "reward_model", "unisrm"
-WEIGHTS, UNISRM_SETTINGS = "reward_model.safetensors", "unisrm.json"
-NEEDS_ITEMS = "this judge needs the texts and clips of a UniSRM item; it is for `bench unisrm`"
+WEIGHTS = "reward_model.safetensors"
 # Makes the encoder from the folder of a run.
 MakeEncoder = Callable[[Path], "ClipEncoder"]
-Kind = Literal["rubric", "independent", "reward_model", "llm", "audio", "unisrm", "dimensions"]
-
-
-def judge_path(name: str | Path) -> Path:
-    """Returns the YAML file of a judge: a path as it is, or the shipped config of that name.
-
-    Raises:
-        ConfigError: no shipped config has this name.
-    """
-    path = Path(name)
-    return path if path.suffix in (".yaml", ".yml") else preset_path(str(name), "judges")
-
-
-def judge_kind(name: str | Path) -> Kind:
-    """Returns the kind of a judge, by its name, the keys of its YAML file, or its folder.
-
-    Raises:
-        ConfigError: there is no such judge.
-    """
-    if str(name) == RUBRIC:
-        return "rubric"
-    if str(name) == INDEPENDENT:
-        return "independent"
-    # A shipped name is not looked for on disk: a folder may be called "audio".
-    if str(name) == REWARD_MODEL or (Path(name).is_dir() and str(name) not in shipped_judges()):
-        return "unisrm" if (Path(name) / UNISRM_SETTINGS).is_file() else "reward_model"
-    path = judge_path(name)
-    if is_unisrm_config(path):
-        return "unisrm"
-    if is_audio_judge_config(path):
-        return "audio"
-    values = read_values(path)
-    if isinstance(values, dict) and values.get("kind") == "dimensions":
-        return "dimensions"
-    return "rubric" if isinstance(values, dict) and "families" in values else "llm"
+Name = str | Path | NamedJudge
+Overrides = Mapping[str, Any] | None
 
 
 def refuse_to_teach(name: str | Path, key: str) -> None:
-    """Keeps the independent judge out of training: what has taught cannot examine.
+    """Keep the independent judge out of training: what has taught cannot examine.
 
     Raises:
         ConfigError: it is the independent judge; names the key of the config.
@@ -80,42 +52,9 @@ def refuse_to_teach(name: str | Path, key: str) -> None:
         raise ConfigError(f"{key}: the independent judge examines what is trained, so nothing may learn from it")
 
 
-def shipped_judges() -> list[str]:
-    """Returns the names of the shipped configs."""
-    return shipped_presets("judges")
-
-
-def load_judge_config(name: str | Path, overrides: dict[str, Any] | None = None) -> JudgingConfig | AudioJudgeConfig:
-    """Loads the settings of an LLM judge or of an audio judge.
-
-    Raises:
-        ConfigError: no such judge, a judge without a config, or a wrong key or value.
-    """
-    kind = judge_kind(name)
-    if kind == "audio":
-        return load_audio_judge_config(judge_path(name), overrides)
-    if kind == "llm":
-        return load_judging_config(judge_path(name), overrides)
-    if kind == "dimensions":
-        raise ConfigError(f"{name}: {NEEDS_ITEMS}")
-    raise ConfigError(f"{name}: this judge makes no call, and has no config of an endpoint")
-
-
-def load_llm_judge_config(name: str | Path, overrides: dict[str, Any] | None = None) -> JudgingConfig:
-    """Loads the settings of a judge that reads blueprints or transcripts.
-
-    Raises:
-        ConfigError: as `load_judge_config`, or it is an audio judge.
-    """
-    config = load_judge_config(name, overrides)
-    if isinstance(config, AudioJudgeConfig):
-        raise ConfigError(f"{name}: this is an audio judge; it is for `judge pair`, `judge clip`, `bench systems` and `probe`")
-    return config
-
-
 def open_judge(
-    name: str | Path,
-    overrides: dict[str, Any] | None = None,
+    name: Name,
+    overrides: Overrides = None,
     *,
     tasks: Sequence[str] | None = None,
     both_orders: bool | None = None,
@@ -124,10 +63,10 @@ def open_judge(
     encoder: MakeEncoder | None = None,
     calls: bool = True,
 ) -> Judge:
-    """Opens a judge. An audio judge with several tasks is opened as their ensemble.
+    """Open a judge. An audio judge with several tasks is opened as their ensemble.
 
     Args:
-        name: "rubric", "independent", a shipped config such as "trace", a YAML file, or a folder with a reward model.
+        name: "rubric", "independent", a shipped config such as "trace", a YAML, a folder, `module:Class`.
         overrides: dotted keys laid over the config.
         tasks: an audio judge's tasks, in place of the config's.
         both_orders: whether a pair is judged in both orders; None leaves it to the config.
@@ -150,8 +89,8 @@ def open_judge(
 
 
 def open_judges(
-    name: str | Path,
-    overrides: dict[str, Any] | None = None,
+    name: Name,
+    overrides: Overrides = None,
     *,
     tasks: Sequence[str] | None = None,
     both_orders: bool | None = None,
@@ -160,38 +99,41 @@ def open_judges(
     encoder: MakeEncoder | None = None,
     calls: bool = True,
 ) -> list[Judge]:
-    """Opens one judge for each task of an audio judge, and a list of one for every other judge; arguments as `open_judge`."""
-    kind = judge_kind(name)
-    if kind == "audio":
-        return list(open_audio_judges(name, overrides, tasks=tasks, both_orders=both_orders, voice=voice, calls=calls))
+    """Open one judge for each task of an audio judge, and a list of one for every other judge; arguments as `open_judge`."""
+    named = find_judge(name)
+    if named.kind == "audio":
+        return list(open_audio_judges(named, overrides, tasks=tasks, both_orders=both_orders, voice=voice, calls=calls))
     if tasks is not None:
-        raise ConfigError(f"tasks: only an audio judge has tasks, and {name} is not one")
-    if kind == "dimensions":
-        raise ConfigError(f"{name}: {NEEDS_ITEMS}")
-    if kind == "unisrm":
-        return [open_unisrm_judge(name, overrides, both_orders=both_orders, calls=calls)]
-    if kind == "llm":
-        return [open_llm_judge(name, overrides, both_orders=both_orders, tone=tone, calls=calls)]
+        raise ConfigError(f"tasks: only an audio judge has tasks, and {named.name} is not one")
+    if named.kind == "dimensions":
+        # Raises: it judges no pair of answers.
+        named.config(JudgingConfig)
+    if named.kind == "unisrm":
+        return [open_unisrm_judge(named, overrides, both_orders=both_orders, calls=calls)]
+    if named.kind == "llm":
+        return [open_llm_judge(named, overrides, both_orders=both_orders, tone=tone, calls=calls)]
+    if named.is_own:
+        return [_open_own(named, overrides)]
     if overrides:
-        raise ConfigError(f"{name}: this judge has no config; leave {next(iter(overrides))} out")
-    if kind == "rubric":
-        return [_open_rubric(name, tone)]
-    if kind == "independent":
+        raise ConfigError(f"{named.name}: this judge has no config; leave {next(iter(overrides))} out")
+    if named.kind == "rubric":
+        return [_open_rubric(named, tone)]
+    if named.kind == INDEPENDENT:
         from paras2s.reward.judges.independent.judge import IndependentJudge
 
         return [IndependentJudge()]
-    return [_open_reward_model(Path(name), encoder)]
+    return [_open_reward_model(named.source or Path(named.name), encoder)]
 
 
 def open_llm_judge(
-    name: str | Path,
-    overrides: dict[str, Any] | None = None,
+    name: Name,
+    overrides: Overrides = None,
     *,
     both_orders: bool | None = None,
     tone: ToneClassifier | Path | str | None = None,
     calls: bool = True,
 ) -> LLMJudge:
-    """Opens a judge that reads blueprints or transcripts, or the shipped baseline "audio".
+    """Open a judge that reads blueprints or transcripts, or the shipped baseline "audio".
 
     Raises:
         ConfigError: it is another kind of judge, or a wrong setting.
@@ -203,7 +145,7 @@ def open_llm_judge(
     from paras2s.utils.cache import JsonCache
 
     orders = {} if both_orders is None else {"judge.both_orders": both_orders}
-    config = load_llm_judge_config(name, (overrides or {}) | orders)
+    config = find_judge(name).config(JudgingConfig, {**(overrides or {}), **orders})
     if isinstance(tone, str | Path):
         # A run without the extractor may have no such file.
         tone = ToneClassifier.load(Path(tone)) if any(one.name == "tone" for one in config.extractors) else None
@@ -213,15 +155,15 @@ def open_llm_judge(
 
 
 def open_audio_judges(
-    name: str | Path,
-    overrides: dict[str, Any] | None = None,
+    name: Name,
+    overrides: Overrides = None,
     *,
     tasks: Sequence[str] | None = None,
     both_orders: bool | None = None,
     voice: Speak | None = None,
     calls: bool = True,
 ) -> list[AudioJudge]:
-    """Opens one audio judge for each task; they share endpoint, budget and cache.
+    """Open one audio judge for each task; they share endpoint, budget and cache.
 
     Raises:
         ConfigError: it is another kind of judge, a wrong setting, or a voice is missing. DataError: examples that do not fit.
@@ -231,32 +173,18 @@ def open_audio_judges(
     changed = dict(overrides or {})
     changed |= {} if tasks is None else {"tasks": list(tasks)}
     changed |= {} if both_orders is None else {"both_orders": both_orders}
-    return make_judges(load_audio_judge_config(judge_path(name), changed), voice, calls)
-
-
-def load_unisrm_settings(
-    name: str | Path, overrides: dict[str, Any] | None = None, both_orders: bool | None = None
-) -> UniSRMJudgeConfig:
-    """Loads the settings of a UniSRM as a judge; of a checkpoint's folder those of the shipped config.
-
-    Raises:
-        ConfigError: a wrong key or value.
-    """
-    own: dict[str, Any] = {} if both_orders is None else {"both_orders": both_orders}
-    if str(name) not in shipped_judges() and (Path(name) / UNISRM_SETTINGS).is_file():
-        return load_unisrm_judge(judge_path(UNISRM), (overrides or {}) | own | {"checkpoint": str(name)})
-    return load_unisrm_judge(judge_path(name), (overrides or {}) | own)
+    return make_judges(find_judge(name).config(AudioJudgeConfig, changed), voice, calls)
 
 
 def open_unisrm_judge(
-    name: str | Path,
-    overrides: dict[str, Any] | None = None,
+    name: Name,
+    overrides: Overrides = None,
     *,
     both_orders: bool | None = None,
     inputs: TaskInputs | None = None,
     calls: bool = True,
 ) -> UniSRMJudge:
-    """Opens a UniSRM; `inputs` name the task that pairs are judged by, and what it takes beside them.
+    """Open a UniSRM; `inputs` name the task that pairs are judged by, and what it takes beside them.
 
     Without `calls` an endpoint's key is not needed, and only the cost can be estimated.
 
@@ -265,11 +193,13 @@ def open_unisrm_judge(
     """
     from paras2s.unisrm.reward.judge import TaskInputs, UniSRMJudge
 
-    return UniSRMJudge(load_unisrm_settings(name, overrides, both_orders), inputs or TaskInputs(), calls)
+    orders = {} if both_orders is None else {"both_orders": both_orders}
+    config = find_judge(name).config(UniSRMJudgeConfig, {**(overrides or {}), **orders})
+    return UniSRMJudge(config, inputs or TaskInputs(), calls)
 
 
-def open_dimension_judges(name: str | Path, overrides: dict[str, Any] | None = None) -> dict[PairTask, DimensionJudge]:
-    """Opens a judge of dimensions for each task that compares; they share endpoint, budget and cache.
+def open_dimension_judges(name: Name, overrides: Overrides = None) -> dict[PairTask, DimensionJudge]:
+    """Open a judge of dimensions for each task that compares; they share endpoint, budget and cache.
 
     Raises:
         ConfigError: a wrong setting.
@@ -278,23 +208,34 @@ def open_dimension_judges(name: str | Path, overrides: dict[str, Any] | None = N
     from paras2s.unisrm.reward.dimensions import DimensionJudge
     from paras2s.utils.cache import JsonCache
 
-    config = load_section(judge_path(name), overrides, DimensionBenchConfig)
+    config = find_judge(name).config(DimensionBenchConfig, overrides)
     client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"))
     return {task_id: DimensionJudge(config, task_id, client) for task_id in get_args(PairTask)}
 
 
-def _open_rubric(name: str | Path, tone: ToneClassifier | Path | str | None) -> Judge:
+def _open_own(named: NamedJudge, overrides: Overrides) -> Judge:
+    options = named.config(OwnJudgeConfig, overrides).options
+    try:
+        judge = find_part("judge", JUDGE_GROUP, named.kind, {})(**options)
+    except TypeError as error:
+        raise ConfigError(f"{named.name}: options {options} do not fit {named.kind} ({one_line(error)})") from error
+    if not isinstance(judge, Judge):
+        raise ConfigError(f"{named.name}: {named.kind} is no subclass of paras2s.Judge")
+    return judge
+
+
+def _open_rubric(named: NamedJudge, tone: ToneClassifier | Path | str | None) -> Judge:
     from paras2s.reward.judges.rubric import RubricJudge
     from paras2s.reward.tone_classifier import ToneClassifier
 
     if tone is None:
         raise ConfigError("--tone: the rubric needs a fitted tone classifier, RUN/data/tone_agent.json (tone=... in Python)")
     fitted = tone if isinstance(tone, ToneClassifier) else ToneClassifier.load(Path(tone))
-    return RubricJudge(None if str(name) == RUBRIC else Path(name), fitted)
+    return RubricJudge(named.source, fitted)
 
 
 def _open_reward_model(folder: Path, encoder: MakeEncoder | None) -> Judge:
-    own = next((place for place in (folder, folder / "reward") if (place / WEIGHTS).is_file()), None)
+    own = next((path for path in (folder, folder / "reward") if (path / WEIGHTS).is_file()), None)
     if own is None:
         raise ConfigError(f"{folder}: holds no reward model ({WEIGHTS}); give the folder of a run that has distilled one")
     if encoder is None:

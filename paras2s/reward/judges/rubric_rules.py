@@ -192,10 +192,11 @@ def load_rubric(path: Path | None = None) -> tuple[Rubric, str]:
     source = path or resources.files("paras2s.reward.judges").joinpath("rubric.yaml")
     try:
         text = source.read_text()
-        return Rubric(**yaml.safe_load(text)), hashlib.sha256(text.encode()).hexdigest()[:16]
+        rules = {key: value for key, value in yaml.safe_load(text).items() if key != "kind"}
+        return Rubric(**rules), hashlib.sha256(text.encode()).hexdigest()[:16]
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "rubric"
         raise ConfigError(f"{source}: not a rubric ({place}: {first['msg']})") from error
-    except (OSError, UnicodeDecodeError, TypeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, AttributeError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(f"{source}: not a rubric ({one_line(error)})") from error

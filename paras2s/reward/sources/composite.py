@@ -13,21 +13,14 @@ from pydantic import ValidationError
 
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.endpoints import LLMConfig
-from paras2s.configs.schema.judges import OmniServedConfig
+from paras2s.configs.schema.judges import UNISRM, OmniServedConfig, find_judge
 from paras2s.configs.schema.run import OmniConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import ConfigError, one_line
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.judges.audio_judge.ensemble import require_preferences
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Judge
-from paras2s.reward.judges.registry import (
-    UNISRM,
-    judge_kind,
-    open_judge,
-    open_llm_judge,
-    open_unisrm_judge,
-    refuse_to_teach,
-)
+from paras2s.reward.judges.registry import open_judge, open_llm_judge, open_unisrm_judge, refuse_to_teach
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.omni import OmniRewardModel, read_adapter_config
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
@@ -173,14 +166,14 @@ def _unisrm(options: dict[str, Any]) -> RewardSource:
     name, judges = str(options.pop("judge", UNISRM)), options.pop("judges", "pairs")
     # Before a model of many gigabytes is read.
     try:
-        kind = judge_kind(name)
+        named = find_judge(name)
     except ConfigError as error:
         raise ConfigError(f"reward.sources: unisrm: {error}; `paras2s unisrm run` trains one") from error
-    if kind != UNISRM:
+    if named.kind != UNISRM:
         raise ConfigError(f"reward.sources: unisrm: judge {name} is no UniSRM; give its folder or YAML")
     if judges not in ("pairs", "single"):
         raise ConfigError("reward.sources: unisrm: judges must be pairs or single")
-    judge = open_unisrm_judge(name)
+    judge = open_unisrm_judge(named)
     return PairwiseSource(judge, **options) if judges == "pairs" else UniSRMSource(judge, **options)
 
 

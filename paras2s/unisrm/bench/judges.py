@@ -14,6 +14,8 @@ import numpy as np
 from paras2s.audio import asr
 from paras2s.audio.clip import Clip
 from paras2s.bench.detection.baselines import DnsmosBaseline, MeasuringOptions, SpeakerOptions, embed_speaker
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
+from paras2s.configs.schema.judges import NamedJudge, find_judge
 from paras2s.configs.schema.unisrm_data import PairTask
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import AudioError, BudgetError, ConfigError
@@ -21,8 +23,6 @@ from paras2s.reward.blueprint.schema import is_silent
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Utterance
 from paras2s.reward.judges.registry import (
-    judge_kind,
-    load_judge_config,
     open_audio_judges,
     open_dimension_judges,
     open_judge,
@@ -189,35 +189,36 @@ def open_bench_judge(
     Raises:
         ConfigError: no such judge, or a wrong setting. JudgeError: there is no such model.
     """
-    kind, changed = judge_kind(name), dict(overrides or {})
+    named, changed = find_judge(name), dict(overrides or {})
+    kind = named.kind
     if kind == "unisrm":
-        return UniSRMBench(name, open_unisrm_judge(name, changed, both_orders=False))
+        return UniSRMBench(name, open_unisrm_judge(named, changed, both_orders=False))
     if kind == "dimensions":
-        judges = open_dimension_judges(name, changed)
+        judges = open_dimension_judges(named, changed)
         return DimensionsBench(name, judges, dict.fromkeys(judges, "all texts and clips of the task"))
     if kind in ("rubric", "independent"):
         return RegistryBench(name, "1", None, None, {}, dict.fromkeys(TASKS, NEEDS_STYLE))
     if kind == "reward_model":
-        judge = open_judge(name, None, encoder=encoder)
+        judge = open_judge(named, None, encoder=encoder)
         unfit: dict[TaskId, str] = dict.fromkeys(("T1", "T2", "T3"), NEEDS_QUESTION)
         return RegistryBench(name, judge.fingerprint, judge, None, {"T4": LAST_TURN}, unfit)
     inputs: dict[TaskId, str] = {"T1": NO_PROMPT, "T3": WORDS, "T4": LAST_TURN}
-    if kind == "llm":
-        judge = open_judge(name, changed, both_orders=False, tone=tone)
+    if kind == "llm" or named.is_own:
+        judge = open_judge(named, changed, both_orders=False, tone=tone)
         return RegistryBench(name, judge.fingerprint, judge, None, inputs, {"T2": NO_RATING})
-    return _open_audio(name, changed, inputs)
+    return _open_audio(named, changed, inputs)
 
 
-def _open_audio(name: str, changed: dict[str, Any], inputs: dict[TaskId, str]) -> BenchJudge:
+def _open_audio(named: NamedJudge, changed: dict[str, Any], inputs: dict[TaskId, str]) -> BenchJudge:
     """Open an audio judge: its own tasks for pairs, and AudioJudge's scores of quality for T2."""
-    rater = open_audio_judges(name, changed, tasks=["mos"], voice=signal_voice())[0]
-    tasks = getattr(load_judge_config(name, changed), "tasks", ())
-    wrong = [task for task in tasks if find_task(task).kind not in ("winner", "winner_or_tie")]
+    name, config = named.name, named.config(AudioJudgeConfig, changed)
+    rater = open_audio_judges(named, changed, tasks=["mos"], voice=signal_voice())[0]
+    wrong = [task for task in config.tasks if find_task(task).kind not in ("winner", "winner_or_tie")]
     inputs = {**inputs, "T2": "the clip"}
     if wrong:
         unfit: dict[TaskId, str] = dict.fromkeys(("T1", "T3", "T4"), f"its task {wrong[0]} prefers neither of two clips")
         return RegistryBench(name, rater.fingerprint, None, rater, {"T2": "the clip"}, unfit)
-    pairs = open_judge(name, changed, both_orders=False, voice=signal_voice())
+    pairs = open_judge(named, changed, both_orders=False, voice=signal_voice())
     return RegistryBench(name, f"{pairs.fingerprint}+{rater.fingerprint}", pairs, rater, inputs, {})
 
 

@@ -17,9 +17,9 @@ from paras2s.bench.results import require_new
 from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.base import load_section
 from paras2s.configs.schema.endpoints import LLMConfig
+from paras2s.configs.schema.judges import find_judge
 from paras2s.data_gen.clip_encoder import RunClipEncoder
 from paras2s.errors import AudioError, BudgetError, ConfigError
-from paras2s.reward.judges.registry import judge_kind
 from paras2s.types import Absent
 from paras2s.unisrm.bench.data import CONDITIONS, BenchData, Sample, load_bench
 from paras2s.unisrm.bench.groundedness import groundedness
@@ -83,7 +83,7 @@ def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> Uni
     data = load_bench(options.data, options.split)
     client = None if options.llm is None else _client(options.llm, options.cache_dir)
     for name in options.judges:
-        judge_kind(name)
+        find_judge(name)
     # Opened one after the other: several models of many gigabytes do not fit beside each other.
     opened = (open_bench_judge(name, options.overrides, options.tone, RunClipEncoder) for name in options.judges)
     measures = objective_measures(MeasuringOptions(cache_dir=options.cache_dir)) if options.objective else []

@@ -1,0 +1,71 @@
+"""Find a part by name: a shipped one, one of an installed package (an entry point), or `module:Class` of your own code.
+
+The groups of entry points are `paras2s.judges`, `paras2s.rewards`, `paras2s.extractors`, `paras2s.tts`, `paras2s.benchmarks`
+and `paras2s.policies`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
+
+from paras2s.errors import ConfigError, ParaS2SError, one_line
+
+
+def find_part(what: str, group: str, name: str, shipped: Mapping[str, Any], error: type[ParaS2SError] = ConfigError) -> Any:
+    """Return the part of a name; a shipped value that is itself text `module:Class` is imported.
+
+    Raises:
+        ParaS2SError (of the type `error`): no part has this name, or it cannot be imported.
+    """
+    where = {**shipped, **installed_parts(what, group, shipped, error)}.get(name, name)
+    if where is name and not is_reference(name):
+        raise error(unknown_part(what, group, name, shipped))
+    return import_part(where, f"{what} {name!r}", error) if isinstance(where, str) else where
+
+
+def has_part(what: str, group: str, name: str, shipped: Mapping[str, Any]) -> bool:
+    """Whether a name stands for a part, without an import of it."""
+    return name in shipped or is_reference(name) or name in installed_parts(what, group, shipped)
+
+
+def unknown_part(what: str, group: str, name: str, shipped: Mapping[str, Any]) -> str:
+    """Return the message about an unknown name, with the known ones."""
+    known = ", ".join((*shipped, *installed_parts(what, group, shipped)))
+    return f"no {what} {name!r}; there are {known}, or give module:Class of your own (PYTHONPATH=. for this folder)"
+
+
+def installed_parts(
+    what: str, group: str, shipped: Mapping[str, Any], error: type[ParaS2SError] = ConfigError
+) -> dict[str, str]:
+    """Return the parts that installed packages offer, by name, each as `module:Class`.
+
+    Raises:
+        ParaS2SError (of the type `error`): a package takes the name of a shipped part.
+    """
+    found = {entry.name: f"{entry.module}:{entry.attr}" for entry in importlib.metadata.entry_points(group=group)}
+    if taken := sorted(set(found) & set(shipped)):
+        raise error(f"plug-in {found[taken[0]]}: the {what} {taken[0]!r} exists already; uninstall or rename it")
+    return found
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name has the form `module:Class`."""
+    module, _, attribute = name.partition(":")
+    return attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def import_part(where: str, key: str, error: type[ParaS2SError] = ConfigError) -> Any:
+    """Return the object that `module:Class` names.
+
+    Raises:
+        ParaS2SError (of the type `error`): it cannot be imported.
+    """
+    module, _, attribute = where.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as failure:
+        # Another package's import may raise whatever it likes; the user must learn whose it was.
+        raise error(f"{key}: cannot import {where} ({one_line(failure)})") from failure
