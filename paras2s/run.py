@@ -19,6 +19,7 @@ from paras2s import __version__
 from paras2s.configs.schema.base import dump_config, preset_path, shipped_presets
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
+from paras2s.train.algorithm import check_algorithm
 from paras2s.utils.io import append_jsonl, drop_steps_from, read_json, read_jsonl, write_json, write_text
 from paras2s.utils.machine import describe_machine
 from paras2s.utils.progress import Bar, open_console, progress_bar
@@ -238,7 +239,7 @@ def open_run(
     Another seed has a run folder of its own. `quiet` drops progress bars and log lines.
 
     Raises:
-        ConfigError: no such preset or file, bad YAML, unknown key, bad value.
+        ConfigError: no such preset or file, bad YAML, unknown key, bad value, settings that do not fit the algorithm.
     """
     path = Path(config)
     # A preset's name is never looked for on disk: a run's folder may be called like it.
@@ -249,6 +250,7 @@ def open_run(
     elif path.suffix not in (".yaml", ".yml"):
         path = preset_path(str(config))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)
+    check_algorithm(settings.align)
     return Run(settings, open_console(to_stderr=quiet), quiet)
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from paras2s.align.answers_ahead import prompt_batch, rows_of
 from paras2s.align.job import GRPOJob
 from paras2s.rollout.orchestrator import Orchestrator, StepAnswers
-from paras2s.train.advantages import is_flat, rule_of, scored_only
+from paras2s.train.advantages import is_flat, scored_only
+from paras2s.train.algorithm import rule_of
 from paras2s.types import Reward, Unscored
 from paras2s.utils.seeds import Stream
 

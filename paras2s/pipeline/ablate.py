@@ -25,6 +25,7 @@ from paras2s.data_gen.scripted.scripts import assign_roles, load_contrasts
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.pipeline.shared_stages import share_stages
 from paras2s.run import ORIGIN, Run
+from paras2s.train.algorithm import check_algorithm
 from paras2s.utils.io import read_json, write_json, write_text
 
 KL_STEPS = 20
@@ -45,6 +46,7 @@ def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConf
     own = {"name": f"{ablation.name}.{row.name}", "seed": seed, "run_dir": str(folder)}
     try:
         config = load_config(base, {**flat, **own})
+        check_algorithm(config.align)
         if config.data.curated is None:
             # Else the row would fail at its data, after hours of the rows before it.
             assign_roles(load_contrasts(), config.data, seed)

@@ -1,6 +1,6 @@
 """From rewards to advantages: which answers of a step are learned from, and how strongly. Pure functions of numbers.
 
-`ADVANTAGES` has one a rule, by `align.objective.scale_rewards`, or by the loss where that decides (`rule_of`):
+`ADVANTAGES` has one a rule, by `align.objective.scale_rewards`, or by the algorithm where that decides (`algorithm.rule_of`):
 "group" and "none" compare the weighted reward within its group (GRPO, Dr. GRPO), "sources" each source of reward by itself
 (GDPO), "best" takes the best answer of each group (rejection sampling), "pair" the best and the worst (DPO).
 Alphabet: B groups, G answers in each.
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paras2s.configs.schema.align import ObjectiveConfig
 from paras2s.types import Reward, Unscored
 
 # Added to a standard deviation before it divides, as TRL has it.
@@ -167,11 +166,6 @@ ADVANTAGES: dict[str, Rule] = {
 }
 # Those that mark answers with 1 or -1, whatever their rewards are.
 MARKS = ("best", "pair")
-
-
-def rule_of(objective: ObjectiveConfig) -> str:
-    """The key of `ADVANTAGES`: two losses learn from chosen answers, so there is nothing to scale."""
-    return {"rft": "best", "dpo": "pair"}.get(objective.loss_type, objective.scale_rewards)
 
 
 def scored_only(rewards: Sequence[Sequence[Reward | Unscored]]) -> list[GroupRewards]:

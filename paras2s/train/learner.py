@@ -16,7 +16,8 @@ from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
-from paras2s.train.advantages import Values, advantages_of, rule_of
+from paras2s.train.advantages import Values, advantages_of
+from paras2s.train.algorithm import rule_of
 from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.checkpoint import Position, check_base, training_bytes, write_position

@@ -1,6 +1,6 @@
-"""The losses as pure functions of flat log-probs; no model is named here (GRPO: ParaS2S, equation 3).
+"""The losses as pure functions of flat log-probs: what all algorithms of `train/algorithms` share (GRPO: ParaS2S, equation 3).
 
-Its options are `ObjectiveConfig`. `ratio_level`: "token" has one ratio a token, "step" one for all tokens of a step (ParaS2S's
+The options are `ObjectiveConfig`. `ratio_level`: "token" has one ratio a token, "step" one for all tokens of a step (ParaS2S's
 joint ratio), "sequence" one for the masked mean of a sequence (GSPO). `average`: "joint" averages over units of both streams
 at once, "per_stream" averages text and audio apart and adds them with their weights. `kl_form`: "sum" adds up k3 of each
 token, "joint" is k3 of the unit's summed log-prob; they differ, and both estimate the same divergence.
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from paras2s.configs.schema.align import ObjectiveConfig
+from paras2s.configs.schema.align import ObjectiveConfig, algorithm_names
+from paras2s.train.algorithm import load_algorithm
 from paras2s.types import AUDIO, TEXT
 
 
@@ -99,38 +99,6 @@ def _units(batch: LogProbBatch, mask: Tensor, level: str, kl_form: str) -> _Unit
     return _Units(log_ratio, logp, kl, mask)
 
 
-def _clipped(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveConfig) -> Tensor:
-    unclipped = ratio if objective.ratio_cap is None else ratio.clamp(max=objective.ratio_cap)
-    clipped = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
-    return -torch.minimum(unclipped * advantages, clipped * advantages)
-
-
-def _cispo(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveConfig) -> Tensor:
-    return -ratio.clamp(max=objective.clip_high).detach() * advantages * logp
-
-
-def _sapo(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveConfig) -> Tensor:
-    softness = torch.where(advantages > 0, torch.ones_like(ratio), 1.05)
-    return -(4 / softness) * torch.sigmoid(softness * (ratio - 1)) * advantages
-
-
-def _likelihood(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: ObjectiveConfig) -> Tensor:
-    return -advantages * logp
-
-
-Term = Callable[[Tensor, Tensor, Tensor, ObjectiveConfig], Tensor]
-# By `loss_type`: the term of a unit, and over what the terms are averaged.
-LOSSES: dict[str, tuple[Term, Literal["sequence", "batch", "length"]]] = {
-    "grpo": (_clipped, "sequence"),
-    "bnpo": (_clipped, "batch"),
-    "dr_grpo": (_clipped, "length"),
-    "cispo": (_cispo, "batch"),
-    "sapo": (_sapo, "sequence"),
-    # Rejection-sampling fine-tuning: the likelihood of each group's best answer, which alone has an advantage.
-    "rft": (_likelihood, "batch"),
-}
-
-
 def _average(values: Tensor, mask: Tensor, over: str, max_steps: int, sequences: float, units: float) -> Tensor:
     if over == "sequence":
         return ((values * mask).sum(1) / mask.sum(1).clamp(min=1)).sum() / sequences
@@ -170,7 +138,8 @@ def grpo_loss(
     [N, M], one a token; a unit of several tokens has their product.
     `normalizer`: the batch is a part of a larger one; the losses of its parts add up to its loss.
     """
-    term, over = LOSSES[objective.loss_type]
+    algorithm = load_algorithm(objective.loss_type)
+    assert algorithm.term is not None
     normalizer = normalizer or loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
     loss = torch.zeros((), dtype=batch.logp.dtype, device=batch.logp.device)
     kl_sum, clipped, units_seen = 0.0, 0.0, 0.0
@@ -179,13 +148,13 @@ def grpo_loss(
         units = _units(batch, mask, objective.ratio_level, objective.kl_form)
         ratio = units.log_ratio.exp()
         spread = advantages[:, None].expand_as(ratio)
-        values = term(ratio, spread, units.logp, objective)
+        values = algorithm.term(ratio, spread, units.logp, objective)
         if importance is not None:
             values = values * _unit_weights(importance, batch, mask, objective.ratio_level)
         if objective.kl_weight:
             correction = ratio if objective.kl_bias_correction else 1.0
             values = values + objective.kl_weight * units.kl * correction
-        loss = loss + weight * _average(values, units.mask, over, max_steps, normalizer.sequences, total_units)
+        loss = loss + weight * _average(values, units.mask, algorithm.average, max_steps, normalizer.sequences, total_units)
         kl_sum += (units.kl * units.mask).sum().item()
         outside = ((ratio < 1 - objective.clip_low) & (spread < 0)) | ((ratio > 1 + objective.clip_high) & (spread > 0))
         clipped += (outside * units.mask).sum().item()
@@ -217,7 +186,7 @@ def _stream_kl(batch: LogProbBatch, stream: int) -> tuple[float, float]:
     return float((k3(batch.ref_logp, batch.logp.detach()) * mask).sum()), float(mask.sum())
 
 
-def dpo_loss(
+def pair_loss(
     batch: LogProbBatch,
     advantages: Tensor,
     objective: ObjectiveConfig,
@@ -225,18 +194,19 @@ def dpo_loss(
     importance: Tensor | None = None,
     normalizer: LossNormalizer | None = None,
 ) -> ObjectiveResult:
-    """DPO over pairs: -log sigmoid(beta * (log-ratio of the preferred answer - that of the other)), averaged over pairs.
+    """Return the loss of an algorithm of pairs, averaged over pairs.
 
     Sequences 2n and 2n + 1 are a pair, with advantage 1 of the preferred and -1 of the other. An answer's log-ratio to the
-    reference is summed over its tokens and both streams, by the streams' weights where `average` is per_stream. Beta is
-    `kl_weight`, since this is the optimum of the reward under that KL penalty. Nothing is clipped or corrected.
+    reference is summed over its tokens and both streams, by the streams' weights where `average` is per_stream.
     """
+    algorithm = load_algorithm(objective.loss_type)
+    assert algorithm.pair_term is not None
     normalizer = normalizer or loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
     summed = torch.zeros_like(advantages)
     for mask, weight in _stream_masks(batch.mask, batch.stream_id, objective):
         summed = summed + weight * ((batch.logp - batch.ref_logp) * mask).sum(1)
     margins = (advantages * summed).view(-1, 2).sum(1)
-    loss = -torch.nn.functional.logsigmoid(objective.kl_weight * margins).sum() / (normalizer.sequences / 2)
+    loss = algorithm.pair_term(margins, objective).sum() / (normalizer.sequences / 2)
     text, audio = _stream_kl(batch, TEXT), _stream_kl(batch, AUDIO)
     return ObjectiveResult(loss, (text[0] + audio[0], 0.0, text[1] + audio[1], *text, *audio))
 
@@ -246,4 +216,6 @@ Objective = Callable[
     ObjectiveResult,
 ]
 # By `loss_type`: all have the same inputs.
-OBJECTIVES: dict[str, Objective] = {**dict.fromkeys(LOSSES, grpo_loss), "dpo": dpo_loss}
+OBJECTIVES: dict[str, Objective] = {
+    name: pair_loss if load_algorithm(name).pair_term else grpo_loss for name in algorithm_names()
+}

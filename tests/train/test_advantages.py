@@ -15,7 +15,9 @@ import pytest
 import torch
 
 from paras2s.configs.schema.align import AlignConfig, ObjectiveConfig
-from paras2s.train.advantages import ADVANTAGES, MARKS, advantages_of, group_advantages, is_flat, rule_of, scored_only
+from paras2s.errors import ConfigError
+from paras2s.train.advantages import ADVANTAGES, MARKS, advantages_of, group_advantages, is_flat, scored_only
+from paras2s.train.algorithm import check_algorithm, rule_of
 from paras2s.train.batching import top_groups_by_reward_std
 from paras2s.types import Reward, Unscored
 
@@ -183,5 +185,5 @@ def test_every_rule_is_reached_from_a_config() -> None:
     ],
 )
 def test_mixtures_that_mean_nothing_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        AlignConfig(**settings)
+    with pytest.raises(ConfigError, match=f"align.objective: loss_type {settings['objective']['loss_type']}: .*{said}"):
+        check_algorithm(AlignConfig(**settings))

@@ -21,7 +21,6 @@ from paras2s.configs.schema.align import ObjectiveConfig
 from paras2s.train.advantages import group_advantages
 from paras2s.train.losses import (
     AUDIO,
-    LOSSES,
     OBJECTIVES,
     TEXT,
     LogProbBatch,
@@ -30,6 +29,8 @@ from paras2s.train.losses import (
     k3,
     loss_normalizer,
 )
+
+LOSSES = [name for name, loss in OBJECTIVES.items() if loss is grpo_loss]
 
 LOGP = [[-0.5, -1.2, -0.3, -2, -0.7], [-1, -0.4, -0.9, -0.2, -1.5], [-0.8, -0.6, -1.1, -0.5, -0.1],
         [-2.2, -0.3, -0.7, -1.4, -0.9]]  # fmt: skip

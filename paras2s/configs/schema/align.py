@@ -11,6 +11,7 @@ from paras2s.configs.schema.base import Section
 
 # The most answers that every policy takes through its layers in one pass.
 LAYERED_ROWS = 32
+ALGORITHMS = Path(__file__).parents[2] / "train" / "algorithms"
 
 
 class LoraConfig(Section):
@@ -59,12 +60,15 @@ class SamplingConfig(Section):
         return self.temperature, self.temperature if self.audio_temperature is None else self.audio_temperature
 
 
-class ObjectiveConfig(Section):
-    """The GRPO loss; each key is described beside its formula in train/losses.py."""
+def algorithm_names() -> list[str]:
+    """Return the RL algorithms by the names of their files, which settings do not import."""
+    return sorted(path.stem for path in ALGORITHMS.glob("[a-z]*.py"))
 
-    loss_type: Literal["grpo", "bnpo", "dr_grpo", "cispo", "sapo", "rft", "dpo"] = Field(
-        "grpo", description="rft: likelihood of each group's best answer; dpo: best against worst answer, beta is kl_weight"
-    )
+
+class ObjectiveConfig(Section):
+    """The algorithm and its loss; each key is described beside its formula in train/losses.py."""
+
+    loss_type: str = Field("grpo", description="the algorithm: the name of a file in train/algorithms")
     scale_rewards: Literal["group", "none", "sources"] = Field(
         "none", description="group: divide advantages by their std (the paper); sources: each source by its own (GDPO)"
     )
@@ -90,13 +94,12 @@ class ObjectiveConfig(Section):
     )
     kl_bias_correction: bool = False
 
-    @model_validator(mode="after")
-    def _fit(self) -> ObjectiveConfig:
-        if self.loss_type == "dpo" and not self.kl_weight:
-            raise ValueError("loss_type dpo: kl_weight is its beta and must be above 0")
-        if self.loss_type in ("rft", "dpo") and self.tis_cap is not None:
-            raise ValueError(f"loss_type {self.loss_type}: tis_cap corrects policy gradients, which this is not; leave it out")
-        return self
+    @field_validator("loss_type")
+    @classmethod
+    def _is_an_algorithm(cls, value: str) -> str:
+        if value not in (names := algorithm_names()):
+            raise ValueError(f"no such algorithm; there are {', '.join(map(repr, names))}")
+        return value
 
 
 class OptimizerConfig(Section):
@@ -194,12 +197,6 @@ class AlignConfig(Section):
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     workers: WorkersConfig = WorkersConfig()
-
-    @model_validator(mode="after")
-    def _pairs_stay_together(self) -> AlignConfig:
-        if self.objective.loss_type == "dpo" and self.optimizer.micro_batch_size == 1:
-            raise ValueError("objective.loss_type dpo: both answers of a pair share a micro-batch; set micro_batch_size to 2")
-        return self
 
     @model_validator(mode="after")
     def _engines_have_their_devices(self) -> AlignConfig:
