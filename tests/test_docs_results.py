@@ -20,10 +20,12 @@ from paras2s.bench.ranking.data import load_people, load_recorded
 from paras2s.bench.ranking.metrics import AspectRanking, rank_systems
 from paras2s.bench.ranking.run import RankOptions, run_rank
 from paras2s.bench.speakbench.data import load_pairs
-from paras2s.bench.speakbench.metrics import Share, accuracy, cohen_kappa, mcnemar
+from paras2s.bench.speakbench.metrics import accuracy, cohen_kappa
 from paras2s.experiments.results import rendered
 from paras2s.reward.fusion import load_rules
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, find_ensemble
+from paras2s.statistics.intervals import Share
+from paras2s.statistics.significance import mcnemar
 from paras2s.utils.io import read_json
 
 ROOT = Path(__file__).parent.parent

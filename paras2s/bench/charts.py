@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from paras2s.bench.speakbench.metrics import Share
+    from paras2s.statistics.intervals import Share
 
 Point = TypeVar("Point")
 

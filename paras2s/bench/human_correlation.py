@@ -2,7 +2,6 @@
 
 The paper gives correlations with p-values that take answers as independent. Answers to one query are not: the interval beside
 them draws queries. Added as well: how far the raters agree with each other, over all ratings, also those that are discarded.
-Alphabet: N answers, Q queries, R resamples.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.bench.speakbench.metrics import RESAMPLES, resample
 from paras2s.errors import DataError
+from paras2s.statistics.annotators import krippendorff
+from paras2s.statistics.correlation import Correlation, correlations
+from paras2s.statistics.resampling import RESAMPLES
 from paras2s.types import Unscored
 from paras2s.utils.io import read_csv
 
 ALL, AVERAGE = "all", "average"
-FEWEST_ANSWERS = 3  # Two always lie on a line.
-BLOCK_CELLS = 4_000_000  # Of a block of resamples [R, N]: thousands of answers must not take gigabytes.
 SHOWN_ANSWERS = 20
 
 
@@ -89,20 +87,6 @@ def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], o
     if not records:
         raise DataError(f"{path}: holds no rows")
     return list(records.values())
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """A correlation, its two-sided p-value, and its 95 % bootstrap interval over queries (None for one query alone).
-
-    Where it is not defined, all are None and `why_none` says why.
-    """
-
-    value: float | None = None
-    p_value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    why_none: str | None = None
 
 
 @dataclass(frozen=True)
@@ -193,8 +177,9 @@ def human_agreement(
         mine = _of(name, pairs)
         n, unscored, unseen, dropped = (len(_of(name, keys)) for keys in (pairs, missing, unrated, apart))
         both = correlations([pairs[key] for key in mine], [key.id for key in mine], resamples)
-        alpha = krippendorff_alpha([given[key] for key in _of(name, given)])
-        groups[name] = GroupAgreement(n, unscored, unseen, dropped, *both, *alpha)
+        ratings_of = [dict(enumerate(given[key])) for key in _of(name, given)]
+        alpha = krippendorff(ratings_of, [name] * len(ratings_of), "interval")
+        groups[name] = GroupAgreement(n, unscored, unseen, dropped, *both, alpha.value, alpha.why_none)
     systems = _table(pairs, list(dict.fromkeys(key.system for key in given)), categories)
     switched = {name: _switched(column) for name, column in systems.items()}
     raters = {rating.rater for rating in ratings}
@@ -203,79 +188,6 @@ def human_agreement(
 
 def _of(category: str, keys: Iterable[AnswerKey]) -> list[AnswerKey]:
     return [key for key in keys if category in (ALL, AVERAGE, key.category)]
-
-
-def correlations(
-    pairs: Sequence[tuple[float, float]], clusters: Sequence[str], resamples: int = RESAMPLES
-) -> tuple[Correlation, Correlation]:
-    """Pearson's and Spearman's correlation of N pairs, with intervals from drawing their clusters with replacement."""
-    from scipy import stats
-
-    first, second = np.array(pairs, dtype=float).reshape(-1, 2).T
-    why = [f"{len(pairs)} answers with both sides are too few"] if len(pairs) < FEWEST_ANSWERS else []
-    why += [
-        f"{name} scores are all the same" for name, side in (("automatic", first), ("human", second)) if len(set(side)) == 1
-    ]
-    if why:
-        return Correlation(why_none=why[0]), Correlation(why_none=why[0])
-    found = (stats.pearsonr(first, second), stats.spearmanr(first, second))
-    ends = _intervals(first, second, clusters, resamples)
-    one, other = [Correlation(float(r.statistic), float(r.pvalue), *end) for r, end in zip(found, ends, strict=True)]
-    return one, other
-
-
-def _intervals(
-    first: np.ndarray, second: np.ndarray, clusters: Sequence[str], resamples: int
-) -> list[tuple[float, float] | tuple[None, None]]:
-    """Percentile intervals of both correlations; resamples in which a side is constant are left out."""
-    rows = {name: place for place, name in enumerate(dict.fromkeys(clusters))}
-    if len(rows) < 2:
-        return [(None, None), (None, None)]
-    # How often each query is drawn, [R, Q]; each answer [N] is drawn as often as its query.
-    drawn = resample(np.eye(len(rows)), resamples)
-    of_query = np.array([rows[name] for name in clusters])
-    values = []
-    for block in np.array_split(drawn, resamples * len(clusters) // BLOCK_CELLS + 1):
-        weights = block[:, of_query]
-        ranks = (weighted_ranks(weights, first), weighted_ranks(weights, second))
-        values.append([weighted_pearson(weights, first, second), weighted_pearson(weights, *ranks)])
-    finite = [one[np.isfinite(one)] for one in np.concatenate(values, axis=1)]
-    return [tuple(np.percentile(one, [2.5, 97.5]).tolist()) if len(one) else (None, None) for one in finite]
-
-
-def weighted_pearson(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Correlations [R] of values [N] or [R, N] that stand in each resample as often as `weights` [R, N] says; or nan."""
-    total, sides = weights.sum(1, keepdims=True), []
-    for values in (first, second):
-        centred = values - (weights * values).sum(1, keepdims=True) / total
-        spread = np.sqrt((weights * centred**2).sum(1, keepdims=True) / total)
-        # Rounding leaves a constant side a trace of spread.
-        known = spread > 1e-10 * np.abs(values).max()
-        sides.append(np.divide(centred, spread, out=np.full(weights.shape, np.nan), where=known))
-    return np.asarray((weights * sides[0] * sides[1]).sum(1) / total[:, 0])
-
-
-def weighted_ranks(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Ranks [R, N] of values [N] that stand in each resample as often as `weights` [R, N] says; equals share their mean."""
-    known, place = np.unique(values, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    at_value = np.add.reduceat(weights[:, order], np.searchsorted(place[order], np.arange(len(known))), axis=1)
-    return np.asarray((np.cumsum(at_value, axis=1) - (at_value - 1) / 2)[:, place])
-
-
-def krippendorff_alpha(given: Sequence[Sequence[float]]) -> tuple[float | None, str | None]:
-    """Krippendorff's alpha for interval data, 1 - D_o / D_e, over the ratings of each answer (Krippendorff 2011).
-
-    An answer with one rating says nothing about agreement and is left out. None with the reason where it is not defined.
-    """
-    units = [np.array(one, dtype=float) for one in given if len(one) > 1]
-    if not units:
-        return None, "no answer has two ratings"
-    every = np.concatenate(units)
-    # Squared differences over the ordered pairs of m values sum to 2 m^2 times their variance.
-    observed = sum(2 * len(one) ** 2 * one.var() / (len(one) - 1) for one in units) / len(every)
-    expected = 2 * len(every) * every.var() / (len(every) - 1)
-    return (float(1 - observed / expected), None) if expected > 0 else (None, "all ratings are the same")
 
 
 Means = tuple[float, float] | tuple[None, None]

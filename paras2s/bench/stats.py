@@ -1,4 +1,4 @@
-"""Means with standard errors over judged answers. Pure functions: rows in, numbers out.
+"""Figures of systems' judged answers, with standard errors. Pure functions: rows in, numbers out.
 
 Answers to one contrast share their words, so they are not independent: every standard error is clustered by contrast.
 Answers without a score are left out of a mean and counted beside it; they are never a 0.
@@ -6,69 +6,16 @@ Answers without a score are left out of a mean and counted beside it; they are n
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from paras2s.audio.asr import normalise_words
 from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
+from paras2s.statistics.means import Counted, Estimate, clustered_mean, mean_of_means
 from paras2s.types import CATEGORIES, Category
-
-# Standard errors between a difference and chance, of a normal law at 95 %.
-CERTAIN_FROM = 1.96
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean of `n` values in `clusters` clusters; None for a mean of nothing and for an error of one cluster."""
-
-    mean: float | None
-    standard_error: float | None
-    n: int
-    clusters: int
-
-
-@dataclass(frozen=True)
-class Counted:
-    """An estimate over the `estimate.n` of `n_asked` values that could be measured.
-
-    `full` is the value of 100 % where the estimate is a share: 1, or 100 of points in percent; None of what is no share.
-    """
-
-    estimate: Estimate
-    n_asked: int
-    full: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Mean, standard error, n scored and n in all, as plain JSON; of a share of 0 or 100 % `wilson`, its interval."""
-        wilson = self.wilson()
-        return {
-            "mean": self.estimate.mean,
-            "standard_error": self.estimate.standard_error,
-            "n_scored": self.estimate.n,
-            "n_asked": self.n_asked,
-            **({} if wilson is None else {"wilson": list(wilson)}),
-        }
-
-    def wilson(self) -> tuple[float, float] | None:
-        """Wilson's 95 % interval of a share of 0 or 100 %, whose standard error is 0; None of others, or of one cluster."""
-        one = self.estimate
-        if self.full is None or one.mean not in (0.0, self.full) or one.standard_error is None:
-            return None
-        low, high = ends_of_share(one.mean / self.full, 0.0, 0.0, one.clusters)
-        return self.full * low, self.full * high
-
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval: 1.96 standard errors to each side, or Wilson's; None where there is no standard error."""
-        one = self.estimate
-        if one.mean is None or one.standard_error is None:
-            return None
-        half = CERTAIN_FROM * one.standard_error
-        return self.wilson() or (one.mean - half, one.mean + half)
 
 
 @dataclass(frozen=True)
@@ -93,45 +40,6 @@ class Difference:
 
     difference: Counted
     relative_percent: float | None
-
-
-def ends_of_share(value: float, low: float, high: float, clusters: int) -> tuple[float, float]:
-    """The ends of a share's bootstrap interval; at 0 and at 1, where every resample is alike, those of Wilson's 95 % interval.
-
-    Its trials are the clusters: how much the values of one cluster tell about those of another is not known there.
-    """
-    if value not in (0.0, 1.0) or low != high or not clusters:
-        return low, high
-    from scipy.stats import binomtest
-
-    found = binomtest(round(value * clusters), clusters).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
-
-
-def ends_of_kappa(low_agreement: float, by_chance: float) -> tuple[float, float]:
-    """The interval of a kappa or alpha of 1, which resamples never leave: that of the agreement, Wilson's, above chance."""
-    return (low_agreement - by_chance) / (1 - by_chance), 1.0
-
-
-def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
-    """Mean of n values and its cluster-robust error: sqrt(G / (G - 1) * sum_g (sum_{i in g} (x_i - mean))^2) / n.
-
-    Raises:
-        ValueError: not one cluster for every value.
-    """
-    if len(values) != len(clusters):
-        raise ValueError(f"{len(values)} values, but {len(clusters)} clusters")
-    if not values:
-        return Estimate(None, None, 0, 0)
-    mean = fmean(values)
-    residuals: dict[str, float] = defaultdict(float)
-    for value, cluster in zip(values, clusters, strict=True):
-        residuals[cluster] += value - mean
-    count = len(residuals)
-    if count < 2:
-        return Estimate(mean, None, len(values), count)
-    variance = count / (count - 1) * math.fsum(total**2 for total in residuals.values()) / len(values) ** 2
-    return Estimate(mean, math.sqrt(variance), len(values), count)
 
 
 def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
@@ -202,18 +110,6 @@ def paired_difference(rows_a: Sequence[AnswerRow], rows_b: Sequence[AnswerRow]) 
 
 def _mean_of(pairs: Sequence[tuple[float, str]]) -> Estimate:
     return clustered_mean([value for value, _ in pairs], [cluster for _, cluster in pairs])
-
-
-def mean_of_means(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean of means that share no contrast, each weighing the same; without a mean where one of them has none."""
-    n, clusters = sum(estimate.n for estimate in estimates), sum(estimate.clusters for estimate in estimates)
-    means = [estimate.mean for estimate in estimates if estimate.mean is not None]
-    errors = [estimate.standard_error for estimate in estimates if estimate.standard_error is not None]
-    if not means or len(means) < len(estimates):
-        return Estimate(None, None, n, clusters)
-    # A contrast belongs to one category, so the category means are independent and their variances add.
-    error = math.hypot(*errors) / len(estimates) if len(errors) == len(estimates) else None
-    return Estimate(fmean(means), error, n, clusters)
 
 
 def _distinguished(pair: Sequence[AnswerRow]) -> bool | None:

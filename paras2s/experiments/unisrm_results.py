@@ -350,10 +350,9 @@ def _gain(data: BenchData, pairs: Sequence[tuple[Rows, Rows]], value: Value) -> 
         for first, second in pairs
         for item in data.items
     ]
-    gains = [(after - before, text) for before, after, text in valued if before is not None and after is not None]
-    if not gains:
-        return Absent("no verdicts of both")
-    return mean_gain([gain for gain, _ in gains], [text for _, text in gains], len(valued))
+    gains = [None if before is None or after is None else after - before for before, after, _ in valued]
+    share = mean_gain(gains, [text for _, _, text in valued])
+    return share if share.n else Absent("no verdicts of both")
 
 
 MEASURES: Mapping[str, Value] = {

@@ -17,7 +17,6 @@ from rich.table import Table
 from paras2s.bench.charts import draw_curves, side_by_side, standalone_svg
 from paras2s.bench.paras2s.metrics import error_text, summary
 from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import RunConfig, load_config
@@ -25,6 +24,7 @@ from paras2s.data_gen.scripted.scripts import assign_roles, load_contrasts
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.pipeline.shared_stages import share_stages
 from paras2s.run import ORIGIN, Run
+from paras2s.statistics.means import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.train.algorithm import check_algorithm
 from paras2s.utils.io import read_json, write_json, write_text
 

@@ -14,11 +14,12 @@ import pyarrow.parquet as pq
 
 from paras2s import __version__
 from paras2s.bench.results import load_rows
-from paras2s.bench.stats import Counted, Estimate, clustered_mean, contrast_metric, summarise
+from paras2s.bench.stats import contrast_metric, summarise
 from paras2s.configs.schema.base import dump_config
 from paras2s.errors import DataError, one_line
 from paras2s.rollout.validation_answers import step_folder
 from paras2s.run import ORIGIN, Run
+from paras2s.statistics.means import Counted, Estimate, clustered_mean
 from paras2s.utils.io import read_json, read_jsonl
 
 

@@ -19,10 +19,10 @@ import yaml
 from pydantic import ValidationError
 
 from paras2s import __version__
-from paras2s.bench.stats import CERTAIN_FROM
 from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import DataError, one_line
 from paras2s.run import ORIGIN, PROGRESS, RESOLVED
+from paras2s.statistics.means import CERTAIN_FROM
 from paras2s.studio.folders import Folders
 from paras2s.utils.io import read_json
 

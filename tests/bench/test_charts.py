@@ -17,7 +17,7 @@ from paras2s.bench.charts import (
     interval_bars,
     with_caption,
 )
-from paras2s.bench.speakbench.metrics import Share
+from paras2s.statistics.intervals import Share
 
 
 def drawn(svg):

@@ -13,20 +13,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paras2s.bench.human_correlation import (
-    AnswerKey,
-    Correlation,
-    Rating,
-    correlations,
-    human_agreement,
-    krippendorff_alpha,
-    load_ratings,
-    markdown_tables,
-    weighted_pearson,
-    weighted_ranks,
-)
+from paras2s.bench.human_correlation import AnswerKey, Rating, human_agreement, load_ratings, markdown_tables
 from paras2s.errors import DataError
 from paras2s.reward.reward_model.train import agreement
+from paras2s.statistics.annotators import krippendorff
+from paras2s.statistics.correlation import Correlation, correlations, weighted_pearson, weighted_ranks
 from paras2s.types import Unscored
 
 HEAD = "id,system,category,rater,score"
@@ -159,7 +150,7 @@ def test_a_constant_side_or_too_few_answers_are_none_with_the_reason_and_never_n
     same = [one for n in range(4) for one in rated(key(f"q{n}"), 2, 2)]
     bored = human_agreement(same, {key(f"q{n}"): float(n) for n in range(4)}).groups["all"]
     assert bored.pearson == Correlation(why_none="human scores are all the same")
-    assert (bored.alpha, bored.why_no_alpha) == (None, "all ratings are the same")
+    assert (bored.alpha, bored.why_no_alpha) == (None, "all values are the same")
     few = human_agreement(ratings, {key("q0"): 1.0, key("q1"): 2.0}).groups["all"]
     assert few.pearson == Correlation(why_none="2 answers with both sides are too few")
     none = human_agreement(ratings, {})
@@ -208,7 +199,7 @@ def test_the_interval_agrees_with_a_loop_over_drawn_queries_and_is_wider_than_on
 def test_blocks_of_resamples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ratings, scores = study()
     complete = human_agreement(ratings, scores, resamples=300)
-    monkeypatch.setattr("paras2s.bench.human_correlation.BLOCK_CELLS", 1000)
+    monkeypatch.setattr("paras2s.statistics.correlation.BLOCK_CELLS", 1000)
     assert human_agreement(ratings, scores, resamples=300) == complete
 
 
@@ -279,17 +270,21 @@ def test_ratings_and_scores_must_be_of_the_same_queries() -> None:
 )
 def test_alpha_is_that_of_published_examples(table: list[str], alpha: float) -> None:
     columns = zip(*(row.replace(" ", "") for row in table), strict=True)
-    found, why = krippendorff_alpha([[float(one) for one in column if one != "."] for column in columns])
-    assert found == pytest.approx(alpha, abs=0.0006)
-    assert why is None
+    found = alpha_of([[float(one) for one in column if one != "."] for column in columns])
+    assert found == (pytest.approx(alpha, abs=0.0006), None)
+
+
+def alpha_of(given: list[list[float]]) -> tuple[float | None, str | None]:
+    found = krippendorff([dict(enumerate(scores)) for scores in given], [""] * len(given), "interval")
+    return found.value, found.why_none
 
 
 def test_alpha_by_hand_and_where_it_is_not_defined() -> None:
     # Units 1 1 and 2 4. D_o = 2 * 4 / 4; pairs of 1 1 2 4 differ by 0 1 9 1 9 4, so D_e = 2 * 24 / 12.
-    assert krippendorff_alpha([[1, 1], [2, 4], [5]])[0] == pytest.approx(1 - 2 / 4)
-    assert krippendorff_alpha([[1, 1], [5, 5]]) == (1.0, None)
-    assert krippendorff_alpha([[1], [2]]) == (None, "no answer has two ratings")
-    assert krippendorff_alpha([]) == (None, "no answer has two ratings")
+    assert alpha_of([[1, 1], [2, 4], [5]])[0] == pytest.approx(1 - 2 / 4)
+    assert alpha_of([[1, 1], [5, 5]]) == (1.0, None)
+    assert alpha_of([[1], [2]]) == (None, "no item has two annotators")
+    assert alpha_of([]) == (None, "no item has two annotators")
 
 
 # Systems.

@@ -17,8 +17,10 @@ from paras2s.bench.paras2s.metrics import cell
 from paras2s.bench.results import load_rows, save_rows
 from paras2s.bench.speakbench.metrics import accuracy, cohen_kappa
 from paras2s.bench.speakbench.report import share_text
-from paras2s.bench.stats import clustered_mean, contrast_metric, ends_of_share, paired_difference, summarise
+from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.errors import DataError
+from paras2s.statistics.intervals import ends_of_share
+from paras2s.statistics.means import clustered_mean
 
 
 def test_clustered_mean_by_hand() -> None:

@@ -27,7 +27,8 @@ from paras2s.reward.sources.composite import CompositeReward, RewardSetup, combi
 from paras2s.reward.sources.llm import LLMSource
 from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
-from paras2s.reward.sources.pairwise import PairwiseSource, Result, bradley_terry, swiss_round, win_rates
+from paras2s.reward.sources.pairwise import PairwiseSource, swiss_round, win_rates
+from paras2s.statistics.bradley_terry import Result, bradley_terry
 from paras2s.types import Absent, Blueprint, Measured, Reward, Unscored
 
 

@@ -13,12 +13,12 @@ from tiny.unisrm import pair_record, tone_clip
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, write_clip
-from paras2s.bench.speakbench.metrics import Share
 from paras2s.cli.app import app
 from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, ConfigError, DataError, StorageError
 from paras2s.reward.judges.registry import open_judge
+from paras2s.statistics.intervals import Share
 from paras2s.types import Absent
 from paras2s.unisrm.bench import judges as bench_judges
 from paras2s.unisrm.bench import run as bench_run

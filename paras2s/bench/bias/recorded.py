@@ -37,9 +37,9 @@ from paras2s.bench.bias.metrics import (
 )
 from paras2s.bench.bias.perturbations import GIVEN, TURNED, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
-from paras2s.bench.human_correlation import Correlation
-from paras2s.bench.speakbench.metrics import RESAMPLES
 from paras2s.errors import ConfigError, DataError
+from paras2s.statistics.correlation import Correlation
+from paras2s.statistics.resampling import RESAMPLES
 from paras2s.types import PairLabel
 from paras2s.utils.io import read_csv, read_text, write_jsonl
 

@@ -19,7 +19,7 @@ from paras2s.bench.bias.metrics import AGAINST_ORDER, PROBES, VERDICT, Part, Pro
 from paras2s.bench.bias.perturbations import CONTROL_DB
 from paras2s.bench.bias.published import PublishedFigure, published_figures
 from paras2s.bench.charts import Bar, draw_points, interval_bars
-from paras2s.bench.speakbench.metrics import Share
+from paras2s.statistics.intervals import Share
 from paras2s.utils.html import page_template
 from paras2s.utils.io import write_json, write_text
 

@@ -30,15 +30,15 @@ from paras2s.bench.bias.metrics import (
 )
 from paras2s.bench.bias.perturbations import Comparison, OneClip, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
-from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.bench.speakbench.metrics import RESAMPLES
 from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
 from paras2s.reward.judges.base import Judge, Pair, Preferred, Progress, sides_of
 from paras2s.reward.judges.votes import swapped
+from paras2s.statistics.correlation import Correlation
+from paras2s.statistics.resampling import RESAMPLES
 from paras2s.types import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
 from paras2s.unisrm.reward.judge import UniSRMJudge
 from paras2s.utils.io import append_jsonl, write_jsonl

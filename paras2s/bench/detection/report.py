@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paras2s.bench.bias.metrics import p_equal
 from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, Loaded, matched, why_missing
-from paras2s.bench.speakbench.metrics import Share, mcnemar, resample
-from paras2s.bench.stats import ends_of_share
+from paras2s.statistics.intervals import Share
+from paras2s.statistics.resampling import mean_by_cluster
+from paras2s.statistics.significance import mcnemar, p_equal
 
 RIGHT, TIED, WRONG = 1.0, 0.5, 0.0
 # The paper's stars: a judge that is better than the baseline, by chance with less than this probability.
@@ -36,12 +36,7 @@ def mark(row: DetectRow | None) -> float | None:
 
 def accuracy(marks: Sequence[float | None]) -> Share:
     """Mean of the marks that there are, with its 95 % interval over pairs: bootstrap, at 0 and 1 Wilson's; none of one pair."""
-    known = [one for one in marks if one is not None]
-    found = _mean(known, [1.0] * len(known), len(marks))
-    if found.value is None or found.low is None or found.high is None:
-        return found
-    low, high = ends_of_share(found.value, found.low, found.high, found.n)
-    return replace(found, low=low, high=high)
+    return mean_by_cluster(marks)
 
 
 def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None]) -> Share | None:
@@ -49,24 +44,13 @@ def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None])
 
     Its interval draws pairs, whose two clips stay together. None where no clip has both.
     """
-    sums: list[float] = []
-    for pair, row in zip(pairs, rows, strict=True):
-        if row is not None and row.scores is not None and pair.mos1 is not None and pair.mos2 is not None:
-            sums.append((row.scores[0] - pair.mos1) ** 2 + (row.scores[1] - pair.mos2) ** 2)
-    return _mean(sums, [2.0] * len(sums), len(pairs)) if sums else None
-
-
-def _mean(sums: Sequence[float], sizes: Sequence[float], n_asked: int) -> Share:
-    """Sum over size, of clusters drawn with replacement; `n` counts the clusters, of which one says nothing about others."""
-    if not sums:
-        return Share(None, None, None, 0, n_asked)
-    counts = np.array([sums, sizes], dtype=np.float64).T
-    low = high = None
-    if len(counts) > 1:
-        drawn = resample(counts)
-        low, high = np.percentile(drawn[:, 0] / drawn[:, 1], [2.5, 97.5]).tolist()
-    total = counts.sum(0)
-    return Share(float(total[0] / total[1]), low, high, len(sums), n_asked)
+    sums = [
+        None
+        if row is None or row.scores is None or pair.mos1 is None or pair.mos2 is None
+        else (row.scores[0] - pair.mos1) ** 2 + (row.scores[1] - pair.mos2) ** 2
+        for pair, row in zip(pairs, rows, strict=True)
+    ]
+    return mean_by_cluster(sums, size=2, is_share=False) if any(total is not None for total in sums) else None
 
 
 @dataclass(frozen=True)
@@ -88,14 +72,15 @@ class Against:
 
 def against(marks: Sequence[float | None], baseline: Sequence[float | None]) -> Against:
     """Both judges' marks of the same pairs, in the same order."""
-    both = [(one, base) for one, base in zip(marks, baseline, strict=True) if one is not None and base is not None]
-    gains = [one - base for one, base in both]
-    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-    difference = _mean(gains, [1.0] * len(gains), len(marks))
-    if not both:
+    pairs = list(zip(marks, baseline, strict=True))
+    gains = [None if one is None or base is None else one - base for one, base in pairs]
+    difference = mean_by_cluster(gains, is_share=False)
+    known = [gain for gain in gains if gain is not None]
+    better, worse = sum(gain > 0 for gain in known), sum(gain < 0 for gain in known)
+    if not known:
         return Against(difference, 0, 0, None, None, "", "no pair has a verdict of both judges")
-    if any(TIED in pair for pair in both):
-        p_value = p_equal(np.rint(2 * np.array(gains)).astype(int))
+    if any(TIED in pair and None not in pair for pair in pairs):
+        p_value = p_equal(np.rint(2 * np.array(known)).astype(int))
         return Against(difference, better, worse, p_value, "sign flips", stars(p_value, difference.value))
     p_value = mcnemar(better, worse, exact=True)
     return Against(difference, better, worse, p_value, "McNemar, exact", stars(p_value, difference.value))

@@ -19,7 +19,6 @@ from paras2s.audio.clip import read_clip
 from paras2s.bench.charts import draw_curves, standalone_svg
 from paras2s.bench.paras2s.judges import IndependentAnswerJudge, Judgement, RunJudge
 from paras2s.bench.paras2s.metrics import cell
-from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.bench.systems import Response, question_of_query
 from paras2s.data_gen.dataset import Dataset
 from paras2s.errors import DataError
@@ -28,6 +27,7 @@ from paras2s.reward.judges.registry import WEIGHTS
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.rollout.validation_answers import FOLDER, kept_evaluations
 from paras2s.run import Run
+from paras2s.statistics.means import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.types import Query
 from paras2s.utils.io import read_json, read_jsonl, write_json, write_text
 

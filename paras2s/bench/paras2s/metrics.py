@@ -11,8 +11,9 @@ from typing import Any
 
 from paras2s.bench.human_correlation import AnswerKey
 from paras2s.bench.results import AnswerRow
-from paras2s.bench.stats import Counted, Estimate, contrast_metric, mean_of_means, paired_difference, summarise
+from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.data_gen.corpora import CORPORA
+from paras2s.statistics.means import Counted, Estimate, mean_of_means
 from paras2s.types import Unscored
 
 # The order of the paper's columns (Table 2).

@@ -16,8 +16,9 @@ from paras2s.audio.clip import read_clip
 from paras2s.bench.charts import draw_curves
 from paras2s.bench.players import Player, player_of
 from paras2s.bench.results import AnswerRow
-from paras2s.bench.stats import Counted, Estimate, contrast_metric, paired_difference, summarise
+from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.errors import AudioError, DataError
+from paras2s.statistics.means import Counted, Estimate
 from paras2s.types import CATEGORIES, Category
 from paras2s.utils.html import page_template
 from paras2s.utils.io import path_inside, write_text

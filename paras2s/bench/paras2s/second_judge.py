@@ -17,9 +17,10 @@ from paras2s.audio.clip import read_clip
 from paras2s.bench.paras2s.judges import AnswerJudge
 from paras2s.bench.paras2s.metrics import summary
 from paras2s.bench.results import AnswerRow
-from paras2s.bench.stats import CERTAIN_FROM, paired_difference
+from paras2s.bench.stats import paired_difference
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
 from paras2s.errors import AudioError
+from paras2s.statistics.means import CERTAIN_FROM
 
 
 def judge_again(rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_progress: Progress) -> list[AnswerRow]:

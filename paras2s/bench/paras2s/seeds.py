@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from paras2s.bench.results import AnswerRow
-from paras2s.bench.stats import ends_of_share
+from paras2s.statistics.intervals import Interval, ends_of_share
 
 RESAMPLES = 2000
 # Shares cut off below and above for an interquartile mean.
@@ -29,21 +29,21 @@ Stacked: TypeAlias = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Interval:
+class SeedInterval(Interval):
     """A figure over `seeds` seeds and `n` questions with the ends of its 95 % interval."""
 
     value: float
     low: float
     high: float
-    seeds: int
-    n: int
+    seeds: int = 0
+    n: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         return asdict(self)
 
 
-def with_intervals(seeds: Sequence[Nested], figures: Callable[[Sequence[Stacked]], Sequence[float]]) -> list[Interval]:
+def with_intervals(seeds: Sequence[Nested], figures: Callable[[Sequence[Stacked]], Sequence[float]]) -> list[SeedInterval]:
     """Returns the figures of all questions, each with the 2.5th and the 97.5th percentile over the resamples.
 
     Raises:
@@ -56,7 +56,8 @@ def with_intervals(seeds: Sequence[Nested], figures: Callable[[Sequence[Stacked]
     draws = [figures([_draw(seeds[n], rng) for n in rng.integers(len(seeds), size=len(seeds))]) for _ in range(RESAMPLES)]
     low, high = np.percentile(np.array(draws), [2.5, 97.5], axis=0)
     n = sum(len(questions) for seed in seeds for contrasts in seed for questions in contrasts)
-    return [Interval(float(value), float(a), float(b), len(seeds), n) for value, a, b in zip(values, low, high, strict=True)]
+    ends = zip(map(float, values), low.tolist(), high.tolist(), strict=True)
+    return [SeedInterval(*figure, len(seeds), n) for figure in ends]
 
 
 def _draw(seed: Nested, rng: np.random.Generator) -> list[np.ndarray]:
@@ -122,11 +123,11 @@ class Gain:
     `improvement` is the probability that an answer of the treated system scores higher; 0.5 says that there is no difference.
     """
 
-    difference: Interval
-    percent: Interval
-    middle_before: Interval
-    middle_after: Interval
-    improvement: Interval
+    difference: SeedInterval
+    percent: SeedInterval
+    middle_before: SeedInterval
+    middle_after: SeedInterval
+    improvement: SeedInterval
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -19,21 +19,21 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking import data
 from paras2s.bench.ranking.data import Game, Problem, points_table
 from paras2s.bench.ranking.metrics import (
     Position,
-    chance,
     correlate,
     outcome_table,
     position,
     rates_of,
-    strengths,
 )
-from paras2s.bench.speakbench.metrics import Share
 from paras2s.errors import DataError
 from paras2s.reward.judges.votes import POINTS, swapped
+from paras2s.statistics.bradley_terry import chance, strengths
+from paras2s.statistics.correlation import Correlation
+from paras2s.statistics.intervals import Share
+from paras2s.statistics.resampling import draw
 from paras2s.types import PAIR_LABELS, PairLabel
 from paras2s.utils.io import read_csv, read_text
 
@@ -169,7 +169,7 @@ def rank_arena(arena: Arena, resamples: int = RESAMPLES) -> ArenaRanking:
 def _rank(meetings: Sequence[Meeting], n_asked: int, resamples: int) -> ArenaAspect:
     instructions = sorted({one.instruction for one in meetings})
     systems = sorted({name for one in meetings for name in (one.first, one.second)})
-    drawn = _draws(len(instructions), resamples)
+    drawn = draw(len(instructions), resamples)
     judge_points = [one.points for one in meetings]
     people_points = [POINTS[one.people] for one in meetings]
     sides = []
@@ -180,7 +180,10 @@ def _rank(meetings: Sequence[Meeting], n_asked: int, resamples: int) -> ArenaAsp
     (judge, n, judge_logs), (people, _, people_logs) = sides
     ranks = {
         name: Rank(
-            judge.share(at, n[at], n[at]), people.share(at, n[at], n[at]), chance(judge_logs[name]), chance(people_logs[name])
+            judge.share(at, n[at], n[at]),
+            people.share(at, n[at], n[at]),
+            chance(judge_logs[name]),
+            chance(people_logs[name]),
         )
         for at, name in enumerate(systems)
     }
@@ -195,12 +198,6 @@ def _rank(meetings: Sequence[Meeting], n_asked: int, resamples: int) -> ArenaAsp
         spearman,
         pearson,
     )
-
-
-def _draws(instructions: int, resamples: int, seed: int = 0) -> np.ndarray:
-    """Returns how often each resample draws each instruction [R, I]."""
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(instructions, np.full(instructions, 1 / instructions), size=resamples).astype(np.float64)
 
 
 def _table(

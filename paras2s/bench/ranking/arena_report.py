@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from paras2s.bench.charts import round_ticks
-from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking.arena import ArenaAspect, ArenaRanking, load_arena, rank_arena
 from paras2s.bench.ranking.report import bars_of, caption_of, gathered, labels_of, percent, style_of
-from paras2s.bench.speakbench.metrics import Share
+from paras2s.statistics.correlation import Correlation
+from paras2s.statistics.intervals import Share
 from paras2s.utils.io import write_json, write_text
 
 WIDTH, HEIGHT, CAPTION_HEIGHT = 640, 560, 40

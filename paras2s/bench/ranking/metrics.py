@@ -17,15 +17,16 @@ from itertools import product
 
 import numpy as np
 
-from paras2s.bench.bias.metrics import PLACES, p_equal, place_of
-from paras2s.bench.human_correlation import Correlation
+from paras2s.bench.bias.metrics import PLACES, place_of
 from paras2s.bench.ranking.data import Game, People, Problem, Recorded, points_table
-from paras2s.bench.speakbench.metrics import RESAMPLES, Share, resample
-from paras2s.bench.stats import ends_of_share
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule
 from paras2s.reward.judges.votes import POINTS, swapped
-from paras2s.reward.sources.pairwise import Result, bradley_terry
+from paras2s.statistics.bradley_terry import chance, strengths
+from paras2s.statistics.correlation import Correlation, row_correlations
+from paras2s.statistics.intervals import Share
+from paras2s.statistics.resampling import RESAMPLES, draw, percentiles, ratio, share_percentiles
+from paras2s.statistics.significance import p_equal
 
 FEWEST_SYSTEMS = 3  # Two always lie on a line.
 HALVES = 1_000
@@ -79,14 +80,9 @@ class Rates:
         if self.drawn is not None and self.instructions is not None and self.instructions[place] > 1:
             drawn = self.drawn[:, place]
         if math.isnan(value):
-            return Share(None, None, None, n, n_asked)
+            return Share(n=n, n_asked=n_asked)
         instructions = 0 if self.instructions is None else int(self.instructions[place])
-        return Share(value, *_ends(value, drawn, instructions), n, n_asked)
-
-
-def draws(instructions: int, resamples: int = RESAMPLES, seed: int = JUDGE_SEED) -> np.ndarray:
-    """Counts of how often each resample draws each instruction [R, I]."""
-    return resample(np.eye(instructions), resamples, seed)
+        return Share(value, *share_percentiles(value, drawn, instructions), n, n_asked)
 
 
 def rates_of(table: np.ndarray, drawn: np.ndarray) -> Rates:
@@ -97,22 +93,7 @@ def rates_of(table: np.ndarray, drawn: np.ndarray) -> Rates:
 
 
 def _ratio(table: np.ndarray) -> np.ndarray:
-    top, bottom = table[..., 0], table[..., 1]
-    return np.asarray(np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0))
-
-
-def _ends(share: float, drawn: np.ndarray | None, instructions: int) -> tuple[float | None, float | None]:
-    """The ends of a share's interval over instructions; Wilson's at 0 and 1."""
-    low, high = _percentiles(drawn)
-    return (low, high) if low is None or high is None else ends_of_share(share, low, high, instructions)
-
-
-def _percentiles(drawn: np.ndarray | None) -> tuple[float | None, float | None]:
-    known = drawn[np.isfinite(drawn)] if drawn is not None else np.empty(0)
-    if not len(known):
-        return None, None
-    low, high = np.percentile(known, [2.5, 97.5])
-    return float(low), float(high)
+    return ratio(table[..., 0], table[..., 1])
 
 
 @dataclass(frozen=True)
@@ -153,32 +134,18 @@ def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
     def share(weights: Sequence[int]) -> Share:
         of_resamples = None if sums is None else _ratio(np.stack([sums @ weights, sums.sum(1)], axis=-1))
         if not n:
-            return Share(None, None, None, n, n_asked)
+            return Share(n=n, n_asked=n_asked)
         value = float(total @ weights / n)
         # A difference of two shares is none: it has no interval of Wilson's.
-        ends = _percentiles(of_resamples) if min(weights) < 0 else _ends(value, of_resamples, int(counts.any(1).sum()))
+        ends = (
+            percentiles(of_resamples) if min(weights) < 0 else share_percentiles(value, of_resamples, int(counts.any(1).sum()))
+        )
         return Share(value, *ends, n, n_asked)
 
     stable, first, second, other = (share(row) for row in np.eye(len(PLACES), dtype=int).tolist())
     bias = [0, 1, -1, 0]
     p_value = None if sums is None else p_equal(counts @ bias, resamples=len(drawn))
     return Position(n, stable, first, second, other, share(bias), p_value)
-
-
-def strengths(results: Iterable[tuple[str, str, float]]) -> dict[str, float]:
-    """Log-strength of each system, about a mean of 0, by (first, second, points of the first) and Bradley and Terry's model."""
-    games = list(results)
-    names = sorted({name for game in games for name in game[:2]})
-    at = {name: place for place, name in enumerate(names)}
-    chances = bradley_terry(len(names), [Result(at[first], at[second], points) for first, second, points in games])
-    logs = {name: math.log(chance / (1 - chance)) for name, chance in zip(names, chances, strict=True) if chance is not None}
-    middle = math.fsum(logs.values()) / len(logs) if logs else 0.0
-    return {name: one - middle for name, one in logs.items()}
-
-
-def chance(log_strength: float, other: float = 0.0) -> float:
-    """That the first of two log-strengths wins."""
-    return 1 / (1 + math.exp(other - log_strength))
 
 
 @dataclass(frozen=True)
@@ -214,26 +181,10 @@ def correlate(judge: Rates, people: Rates) -> tuple[Correlation, Correlation]:
         other = people.drawn[:, known] if people.drawn is not None else np.tile(second, (len(judge.drawn), 1))
         drawn = row_correlations(judge.drawn[:, known], other)
     spearman, pearson = (
-        Correlation(float(one.statistic), float(one.pvalue), *_percentiles(of)) for one, of in zip(results, drawn, strict=True)
+        Correlation(float(result.statistic), *percentiles(values), p_value=float(result.pvalue))
+        for result, values in zip(results, drawn, strict=True)
     )
     return spearman, pearson
-
-
-def row_correlations(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Spearman's and Pearson's correlation of each row [R] of two tables [R, S]; nan where it is not defined."""
-    from scipy import stats
-
-    ranks = (stats.rankdata(side, axis=1, nan_policy="propagate") for side in (first, second))
-    return _row_pearson(*ranks), _row_pearson(first, second)
-
-
-def _row_pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    sides = [side - side.mean(1, keepdims=True) for side in (first, second)]
-    lengths = [np.sqrt((side**2).sum(1)) for side in sides]
-    # Rounding leaves a constant row a trace of length.
-    known = np.logical_and(*(one > 1e-10 * np.abs(side).max(1) for one, side in zip(lengths, (first, second), strict=True)))
-    together = (sides[0] * sides[1]).sum(1)
-    return np.asarray(np.divide(together, lengths[0] * lengths[1], out=np.full(len(first), np.nan), where=known))
 
 
 @dataclass(frozen=True)
@@ -361,7 +312,7 @@ def rank_systems(
         what = f"{recorded.reference}, the reference, has not met itself: its win rate of 50 % is by definition"
         problems.append(Problem("no self-comparison", what))
     other, beside = (None, None) if people is None else _people_ranking(people, _with_reference(recorded), resamples)
-    drawn = draws(len(recorded.instructions), resamples)
+    drawn = draw(len(recorded.instructions), resamples, JUDGE_SEED)
     rankings = {name: _rank(recorded, played, drawn, beside, other) for name, played in games.items()}
     return Ranking(recorded.reference, recorded.n_rows, len(recorded.instructions), rankings, other, tuple(problems))
 
@@ -427,7 +378,7 @@ def _people_ranking(people: People, systems: Sequence[str], resamples: int) -> t
         return PeopleRanking(scores, {}, {}, only_judge, only_people, None, why), beside
     names = list(scores)
     table = people.table(names)
-    drawn = draws(len(table), resamples, PEOPLE_SEED)
+    drawn = draw(len(table), resamples, PEOPLE_SEED)
     rates, n = rates_of(table, drawn), table[..., 1].sum(0).astype(int).tolist()
     shares = {name: rates.share(at, n[at], n[at]) for at, name in enumerate(names)}
     logs = strengths((game.first, game.second, game.points) for game in people.games)

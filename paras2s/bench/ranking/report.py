@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from paras2s.bench.charts import round_ticks
-from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.ranking.data import Problem
 from paras2s.bench.ranking.metrics import AspectRanking, PeopleRanking, Position, Ranking, SelfComparison, Standing
-from paras2s.bench.speakbench.metrics import Share
+from paras2s.statistics.correlation import Correlation
+from paras2s.statistics.intervals import Share
 
 SHOWN_PROBLEMS = 5
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 520, 400, 2

@@ -20,7 +20,7 @@ from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import require_new
 from paras2s.bench.speakbench.data import SuitePair, read_pair_audio
 from paras2s.bench.speakbench.label_sets import SetLabel, load_labels
-from paras2s.bench.speakbench.metrics import Comparison, Share, accuracy, collapse, compare
+from paras2s.bench.speakbench.metrics import Comparison, accuracy, collapse, compare
 from paras2s.bench.speakbench.report import share_text, show_comparison
 from paras2s.bench.speakbench.run import CHUNK_PAIRS, SuiteEstimate, SuiteOptions, estimate_suite
 from paras2s.clients.chat import Bill
@@ -28,6 +28,7 @@ from paras2s.errors import BudgetError, ConfigError, DataError
 from paras2s.reward.judges.base import Pair, Preferred, Progress
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import open_llm_judge
+from paras2s.statistics.intervals import Share
 from paras2s.types import PAIR_LABELS, Label, PairLabel, Preference, Unscored
 from paras2s.utils.io import append_jsonl, read_jsonl, write_jsonl
 from paras2s.utils.progress import progress_bar

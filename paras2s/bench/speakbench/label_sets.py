@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from paras2s.bench.speakbench.data import load_pairs
-from paras2s.bench.speakbench.metrics import Share, Ways, accuracy, cohen_kappa
+from paras2s.bench.speakbench.metrics import Ways, accuracy, cohen_kappa
 from paras2s.errors import DataError
+from paras2s.statistics.intervals import Share
 from paras2s.types import Label
 from paras2s.utils.io import read_csv
 

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from paras2s.bench.charts import Bar, Grid, confusion_grids, interval_bars, with_caption
-from paras2s.bench.speakbench.metrics import Share
+from paras2s.statistics.intervals import Share
 from paras2s.utils.io import write_text
 
 PUBLISHED = Path(__file__).with_name("published.yaml")

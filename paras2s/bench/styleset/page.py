@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from paras2s.bench.players import Player, player_of
-from paras2s.bench.stats import ends_of_share
 from paras2s.bench.styleset.data import VERDICT_TASKS, Task
 from paras2s.bench.styleset.metrics import TITLES, HumanRow, StyleRow, table_1_scores
 from paras2s.bench.styleset.outputs import Made, judged_clip
 from paras2s.errors import AudioError
 from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
+from paras2s.statistics.intervals import ends_of_share
 from paras2s.utils.html import page_template
 from paras2s.utils.io import write_text
 

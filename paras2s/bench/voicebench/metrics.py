@@ -5,17 +5,15 @@ Rules are for multiple choice, reasoning and refusal; open questions and questio
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from paras2s.bench.stats import Counted, Estimate, clustered_mean
 from paras2s.bench.voicebench.data import SUBSETS, VoiceBenchItem
 from paras2s.errors import DataError, one_line
+from paras2s.statistics.means import Counted, clustered_mean, mean_of_means
 from paras2s.utils.io import read_jsonl
 
 POINTS_PER_SCORE, FULL_POINTS = 20.0, 100.0  # 1 to 5 becomes 20 to 100, as in VoiceBench's overall score.
@@ -228,13 +226,9 @@ def voicebench_summary(rows: Sequence[VoiceBenchRow]) -> VoiceBenchSummary:
         scored = [(row.score, row.id) for row in members if row.score is not None]
         mean_of_subset = clustered_mean([score for score, _ in scored], [name for _, name in scored])
         subsets[subset] = Counted(mean_of_subset, len(members), _full_points(subset))
-    means = [one.estimate.mean for one in subsets.values() if one.estimate.mean is not None]
-    errors = [one.estimate.standard_error for one in subsets.values() if one.estimate.standard_error is not None]
-    n, mean = sum(one.estimate.n for one in subsets.values()), fmean(means) if len(means) == len(subsets) > 0 else None
-    # Subsets share no items, so their errors are independent.
-    error = math.hypot(*errors) / len(subsets) if len(errors) == len(subsets) > 0 else None
     full = FULL_POINTS if all(map(_full_points, subsets)) else None
-    overall = Counted(Estimate(mean, error, n, n), len(rows), full)
+    # Subsets share no items, so their errors are independent.
+    overall = Counted(mean_of_means([counted.estimate for counted in subsets.values()]), len(rows), full)
     return VoiceBenchSummary(
         subsets, overall, {name: sum(row.undecided for row in rows if row.subset == name) for name in subsets}
     )

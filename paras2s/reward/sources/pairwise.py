@@ -16,23 +16,11 @@ from paras2s.audio.clip import read_clip
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.base import Judge, Pair, Utterance
 from paras2s.reward.sources.base import Group, Scores, on_scale
+from paras2s.statistics.bradley_terry import Result, bradley_terry
 from paras2s.types import Preference, Unscored
 
 Schedule = Literal["all", "swiss"]
 Rating = Literal["win_rate", "bradley_terry"]
-# Each answer also draws half a game with an average one, so that a row of wins has a finite strength.
-PRIOR_GAMES = 0.5
-# A few hundred steps leave strengths whole percents off where few met each other.
-MOST_STEPS, CONVERGED = 20_000, 1e-12
-
-
-@dataclass(frozen=True)
-class Result:
-    """One comparison: answer `first` got `points` from 0 to 1 against `second`."""
-
-    first: int
-    second: int
-    points: float
 
 
 def swiss_round(playing: Sequence[int], results: Sequence[Result], drawn: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -69,27 +57,6 @@ def win_rates(size: int, results: Sequence[Result]) -> list[float | None]:
         points[one.first].append(one.points)
         points[one.second].append(1 - one.points)
     return [float(np.mean(got)) if got else None for got in points]
-
-
-def bradley_terry(size: int, results: Sequence[Result]) -> list[float | None]:
-    """Returns each answer's chance against an average one, by the model of Bradley and Terry; None for one without a game.
-
-    Ties are half a win for each. Hunter's minorise-maximise steps, with a prior of half a drawn game.
-    """
-    wins = np.full(size, PRIOR_GAMES / 2)
-    games = np.zeros((size, size))
-    for one in results:
-        wins[one.first] += one.points
-        wins[one.second] += 1 - one.points
-        games[one.first, one.second] += 1
-        games[one.second, one.first] += 1
-    strength = np.ones(size)
-    for _ in range(MOST_STEPS):
-        expected = (games / (strength[:, None] + strength[None, :])).sum(1) + PRIOR_GAMES / (strength + 1)
-        before, strength = strength, wins / expected
-        if np.abs(strength / before - 1).max(initial=0.0) < CONVERGED:
-            break
-    return [float(s / (s + 1)) if games[number].any() else None for number, s in enumerate(strength)]
 
 
 STANDINGS: dict[Rating, Callable[[int, Sequence[Result]], list[float | None]]] = {

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paras2s.bench.annotator_agreement import majority
 from paras2s.reward.judges.votes import POINTS
+from paras2s.statistics.annotators import majority
 from paras2s.studio.annotation.results import FITNESS, OVERALL, Annotation, list_annotations
 from paras2s.studio.annotation.store import StudyStore
 from paras2s.studio.annotation.study import Item

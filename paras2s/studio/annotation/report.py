@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from paras2s.bench.annotator_agreement import Figure
-from paras2s.bench.human_correlation import Correlation
-from paras2s.bench.speakbench.metrics import Share
+from paras2s.statistics.intervals import Interval
 from paras2s.studio.annotation.results import JudgeAgreement, QuestionAgreement, Results
 
 
-def cell(one: Figure | Share | Correlation | None, is_share: bool = False) -> str:
+def cell(one: Interval | None, is_share: bool = False) -> str:
     """A figure with its interval, or the reason why there is none."""
     if one is None:
         return ""

@@ -12,8 +12,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, cast
 
-from paras2s.bench.annotator_agreement import (
-    Figure,
+from paras2s.bench.results import FITTING_SCORE
+from paras2s.bench.speakbench.metrics import accuracy, cohen_kappa
+from paras2s.bench.speakbench.verdicts import load_verdicts
+from paras2s.errors import DataError
+from paras2s.reward.fusion import find_rule
+from paras2s.statistics.annotators import (
+    Agreement,
     fleiss_kappa,
     krippendorff,
     majority,
@@ -21,12 +26,8 @@ from paras2s.bench.annotator_agreement import (
     split_half_labels,
     split_half_scores,
 )
-from paras2s.bench.human_correlation import Correlation, correlations
-from paras2s.bench.results import FITTING_SCORE
-from paras2s.bench.speakbench.metrics import Share, accuracy, cohen_kappa
-from paras2s.bench.speakbench.verdicts import load_verdicts
-from paras2s.errors import DataError
-from paras2s.reward.fusion import find_rule
+from paras2s.statistics.correlation import Correlation, correlations
+from paras2s.statistics.intervals import Share
 from paras2s.studio.annotation.clicks import ItemState, label_of_scores
 from paras2s.studio.annotation.forms import Question
 from paras2s.studio.annotation.store import StudyStore
@@ -69,10 +70,10 @@ class QuestionAgreement:
 
     name: str
     title: str
-    observed: Figure
-    alpha: Figure
-    fleiss: Figure | None
-    split_half: Figure
+    observed: Agreement
+    alpha: Agreement
+    fleiss: Agreement | None
+    split_half: Agreement
     cohen: dict[str, Share]
     pearson: dict[str, Correlation]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from paras2s.bench.human_correlation import weighted_pearson
-from paras2s.bench.speakbench.metrics import Share
-from paras2s.bench.stats import ends_of_share
+from paras2s.statistics.correlation import weighted_pearson
+from paras2s.statistics.intervals import Share
+from paras2s.statistics.resampling import draw, mean_by_cluster, percentiles
 from paras2s.types import Absent
 from paras2s.unisrm.bench.results import BenchRow
 from paras2s.unisrm.reward.rewards import preferences
@@ -50,47 +50,29 @@ def accuracy(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> Figure:
 
 
 def mean_share(values: Values, clusters: Sequence[str]) -> Figure:
-    """The mean of the values that there are, with its interval; without any it is absent."""
-    known = [(value, cluster) for value, cluster in zip(values, clusters, strict=True) if value is not None]
-    if not known:
-        return Absent("nothing has a judgement")
-    numbers, names = np.array([value for value, _ in known]), [cluster for _, cluster in known]
-    weights = _resamples(names)
-    mean = float(numbers.mean())
-    low, high = _percentiles((weights * numbers).sum(1) / weights.sum(1)) if len(set(names)) > 1 else (None, None)
-    if low is not None and high is not None:
-        low, high = ends_of_share(mean, low, high, len(set(names)))
-    return Share(mean, low, high, len(known), len(values))
+    """Return the mean of the values that are not None, with its interval; without any it is absent."""
+    share = mean_by_cluster(values, clusters, resamples=RESAMPLES)
+    return share if share.n else Absent("nothing has a judgement")
 
 
 def correlation(scores: Values, labels: Sequence[float], clusters: Sequence[str]) -> Figure:
-    """Pearson's correlation of the scores that there are with the labels; absent where a side does not vary."""
-    known = [one for one in zip(scores, labels, clusters, strict=True) if one[0] is not None]
+    """Return Pearson's correlation of the scores that are not None with the labels; absent where a side does not vary."""
+    known = [row for row in zip(scores, labels, clusters, strict=True) if row[0] is not None]
     if len(known) < MIN_CORRELATED:
         return Absent(f"{len(known)} scores are too few to correlate")
-    first, second = (np.array([one[side] for one in known], dtype=np.float64) for side in (0, 1))
-    found = weighted_pearson(np.ones((1, len(known))), first, second)[0]
-    if not np.isfinite(found):
+    first, second = (np.array([row[side] for row in known], dtype=np.float64) for side in (0, 1))
+    value = weighted_pearson(np.ones((1, len(known))), first, second)[0]
+    if not np.isfinite(value):
         return Absent("all scores are alike" if np.ptp(first) == 0 else "all labels are alike")
-    names = [one[2] for one in known]
-    ends = _percentiles(weighted_pearson(_resamples(names), first, second)) if len(set(names)) > 1 else (None, None)
-    return Share(float(found), *ends, len(known), len(scores))
+    names = [row[2] for row in known]
+    ends = percentiles(weighted_pearson(_resamples(names), first, second)) if len(set(names)) > 1 else (None, None)
+    return Share(float(value), *ends, len(known), len(scores))
 
 
 def _resamples(clusters: Sequence[str]) -> np.ndarray:
-    """Draws clusters with replacement: the number of times that each of N items stands in each of R resamples [R, N]."""
-    place = np.unique(clusters, return_inverse=True)[1]
-    count = int(place.max()) + 1
-    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
-    return drawn[:, place].astype(np.float64)
-
-
-def _percentiles(drawn: np.ndarray) -> tuple[float | None, float | None]:
-    finite = drawn[np.isfinite(drawn)]
-    if not len(finite):
-        return None, None
-    low, high = np.percentile(finite, [2.5, 97.5]).tolist()
-    return low, high
+    """Return how often each resample draws each item [R, N]: as often as its cluster, of those in sorted order."""
+    numbers = np.unique(clusters, return_inverse=True)[1]
+    return draw(int(numbers.max()) + 1, RESAMPLES)[:, numbers]
 
 
 # T2.
@@ -198,17 +180,16 @@ def sound_test(items: Sequence[Item], own: Mapping[str, BenchRow], shuffled: Map
         return SoundTest(Absent(f"the items judged in both ways have {len(set(clusters))} texts"), measure, "not tested")
     if pairwise:
         gains = [(points(item, own[item.id]) or 0.0) - (points(item, shuffled[item.id]) or 0.0) for item in both]
-        share = mean_gain(gains, clusters, len(items))
+        share = replace(mean_gain(gains, clusters), n_asked=len(items))
     else:
         gain, drawn = _correlation_gain(both, own, shuffled)
-        share = Share(gain, *_percentiles(drawn), len(both), len(items))
+        share = Share(gain, *percentiles(drawn), len(both), len(items))
     return SoundTest(share, measure, "uses the sound" if share.low is not None and share.low > 0 else "deaf")
 
 
-def mean_gain(gains: Sequence[float], clusters: Sequence[str], n_asked: int) -> Share:
-    """The mean of paired differences, with its interval."""
-    weights, values = _resamples(clusters), np.array(gains)
-    return Share(float(values.mean()), *_percentiles((weights * values).sum(1) / weights.sum(1)), len(gains), n_asked)
+def mean_gain(gains: Values, clusters: Sequence[str]) -> Share:
+    """Return the mean of the paired differences that are not None, with its interval."""
+    return mean_by_cluster(gains, clusters, resamples=RESAMPLES, is_share=False)
 
 
 def _correlation_gain(

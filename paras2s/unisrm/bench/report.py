@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from paras2s.bench.speakbench.metrics import Share
+from paras2s.statistics.intervals import Share
 from paras2s.types import Absent
 from paras2s.unisrm.bench.data import COLUMNS, CONDITIONS, CROSS_DATASET, RATINGS, BenchData, Column, column_of
 from paras2s.unisrm.bench.metrics import (

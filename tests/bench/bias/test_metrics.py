@@ -20,18 +20,17 @@ from paras2s.bench.bias.metrics import (
     Outcome,
     ProbeResult,
     against_control,
-    draw_clusters,
     gap_correlation,
     mean_change,
     mos_bin,
     noise_class,
-    p_equal,
     place_of,
     retest_margin,
     tell_parts,
 )
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, sentence, show_probes, write_probes
-from paras2s.bench.speakbench.metrics import resample
+from paras2s.statistics.resampling import resample, resample_alike
+from paras2s.statistics.significance import p_equal
 
 LEAN = ("first", "second")
 
@@ -163,7 +162,7 @@ def test_intervals_agree_with_scipys_bootstrap():
 def test_equal_clusters_drawn_together_are_drawn_as_often_as_apart():
     rng = np.random.default_rng(3)
     counts = rng.integers(0, 3, (40, 2))
-    fast, slow = draw_clusters(counts.astype(float), 0), resample(counts)
+    fast, slow = resample_alike(counts.astype(float), 0), resample(counts)
     assert fast.shape == slow.shape == (10_000, 2)
     assert fast.mean(0) == pytest.approx(counts.sum(0), rel=0.01)
     assert np.cov(fast.T) == pytest.approx(np.cov(slow.T), rel=0.08)

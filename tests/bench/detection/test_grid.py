@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from paras2s.bench.detection import grid as grid_module
 from paras2s.bench.detection.grid import Cell, average, load_grid, run_grid
 from paras2s.bench.detection.run import DetectionResult
-from paras2s.bench.speakbench.metrics import resample
 from paras2s.cli.bench_detection import bench_detect_grid
 from paras2s.errors import BudgetError, ConfigError
+from paras2s.statistics.resampling import resample
 from paras2s.utils.io import write_jsonl
 from paras2s.utils.progress import open_console
 
@@ -139,7 +139,7 @@ def test_cells_without_verdicts_are_judged_until_the_budget_ends(small, monkeypa
 
 def test_every_cell_and_average_of_table_1(tmp_path, monkeypatch):
     """92 of 96 cells. Intervals are not looked at here, and ten thousand resamples of each cell would take a minute."""
-    monkeypatch.setattr("paras2s.bench.detection.report.resample", lambda counts, *_: resample(counts, 20), raising=False)
+    monkeypatch.setattr("paras2s.statistics.resampling.resample", lambda tables, *_: resample(tables, 20))
     cells = defaultdict(list)
     for row in csv.DictReader(DETECTION.open()):
         for setup in TABLE_1:

@@ -27,7 +27,6 @@ from paras2s.bench.paras2s.curve import (
     point_of,
 )  # fmt: skip
 from paras2s.bench.paras2s.judges import Answer, Judgement
-from paras2s.bench.stats import Estimate
 from paras2s.bench.systems import Progress
 from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import AudioError, DataError
@@ -35,6 +34,7 @@ from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.reward.judges.registry import WEIGHTS
 from paras2s.rollout.validation_answers import discard_from, kept_evaluations, save_answers, step_folder
 from paras2s.run import Run
+from paras2s.statistics.means import Estimate
 from paras2s.types import Query, Reward, Rollout, Unscored
 from paras2s.utils.io import append_jsonl, read_jsonl, write_bytes, write_jsonl
 

@@ -17,23 +17,21 @@ from paras2s.bench.bias.metrics import PLACES, place_of
 from paras2s.bench.ranking.data import COLUMNS, Game, People, PeopleGame, Problem, load_people, load_recorded, points_table
 from paras2s.bench.ranking.metrics import (
     Rates,
-    chance,
     correlate,
-    draws,
     fuse_games,
     outcome_table,
     points_of,
     position,
     rank_systems,
     rates_of,
-    row_correlations,
     split_half,
-    strengths,
 )
 from paras2s.bench.ranking.report import gathered, markdown, notes_of, ranking_json, scatter_svg, sheets_of
 from paras2s.errors import ConfigError, DataError
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule, find_ensemble
-from paras2s.reward.sources.pairwise import PRIOR_GAMES
+from paras2s.statistics.bradley_terry import PRIOR_GAMES, chance, strengths
+from paras2s.statistics.correlation import row_correlations
+from paras2s.statistics.resampling import draw
 
 # AudioJudge, Table 8: people's win rates in per cent.
 TABLE_8 = {
@@ -67,7 +65,7 @@ def write_text(folder, text):
 
 def positions(games):
     names = sorted({game.instruction for game in games})
-    return position(outcome_table(games, names), draws(len(names)), len(games))
+    return position(outcome_table(games, names), draw(len(names)), len(games))
 
 
 def kinds(recorded):
@@ -114,7 +112,7 @@ def test_a_tiny_table_by_hand(tmp_path) -> None:
 
 
 def test_two_instructions_at_the_ends_give_the_full_interval() -> None:
-    rates = rates_of(points_table([("1", "a", 0.0), ("2", "a", 1.0)], ("1", "2"), ("a",)), draws(2))
+    rates = rates_of(points_table([("1", "a", 0.0), ("2", "a", 1.0)], ("1", "2"), ("a",)), draw(2))
     share = rates.share(0, 2, 2)
     assert (share.value, share.low, share.high) == (0.5, 0.0, 1.0)
     assert set(np.unique(rates.drawn)) == {0.0, 0.5, 1.0}
@@ -138,7 +136,7 @@ def test_intervals_draw_instructions_as_a_plain_loop_does() -> None:
     ]
     names = tuple(sorted({game.instruction for game in games}))
     rates = rates_of(
-        points_table([(g.instruction, g.system, points_of(g)) for g in games], names, ("a", "b")), draws(len(names))
+        points_table([(g.instruction, g.system, points_of(g)) for g in games], names, ("a", "b")), draw(len(names))
     )
     by_name = {name: [game for game in games if game.instruction == name] for name in names}
     means, firsts = [], []
@@ -386,7 +384,7 @@ def test_correlation_with_people_is_scipys_and_its_interval_a_plain_loops() -> N
     table = np.stack([rng.choice([0, 0.25, 0.5, 1], (30, 6)), np.ones((30, 6))], axis=-1)
     table[..., 0] = np.clip(table[..., 0] + np.linspace(-0.4, 0.4, 6), 0, 1)
     people = np.array([1.0, 3.0, 2.0, 4.0, 4.0, np.nan])
-    spearman, pearson = correlate(rates_of(table, draws(30)), Rates(people))
+    spearman, pearson = correlate(rates_of(table, draw(30)), Rates(people))
     means = table[..., 0].mean(0)[:5]
     assert spearman.value == pytest.approx(stats.spearmanr(means, people[:5]).statistic)
     assert (pearson.value, pearson.p_value) == pytest.approx(tuple(stats.pearsonr(means, people[:5])))

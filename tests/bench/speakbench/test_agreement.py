@@ -21,12 +21,12 @@ from paras2s.bench.speakbench.metrics import (
     content_controlled,
     flip_rates,
     majority_class,
-    mcnemar,
     winner_on_bad,
     winner_slice,
 )
 from paras2s.errors import DataError
 from paras2s.reward.fusion import find_rule
+from paras2s.statistics.significance import mcnemar
 from paras2s.types import LABELS
 
 TRUTH = ["1", "2", "both_good", "both_bad", "1", "2"]

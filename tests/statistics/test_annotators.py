@@ -12,7 +12,7 @@ import pytest
 from statsmodels.stats.inter_rater import aggregate_raters
 from statsmodels.stats.inter_rater import fleiss_kappa as reference_kappa
 
-from paras2s.bench.annotator_agreement import (
+from paras2s.statistics.annotators import (
     fleiss_kappa,
     krippendorff,
     majority,
@@ -20,7 +20,6 @@ from paras2s.bench.annotator_agreement import (
     split_half_labels,
     split_half_scores,
 )
-from paras2s.bench.human_correlation import krippendorff_alpha
 
 # Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), four observers and twelve units.
 OBSERVERS = ("123321412...", "12332241 25.3".replace(" ", ""), ".3332342251.", "12332441251.")
@@ -44,11 +43,24 @@ def test_alpha_of_the_published_example(distance: str, alpha: float) -> None:
     assert found.low < alpha < (found.high or 0)
 
 
-def test_alpha_is_that_of_the_other_implementation() -> None:
+def alpha_by_variances(given: list[list[float]]) -> float:
+    """Krippendorff's alpha for interval data without a table: squared differences of m values sum to 2 m^2 variances."""
+    units = [np.array(values) for values in given if len(values) > 1]
+    every = np.concatenate(units)
+    observed = sum(2 * len(values) ** 2 * values.var() / (len(values) - 1) for values in units) / len(every)
+    return float(1 - observed / (2 * len(every) * every.var() / (len(every) - 1)))
+
+
+def test_alpha_is_that_of_another_formula() -> None:
     rng = random.Random(3)
     units = [{str(n): str(rng.randint(1, 5)) for n in range(rng.randint(1, 4))} for _ in range(30)]
-    other, _ = krippendorff_alpha([[float(value) for value in unit.values()] for unit in units])
+    other = alpha_by_variances([[float(value) for value in unit.values()] for unit in units])
     assert krippendorff(units, range(30), "interval").value == pytest.approx(other)
+    # Decimals, as means of several questions are, and no cluster but one.
+    scores = [{n: rng.uniform(1, 5) for n in range(rng.randint(1, 4))} for _ in range(30)]
+    found = krippendorff(scores, [""] * 30, "interval")
+    assert found.value == pytest.approx(alpha_by_variances([list(unit.values()) for unit in scores]))
+    assert found.low is None
 
 
 def test_fleiss_kappa_is_that_of_statsmodels() -> None:
