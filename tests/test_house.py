@@ -31,7 +31,7 @@ LAYERS = (
     ("rollout",),
     ("reward", "train"),
     ("policy", "planning"),
-    ("audio", "clients"),
+    ("audio", "clients", "studies"),
     ("configs", "types", "errors", "utils"),
 )
 GUEST = "unisrm"
