@@ -31,7 +31,7 @@ LAYERS = (
     ("rollout",),
     ("reward", "train"),
     ("policy", "planning"),
-    ("audio", "clients", "statistics"),
+    ("audio", "clients", "statistics", "studies"),
     ("configs", "types", "errors", "utils"),
 )
 GUEST = "unisrm"

@@ -20,9 +20,10 @@ from typing import Any
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from paras2s.studio.annotation.forms import load_forms
-from paras2s.studio.annotation.store import make_study
-from paras2s.studio.annotation.study import as_study, items_of_run
+from paras2s.studies.forms import load_forms
+from paras2s.studies.store import make_study
+from paras2s.studies.study import as_study
+from paras2s.studio.annotation.run_items import items_of_run
 from paras2s.studio.app import make_app
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
 from paras2s.cli.run_options import RunDir, Seed, Set
 from paras2s.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paras2s.configs.schema.curation import CurationConfig
 
 
 def data(
@@ -26,7 +31,7 @@ def data(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cost and the config; call nothing.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Curation, pilot: write at most N sentences.")] = None,
     check: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Curation: listen to clips and decide on them, under this name.")
+        str | None, typer.Option(metavar="NAME", help="Curation: listen to clips and decide on them, as this annotator.")
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the page for listening. 0: any free port.")] = 0,
     ray: Annotated[bool, typer.Option("--ray", help="Curation: measure clips with Ray Data.")] = False,
@@ -115,8 +120,33 @@ def curate(path: Path, options: Curation, as_json: bool) -> None:
             typer.echo(dump_config(config))
             stage.show_estimate(console, stages, measured_on)
     elif options.check is not None:
-        decided, total = stage.check_clips(config, options.check, options.port, console)
-        console.print(f"{decided} of {total} decided by {options.check}; run the pipeline again to apply it", highlight=False)
+        check_clips(config, options.check, options.port, console)
     else:
         result = stage.run_curation(config, console, as_json, options.limit, options.ray_address)
         print_json({**asdict(result), "folder": str(result.folder)}) if as_json else stage.show_result(console, result)
+
+
+def check_clips(config: CurationConfig, name: str, port: int, console: Console) -> None:
+    """Serve the page of the human check to one annotator until Ctrl-C, and say how far they are."""
+    from paras2s.cli.studio import check_installed
+    from paras2s.data_gen.curation.human_check import load_decisions, open_check
+
+    check_installed()
+    from paras2s.studio.app import make_annotating_app
+    from paras2s.studio.serve import serve
+
+    store, annotator = open_check(config, name)
+
+    def say(line: str) -> None:
+        console.print(f"Listen and decide: {line}", highlight=False, soft_wrap=True)
+
+    serve(make_annotating_app(store.folder), port, False, say, f"annotate/{annotator.token}")
+    shown = {item.id for item in store.study.items if not item.retired}
+    mine = [decision for decision in load_decisions(config.folder) if decision.annotator == name and decision.item_id in shown]
+    accepted = sum(decision.accept for decision in mine)
+    others = sum(decision.choice is not None for decision in mine)
+    console.print(
+        f"{len(mine)} of {len(shown)} decided by {name}: {accepted} accepted ({others} with another take), "
+        f"{len(mine) - accepted} rejected; run the pipeline again to apply it",
+        highlight=False,
+    )

@@ -42,16 +42,29 @@ def studio(
         raise ConfigError(f"{alone[0]}: belongs to --export OUT")
     if steps and step:
         raise ConfigError("--steps and --step: give one of them")
-    try:
-        from paras2s.studio.serve import serve
-    except ImportError as error:
-        raise ConfigError(
-            f"the studio needs {(error.name or 'starlette').partition('.')[0]}: pip install 'paras2s[studio]'"
-        ) from error
+    check_installed()
     if export is None:
-        serve(folders or [Path("runs")], port, not no_open, typer.echo)
+        from paras2s.studio.app import make_app
+        from paras2s.studio.serve import serve
+
+        serve(make_app(folders or [Path("runs")]), port, not no_open, typer.echo)
         return
     from paras2s.studio.export.site import STEPS, Choice, export_site
 
     choice = Choice(tuple(run or ()), tuple(step or ()), steps or STEPS)
     export_site(folders or [Path("runs")], export, choice, dry_run, typer.echo)
+
+
+def check_installed() -> None:
+    """Check that the packages of the studio are installed.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    try:
+        import paras2s.studio.app
+        import paras2s.studio.serve  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"the studio needs {(error.name or 'starlette').partition('.')[0]}: pip install 'paras2s[studio]'"
+        ) from error

@@ -11,7 +11,7 @@ import typer
 from paras2s.cli.options import Json, parse_systems, print_json
 
 if TYPE_CHECKING:
-    from paras2s.studio.annotation.store import Annotator
+    from paras2s.studies.store import Annotator
 
 study_app = typer.Typer(
     help="Blind listening studies with people; annotators work in the browser (`paras2s studio STUDY`).", no_args_is_help=True
@@ -19,12 +19,13 @@ study_app = typer.Typer(
 
 
 class KindName(StrEnum):
-    """Kinds of study; each has a form in `studio/annotation/forms.yaml`."""
+    """Kinds of study; each has a form in `studies/forms.yaml`."""
 
     pair = "pair"
     single = "single"
     style_following = "style_following"
     role_play = "role_play"
+    check = "check"
 
 
 Study = Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a study.")]
@@ -52,9 +53,10 @@ def new(
     context, category, instruction_id and gold ({question: value}, to check annotators). Clips are relative to the file.
     """
     from paras2s.errors import ConfigError
-    from paras2s.studio.annotation.forms import load_forms
-    from paras2s.studio.annotation.store import make_study
-    from paras2s.studio.annotation.study import as_study, items_of_run, read_items
+    from paras2s.studies.forms import load_forms
+    from paras2s.studies.store import make_study
+    from paras2s.studies.study import as_study, read_items
+    from paras2s.studio.annotation.run_items import items_of_run
 
     if source.is_dir():
         items, root = items_of_run(source, kind.value, system or [], limit, seed), source
@@ -79,7 +81,7 @@ def annotators(
     as_json: Json = False,
 ) -> None:
     """Show every annotator's own link, after adding new annotators."""
-    from paras2s.studio.annotation.store import StudyStore
+    from paras2s.studies.store import StudyStore
 
     store = StudyStore(study)
     for name in add or []:
@@ -98,9 +100,9 @@ def results(
     as_json: Json = False,
 ) -> None:
     """Measure agreement of people with each other and with each judge, by question, with 95 % intervals."""
+    from paras2s.studies.store import StudyStore
     from paras2s.studio.annotation.report import show_results
     from paras2s.studio.annotation.results import results as compute
-    from paras2s.studio.annotation.store import StudyStore
     from paras2s.utils.progress import open_console
 
     files = {name: Path(path) for name, path in parse_systems(verdicts or [], "--verdicts").items()}
@@ -119,8 +121,8 @@ def export(
     Always: annotations.jsonl (everything). Pairs: labels.json (majority) and labels-NAME.json in the form of TRACE's release,
     with audio in STUDY, and system_scores.csv. Single answers: ratings.csv.
     """
+    from paras2s.studies.store import StudyStore
     from paras2s.studio.annotation.export import export_study
-    from paras2s.studio.annotation.store import StudyStore
 
     summary = export_study(StudyStore(study), out)
     if as_json:

@@ -1,10 +1,9 @@
-"""The curation stage: run, estimate, report, and the human check."""
+"""The curation stage: run, estimate and report."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,7 +24,6 @@ from paras2s.data_gen.curation.report import (
     measured_rates,
     totals,
 )
-from paras2s.errors import ConfigError
 from paras2s.run import claim_folder
 from paras2s.utils.progress import progress_bar
 
@@ -127,17 +125,3 @@ def show_funnel(console: Console, funnel: Funnel) -> None:
 def funnel_json(funnel: Funnel) -> dict[str, Any]:
     """Return the funnel as plain JSON."""
     return {"texts": funnel.texts, "clips": funnel.clips, "reasons": funnel.reasons}
-
-
-def check_clips(config: CurationConfig, annotator: str, port: int, console: Console) -> tuple[int, int]:
-    """Serve the page of the human check until its annotator is done; return the number of decided items and of all."""
-    from paras2s.data_gen.review.decisions import DECISIONS, items_to_check
-    from paras2s.data_gen.review.session import CheckSession
-
-    try:
-        from paras2s.data_gen.review.server import serve
-    except ImportError as error:
-        raise ConfigError(f"the page to listen at needs {error.name}: pip install 'paras2s[studio]'") from error
-    session = CheckSession(items_to_check(config), Path(config.folder) / DECISIONS, annotator)
-    serve(session, port, lambda url: console.print(f"Listen and decide: {url}", highlight=False))
-    return session.progress()

@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -72,8 +72,15 @@ def make_app(folders: Sequence[Path]) -> Starlette:
     return app_of(Studio(open_folders(folders), make_templates()))
 
 
-def app_of(studio: Studio) -> Starlette:
-    """The application that shows this studio."""
+def make_annotating_app(study: Path) -> Starlette:
+    """The pages of one study's annotators alone: whoever has no link of theirs is shown nothing."""
+    studio = Studio(open_folders([study]), make_templates())
+    return app_of(studio, people.annotator_routes(studio, people.Studies(studio.folders)))
+
+
+def app_of(studio: Studio, routes: Sequence[BaseRoute] | None = None) -> Starlette:
+    """The application that shows this studio: these routes, or else all of it."""
+    shown = [route for module in MODULES for route in module.routes(studio)] if routes is None else routes
 
     def answer_failure(request: Request, error: Exception) -> Response:
         """A message in place of a page or of its data."""
@@ -85,7 +92,7 @@ def app_of(studio: Studio) -> Starlette:
 
     return Starlette(
         routes=[
-            *(route for module in MODULES for route in module.routes(studio)),
+            *shown,
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False), Middleware(Security)],

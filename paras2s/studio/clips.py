@@ -7,7 +7,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from paras2s.errors import DataError
-from paras2s.studio.annotation.study import CLIP_SUFFIXES
+from paras2s.studies.study import CLIP_SUFFIXES
 from paras2s.studio.web import Studio
 
 # A study measures its clips, and nothing here reads this one.

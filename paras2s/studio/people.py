@@ -22,11 +22,11 @@ from starlette.routing import BaseRoute, Route
 
 from paras2s.errors import ConfigError, DataError, ParaS2SError, StorageError
 from paras2s.run import RESOLVED
-from paras2s.studio.annotation.clicks import Action, Click, Progress, as_shown, clock_ms, missing, other_side
+from paras2s.studies.clicks import Action, Click, Progress, as_shown, clock_ms, missing, other_side
+from paras2s.studies.store import DATABASE, Annotator, ClickRefusedError, StudyStore
+from paras2s.studies.study import CLIP_SUFFIXES
 from paras2s.studio.annotation.report import agreement_rows, judge_cells
 from paras2s.studio.annotation.results import Results, results, summaries
-from paras2s.studio.annotation.store import DATABASE, Annotator, ClickRefusedError, StudyStore
-from paras2s.studio.annotation.study import CLIP_SUFFIXES
 from paras2s.studio.folders import MAX_DEPTH, Folders
 from paras2s.studio.web import Studio, json_response
 from paras2s.utils.io import path_inside
@@ -93,7 +93,7 @@ class Studies:
         number = _file_number(path / DATABASE)
         with self._lock:
             known = self._stores.get(path)
-        if known is not None and known[0] == number:
+        if known is not None and known[0] == number and known[1].is_current():
             return known[1]
         store = StudyStore(path)
         with self._lock:
@@ -182,10 +182,12 @@ def state_of(store: StudyStore, annotator: Annotator, progress: Progress) -> dic
     """The part of a study that its annotator's page shows: the first item that is open, by place; no name of a system."""
     order = store.order(annotator)
     closed = [progress.item(place.item).closed for place in order]
-    counts = {"total": len(order), "done": sum(closed), "can_undo": progress.can_undo}
-    if all(closed):
+    shown = [not store.study.items[place.item].retired for place in order]
+    done = sum(one and other for one, other in zip(closed, shown, strict=True))
+    counts = {"total": sum(shown), "done": done, "can_undo": progress.can_undo}
+    if done == sum(shown):
         return {**counts, "place": None}
-    at = closed.index(False)
+    at = next(at for at in range(len(order)) if shown[at] and not closed[at])
     item, state = store.study.items[order[at].item], as_shown(progress.item(order[at].item), order[at].flipped)
     return {
         **counts,
@@ -196,7 +198,8 @@ def state_of(store: StudyStore, annotator: Annotator, progress: Progress) -> dic
         "choices": state.choices,
         "plays": state.plays,
         "comment": state.comment,
-        "missing": missing(store.form, state),
+        "missing": missing(store.form_of(order[at].item), state),
+        "picked": item.picked,
     }
 
 
@@ -255,7 +258,7 @@ def _clip(store: StudyStore, annotator: Annotator, place_number: int, name: str)
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """The pages and their data."""
+    """Return the pages and their data."""
     studies = Studies(studio.folders)
 
     def list_studies(request: Request) -> Response:
@@ -290,6 +293,18 @@ def routes(studio: Studio) -> list[BaseRoute]:
             return json_response({"error": str(error)}, 400)
         return json_response({})
 
+    return [
+        Route("/studies", list_studies),
+        Route("/study/{address:path}", show_study),
+        Route("/study-results/{address:path}", show_results),
+        Route("/api/study/{address:path}", add_annotator, methods=["POST"]),
+        *annotator_routes(studio, studies),
+    ]
+
+
+def annotator_routes(studio: Studio, studies: Studies) -> list[BaseRoute]:
+    """Return an annotator's page and its data, each of which needs the secret of the annotator's link."""
+
     def annotate(request: Request) -> Response:
         store, _ = studies.of_annotator(request.path_params["token"])
         return studio.page(request, "annotate.html.j2", title=store.study.title, form=store.form)
@@ -309,10 +324,6 @@ def routes(studio: Studio) -> list[BaseRoute]:
         return _clip(store, annotator, request.path_params["place"], request.path_params["name"])
 
     return [
-        Route("/studies", list_studies),
-        Route("/study/{address:path}", show_study),
-        Route("/study-results/{address:path}", show_results),
-        Route("/api/study/{address:path}", add_annotator, methods=["POST"]),
         Route("/annotate/{token}", annotate),
         Route("/annotate/{token}/clip/{place:int}/{name}", send_clip),
         Route("/api/annotate/{token}", read_state),

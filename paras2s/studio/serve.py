@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import threading
 import webbrowser
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
-from paras2s.studio.app import make_app
+from starlette.applications import Starlette
+
 from paras2s.utils.loopback import LOOPBACK, LoopbackServer
 
 
-def serve(folders: Sequence[Path], port: int, open_browser: bool, say: Callable[[str], object]) -> None:
-    """Serves the folders until Ctrl-C; `say` gets the address once a request would be answered.
+def serve(app: Starlette, port: int, open_browser: bool, say: Callable[[str], object], page: str = "") -> None:
+    """Serve an application until Ctrl-C; `say` gets the address of `page` once a request would be answered.
 
     Raises:
-        ConfigError: a folder is not there, or the port is taken.
+        ConfigError: the port is taken.
     """
-    app = make_app(folders)
     server = LoopbackServer(port)
-    address = f"http://{LOOPBACK}:{server.port}/"
+    address = f"http://{LOOPBACK}:{server.port}/{page}"
 
     def announce() -> None:
         say(f"studio: {address}  (Ctrl-C ends it)")

@@ -34,7 +34,6 @@ class LoopbackServer:
             raise ConfigError(
                 f"port: {port} on {LOOPBACK} cannot be used ({error}); choose another, or 0 for any free one"
             ) from error
-        self._server: uvicorn.Server | None = None
 
     @property
     def port(self) -> int:
@@ -42,21 +41,16 @@ class LoopbackServer:
         return int(self._socket.getsockname()[1])
 
     def run(self, app: ASGIApp, on_ready: Callable[[], object]) -> None:
-        """Answer requests until `stop` or Ctrl-C, from the moment on at which `on_ready` has returned."""
+        """Answer requests until Ctrl-C, once `on_ready` has returned."""
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_S, lifespan="off"
         )
-        self._server = uvicorn.Server(config)
+        server = uvicorn.Server(config)
         try:
             on_ready()
-            self._server.run(sockets=[self._socket])
+            server.run(sockets=[self._socket])
         except KeyboardInterrupt:
             # uvicorn has ended by itself, and hands the signal on.
             pass
         finally:
             self._socket.close()
-
-    def stop(self) -> None:
-        """End `run` once the answers that were begun are sent."""
-        if self._server is not None:
-            self._server.should_exit = True

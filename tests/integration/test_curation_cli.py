@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import yaml
 from tiny.endpoint import Fail, Raw, Say, ScriptedEndpoint, said
+from tiny.studies import click
 from tiny.world import tone, write_run
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, encode_clip
 from paras2s.cli.app import app
 from paras2s.configs.schema.curation import load_curation
+from paras2s.data_gen.curation.human_check import items_to_check, open_check
 from paras2s.data_gen.curation.synthesis import ClipMeasurer
 from paras2s.data_gen.dataset import Manifest, load_dataset, load_manifest, save_tables
-from paras2s.data_gen.review.decisions import DECISIONS, items_to_check
-from paras2s.data_gen.review.server import CheckSession, Decision
 from paras2s.data_gen.scripted.build import load_contrasts
 from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.errors import BudgetError, JudgeError
@@ -227,22 +227,29 @@ def test_people_have_the_last_word(curated: Any, tmp_path: Path) -> None:
     run(path)
     config = load_curation(path)
     items = items_to_check(config)
-    queries = [one for one in items if one.kind == "query" and "-sad" in one.id]
-    answers = [one for one in items if one.kind == "answer"]
+    queries = [one for one in items if one.category == "question" and "-sad" in one.id]
+    answers = [one for one in items if one.category == "answer"]
     assert len(queries) >= 2
     assert answers
-    assert all(len(one.clips) == 2 for one in answers)
-    session = CheckSession(items, config.folder / DECISIONS, "ann")
-    session.decide(Decision(queries[0].id, "ann", False, note="sounds bored"))
-    session.decide(Decision(answers[0].id, "ann", True, choice=1 - answers[0].picked))
+    assert all(len(one.answers) == 2 for one in answers)
+    store, ann = open_check(config, "ann")
+    picked = answers[0].picked
+    assert picked is not None
+    other = str(2 - picked)
+    for number, clicks in (
+        (items.index(queries[0]), [("comment", "", "sounds bored"), ("choose", "verdict", "reject"), ("submit", "", "")]),
+        (items.index(answers[0]), [("play", other, ""), ("choose", "verdict", other), ("submit", "", "")]),
+    ):
+        for action, name, value in clicks:
+            store.add_click(ann.name, click(number, action, name, value))
     run(path)
     manifest = load_manifest(config.folder)
     rejected = [one for one in manifest.candidates if one.rejected_by == "people"]
     assert [one.rejected for one in rejected] == ["by ann: sounds bored"]
     chosen = next(
-        one for one in manifest.demonstrations if one.clip.rpartition("/")[2] == answers[0].clips[1 - answers[0].picked].name
+        one for one in manifest.demonstrations if Path(one.clip).name == Path(answers[0].answers[1 - picked].clip).name
     )
-    assert chosen.text == answers[0].text
+    assert chosen.text == answers[0].question_text
     # The rejected one is still there, so that the decision can be undone.
     assert {one.id for one in items_to_check(config)} >= {one.id for one in queries}
 
@@ -300,9 +307,10 @@ def test_with_a_required_check_nothing_is_used_before_and_all_clips_are_there(cu
     config = load_curation(path)
     items = items_to_check(config)
     assert len(items) == 4
-    session = CheckSession(items, config.folder / DECISIONS, "ann")
-    for item in items:
-        session.decide(Decision(item.id, "ann", True))
+    store, ann = open_check(config, "ann")
+    for number in range(len(items)):
+        for one in (click(number, "play", "1"), click(number, "choose", "verdict", "1"), click(number, "submit")):
+            store.add_click(ann.name, one)
     assert run(path)["queries"] == 4
 
 

@@ -24,7 +24,7 @@ from paras2s.errors import DataError, JudgeError
 from paras2s.pipeline.people import PeopleTeacher, StudyAnswer, answer_key, is_people, read_scores, require_people
 from paras2s.pipeline.shared_stages import stage_keys
 from paras2s.reward.reward_model.teachers import TeacherRequest
-from paras2s.studio.annotation.store import StudyStore
+from paras2s.studies.store import StudyStore
 from paras2s.types import Unscored
 from paras2s.utils.io import read_json, read_jsonl, write_json
 

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_gen.test_human_check import dataset
 from studio.browser import PATIENCE_MS, opened, serious_findings, served
 from tiny.studies import QUESTIONS, answer_pair, make, pair_items, single_items
 
-from paras2s.studio.annotation.clicks import other_side
+from paras2s.data_gen.curation.human_check import load_decisions, open_check
+from paras2s.studies.clicks import other_side
+from paras2s.studies.store import StudyStore
 from paras2s.studio.annotation.export import export_study
-from paras2s.studio.annotation.store import StudyStore
 from paras2s.utils.io import read_json, read_jsonl
 
 ITEMS = 20
@@ -221,6 +223,43 @@ def test_skip_comment_and_undo_on_a_phone_in_the_dark(browser: Any, tmp_path: Pa
         first = store.order(ann)[0].item
         assert store.progress("ann").item(first).choices == {"mos": "4", "fitness": "2"}
         assert json.dumps(store.progress("ann").item(first).comment) == json.dumps("5 " + HOSTILE)
+
+
+def test_takes_are_checked_by_keyboard(browser: Any, tmp_path: Path) -> None:
+    config = dataset(tmp_path / "curated", queries=4)
+    store, ann = open_check(config, "ann")
+    errors: list[str] = []
+    with served([store.folder]) as address:
+        page = open_page(browser, errors)
+        page.goto(f"{address}/annotate/{ann.token}")
+        page.wait_for_selector('[data-clip="1"] .plays:has-text("once")')
+        assert page.inner_text("#text") == "Words."
+        assert page.inner_text("#questions .choices").split("\n") == ["Accept 1", "Reject r"]
+        assert serious_findings(page) == []
+        for done, key in enumerate("1rr1"):
+            wait_for_count(page, done, 5)
+            assert page.inner_text("#left") == ("less than a minute left" if done == 3 else "")
+            page.keyboard.press(key)
+            page.wait_for_selector('[data-clip="1"] .plays:has-text("once")')
+            page.keyboard.press("Enter")
+        wait_for_count(page, 4, 5)
+        # The picked take plays, then the take that is chosen; there is no fourth.
+        page.wait_for_selector('[data-clip="2"] .plays:has-text("once")')
+        assert page.inner_text('[data-clip="2"] h2').startswith("Take 2, picked")
+        page.keyboard.press("4")
+        page.keyboard.press("3")
+        page.wait_for_selector('[data-clip="3"] .plays:has-text("once")')
+        page.keyboard.press("c")
+        page.keyboard.type("calmer")
+        page.keyboard.press("Escape")
+        wait_until_stored(page)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#end:not([hidden])")
+    assert errors == []
+    decided = load_decisions(config.folder)
+    assert [(one.accept, one.choice, one.note) for one in decided] == [
+        (True, None, ""), (False, None, ""), (False, None, ""), (True, None, ""), (True, 2, "calmer"),
+    ]  # fmt: skip
 
 
 def test_a_person_is_added_and_the_link_works(browser: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tiny.studies import answer_pair, bench_run, click, make, pair_items, single_items, tone
 
 from paras2s.errors import ConfigError, DataError, StorageError
-from paras2s.studio.annotation.clicks import (
+from paras2s.studies.clicks import (
     Progress,
     clock_ms,
     label_of_scores,
@@ -27,9 +27,10 @@ from paras2s.studio.annotation.clicks import (
     refusal,
     replay,
 )
-from paras2s.studio.annotation.forms import KINDS, load_forms
-from paras2s.studio.annotation.store import ClickRefusedError, StudyStore
-from paras2s.studio.annotation.study import Answer, Item, as_study, items_of_run, read_items
+from paras2s.studies.forms import KINDS, load_forms
+from paras2s.studies.store import ClickRefusedError, StudyStore
+from paras2s.studies.study import Answer, Item, as_study, read_items
+from paras2s.studio.annotation.run_items import items_of_run
 
 PAIR = load_forms()["pair"]
 
@@ -227,8 +228,8 @@ def test_two_annotators_on_one_item_do_not_touch_each_other(tmp_path: Path) -> N
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from paras2s.studio.annotation.clicks import Click
-from paras2s.studio.annotation.store import StudyStore
+from paras2s.studies.clicks import Click
+from paras2s.studies.store import StudyStore
 store = StudyStore(Path(sys.argv[1]))
 for number in range(5):
     store.add_click("ann", Click(f"k{number}", 0, "play", "1"))

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from tiny.studies import QUESTIONS, answer_pair, make, pair_items, single_items
 
 from paras2s.bench.ranking.data import load_people
+from paras2s.studies.store import Annotator, StudyStore
 from paras2s.studio.annotation.export import export_study
-from paras2s.studio.annotation.store import Annotator, StudyStore
 from paras2s.studio.app import make_app
 from paras2s.utils.io import read_jsonl
 

@@ -19,9 +19,9 @@ from paras2s.bench.results import AnswerRow
 from paras2s.bench.speakbench.data import load_pairs, read_pair_audio
 from paras2s.cli.app import app
 from paras2s.reward.judges.base import Pair
+from paras2s.studies.store import StudyStore
 from paras2s.studio.annotation.export import export_study
 from paras2s.studio.annotation.results import Results, results
-from paras2s.studio.annotation.store import StudyStore
 from paras2s.types import Unscored
 from paras2s.utils.io import read_json, read_jsonl
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from paras2s.studio.annotation.clicks import Action, Click
-from paras2s.studio.annotation.store import StudyStore, make_study
-from paras2s.studio.annotation.study import Answer, Item, as_study
+from paras2s.studies.clicks import Action, Click
+from paras2s.studies.store import StudyStore, make_study
+from paras2s.studies.study import Answer, Item, as_study
 
 RATE_HZ = 16_000
 QUESTIONS = ("content", "voice_quality", "paralinguistics", "overall")

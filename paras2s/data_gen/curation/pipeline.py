@@ -22,6 +22,7 @@ from paras2s.data_gen.corpora import CORPORA, CorpusTurn, LeftOut
 from paras2s.data_gen.curation.categories import NAME, QueryCategory, load_categories
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.dedup import DuplicateFilter
+from paras2s.data_gen.curation.human_check import Outcomes
 from paras2s.data_gen.curation.leakage import LeakageCheck
 from paras2s.data_gen.curation.list_parsing import NumberedList
 from paras2s.data_gen.curation.llm_calls import PACKAGE, CurationLLM, Progress
@@ -38,7 +39,6 @@ from paras2s.data_gen.curation.synthesis import (
 from paras2s.data_gen.curation.text_filters import check_relevance, reject, run_text_tests, write_answers
 from paras2s.data_gen.curation.voices import Engines, check_voices, describe_styles, engine_of, query_name
 from paras2s.data_gen.dataset import TableWriter
-from paras2s.data_gen.review.decisions import Outcomes
 from paras2s.errors import ConfigError, DataError, JudgeError
 from paras2s.reward.judges.prompts import read_prompt
 from paras2s.types import Candidate, Demonstration, PlannedAnswer, Query, Role, Script

@@ -1,1 +1,1 @@
-"""Blind listening studies with people: forms, studies, clicks, results and their export."""
+"""Items of listening studies from a run, and the results of studies with their export."""

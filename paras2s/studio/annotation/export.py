@@ -11,9 +11,9 @@ from typing import Any
 
 from paras2s.reward.judges.votes import POINTS
 from paras2s.statistics.annotators import majority
+from paras2s.studies.store import StudyStore
+from paras2s.studies.study import Item
 from paras2s.studio.annotation.results import FITNESS, OVERALL, Annotation, list_annotations
-from paras2s.studio.annotation.store import StudyStore
-from paras2s.studio.annotation.study import Item
 from paras2s.types import DIMENSIONS
 from paras2s.utils.io import write_json, write_jsonl, write_text
 

@@ -28,10 +28,10 @@ from paras2s.statistics.annotators import (
 )
 from paras2s.statistics.correlation import Correlation, correlations
 from paras2s.statistics.intervals import Share
-from paras2s.studio.annotation.clicks import ItemState, label_of_scores
-from paras2s.studio.annotation.forms import Question
-from paras2s.studio.annotation.store import StudyStore
-from paras2s.studio.annotation.study import Item, Study
+from paras2s.studies.clicks import ItemState, label_of_scores
+from paras2s.studies.forms import Question
+from paras2s.studies.store import StudyStore
+from paras2s.studies.study import Item, Study
 from paras2s.types import DIMENSIONS, Label
 
 OVERALL, FITNESS = "overall", "fitness"
@@ -203,7 +203,7 @@ def _agreement(question: Question, study: Study, found: Sequence[Annotation]) ->
         first, second, groups = ([row[place] for row in both] for place in range(3))
         if question.is_score:
             pearson[f"{a}, {b}"] = correlations([(float(x), float(y)) for x, y in zip(first, second, strict=True)], groups)[0]
-        elif both:
+        elif both and study.kind == "pair":
             cohen[f"{a}, {b}"] = cohen_kappa(cast(list[Label], first), cast(list[Label | None], second), groups)
     return QuestionAgreement(
         question.name,

@@ -12,7 +12,10 @@ const RETRY_MS = 1000;
 const BEGINNING_S = 0.25;
 
 const byId = (id) => document.getElementById(id);
-const pairKeys = { question: "q", 1: "a", 2: "s" };
+const clipKeys = { question: "q", 1: "a", 2: "s", 3: "f", 4: "g", 5: "h", 6: "j", 7: "k", 8: "l", 9: "z", 10: "v" };
+// Fewer items than this say too little about the pace.
+const PACE_MIN_ITEMS = 3;
+const paces = [];
 let form = null;
 let state = null;
 let shown = { place: undefined, view: "", since: 0 };
@@ -41,6 +44,21 @@ function forget() {
 }
 function showSaved() {
   byId("saved").textContent = queue.length ? "saving …" : "saved";
+}
+function timeLeft() {
+  const left = state.total - state.done;
+  if (!left || paces.length < PACE_MIN_ITEMS) return "";
+  // The median: a break does not count.
+  const pace = [...paces].sort((a, b) => a - b)[Math.floor(paces.length / 2)];
+  const minutes = Math.round(pace * left / 60_000);
+  if (minutes < 1) return "less than a minute left";
+  return minutes < 60 ? `about ${minutes} min left` : `about ${Math.floor(minutes / 60)} h ${minutes % 60} min left`;
+}
+function choicesOf(question) {
+  return question.choices.filter((choice) => !form.takes || !/^\d+$/.test(choice.value) || state.clips.includes(choice.value));
+}
+function titleOf(choice) {
+  return form.takes && choice.value === "1" && state.clips.length === 1 ? "Accept" : choice.title;
 }
 function newName() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -93,6 +111,7 @@ function render(next) {
   byId("progress").max = state.total;
   byId("progress").value = state.done;
   byId("count").textContent = `${state.done} of ${state.total}`;
+  byId("left").textContent = timeLeft();
   byId("undo").disabled = byId("undo-end").disabled = !state.can_undo;
   byId("item").hidden = state.place === null;
   byId("end").hidden = state.place !== null;
@@ -112,10 +131,13 @@ function build() {
   const first = form.questions.findIndex((question) => !(question.name in state.choices));
   mark(first < 0 ? form.questions.length - 1 : first);
   scrollTo(0, 0);
+  if (form.takes) togglePlay(String((state.picked ?? 0) + 1));
 }
 
 function clipTitle(name) {
   if (name === "question") return "Request";
+  if (form.takes && state.clips.length > 1) return `Take ${name}${Number(name) === state.picked + 1 ? ", picked" : ""}`;
+  if (form.takes) return "Recording";
   return form.answers > 1 ? `Answer ${name}` : "Answer";
 }
 
@@ -134,15 +156,15 @@ function player(name) {
     box.append(element("p", { class: "notice bad", role: "alert" }, "This recording cannot be played: it is missing or damaged. Use “Cannot be judged”."));
   });
   const box = element("section", { class: `box pad clip${name === "question" ? " request" : ""}`, "data-clip": name },
-    element("h2", {}, clipTitle(name), " ", element("kbd", {}, pairKeys[name]), element("span", { class: "plays soft small" })), audio);
+    element("h2", {}, clipTitle(name), " ", clipKeys[name] ? element("kbd", {}, clipKeys[name]) : null, element("span", { class: "plays soft small" })), audio);
   return box;
 }
 
 function fieldset(question, at) {
-  const choices = question.choices.map((choice) => {
+  const choices = choicesOf(question).map((choice) => {
     const input = element("input", { type: "radio", name: question.name, value: choice.value });
     input.addEventListener("change", () => choose(at, choice.value));
-    return element("label", { class: "choice" }, input, element("span", {}, element("b", {}, choice.title), " ", element("kbd", {}, choice.key),
+    return element("label", { class: "choice" }, input, element("span", {}, element("b", {}, titleOf(choice)), " ", choice.key ? element("kbd", {}, choice.key) : null,
       choice.help ? element("small", {}, choice.help) : null));
   });
   const helped = question.choices.some((choice) => choice.help);
@@ -164,6 +186,7 @@ function choose(at, value) {
   state.choices[question.name] = value;
   state.missing = state.missing.filter((what) => what !== question.title);
   click("choose", question.name, value);
+  if (form.takes && state.clips.includes(value) && !state.plays[value]) togglePlay(value);
   const next = form.questions.findIndex((other) => !(other.name in state.choices));
   mark(next < 0 ? at : next);
   showChoices();
@@ -195,6 +218,7 @@ function sendComment() {
 function submit() {
   if (!state || state.place === null) return;
   sendComment();
+  paces.push(performance.now() - shown.since);
   click("submit");
 }
 
@@ -238,11 +262,11 @@ async function start() {
     if (byId("why").returnValue === "skip" && reason) { sendComment(); click("skip", "", reason); }
     byId("why").returnValue = "";
   });
-  for (const [name, key] of Object.entries(pairKeys)) onKey(key, () => togglePlay(name));
-  const keys = new Set(form.questions.flatMap((question) => question.choices.map((choice) => choice.key)));
+  for (const [name, key] of Object.entries(clipKeys)) if (name === "question" || Number(name) <= form.answers) onKey(key, () => togglePlay(name));
+  const keys = new Set(form.questions.flatMap((question) => question.choices.map((choice) => choice.key).filter(Boolean)));
   for (const key of keys) {
     onKey(key, () => {
-      const choice = state.place !== null && form.questions[marked].choices.find((one) => one.key === key);
+      const choice = state.place !== null && choicesOf(form.questions[marked]).find((other) => other.key === key);
       if (choice) choose(marked, choice.value);
     });
   }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from paras2s.studio.annotation.forms import Form
+from paras2s.studies.forms import Form
 from paras2s.types import Label
 from paras2s.utils.seeds import seed_of
 
@@ -147,10 +147,14 @@ def clock_ms(value: object) -> float | None:
 
 
 def missing(form: Form, state: ItemState) -> list[str]:
-    """Everything that is left to do before an item can be submitted, in words."""
-    unplayed = any(not state.plays.get(str(number)) for number in range(1, form.answers + 1))
+    """Return everything that is left to do before an item can be submitted, in words."""
+    clips = [str(number) for number in range(1, form.answers + 1)]
+    if form.takes:
+        clips = [value for value in state.choices.values() if value in clips]
+    unplayed = any(not state.plays.get(clip) for clip in clips)
     # Without a number, since annotators may see the two in the other order.
-    left = ["listen to both answers" if form.answers > 1 else "listen to the recording"] if unplayed else []
+    what = "the take that you accept" if form.takes else "both answers" if form.answers > 1 else "the recording"
+    left = [f"listen to {what}"] if unplayed else []
     return left + [question.title for question in form.questions if question.name not in state.choices]
 
 

@@ -1,4 +1,4 @@
-"""A study: what is played to annotators. Made from a table of items, or from the benched systems of a run."""
+"""A study: the items that are played to annotators."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.errors import ConfigError, DataError
-from paras2s.studio.annotation.forms import Kind, load_forms
-from paras2s.utils.io import path_inside, read_jsonl
-from paras2s.utils.seeds import seed_of
+from paras2s.errors import DataError
+from paras2s.studies.forms import Kind, load_forms
+from paras2s.utils.io import read_jsonl
 
 STUDY_VERSION = 1
 CLIP_SUFFIXES = {".wav": "audio/wav", ".flac": "audio/flac", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".mp3": "audio/mpeg"}
@@ -32,21 +30,24 @@ class Answer(_Record):
 
 
 class Item(_Record):
-    """One item of a study. Annotators see `question_text` and `context`, and hear `question` and the answers.
+    """An item of a study. Annotators see `question_text` and `context`, and hear `question` and the answers.
 
     `id` is the question's; with the systems it names the item. `instruction_id` is the cluster of items that belong together,
     the id where none is given. `gold` holds the values that a careful annotator chooses: such an item is a check of the
-    annotator, and counts nowhere else.
+    annotator, and counts nowhere else. Of takes, `picked` is the number of the one in use, from 0. A `retired` item is no
+    longer shown.
     """
 
     id: str = Field(min_length=1)
-    answers: tuple[Answer, ...] = Field(min_length=1, max_length=2)
+    answers: tuple[Answer, ...] = Field(min_length=1)
     question: str | None = None
     question_text: str = ""
     context: str = ""
     category: str = "all"
     instruction_id: str = ""
     gold: dict[str, str] = {}
+    picked: int | None = None
+    retired: bool = False
 
     @property
     def cluster(self) -> str:
@@ -77,7 +78,7 @@ class Study(_Record):
         form = load_forms()[self.kind]
         seen: set[tuple[str, ...]] = set()
         for item in self.items:
-            if len(item.answers) != form.answers:
+            if not form.takes and len(item.answers) != form.answers:
                 raise ValueError(f"item {item.id}: has {len(item.answers)} answers; kind {self.kind} has {form.answers}")
             if item.key in seen:
                 raise ValueError(f"item {item.id}: stands twice for {' and '.join(item.key[1:])}")
@@ -118,68 +119,6 @@ def read_items(path: Path) -> tuple[list[Item], Path]:
     if not items:
         raise DataError(f"{path}: holds no items")
     return items, path.parent
-
-
-def items_of_run(run: Path, kind: Kind, systems: Sequence[str], limit: int | None, seed: int) -> list[Item]:
-    """Items from a run's benched systems: pairs of two of them, or the answers of each. `limit` draws so many at random.
-
-    Raises:
-        ConfigError: a kind or a number of systems that a bench cannot give. DataError: a system has no rows, or none in common.
-    """
-    if kind not in ("pair", "single"):
-        raise ConfigError(f"--kind {kind}: a bench has pair and single; give a JSONL file of items")
-    if kind == "pair" and len(systems) != 2:
-        raise ConfigError(f"--system: a pair needs two systems, and {len(systems)} are given")
-    if not systems:
-        raise ConfigError("--system: name at least one benched system")
-    rows = {name: _rows_of(run, name) for name in systems}
-    places: list[tuple[tuple[str, int], tuple[str, ...]]]
-    if kind == "pair":
-        places = [(key, tuple(systems)) for key in rows[systems[0]] if key in rows[systems[1]]]
-    else:
-        places = [(key, (name,)) for name in systems for key in rows[name]]
-    if not places:
-        raise DataError(f"{run}: {' and '.join(systems)} answered no question in common")
-    if limit is not None:
-        places = sorted(places, key=lambda place: seed_of(seed, "drawn", place))[:limit]
-    several = any(number for one in rows.values() for _, number in one)
-    return [_bench_item([rows[name][key] for name in names], several) for key, names in places]
-
-
-Scored = tuple[AnswerRow, dict[str, float | str]]
-
-
-def _rows_of(run: Path, system: str) -> dict[tuple[str, int], Scored]:
-    """A system's rows with a sound by query and number, each with every judge's score."""
-    if not (run / "bench").is_dir():
-        raise DataError(f"{run}: no bench folder; run `paras2s bench contrasts` on it, or give a JSONL file of items")
-    files = [run / "bench" / f"{system}.jsonl", *sorted((run / "bench").glob(f"*/{system}.jsonl"))]
-    if path_inside(run / "bench", f"{system}.jsonl") is None or not files[0].is_file():
-        there = sorted(path.stem for path in (run / "bench").glob("*.jsonl"))
-        raise DataError(f"{run}: {system!r} was not benched; there are {', '.join(there) or 'none'}")
-    found: dict[tuple[str, int], Scored] = {}
-    for path in files:
-        for row in load_rows(path):
-            key = (row.query_id, row.answer_index)
-            if key not in found and row.duration_s > 0:
-                found[key] = (row, {})
-            if key in found:
-                found[key][1][row.judge] = row.unscored or "" if row.score is None else row.score
-    return found
-
-
-def _bench_item(scored: Sequence[Scored], several: bool) -> Item:
-    row = scored[0][0]
-    return Item(
-        # As `bench paras2s --human` names answers.
-        id=f"{row.query_id}-{row.answer_index}" if several else row.query_id,
-        question=row.question_clip,
-        # What was said is heard; its written form would tell the words that a bad recording hides.
-        question_text="",
-        category=row.category,
-        instruction_id=row.contrast_id,
-        answers=tuple(Answer(system=one.system, clip=one.answer_clip, scores=scores) for one, scores in scored),
-    )
 
 
 def clip_names(items: Iterable[Item]) -> list[str]:

@@ -12,18 +12,18 @@ import secrets
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from paras2s.errors import ConfigError, DataError, ParaS2SError, StorageError
-from paras2s.studio.annotation.clicks import Click, Place, Progress, order_of, refusal, replay
-from paras2s.studio.annotation.forms import Form, load_forms
-from paras2s.studio.annotation.study import CLIP_SUFFIXES, STUDY_VERSION, Study, as_study, clip_names, with_clips
+from paras2s.studies.clicks import Click, Place, Progress, order_of, refusal, replay
+from paras2s.studies.forms import Form, load_forms
+from paras2s.studies.study import CLIP_SUFFIXES, STUDY_VERSION, Item, Study, as_study, clip_names, with_clips
 from paras2s.utils.io import path_inside
 from paras2s.utils.seeds import seed_of
 
@@ -128,6 +128,7 @@ class StudyStore:
             raise DataError(f"{folder}: is no study; `paras2s study new` makes one")
         with self._reading() as db:
             row = db.execute("SELECT version, description FROM study").fetchone()
+            self._edition = _edition(db)
         if row is None or row[0] != STUDY_VERSION:
             version = "none" if row is None else row[0]
             raise DataError(f"{folder}: a study of version {version}, but this program reads {STUDY_VERSION}; update paras2s")
@@ -138,11 +139,24 @@ class StudyStore:
 
     @property
     def form(self) -> Form:
-        """The form of its kind."""
-        return load_forms()[self.study.kind]
+        """The form of its kind, with a choice for every take that any item has."""
+        form = load_forms()[self.study.kind]
+        return form.with_takes(max(len(item.answers) for item in self.study.items)) if form.takes else form
+
+    def form_of(self, number: int) -> Form:
+        """Return the form of one item: of takes, with a choice for each of its own."""
+        in_study = 0 <= number < len(self.study.items)
+        return self.form.with_takes(len(self.study.items[number].answers)) if self.form.takes and in_study else self.form
+
+    def is_current(self) -> bool:
+        """Whether the items are those that were read when the study was opened."""
+        with self._reading() as db:
+            return _edition(db) == self._edition
 
     def order(self, annotator: Annotator) -> tuple[Place, ...]:
         """The order and the sides in which an annotator is shown the items."""
+        if self.form.takes:
+            return tuple(Place(number, False) for number in range(len(self.study.items)))
         return order_of(annotator.seed, len(self.study.items), self.form.answers == 2)
 
     @contextmanager
@@ -191,12 +205,15 @@ class StudyStore:
         """
         if not ANNOTATOR.fullmatch(name):
             raise ConfigError(f"annotator {name!r}: use 1 to 40 letters, digits, dots, dashes and underscores")
-        one = Annotator(name, secrets.token_urlsafe(24), seed_of(self.study.seed, "annotator", name))
         with self._writing() as db:
-            if db.execute("SELECT 1 FROM annotator WHERE name = ?", (name,)).fetchone():
+            if _has_annotator(db, name):
                 raise ConfigError(f"annotator {name!r}: is there already")
-            db.execute("INSERT INTO annotator VALUES (?, ?, ?)", (one.name, one.token, one.seed))
-        return one
+            return self._insert_annotator(db, name)
+
+    def _insert_annotator(self, db: sqlite3.Connection, name: str) -> Annotator:
+        added = Annotator(name, secrets.token_urlsafe(24), seed_of(self.study.seed, "annotator", name))
+        db.execute("INSERT INTO annotator VALUES (?, ?, ?)", (added.name, added.token, added.seed))
+        return added
 
     def find(self, token: str) -> Annotator | None:
         """The annotator with this link."""
@@ -217,6 +234,44 @@ class StudyStore:
         """The state of an annotator's items."""
         return replay(self.clicks(annotator))
 
+    def submissions(self) -> list[tuple[str, int]]:
+        """Annotator and item of every submission, each once, in the order of the last one; an undo does not remove it."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT annotator, item FROM click WHERE action = 'submit' GROUP BY annotator, item ORDER BY max(number)"
+            )
+            return [(name, number) for name, number in rows]
+
+    def update_items(self, items: Sequence[Item], source: Path, given: Sequence[tuple[str, Click]] = ()) -> None:
+        """Make the shown items of a study of takes those given; numbers and clicks of the known ones stay.
+
+        New items are appended, with their clips copied from below `source`, and the others are retired. `given` are clicks by
+        annotator that were made elsewhere: their item is the place in `items`, and each is stored once.
+
+        Raises:
+            DataError: a clip is missing or leaves the source. StorageError: the disk refused; nothing was stored.
+        """
+        with self._writing() as db:
+            known = Study.model_validate_json(db.execute("SELECT description FROM study").fetchone()[0]).items
+            keys, shown = {item.key for item in known}, {item.key for item in items}
+            new = [item for item in items if item.key not in keys]
+            try:
+                names = {name: _copy_clip(source, name, self.folder) for name in clip_names(new)}
+            except OSError as error:
+                raise StorageError(f"{self.folder}: cannot be written ({error}); nothing was stored") from error
+            kept = [item.model_copy(update={"retired": item.key not in shown}) for item in known]
+            merged = tuple([*kept, *(with_clips(item, names) for item in new)])
+            study = as_study(self.study.kind, self.study.title, self.study.seed, merged)
+            if merged != known:
+                db.execute("UPDATE study SET description = ?", (study.model_dump_json(),))
+                db.execute(f"PRAGMA user_version = {_edition(db) + 1}")
+            numbers = {item.key: number for number, item in enumerate(merged)}
+            for name, click in given:
+                if not _has_annotator(db, name):
+                    self._insert_annotator(db, name)
+                _insert_click(db, name, replace(click, item=numbers[items[click.item].key]))
+            self.study, self._edition = study, _edition(db)
+
     def add_click(self, annotator: str, click: Click) -> Progress:
         """Stores a click, unless its id is there already; returns where the annotator stands then.
 
@@ -226,16 +281,9 @@ class StudyStore:
         with self._writing() as db:
             clicks = _clicks(db, annotator)
             if all(click.id != there.id for there in clicks):
-                if why := refusal(self.form, len(self.study.items), replay(clicks), click):
+                if why := refusal(self.form_of(click.item), len(self.study.items), replay(clicks), click):
                     raise ClickRefusedError(why)
-                values = (annotator, click.id, click.item, click.action, click.name, click.value, click.view, click.shown_ms)
-                # For people alone: nothing is ordered by this clock.
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                db.execute(
-                    "INSERT INTO click (annotator, id, item, action, name, value, view, shown_ms, at_utc) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*values, now),
-                )
+                _insert_click(db, annotator, click)
                 clicks.append(click)
         return replay(clicks)
 
@@ -243,3 +291,23 @@ class StudyStore:
 def _clicks(db: sqlite3.Connection, annotator: str) -> list[Click]:
     query = "SELECT id, item, action, name, value, view, shown_ms FROM click WHERE annotator = ? ORDER BY number"
     return [Click(*row) for row in db.execute(query, (annotator,))]
+
+
+def _insert_click(db: sqlite3.Connection, annotator: str, click: Click) -> None:
+    values = (annotator, click.id, click.item, click.action, click.name, click.value, click.view, click.shown_ms)
+    # For people alone: nothing is ordered by this clock.
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    db.execute(
+        "INSERT OR IGNORE INTO click (annotator, id, item, action, name, value, view, shown_ms, at_utc) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*values, now),
+    )
+
+
+def _has_annotator(db: sqlite3.Connection, name: str) -> bool:
+    return db.execute("SELECT 1 FROM annotator WHERE name = ?", (name,)).fetchone() is not None
+
+
+def _edition(db: sqlite3.Connection) -> int:
+    """The number of times that the items were changed."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])

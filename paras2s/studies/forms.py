@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Kind = Literal["pair", "single", "style_following", "role_play"]
+Kind = Literal["pair", "single", "style_following", "role_play", "check"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -18,11 +18,11 @@ class _Record(BaseModel):
 
 
 class Choice(_Record):
-    """One value that a question may have, and the key that chooses it."""
+    """One value that a question may have, and the key that chooses it, if there is one."""
 
     value: str
     title: str
-    key: str = Field(max_length=1)
+    key: str | None = Field(default=None, max_length=1)
     help: str | None = None
 
 
@@ -47,10 +47,15 @@ class Question(_Record):
 
 
 class Form(_Record):
-    """The form of one kind of study, over `answers` clips."""
+    """The form of one kind of study, over `answers` clips.
+
+    With `takes`, the clips are takes of one recording, as many as an item has: people choose one or reject all. Such items come
+    in the study's order, and only the chosen take must be played.
+    """
 
     title: str
-    answers: Literal[1, 2]
+    answers: int = Field(ge=1)
+    takes: bool = False
     instructions: tuple[str, ...]
     questions: tuple[Question, ...] = Field(min_length=1)
 
@@ -62,6 +67,14 @@ class Form(_Record):
         if "choices" in values:
             own["questions"] = [{**question, "choices": values["choices"]} for question in values["questions"]]
         return own
+
+    def with_takes(self, count: int) -> Form:
+        """Return the form of takes for an item of `count` takes: a choice for each, and the form's own last one, to reject."""
+        question = self.questions[0]
+        keys = {number: str(number % 10) for number in range(1, 11)}
+        takes = [Choice(value=str(n), title=f"Accept take {n}", key=keys.get(n)) for n in range(1, count + 1)]
+        choices = (*takes, question.choices[-1])
+        return self.model_copy(update={"answers": count, "questions": (question.model_copy(update={"choices": choices}),)})
 
     def question(self, name: str) -> Question | None:
         """The question of that name, if there is one."""

@@ -1,1 +1,0 @@
-"""The page at which people check clips, and their decisions."""
