@@ -160,7 +160,8 @@ def unisrm_run(
         "runs/unisrm-results"
     ),
     docs: Annotated[
-        Path | None, typer.Option(help="Where unisrm.json is written, and the tables of unisrm.md; else only in the folder.")
+        Path | None,
+        typer.Option(help="Folder for unisrm.json and experiments/unisrm.md. Default: unisrm.json in --folder only."),
     ] = None,
     run: Annotated[bool, typer.Option(help="Run what is not finished yet; else write from what there is.")] = True,
     set_: Set = None,
