@@ -1,4 +1,4 @@
-# Both commands set up everything they need in .venv: Python 3.11+ and make are all that must be there.
+# Every target sets up .venv by itself; the only prerequisites are Python 3.11+ and make.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -11,7 +11,7 @@ demo: .venv/.offline
 quick: .venv/.offline
 	$(BIN)/paras2s demo --preset quick
 
-# Hours: five seeds of the longer preset to docs/results.md and README.md, three of UniSRM to docs/unisrm.md, then equal labels,
+# Hours: five seeds of the longer preset to docs/results.md and README.md, three of UniSRM to docs/experiments/, then equal labels,
 # the sources of reward (of which UniSRM is one) and over-optimisation to docs/paper.md. Stopped, it goes on where it was.
 results: .venv/.offline .venv/.unisrm
 	$(BIN)/paras2s results

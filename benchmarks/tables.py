@@ -15,7 +15,7 @@ from paras2s.utils.generated import put_between
 # A generated part of a document stands between two comments with its name.
 BEGIN, END = "<!-- {name}: begin; written by benchmarks/all.py -->", "<!-- {name}: end -->"
 SPEED, GROWTH = REPOSITORY / "benchmarks" / "README.md", REPOSITORY / "docs" / "benchmarks.md"
-FIELDS = REPOSITORY / "docs" / "judges.md"
+FIELDS = REPOSITORY / "docs" / "experiments" / "judges.md"
 # Benchmarks with a table of their own, not among the figures of speed.
 APART = ("growth", "blueprint_fields")
 # The least difference of a field that is shown in digits.

@@ -1,6 +1,6 @@
-"""The public names: each can be had, importing them is cheap, and they do what the README shows on a tiny policy.
+"""The public names: each can be had, importing them is cheap, and they do what docs/commands.md shows on a tiny policy.
 
-Not covered: judges at endpoints and released models (tests/reward, tests/policy); the README's own block (test_docs.py).
+Not covered: judges at endpoints and released models (tests/reward, tests/policy); the block of that page (test_docs.py).
 """
 
 from __future__ import annotations

@@ -164,7 +164,8 @@ def unisrm_run(
         "runs/unisrm-results"
     ),
     docs: Annotated[
-        Path | None, typer.Option(help="Folder for unisrm.json and the tables of unisrm.md. Default: --folder.")
+        Path | None,
+        typer.Option(help="Folder for unisrm.json and experiments/unisrm.md. Default: unisrm.json in --folder only."),
     ] = None,
     run: Annotated[bool, typer.Option(help="Run unfinished seeds first; --no-run: write from finished ones.")] = True,
     set_: Set = None,

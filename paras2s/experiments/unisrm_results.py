@@ -40,7 +40,7 @@ from paras2s.utils.process_pool import end_workers, map_chunks
 from paras2s.utils.progress import LOG_WIDTH, progress_bar
 
 SCHEMA = 1
-RESULTS, PAGE = "unisrm.json", "unisrm.md"
+RESULTS, PAGE = "unisrm.json", "experiments/unisrm.md"
 BEGIN, END = "<!-- results: begin; renewed by `paras2s unisrm run` -->", "<!-- results: end -->"
 SFT, ACCURACY, CONSISTENT = "sft", "grpo_accuracy", "grpo_consistent"
 MODELS = {SFT: "SFT", ACCURACY: "GRPO, decision alone", CONSISTENT: "GRPO, reasoning-consistent"}
@@ -379,7 +379,7 @@ def _curve(path: Path) -> list[dict[str, float]]:
 
 
 def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
-    """Writes the results, and the tables of the page beside them; returns what was written.
+    """Write the results and the tables of their page; return the paths of the written files.
 
     Raises:
         DataError: the page has no place for the tables.

@@ -1,6 +1,7 @@
 """`unisrm run` on a thinker with a few thousand random weights and clips of noise.
 
-Not covered: the speech of the embedded data (tests/data_gen/test_unisrm_data.py), and what training leads to (docs/unisrm.md).
+Not covered: the speech of the embedded data (tests/data_gen/test_unisrm_data.py), and
+what training leads to (docs/experiments/unisrm.md).
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ def test_the_page_gets_the_tables_and_a_seed_that_is_missing_is_named(uninterrup
     folder, settings, _ = uninterrupted
     found = collect(settings, "paras2s unisrm run", [0, 7], folder)
     assert found["missing"] == [7]
-    page = tmp_path / "unisrm.md"
+    page = tmp_path / "experiments/unisrm.md"
+    page.parent.mkdir()
     page.write_text(f"before\n{unisrm_results.BEGIN}\nold\n{unisrm_results.END}\nafter")
     assert write_results(found, tmp_path) == [tmp_path / "unisrm.json", page]
     text = page.read_text()
@@ -276,6 +278,7 @@ def test_a_score_and_its_reason_are_right_each_by_itself(tmp_path):
 
 def test_the_shipped_tables_are_those_of_the_file_beside_them():
     docs = ROOT / "docs"
-    assert rendered(read_json(docs / "unisrm.json"), docs / "unisrm.md") == (docs / "unisrm.md").read_text(), (
+    page = docs / "experiments/unisrm.md"
+    assert rendered(read_json(docs / "unisrm.json"), page) == page.read_text(), (
         "renew it: paras2s unisrm run --no-run --docs docs"
     )

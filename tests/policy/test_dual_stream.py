@@ -1,4 +1,4 @@
-"""The network against the golden numbers of docs/policies.md, in float64.
+"""The network against the golden numbers of docs/experiments/policies.md, in float64.
 
 Not covered: the released checkpoint itself, which cannot be had here.
 """

@@ -1,4 +1,4 @@
-"""Kimi-Audio: the official prompt manager's prompts and golden numbers (docs/policies.md), and what is refused.
+"""Kimi-Audio: the official prompt manager's prompts and golden numbers (docs/experiments/policies.md), and what is refused.
 
 Not covered: the released weights and tokenizers, which cannot be had here (`paras2s check-policy kimi --weights DIR`).
 """

@@ -1,4 +1,4 @@
-"""Tiny models for the policy tests: the golden instance of docs/policies.md and small random ones."""
+"""Tiny models for the policy tests: the golden instance of docs/experiments/policies.md and small random ones."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tiny.dual_stream import golden_config, golden_model
 from tiny.ranks import pieces_of, write_ranks
 from tiny.whisper_vq import SMALL, encoder_of, save_tokenizer, whisper_folder
 
-# As the golden instance of docs/policies.md, with room for the bytes; 64 codes.
+# As the golden instance of docs/experiments/policies.md, with room for the bytes; 64 codes.
 TEXT, CODES = 300, 64
 IDS = {name: 270 + number for number, name in enumerate(SPECIALS)}
 SIZES = {
@@ -80,7 +80,7 @@ def write_kimi(
 
 
 def write_golden(folder: Path) -> Path:
-    """The golden network (docs/policies.md) as a released checkpoint, without audio encoder and vocoder."""
+    """The golden network (docs/experiments/policies.md) as a released checkpoint, without audio encoder and vocoder."""
     config = golden_config()
     folder.mkdir(parents=True)
     sizes = SIZES | {

@@ -1,4 +1,4 @@
-"""The objective against golden vectors (docs/policies.md), TRL's own loss, and advantages by hand.
+"""The objective against golden vectors (docs/experiments/policies.md), TRL's own loss, and advantages by hand.
 
 Not covered: whether a run with these losses learns anything, and float32 rounding.
 """

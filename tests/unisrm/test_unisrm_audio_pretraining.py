@@ -1,6 +1,6 @@
 """Training an audio tower with random weights, on tones whose pitch and level are its traits.
 
-Not covered: how much of speech it hears; docs/unisrm.md has that of the embedded data.
+Not covered: how much of speech it hears; docs/experiments/unisrm.md has that of the embedded data.
 """
 
 from __future__ import annotations

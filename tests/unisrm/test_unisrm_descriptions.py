@@ -1,6 +1,6 @@
 """Descriptions of an item's clips, which a thinker with random weights learns to write before it compares.
 
-Not covered: how much better it compares for that; docs/unisrm.md has the figures of the embedded edition.
+Not covered: how much better it compares for that; docs/experiments/unisrm.md has the figures of the embedded edition.
 """
 
 from __future__ import annotations
