@@ -39,6 +39,7 @@ from paras2s.errors import ConfigError, StorageError
 from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
+from paras2s.rollout.demonstrations import DemonstrationFiles
 from paras2s.rollout.dynamic_sampling import ROUND_STRIDE, StepAnswers, replace_flat_groups, replacement_rows
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, make_prompt_batch, open_orchestrator
 from paras2s.rollout.phase_times import logged_seconds
@@ -47,6 +48,7 @@ from paras2s.rollout.store import RolloutKeeper
 from paras2s.rollout.timeline import SpanRecorder, Timeline
 from paras2s.run import Run
 from paras2s.train.advantages import is_flat, rule_of, scored_only
+from paras2s.train.anchor import batch_of_step
 from paras2s.train.checkpoint import (
     best_by_validation,
     checkpoints_in,
@@ -59,6 +61,7 @@ from paras2s.train.checkpoint import (
     step_name,
     under_one_model,
 )
+from paras2s.train.sft import Example
 from paras2s.types import Reward, Rollout, Unscored
 from paras2s.utils.epochs import rows_of_step
 
@@ -119,7 +122,7 @@ def train_until_stop(job: GRPOJob, checkpoint: Path | None, announce: bool) -> i
                 answers, resampled = job.resample(workers, step, StepAnswers(batch.prompts, *workers.collect(batch)))
             collected = time.perf_counter()
             with recorder.span("wait for the update"):
-                metrics = workers.update(answers.prompts, answers.rollouts, answers.rewards) | resampled
+                metrics = workers.update(answers.prompts, answers.rollouts, answers.rewards, job.anchored(step)) | resampled
             updated = time.perf_counter()
             with recorder.span("keep rollouts"):
                 workers.sync(step + 1)
@@ -159,6 +162,9 @@ def open_workers(job: GRPOJob, checkpoint: Path | None) -> Iterator[Orchestrator
             if prompts.clips is not None:
                 with run.bar(name, len(prompts)) as bar:
                     prompts.names = workers.encode(prompts.folder, prompts.clips, prompts.queries, bar.at)
+        if job.demonstrations is not None:
+            with run.bar("demonstrations encoded", len(job.demonstrations)) as bar:
+                job.demonstrations.encode(workers, bar.at)
         yield workers
 
 
@@ -221,7 +227,7 @@ class GRPOJob:
 
     `prompts` are the RL queries as the policy reads them, `questions` the same as rewards read them. `augment` changes a
     prompt before the policy reads it; the reward is computed on the original question. `refresher` trains the reward model
-    again where `distill.refresh_every` wants it.
+    again where `distill.refresh_every` wants it. `demonstrations` are those of `align.objective.anchor`.
     """
 
     run: Run
@@ -231,6 +237,7 @@ class GRPOJob:
     validation_questions: Rows[RewardQuestion]
     augment: Augment
     refresher: Refresher | None = None
+    demonstrations: DemonstrationFiles | None = None
 
     @property
     def refreshes(self) -> range:
@@ -301,6 +308,12 @@ class GRPOJob:
         prompts, questions = [self.augment(self.prompts[row], rng) for row in rows], [self.questions[row] for row in rows]
         key = step + number * ROUND_STRIDE
         return replace(make_prompt_batch(key, rows, prompts, questions, seed, self.config.sampling.group_size), step=step)
+
+    def anchored(self, step: int) -> tuple[Example, ...]:
+        """The demonstrations of an update's anchor; () for an update without it."""
+        if self.demonstrations is None:
+            return ()
+        return batch_of_step(self.config.objective.anchor, self.demonstrations, self.run.config.seed, step)
 
     def resample(self, workers: Orchestrator, step: int, first: StepAnswers) -> tuple[StepAnswers, dict[str, int]]:
         """Replace queries whose groups are flat, where that is wanted; returns what the log says of it."""

@@ -55,6 +55,23 @@ class SamplingConfig(Section):
         return self.temperature, self.temperature if self.audio_temperature is None else self.audio_temperature
 
 
+class AnchorConfig(Section):
+    """An SFT loss on the warm-up's demonstrations beside the policy gradient, in the same step of the optimiser.
+
+    Reinforcement of the words otherwise lets the sound go, and answers are right and cannot be understood.
+    """
+
+    weight: float = Field(1.0, ge=0, description="of the anchor beside the policy gradient; 0: none")
+    streams: Literal["audio", "text", "both"] = Field("audio", description="whose likelihood is held up")
+    every: int = Field(1, ge=1, description="updates from one with the anchor to the next")
+    demonstrations: int = Field(16, ge=1, description="that such an update learns from")
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """The weights of the losses of text and audio."""
+        return self.weight * (self.streams != "audio"), self.weight * (self.streams != "text")
+
+
 class ObjectiveConfig(Section):
     """The GRPO loss; each key is described beside its formula in train/losses.py."""
 
@@ -81,6 +98,7 @@ class ObjectiveConfig(Section):
     kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
     kl_form: Literal["sum", "joint"] = Field("sum", description="k3 of each token added up, or k3 of the step's joint log-prob")
     kl_bias_correction: bool = False
+    anchor: AnchorConfig | None = Field(None, description="SFT on demonstrations beside it, which keeps the sound; None: none")
 
     @model_validator(mode="after")
     def _fit(self) -> ObjectiveConfig:
