@@ -70,7 +70,7 @@ def train_until_stop(job: GRPOJob, checkpoint: Path | None, announce: bool) -> i
             with clock.phase("answers"):
                 answers = resample(workers, job, next(batches))
             with clock.phase("update"):
-                metrics, advantages = workers.update(answers)
+                metrics, advantages = workers.update(answers, job.anchored(step))
             with clock.phase("sync"):
                 workers.sync(step + 1)
                 keeper.keep(step, answers.rollouts, answers.rewards, advantages)
@@ -94,4 +94,7 @@ def open_workers(job: GRPOJob, checkpoint: Path | None) -> Iterator[Orchestrator
             if prompts.clips is not None:
                 with run.bar(name, len(prompts)) as bar:
                     prompts.names = workers.encode(prompts.folder, prompts.clips, prompts.queries, bar.at)
+        if job.demonstrations is not None:
+            with run.bar("demonstrations encoded", len(job.demonstrations)) as bar:
+                job.demonstrations.encode(workers, bar.at)
         yield workers

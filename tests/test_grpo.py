@@ -117,7 +117,7 @@ class CountingWorkers:
     def collect(self, pending: PendingBatch) -> StepAnswers:
         return StepAnswers(pending.prompts, [], [])
 
-    def update(self, answers: StepAnswers) -> tuple[dict[str, float], list[object]]:
+    def update(self, answers: StepAnswers, anchored: object) -> tuple[dict[str, float], list[object]]:
         self.done.append("update")
         return {"step": self.version, "reward_mean": 1.0}, []
 

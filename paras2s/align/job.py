@@ -12,8 +12,11 @@ import numpy as np
 from paras2s.configs.schema.align import AlignConfig
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
+from paras2s.rollout.demonstrations import DemonstrationFiles
 from paras2s.rollout.prompts import PromptFiles
 from paras2s.run import Run
+from paras2s.train.anchor import batch_of_step
+from paras2s.train.sft import Example
 from paras2s.types import Reward, Rollout, Unscored
 
 Item = TypeVar("Item", covariant=True)
@@ -50,7 +53,7 @@ class GRPOJob:
 
     `prompts` are the RL queries as the policy reads them, `questions` the same queries as rewards read them. `augment` changes
     a prompt before the policy reads it; the reward is computed on the original question. `refresher` trains the reward model
-    again where `distill.refresh_every` asks for it.
+    again where `distill.refresh_every` asks for it. `demonstrations` are those of `align.objective.anchor`.
     """
 
     run: Run
@@ -60,6 +63,7 @@ class GRPOJob:
     validation_questions: Rows[RewardQuestion]
     augment: Augment
     refresher: Refresher | None = None
+    demonstrations: DemonstrationFiles | None = None
 
     @property
     def config(self) -> AlignConfig:
@@ -85,3 +89,9 @@ class GRPOJob:
     def checkpoints(self) -> Path:
         """Folder of the learners' checkpoints."""
         return (self.run.folder / "checkpoints" / "align").resolve()
+
+    def anchored(self, step: int) -> tuple[Example, ...]:
+        """Return the demonstrations of an update's anchor; () for an update without it."""
+        if self.demonstrations is None:
+            return ()
+        return batch_of_step(self.config.objective.anchor, self.demonstrations, self.run.config.seed, step)

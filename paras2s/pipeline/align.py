@@ -10,14 +10,17 @@ from paras2s.align.job import GRPOJob
 from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import ClipFolder, Dataset
 from paras2s.data_gen.policy_inputs import CODEC, question_encoder
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, DataError, PolicyError
 from paras2s.grpo import train_grpo
+from paras2s.pipeline.demonstrations import learned_demonstrations
 from paras2s.pipeline.preflight import check_align
 from paras2s.pipeline.refresh import open_refresher
+from paras2s.policy.base import Policy
 from paras2s.policy.registry import kind_of, policy_class
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.sources.base import RewardQuestion
+from paras2s.rollout.demonstrations import DemonstrationFiles
 from paras2s.rollout.prompts import FOLDER, PromptFiles
 from paras2s.run import Run
 from paras2s.types import Query
@@ -69,6 +72,42 @@ def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
     return [query for query in queries if category.get(query.id) in only]
 
 
+def anchor_demonstrations(run: Run, dataset: Dataset, kind: type[Policy]) -> DemonstrationFiles | None:
+    """The warm-up's demonstrations for `align.objective.anchor`, None without it.
+
+    Raises:
+        DataError: there is none; the file is named. PolicyError: what encodes them is not in the checkpoint's folder.
+    """
+    config, anchor = run.config.warmup, run.config.align.objective.anchor
+    if anchor is None or not anchor.weight:
+        return None
+    if not dataset.demonstrations:
+        raise DataError(
+            f"{dataset.folder / 'demonstrations.parquet'}: holds no demonstration, and align.objective.anchor learns from "
+            "them; make them with `paras2s data`, or set it to null"
+        )
+    demonstrations = learned_demonstrations(dataset, config)
+    if not demonstrations:
+        raise DataError(
+            f"{dataset.folder / 'demonstrations.parquet'}: holds no demonstration of the queries that warmup.*_contrasts "
+            "choose, and align.objective.anchor learns from them; raise these, or set it to null"
+        )
+    try:
+        kind.check_warmup(run.sft_dir)
+    except PolicyError as error:
+        raise PolicyError(
+            f"align.objective.anchor needs what a warm-up needs; add it, or set the anchor to null: {error}"
+        ) from error
+
+    def augment(prompt: Prompt, rng: np.random.Generator) -> Prompt:
+        return kind.augment_prompt(prompt, config.augment, rng)
+
+    answered = {one.query_id for one in demonstrations}
+    queries = [query for query in dataset.queries if query.id in answered]
+    folder, clips = (run.folder / FOLDER).resolve(), ClipFolder(dataset.folder.resolve())
+    return DemonstrationFiles(folder, clips, demonstrations, queries, augment)
+
+
 def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     """Train the SFT policy by GRPO, or leave it where that is done already. The workers load its weights, not this process."""
     if (run.aligned_dir / "trainer.json").is_file():
@@ -86,7 +125,8 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     folder, clips = (run.folder / FOLDER).resolve(), ClipFolder(dataset.folder.resolve())
     prompts, validation_prompts = (PromptFiles(folder, clips, part) for part in (queries, validation))
     questions, validation_questions = (RewardQuestions(run, dataset, part) for part in (queries, validation))
-    job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment, refresher)
+    anchored = anchor_demonstrations(run, dataset, kind)
+    job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment, refresher, anchored)
     # Their recognisers would sit in memory, one for every core, for as long as the loop runs.
     end_workers()
     train_grpo(job, resume)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import ray
@@ -32,11 +32,13 @@ from paras2s.rollout.spoken_share import SpokenShare, forward
 from paras2s.rollout.timeline import Span
 from paras2s.rollout.worker_group import Call, WorkerGroup, actor_options, errors_of_workers, reserve, results, wait_placed
 from paras2s.train.advantages import Values
-from paras2s.types import Query, Reward, Rollout, Unscored
+from paras2s.train.sft import Example
+from paras2s.types import Demonstration, Query, Reward, Rollout, Unscored
 
 if TYPE_CHECKING:
     from paras2s.reward.sources.composite import RewardSetup
 
+Item = TypeVar("Item")
 Rewards = list[list[Reward | Unscored]]
 # The longest wait for one thing before it is looked whether something else has come.
 FORWARD_S = 1.0
@@ -176,17 +178,32 @@ class Orchestrator:
 
     def encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query], done: Callable[[int, int], None]) -> list[str]:
         """The files of all queries' prompts; rollout workers encode those that are missing. `done` is told how many are."""
+        return self._encode_all(lambda part: self._encode(folder, clips, part), queries, done)
+
+    def encode_targets(
+        self, folder: Path, clips: ClipStore, demonstrations: Sequence[Demonstration], done: Callable[[int, int], None]
+    ) -> list[str]:
+        """The files of all demonstrations as targets, as `encode` gives those of prompts."""
+
+        def encode(part: Sequence[Demonstration]) -> Call:
+            return Call(self.rollout, lambda actor: actor.encode_targets.remote(folder, clips, part))
+
+        return self._encode_all(encode, demonstrations, done)
+
+    def _encode_all(
+        self, encode: Callable[[Sequence[Item]], Call], items: Sequence[Item], done: Callable[[int, int], None]
+    ) -> list[str]:
         names: list[str] = []
         # So many under way that no worker waits, and few enough to say how far it is.
         at_once = 2 * ENCODED_AT_ONCE * self.roles.rollout.count
-        for start in range(0, len(queries), at_once):
-            stop = min(start + at_once, len(queries))
-            parts = [queries[first : min(first + ENCODED_AT_ONCE, stop)] for first in range(start, stop, ENCODED_AT_ONCE)]
-            for part, encoded, spans in results([self._encode(folder, clips, queries) for queries in parts]):
+        for start in range(0, len(items), at_once):
+            stop = min(start + at_once, len(items))
+            parts = [items[first : min(first + ENCODED_AT_ONCE, stop)] for first in range(start, stop, ENCODED_AT_ONCE)]
+            for part, encoded, spans in results([encode(one) for one in parts]):
                 names += part
                 self._encoded += encoded
                 self._spans += spans
-            done(len(names), len(queries))
+            done(len(names), len(items))
         return names
 
     def _encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query]) -> Call:
@@ -262,9 +279,12 @@ class Orchestrator:
         parts = [*results(pending.sampled, 1), *(share.waves() for share in pending.shares)]
         return with_waves(rollouts, [waves for part in parts for waves in part])
 
-    def update(self, answers: StepAnswers) -> tuple[dict[str, Any], Values]:
-        """Update the policy on all ranks at once; return the step's metrics, and the advantages [B, G] that it learned from."""
-        inputs = ray.put((answers.prompts.prompts, answers.rollouts, answers.rewards))
+    def update(self, answers: StepAnswers, anchored: Sequence[Example] = ()) -> tuple[dict[str, Any], Values]:
+        """Update the policy on all ranks at once, anchored to these demonstrations.
+
+        Returns the step's metrics, and the advantages [B, G] that the policy learned from.
+        """
+        inputs = ray.put((answers.prompts.prompts, answers.rollouts, answers.rewards, anchored))
         steps = [learner.step.remote(inputs) for learner in self.learners]
         self._forward_while(lambda: bool(ray.wait(steps, num_returns=len(steps), timeout=0)[1]), steps)
         updates = ray.get(steps)

@@ -32,6 +32,7 @@ from paras2s.policy.weights import fingerprint
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout.answer_files import AnswerShard, sample_into
+from paras2s.rollout.demonstrations import encode_targets_into
 from paras2s.rollout.ended_answers import EndedAnswers, EndedBatches, SampledShare, waves_of
 from paras2s.rollout.engine import Engine, NativeEngine, events_of, spoken
 from paras2s.rollout.prompts import encode_into, encoder_version
@@ -40,8 +41,9 @@ from paras2s.rollout.timeline import Span, SpanRecorder
 from paras2s.train.advantages import Values
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
+from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
-from paras2s.types import Query, Reward, Rollout, Unscored
+from paras2s.types import Demonstration, Query, Reward, Rollout, Unscored
 from paras2s.utils.process_pool import cores
 
 # The namespace of a Ray that this program started.
@@ -180,6 +182,15 @@ class RolloutWorker:
         policy = self.engine.policy
         with self._recorder.span("encode"):
             names, encoded = encode_into(folder, policy, self._encoder, clips, queries)
+        return names, encoded, self._recorder.take()
+
+    def encode_targets(
+        self, folder: Path, clips: ClipStore, demonstrations: Sequence[Demonstration]
+    ) -> tuple[list[str], int, list[Span]]:
+        """Encode these demonstrations as `encode` does queries."""
+        policy = self.engine.policy
+        with self._recorder.span("encode"):
+            names, encoded = encode_targets_into(folder, policy, self._encoder, clips, demonstrations)
         return names, encoded, self._recorder.take()
 
     def sample_into(self, clips: ClipStore, shard: AnswerShard) -> None:
@@ -353,7 +364,8 @@ class LearnerActor:
         return self.learner.checkpoint_bytes
 
     def step(
-        self, inputs: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]]]
+        self,
+        inputs: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]], Sequence[Example]],
     ) -> tuple[dict[str, Any], Values, list[Span]]:
         """Make one update; return its metrics, the advantages [B, G] it learned from, and the spans since the last update."""
         with self._recorder.span("update"):

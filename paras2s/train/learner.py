@@ -18,11 +18,13 @@ from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
 from paras2s.train.advantages import Values, advantages_of
 from paras2s.train.algorithm import rule_of
+from paras2s.train.anchor import add_anchor, anchor_metrics
 from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.checkpoint import Position, check_base, training_bytes, write_position
 from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResult, truncated_importance
 from paras2s.train.passes import add_gradients, passes_at_once, side_by_side
+from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
 from paras2s.types import Reward, Rollout, Unscored
 
@@ -84,9 +86,15 @@ class Learner:
         self.advantages: Values = []
 
     def step(
-        self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]
+        self,
+        prompts: Sequence[Prompt],
+        rollouts: Sequence[Rollout],
+        rewards: Sequence[Sequence[Reward | Unscored]],
+        anchored: Sequence[Example] = (),
     ) -> Metrics:
         """One update on G answers to each of B queries; returns its metrics. Every rank gets all answers.
+
+        `anchored` are the demonstrations of `align.objective.anchor` in this update; every rank gets all of them, too.
 
         Raises:
             PolicyError: too many answers are unscored, sampler and learner have drifted apart, or loss or gradient is not
@@ -123,11 +131,18 @@ class Learner:
             padding = micro_batches(prompts, rollouts, advantages.groups, chosen[:1], 1)[:1]
             padding *= self.devices.passes(len(batches)) - len(batches)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
-            metrics |= self._update(batches, padding, on_policy, at_once)
+            metrics |= self._update(batches, padding, anchored, on_policy, at_once)
         self.next_step += 1
         return metrics
 
-    def _update(self, batches: Sequence[MicroBatch], padding: Sequence[MicroBatch], on_policy: bool, at_once: int) -> Metrics:
+    def _update(
+        self,
+        batches: Sequence[MicroBatch],
+        padding: Sequence[MicroBatch],
+        anchored: Sequence[Example],
+        on_policy: bool,
+        at_once: int,
+    ) -> Metrics:
         """Add up the gradient of this rank's micro-batches as if all ranks' were one batch, then step the optimiser.
 
         `padding` goes through as well, and adds nothing. So many passes run `at_once`.
@@ -153,7 +168,8 @@ class Learner:
                 tally.add(result, parity(known, result.logp))
             for batch in padding:
                 torch.autograd.backward(0.0 * self._logp(batch).sum())
-        metrics = self._checked(tally, on_policy)
+            anchor_losses = self._add_anchor(anchored)
+        metrics = self._checked(tally, on_policy) | self._anchor_metrics(anchor_losses)
         norm = self.devices.clip(model.parameters(), self.config.optimizer.max_grad_norm)
         if not np.isfinite(norm):
             raise PolicyError(f"step {self.next_step}: the gradient's norm is {norm}; lower align.optimizer.lr")
@@ -161,6 +177,27 @@ class Learner:
             group["lr"] = group["peak"] * schedule(self.config, self.next_step)
         self.optimiser.step()
         return metrics | {"grad_norm": norm}
+
+    def _add_anchor(self, anchored: Sequence[Example]) -> np.ndarray | None:
+        """Add the anchor's gradient, where this update has one; returns this rank's part of its losses."""
+        anchor = self.config.objective.anchor
+        if anchor is None or not anchored:
+            return None
+        return add_anchor(self.policy, self.devices, anchor, anchored, self.config.optimizer.micro_batch_size)
+
+    def _anchor_metrics(self, losses: np.ndarray | None) -> Metrics:
+        """The anchor's metrics over all ranks.
+
+        Raises:
+            PolicyError: its loss is not finite.
+        """
+        anchor = self.config.objective.anchor
+        if anchor is None or losses is None:
+            return {}
+        metrics = anchor_metrics(anchor, self.devices.total(losses))
+        if not np.isfinite(metrics["anchor_loss"]):
+            raise PolicyError(f"step {self.next_step}: the anchor's loss is {metrics['anchor_loss']}; lower align.optimizer.lr")
+        return {**metrics}
 
     @property
     def compute_dtype(self) -> torch.dtype:

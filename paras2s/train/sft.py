@@ -60,6 +60,41 @@ def stream_losses(
     return -torch.stack([(logp * mask).sum() / count for mask, count in zip(masks, counts, strict=True)])
 
 
+def add_sft_gradients(
+    policy: Policy,
+    devices: Devices,
+    batch: Sequence[Example],
+    weights: tuple[float, float],
+    first_token_weight: float,
+    micro_batch_size: int | None,
+) -> np.ndarray:
+    """Add the gradient of a batch's losses, each stream's times its weight, for this rank's share of the demonstrations.
+
+    Call it on every rank inside `devices.gathered`. Returns the rank's part of the losses of (text, audio), [2], in nats a
+    token.
+    """
+    counts = [max(1.0, mask.sum().item()) for mask in stream_masks(batch, first_token_weight)]
+    own = devices.share(range(len(batch)))
+    at_once = passes_at_once(policy, devices.sharded, micro_batch_size)
+    # A rank may have no examples.
+    size = micro_batch_size or max(1, -(-len(own) // at_once))
+
+    def pass_of(part: Sequence[Example]) -> tuple[torch.Tensor, np.ndarray]:
+        losses = stream_losses(policy, part, first_token_weight, counts)
+        # Several devices average their gradients, and the loss is a sum over them.
+        loss = (weights[0] * losses[0] + weights[1] * losses[1]) * devices.world
+        return loss, losses.detach().double().cpu().numpy()
+
+    def padding_pass() -> tuple[torch.Tensor, np.ndarray]:
+        return 0.0 * pass_of(batch[:1])[0], np.zeros(2)
+
+    parts = [[batch[row] for row in own[start : start + size]] for start in range(0, len(own), size)]
+    passes: list[Callable[[], tuple[torch.Tensor, np.ndarray]]] = [partial(pass_of, part) for part in parts]
+    # Ranks that gather layer by layer make equally many passes.
+    passes += [padding_pass] * (devices.passes(len(parts)) - len(parts))
+    return sum(add_gradients(passes, list(policy.model.parameters()), at_once), np.zeros(2))
+
+
 class Warmup:
     """The optimiser and the order of demonstrations; `step` n depends on the seed and n alone, so it can be resumed.
 
@@ -100,23 +135,11 @@ class Warmup:
             group["lr"] = self.config.lr * schedule(number, self.config.steps)
         self.policy.model.train()
         self.optimiser.zero_grad()
-        batch, first = self.batch(number), self.config.first_token_weight
-        counts = [max(1.0, mask.sum().item()) for mask in stream_masks(batch, first)]
-        own = self.devices.share(range(len(batch)))
-        at_once = passes_at_once(self.policy, self.devices.sharded, self.config.micro_batch_size)
-        # A rank may have no examples.
-        size = self.config.micro_batch_size or max(1, -(-len(own) // at_once))
-
-        def pass_of(part: Sequence[Example]) -> tuple[torch.Tensor, np.ndarray]:
-            losses = stream_losses(self.policy, part, first, counts)
-            # Several devices average their gradients, and the loss is a sum over them.
-            loss = (self.config.text_weight * losses[0] + losses[1]) * self.devices.world
-            return loss, losses.detach().double().cpu().numpy()
-
-        parts = [[batch[place] for place in own[start : start + size]] for start in range(0, len(own), size)]
+        config, weights = self.config, (self.config.text_weight, 1.0)
         with self.devices.gathered(self.policy):
-            passed = add_gradients([partial(pass_of, part) for part in parts], list(self.policy.model.parameters()), at_once)
-        total = sum(passed, np.zeros(2))
+            total = add_sft_gradients(
+                self.policy, self.devices, self.batch(number), weights, config.first_token_weight, config.micro_batch_size
+            )
         self.devices.clip(self.policy.model.parameters(), 1.0)
         self.optimiser.step()
         text, audio = self.devices.total(total).tolist()

@@ -29,6 +29,8 @@ class Stream(IntEnum):
     REFRESH_KEPT_OUT = 9
     REFRESH_NEWEST = 10
     OMNI_ORDER = 11
+    ANCHOR_ORDER = 12
+    ANCHOR_AUGMENT = 13
 
 
 class FirstStep(IntEnum):

@@ -50,6 +50,8 @@ def test_every_system_is_judged_twice_and_nothing_again(run: Path, monkeypatch: 
     found = json.loads(invoke("bench", "contrasts", run, "--json").stdout)
     bench = run.parent / "run" / "bench"
     assert [name for name in SYSTEMS if name in found] == SYSTEMS
+    assert {name: row["gap"]["n_asked"] for name, row in found["spoken_kinds"].items()} == {"sft": 8}
+    assert json.loads((bench / "summary.json").read_text())["spoken_kinds"] == found["spoken_kinds"]
     independent = found["independent"]
     assert list(independent["summary"]) == SYSTEMS
     assert independent["only_teacher"] is None

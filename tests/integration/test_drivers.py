@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,20 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group_table
 from tiny.job import ANSWER_STEPS, assert_same_policy, counts, logged, policy_of, tiny_job
+from tiny.learner import Demonstrations
 
 from paras2s import grpo
 from paras2s.align.job import GRPOJob
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.grpo import train_grpo
+from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Sampling
 from paras2s.rollout import worker_group, workers
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, StepAnswers
 from paras2s.rollout.store import FOLDER as ROLLOUTS
 from paras2s.rollout.timeline import FILE
 from paras2s.rollout.validation_answers import kept_evaluations
+from paras2s.train.sft import Example
 from paras2s.types import Unscored
 from paras2s.utils.io import read_jsonl
 from paras2s.utils.seeds import FirstStep
@@ -182,6 +186,35 @@ def test_a_run_that_replaces_flat_groups_resumes_to_the_same_weights(tmp_path: P
     assert_same_policy(found, straight)
     assert logged(found) == logged(straight)
     assert [row["resampled_groups"] for row in logged(found)] == [4, 4, 4]
+
+
+def test_a_run_with_an_anchor_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    """Demonstrations are drawn by seed and step; whichever rank has them, they are the same."""
+
+    def anchored(name: str, weight: float = 0.5) -> GRPOJob:
+        job = tiny_job(tmp_path / name, steps=3, anchor={"weight": weight, "every": 2, "demonstrations": 2})
+        policy = job.run.load_policy(job.run.sft_dir)
+        assert isinstance(policy, EmbeddedPolicy)
+        targets = [policy.target_block(np.ones((4 + number, 2), dtype=np.int64), [number]) for number in range(3)]
+        rows = [Example(job.prompts[number], (target,)) for number, target in enumerate(targets)]
+        return replace(job, demonstrations=Demonstrations(rows))
+
+    straight, found, zero, plain = (
+        anchored("straight"),
+        anchored("killed"),
+        anchored("zero", 0.0),
+        tiny_job(tmp_path / "plain", steps=3),
+    )
+    for job in (straight, zero, plain):
+        train_grpo(job, resume=False)
+    run_killed_in(2, found)
+    train_grpo(found, resume=True)
+    assert_same_policy(found, straight)
+    assert logged(found) == logged(straight)
+    assert ["anchor_loss" in row for row in logged(found)] == [True, False, True]
+    assert any(not np.array_equal(one, policy_of(plain)[name]) for name, one in policy_of(found).items())
+    assert_same_policy(zero, plain)
+    assert logged(zero) == logged(plain)
 
 
 def answers_kept(job: GRPOJob) -> dict[str, bytes]:

@@ -199,6 +199,27 @@ def test_a_sentence_that_breaks_off_gets_two_at_most(judge: RubricJudge, ending:
     assert "breaks off" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("style", "text", "expected"),
+    [
+        ("happy", HAPPY, 5.0),
+        ("sad", HAPPY, 1.0),
+        ("surprised", HAPPY, 3.0),
+        ("happy", "That is wonderful, I", 2.0),
+        ("happy", "How lovely.", 1.0),
+        ("happy", "Bring four blue chairs behind the garden shed.", 1.0),
+        ("no such style", HAPPY, None),
+    ],
+    ids=["fits", "does not fit", "a near miss", "breaks off", "too short", "no answer", "no rules"],
+)
+def test_the_kind_of_words_is_that_of_an_answer_with_these_words(
+    judge: RubricJudge, style: str, text: str, expected: float | None
+) -> None:
+    assert judge.kind_of_words(Question("", style), text) == expected
+    found = judge.judge(Question("", style), spoken(text, "cheerful"))
+    assert (found.parts["kind"] if isinstance(found, Verdict) else None) == expected
+
+
 # -- flaws ------------------------------------------------------------------------------------------------------------
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from tiny.dual_stream import small_config, small_model, small_policy, small_rollouts
-from tiny.learner import GROUP, STEPS, make_prompts, rewards_of
+from tiny.learner import GROUP, STEPS, Demonstrations, examples, make_prompts, rewards_of
 from tiny.settings import align_config
 
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.train import fsdp
+from paras2s.train.anchor import batch_of_step
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
 from paras2s.train.single_device import Devices
@@ -40,10 +41,11 @@ def make_learner(devices: Devices, settings: dict[str, Any]) -> Learner:
 
 def advance(learner: Learner, steps: int) -> list[dict[str, Any]]:
     """Rollouts of the starting policy, the same on every rank: what a step does is looked at, not what it samples."""
-    prompts, log = make_prompts(3), []
+    prompts, demonstrations, log = make_prompts(3), Demonstrations(examples(first_policy(), 5)), []
     for _ in range(steps):
         rollouts = small_rollouts(first_policy(), prompts, GROUP, STEPS, learner.next_step)
-        log.append(learner.step(prompts, rollouts, rewards_of(rollouts)))
+        anchored = batch_of_step(learner.config.objective.anchor, demonstrations, 0, learner.next_step)
+        log.append(learner.step(prompts, rollouts, rewards_of(rollouts), anchored))
     return log
 
 

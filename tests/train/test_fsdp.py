@@ -34,12 +34,15 @@ CASES: dict[str, dict[str, Any]] = {
     "portions": {"micro_batch_size": 3, "loss_type": "bnpo", "average": "per_stream"},
     "lora": LORA,
     "checkpointed": {"gradient_checkpointing": True},
+    "anchored": {"micro_batch_size": 3, "anchor": {"streams": "both", "weight": 0.5, "demonstrations": 3}},
 }
 # Ranks that gather layer by layer. In portions of 3, one of the two has four passes and the other two; passes are equal in
 # number, not in length. The checkpointed one would gather once more where activations are made anew.
 LAYERED: dict[str, dict[str, Any]] = {
     "layer portions": CASES["portions"],
     "layer lora": LORA | {"micro_batch_size": 4},
+    # Of three demonstrations, a pass each, one rank has two.
+    "layer anchored": {"micro_batch_size": 1, "anchor": {"demonstrations": 3, "every": 2}},
     "layer checkpointed": {"gradient_checkpointing": True, "micro_batch_size": 3},
 }
 
@@ -113,6 +116,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # What one way has written the other goes on from.
     jobs += [job(folder / "2", f"on-{name}", settings, 2, gather="layer", resume=folder / "2" / f"at3-{other}") for
              name, other, settings in (("layer portions", "layer portions", LAYERED["layer portions"]),
+                                       ("layer anchored", "layer anchored", LAYERED["layer anchored"]),
                                        ("full by layers", "full", {"micro_batch_size": 32}))]  # fmt: skip
     on_ranks(2, jobs, folder)
     # Three ranks have fewer groups than one each to share in some steps; they go on from what two have written.
@@ -151,6 +155,9 @@ def test_two_ranks_are_one_process(name: str, done: Path, alone: Path) -> None:
     assert_close_logs(log, expected)
     assert_close_weights(weights, wanted)
     assert log[1]["kl"] > 0
+    assert ["anchor_loss" in row for row in log] == {"anchored": [True] * 3, "layer anchored": [True, False, True]}.get(
+        name, [False] * 3
+    )
 
 
 @pytest.mark.parametrize(("name", "lone"), [("full", "full3"), ("few", "few"), ("layer few", "few")])
@@ -162,7 +169,8 @@ def test_three_ranks_are_one_process(name: str, lone: str, done: Path, alone: Pa
 
 
 @pytest.mark.parametrize(
-    ("world", "name"), [("2", "full"), ("2", "lora"), ("3", "full"), ("2", "layer portions"), ("2", "full by layers")]
+    ("world", "name"),
+    [("2", "full"), ("2", "lora"), ("3", "full"), ("2", "layer portions"), ("2", "layer anchored"), ("2", "full by layers")],
 )
 def test_ranks_go_on_from_a_checkpoint_of_two(world: str, name: str, done: Path, alone: Path) -> None:
     log, weights = seen(done / world, f"on-{name}")

@@ -5,12 +5,11 @@ Not covered: how well a warmed-up policy answers, which the benchmark measures.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
+from tiny.dual_stream import small_config, small_model, small_policy
+from tiny.learner import examples
 
 from paras2s.configs.schema.align import AugmentConfig
 from paras2s.configs.schema.run import WarmupConfig
@@ -19,18 +18,6 @@ from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.train.sft import Example, Warmup, schedule, stream_losses
 
 STILL = {"words_dropped": 0.0, "codes_dropped": 0.0, "prosody_noise": 0.0, "words_noise": 0.0}
-
-
-def examples(policy: EmbeddedPolicy, count: int) -> list[Example]:
-    config = policy.model.dual_config
-    made = []
-    for number in range(count):
-        rng = np.random.default_rng(100 + number)
-        hidden = (config.blank_id, config.pad_id)
-        prompt = replace(small_prompt(config, 1 + number % 2, 3, seed=number), words_dim=1, hidden_ids=hidden)
-        codes = rng.integers(config.codebook_sizes, size=(4 + number % 3, config.num_codebooks))
-        made.append(Example(prompt, (policy.target_block(codes, rng.integers(config.text_eos_id, size=3).tolist()),)))
-    return made
 
 
 @pytest.mark.parametrize(

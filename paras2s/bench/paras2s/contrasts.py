@@ -15,7 +15,7 @@ import torch
 
 from paras2s.bench.paras2s.gain import GainVerdict, verdict_on_gain
 from paras2s.bench.paras2s.judges import IndependentAnswerJudge, RunJudge
-from paras2s.bench.paras2s.metrics import cell, summary
+from paras2s.bench.paras2s.metrics import SpokenKinds, cell, spoken_kinds, summary
 from paras2s.bench.paras2s.run import Runner
 from paras2s.bench.paras2s.scripted_baselines import (
     BAD,
@@ -37,6 +37,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import Prompt
 from paras2s.reward.judges.independent.judge import IndependentJudge
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.run import Run
 from paras2s.types import CATEGORIES
@@ -46,6 +47,7 @@ from paras2s.utils.process_pool import cores
 HeldOut = Literal["validation", "test"]
 # What the judges' scores are made of, in the order of the table.
 PARTS = ("kind", "tone", "topic")
+POLICIES = ("sft", "aligned")
 SYSTEMS = (BAD, CONSTANT, CASCADE, STYLE_DEAF, PROSODY, "sft", "aligned", FLAT, TOPLINE)
 
 
@@ -76,6 +78,12 @@ class BenchedRun:
     independent: dict[str, list[AnswerRow]]
 
     @property
+    def spoken_kinds(self) -> dict[str, SpokenKinds]:
+        """The kind of each policy's answers in their text and in their sound, and the share that is garbled."""
+        rubric = RubricJudge()
+        return {name: spoken_kinds(self.rows[name], rubric) for name in POLICIES if name in self.rows}
+
+    @property
     def comparison(self) -> dict[str, Any]:
         """See `compare_judges`."""
         return compare_judges(self.rows, self.independent)
@@ -86,9 +94,15 @@ class BenchedRun:
         return verdict_on_gain({"rubric judge": self.rows, "independent judge": self.independent})
 
     def to_json(self) -> dict[str, Any]:
-        """The summary of all systems, with the independent judge's beside it, and whether reinforcement helped."""
-        gain = self.gain
-        return {**summary(self.rows), "independent": self.comparison, "gain": None if gain is None else gain.to_json()}
+        """Return the summary of all systems, with the independent judge's beside it, and whether reinforcement helped."""
+        gain = None if self.gain is None else self.gain.to_json()
+        return summary_of(self) | {"independent": self.comparison, "gain": gain}
+
+
+def summary_of(benched: BenchedRun) -> dict[str, Any]:
+    """Return the summary of all systems, and the kind of policies' answers in text and sound."""
+    kinds = {name: one.to_json() for name, one in benched.spoken_kinds.items()}
+    return {**summary(benched.rows), "spoken_kinds": kinds}
 
 
 def run_bench(
@@ -119,7 +133,7 @@ def run_bench(
             rows[name] = runner.bench(name, open_own(name))
         rows = {name: rows[name] for name in SYSTEMS if name in rows}
         benched = BenchedRun(rows, _independent_rows(run, runner, rows))
-    write_json(runner.rows / "summary.json", summary(rows))
+    write_json(runner.rows / "summary.json", summary_of(benched))
     write_json(runner.rows / "independent" / "summary.json", benched.comparison)
     return benched
 
@@ -161,5 +175,8 @@ def describe_bench(run: Run, benched: BenchedRun) -> None:
         table.add_row(name, *map(cell, cells), *means, *ends, f"{overall['n_scored']}/{overall['n_asked']}")
     if not run.quiet:
         run.console.print(table)
+    for name, one in benched.spoken_kinds.items():
+        text, sound, gap, garbled = (cell(part.to_json()) for part in (one.text, one.sound, one.gap, one.garbled))
+        run.say(f"  {name}: kind {text} in its text, {sound} in its sound (lost: {gap}); garbled: {garbled}")
     for line in describe_agreement(comparison):
         run.say(line)

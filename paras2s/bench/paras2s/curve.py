@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from markupsafe import Markup
 from paras2s.audio.clip import read_clip
 from paras2s.bench.charts import draw_curves, standalone_svg
 from paras2s.bench.paras2s.judges import IndependentAnswerJudge, Judgement, RunJudge
-from paras2s.bench.paras2s.metrics import cell
+from paras2s.bench.paras2s.metrics import cell, spoken_kinds
 from paras2s.bench.systems import Response, question_of_query
 from paras2s.data_gen.dataset import Dataset
 from paras2s.errors import DataError
 from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.judges.registry import WEIGHTS
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.rollout.validation_answers import FOLDER, kept_evaluations
 from paras2s.run import Run
@@ -40,7 +41,8 @@ LINES = ("reward model", "teacher", "independent judge")
 class CurvePoint:
     """Scores of one step's answers, 1 to 5, each the mean of its categories; `paid` is the mean of the run's own reward.
 
-    `kl` is the step's KL to the warm-up. None is what was not measured.
+    `kl` is the step's KL to the warm-up. `kind_text` is the kind of answers by their text streams, `kind_sound` by
+    their sound, `garbled` the share in which the teacher recognised none. None is what was not measured.
     """
 
     step: int
@@ -48,6 +50,9 @@ class CurvePoint:
     paid: float | None
     scores: dict[str, Estimate]
     answers: int
+    kind_text: float | None = None
+    kind_sound: float | None = None
+    garbled: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The point as plain JSON."""
@@ -97,11 +102,35 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
         points.append(
             CurvePoint(
                 step, kl_of.get(step), sum(paid) / len(paid) if paid else None, _scores(own, judged[0][part], judged[1][part]),
-                len(rows),
+                len(rows), *_spoken_kinds(own, rows, judged[0][part]),
             )
         )  # fmt: skip
     write_json(stored, {"of": state, "points": [point.to_json() for point in points]})
     return points
+
+
+@dataclass(frozen=True)
+class _KindRow:
+    """See `metrics.KindRow`."""
+
+    question_text: str
+    style: str
+    text_stream: str
+    parts: Mapping[str, float]
+    family: str | None
+    contrast_id: str
+
+
+def _spoken_kinds(
+    queries: Sequence[Query], rows: Sequence[dict[str, Any]], teacher: Sequence[Judgement]
+) -> tuple[float | None, float | None, float | None]:
+    """The kind of answers in their text and in their sound, and the share that is garbled."""
+    answers = [
+        _KindRow(query.text or "", query.style or "", row["text"], one.parts, one.family, query.contrast_id)
+        for query, row, one in zip(queries, rows, teacher, strict=True)
+    ]
+    found = spoken_kinds(answers, RubricJudge())
+    return found.text.estimate.mean, found.sound.estimate.mean, found.garbled.estimate.mean
 
 
 def point_of(values: dict[str, Any]) -> CurvePoint:
@@ -145,11 +174,13 @@ def describe_curve(run: Run, points: Sequence[CurvePoint]) -> None:
     """Prints a row a step, and whether the policy learned the reward model instead of the task."""
     from rich.table import Table
 
-    table = Table("after step", "KL", "paid", *LINES, "answers")
+    table = Table("after step", "KL", "paid", *LINES, "kind, text", "kind, sound", "garbled", "answers")
     for point in points:
         kl, paid = ("-" if one is None else f"{one:.3f}" for one in (point.kl, point.paid))
+        text, sound = ("-" if one is None else f"{one:.2f}" for one in (point.kind_text, point.kind_sound))
+        garbled = "-" if point.garbled is None else f"{100 * point.garbled:.0f} %"
         scores = [cell({**asdict(one), "n_asked": point.answers, "n_scored": one.n}) for one in point.scores.values()]
-        table.add_row(str(point.step), kl, paid, *scores, str(point.answers))
+        table.add_row(str(point.step), kl, paid, *scores, text, sound, garbled, str(point.answers))
     run.console.print(table)
     if over_optimised(points):
         run.say("  WARNING: the reward model's score rose and the independent judge's fell: the policy has learned the reward")

@@ -7,13 +7,15 @@ GRPO, whose six sets average 4.347 where 4.382 is printed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 from paras2s.bench.human_correlation import AnswerKey
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.data_gen.corpora import CORPORA
-from paras2s.statistics.means import Counted, Estimate, mean_of_means
+from paras2s.reward.judges.rubric import Question, RubricJudge
+from paras2s.statistics.means import Counted, Estimate, clustered_mean, mean_of_means
 from paras2s.types import Unscored
 
 # The order of the paper's columns (Table 2).
@@ -64,6 +66,72 @@ def summary(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
         gain = paired_difference(systems["aligned"], systems["sft"])
         table["aligned_over_sft"] = {**gain.difference.to_json(), "relative_percent": gain.relative_percent}
     return table
+
+
+class KindRow(Protocol):
+    """The fields of an answer that `spoken_kinds` reads; an `AnswerRow` has them."""
+
+    @property
+    def question_text(self) -> str:
+        """The words of the question."""
+
+    @property
+    def style(self) -> str:
+        """The question's style."""
+
+    @property
+    def text_stream(self) -> str:
+        """The policy's text slot."""
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """The parts of the judge's score."""
+
+    @property
+    def family(self) -> str | None:
+        """The kind of answer that was recognised in its sound, None where none was."""
+
+    @property
+    def contrast_id(self) -> str:
+        """The question's contrast."""
+
+
+@dataclass(frozen=True)
+class SpokenKinds:
+    """The kind of answers by their text streams and by their sound, 1 to 5, and the share that is garbled.
+
+    `gap` is text less sound, answer by answer; an answer is garbled where no kind is recognised in its sound.
+    """
+
+    text: Counted
+    sound: Counted
+    gap: Counted
+    garbled: Counted
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {field.name: getattr(self, field.name).to_json() for field in fields(self)}
+
+
+def spoken_kinds(rows: Sequence[KindRow], rubric: RubricJudge) -> SpokenKinds:
+    """Compare the kind of answers in their text streams and in their sound; rows of judges without a kind are left out."""
+    pairs = [
+        (text, row.parts["kind"], row.family is None, row.contrast_id)
+        for row in rows
+        if "kind" in row.parts
+        and (text := rubric.kind_of_words(Question(row.question_text, row.style), row.text_stream)) is not None
+    ]
+    clusters = [cluster for *_, cluster in pairs]
+
+    def counted(values: Sequence[float], full: float | None = None) -> Counted:
+        return Counted(clustered_mean(values, clusters), len(rows), full)
+
+    return SpokenKinds(
+        counted([text for text, *_ in pairs]),
+        counted([sound for _, sound, *_ in pairs]),
+        counted([text - sound for text, sound, *_ in pairs]),
+        counted([float(garbled) for _, _, garbled, _ in pairs], 1.0),
+    )
 
 
 def automatic_scores(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[AnswerKey, float | Unscored]:

@@ -65,6 +65,23 @@ def algorithm_names() -> list[str]:
     return sorted(path.stem for path in ALGORITHMS.glob("[a-z]*.py"))
 
 
+class AnchorConfig(Section):
+    """An SFT loss on the warm-up's demonstrations, added to the policy gradient of the same update.
+
+    Without it, reinforcement of the words may lose the sound: answers are right in their text and garbled in their voice.
+    """
+
+    weight: float = Field(1.0, ge=0, description="weight of the SFT loss beside the policy gradient; 0: off")
+    streams: Literal["audio", "text", "both"] = Field("audio", description="streams whose likelihood the loss raises")
+    every: int = Field(1, ge=1, description="add the loss to every n-th update")
+    demonstrations: int = Field(16, ge=1, description="demonstrations in an update")
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Weights of the text loss and the audio loss."""
+        return self.weight * (self.streams != "audio"), self.weight * (self.streams != "text")
+
+
 class ObjectiveConfig(Section):
     """The algorithm and its loss; each key is described beside its formula in train/losses.py."""
 
@@ -93,6 +110,7 @@ class ObjectiveConfig(Section):
         "sum", description="sum: k3 of each token, added up; joint: k3 of the step's joint log-prob"
     )
     kl_bias_correction: bool = False
+    anchor: AnchorConfig | None = Field(None, description="SFT loss on demonstrations in the same update; null: off")
 
     @field_validator("loss_type")
     @classmethod

@@ -117,6 +117,22 @@ class RubricJudge(Judge):
             return self.rubric.unsure(question.style, family, tone, unclear)
         return self.rubric.finding(question.style, family, tone, self.rubric.takes_up(question.text, family, words))
 
+    def kind_of_words(self, question: Question, words: str) -> float | None:
+        """The score of an answer's kind if its sound were these words; None where the rubric has no rules for the style.
+
+        For a policy's text stream: the kind that it wrote, beside the kind in its sound.
+        """
+        if question.style not in self.rubric.content:
+            return None
+        said = normalise_words(words).split()
+        if self.rubric.flaw(question.text, said, None, None, None):
+            return 1.0
+        family, similarity = self._family(" ".join(self.rubric.without_topic(question.text, said)))
+        if similarity < self.rubric.mumbled:
+            return 1.0
+        kind = float(self.rubric.content_score(question.style, family))
+        return min(kind, 2.0) if similarity < self.rubric.understood or self.rubric.breaks_off(said) else kind
+
     def _family(self, transcript: str) -> tuple[str, float]:
         similarity = self._examples @ embed_sentences([transcript])[0]
         best = int(np.argmax(similarity))

@@ -73,7 +73,8 @@ class LevelJudge:
                 found.append(Judgement(None, one.failed))
             else:
                 level = round(10 * float(np.abs(one.clip.samples).max()))
-                found.append(Judgement(float(level), None, model_score=level / 2))
+                kind = {"family": "happy" if level > 1 else None, "parts": {"kind": float(level)}}
+                found.append(Judgement(float(level), None, model_score=level / 2, **kind))  # type: ignore[arg-type]
         return found
 
 
@@ -114,6 +115,8 @@ def test_points_by_hand_and_judged_once(run: Run, tmp_path: Path) -> None:
     # Age (1 + 3) / 2 = 2, gender 4: the mean of categories is 3, and the reward model's half of it.
     assert (first.scores["teacher"].mean, first.scores["independent judge"].mean) == (pytest.approx(3), pytest.approx(3))
     assert first.scores["reward model"].mean == pytest.approx(1.5)
+    # "Text a" says nothing; levels 1, 3 and 4 are its sound, of which the first is no kind of answer.
+    assert (first.kind_text, first.kind_sound, first.garbled) == (1.0, pytest.approx(8 / 3), pytest.approx(1 / 3))
     assert (first.step, first.kl, first.paid, first.answers) == (0, 0.0, 1.5, 3)
     # The empty answer is no 0: its category has one answer left.
     assert (last.scores["teacher"].mean, last.scores["teacher"].n) == (pytest.approx(5), 2)
