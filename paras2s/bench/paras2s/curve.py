@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from paras2s.audio.clip import read_clip, write_clip
 from paras2s.bench.charts import draw_curves, standalone_svg
-from paras2s.bench.paras2s.judges import IndependentAnswerJudge, Judgement, RunJudge
+from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer, RunJudge
 from paras2s.bench.paras2s.metrics import cell
 from paras2s.bench.stats import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.bench.systems import Response, question_of_query
@@ -111,7 +111,7 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
         raise DataError(f"{run.folder / FOLDER}: no answers are kept; `paras2s align` keeps them at every evaluation")
     queries = {query.id: query for query in dataset.of_role("validation")}
     answers = {step: list(read_jsonl(folder / "answers.jsonl")) for step, folder in kept.items()}
-    judges = (RunJudge(dataset, list(queries.values()), model), IndependentAnswerJudge(IndependentJudge()))
+    judges = (RunJudge(dataset, list(queries.values()), model), AnswerJudge(IndependentJudge()))
     # A reward model that is trained anew, and a tone classifier that is fitted anew, give other scores under the same names.
     versions = [hashlib.sha256((run.reward_dir / WEIGHTS).read_bytes()).hexdigest(), dataset.agent_tone.version]
     names = [*(judge.name for judge in judges), *versions]
@@ -132,7 +132,7 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
         with run.bar(f"curve, {judge.name.split('/')[0]}", len(requests)) as bar:
             judged.append(judge.judge_all(requests, bar.at))
         if all(one.score is None for one in judged[-1]):
-            raise DataError(f"{run.folder / FOLDER}: {judge.name} scored no answer ({judged[-1][0].unscored})")
+            raise DataError(f"{run.folder / FOLDER}: {judge.name} scored no answer ({judged[-1][0].verdict.reason})")
     kl_of = {row["step"]: row.get("kl") for row in run.metrics()}
     points, start = [], 0
     for step, rows in answers.items():
@@ -154,7 +154,7 @@ def point_of(values: dict[str, Any]) -> CurvePoint:
     return CurvePoint(**{**values, "scores": {name: Estimate(**one) for name, one in values["scores"].items()}})
 
 
-def _scores(queries: Sequence[Query], teacher: Sequence[Judgement], other: Sequence[Judgement]) -> dict[str, Estimate]:
+def _scores(queries: Sequence[Query], teacher: Sequence[JudgedAnswer], other: Sequence[JudgedAnswer]) -> dict[str, Estimate]:
     columns = ([one.model_score for one in teacher], [one.score for one in teacher], [one.score for one in other])
     return {name: _mean(queries, column) for name, column in zip(LINES, columns, strict=True)}
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from paras2s.configs.schema.base import Section, load_section
 from paras2s.configs.schema.endpoints import EndpointConfig, ExtractorConfig, LLMConfig
+from paras2s.utils.plugins import require_part
+
+# TTS engines of `data_gen/tts/engines.py`; another one is an entry point of the group, or `module:Class`.
+TTS_ENGINES = ("openai", "cosyvoice", "piper", "espeak")
+TTS_GROUP = "paras2s.tts"
+
+
+def _known_engine(name: str) -> str:
+    return require_part("TTS engine", TTS_GROUP, name, TTS_ENGINES)
+
+
+Engine = Annotated[str, AfterValidator(_known_engine)]
 
 
 class SynthesisVoice(Section):
     """A voice of a TTS engine. Its options are its engine's: see `data_gen/tts`."""
 
     name: str = Field(pattern=r"^[\w.-]{1,40}$")
-    engine: Literal["openai", "cosyvoice", "piper", "espeak"]
+    engine: Engine
     options: dict[str, str | int | float] = Field({}, description="openai: voice; cosyvoice: clip and text; espeak: voice ...")
 
 
@@ -62,9 +74,7 @@ class CurationConfig(Section):
     texts_at_once: int = Field(2048, ge=1, description="sentences in memory; their tests run together")
     max_failed_share: float = Field(0.5, gt=0, le=1, description="of a stage's calls in one round; more stop the run")
     near_duplicate: float = Field(90.0, gt=0, le=100, description="rapidfuzz's token sort ratio from which two are one")
-    speak_with: Literal["openai", "cosyvoice", "piper", "espeak"] | None = Field(
-        None, description="one engine for everything, in place of each category's own"
-    )
+    speak_with: Engine | None = Field(None, description="one engine for everything, in place of each category's own")
     voices: tuple[VoiceConfig, ...] = ()
     agent: VoiceConfig = VoiceConfig(name="agent", engine="openai", kind="female", options={"voice": "coral"})
     agent_tones: tuple[str, ...] = Field((), description="of which an answer's must be one; (): described freely")

@@ -10,9 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig, RoleConfig, RolloutRoleConfig
 from paras2s.configs.schema.base import Section, parse_config, read_values, with_overrides
 from paras2s.configs.schema.families import with_family
+from paras2s.utils.plugins import require_part
 
 # Endings of files that hold what people said, where a teacher is named.
 PEOPLE_SUFFIXES = (".csv", ".json")
+# Reward sources that `reward/sources/composite.py` makes; another one is an entry point of the group, or `module:Class`.
+SOURCE_KINDS = ("reward_model", "omni", "unisrm", "rubric", "llm", "pairwise", "word_errors", "quality", "length")
+SOURCE_GROUP = "paras2s.rewards"
 # Learning rate of all weights of a released model; ParaS2S's highest is 5e-4.
 MAX_FULL_LR = 1e-3
 
@@ -177,11 +181,16 @@ class BenchConfig(Section):
 class RewardSourceConfig(Section):
     """One source of reward. Every source speaks on the scale 1 to 5, so weights compare."""
 
-    kind: Literal["reward_model", "omni", "unisrm", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
+    kind: str = Field(description="reward_model, llm, pairwise ..., the name of an entry point, or module:Class")
     name: str = Field("", description="in the stored parts of a reward; needed where two sources are of one kind")
     weight: float = Field(1.0, gt=0)
     required: bool = Field(True, description="false: an answer it cannot score is rewarded by the others alone")
     options: dict[str, str | int | float] = Field({}, description="of this kind; see reward/sources")
+
+    @field_validator("kind")
+    @classmethod
+    def _known_kind(cls, kind: str) -> str:
+        return require_part("reward source", SOURCE_GROUP, kind, SOURCE_KINDS)
 
     @property
     def key(self) -> str:

@@ -30,7 +30,7 @@ from paras2s.bench.paras2s.curve import (
     step_folder,
     steps_kept,
 )  # fmt: skip
-from paras2s.bench.paras2s.judges import Answer, Judgement
+from paras2s.bench.paras2s.judges import Answer, JudgedAnswer
 from paras2s.bench.stats import Estimate
 from paras2s.bench.systems import Progress
 from paras2s.configs.schema.run import RunConfig
@@ -38,7 +38,7 @@ from paras2s.errors import AudioError, DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.reward.judges.registry import WEIGHTS
 from paras2s.run import Run
-from paras2s.types import Query, Reward, Rollout, Unscored
+from paras2s.types import Query, Reward, Rollout, Unscored, Verdict
 from paras2s.utils.io import append_jsonl, read_jsonl, write_bytes, write_jsonl
 
 
@@ -68,15 +68,16 @@ class LevelJudge:
     def __init__(self, *_: object) -> None:
         self.name = "level/1"
 
-    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[JudgedAnswer]:
         LevelJudge.calls += 1
         found = []
         for _, one in answers:
             if one.clip is None:
-                found.append(Judgement(None, one.failed))
+                found.append(JudgedAnswer(Unscored("level", one.failed or "")))
             else:
                 level = round(10 * float(np.abs(one.clip.samples).max()))
-                found.append(Judgement(float(level), None, model_score=level / 2))
+                verdict = Verdict("level", "1", "", float(level), "", "", None, 0.0)
+                found.append(JudgedAnswer(verdict, model_score=level / 2))
         return found
 
 
@@ -103,7 +104,7 @@ def paid(*values: float | None) -> list[list[Reward | Unscored]]:
 @pytest.fixture(autouse=True)
 def scripted_judges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "RunJudge", LevelJudge)
-    monkeypatch.setattr(curve, "IndependentAnswerJudge", LevelJudge)
+    monkeypatch.setattr(curve, "AnswerJudge", LevelJudge)
     monkeypatch.setattr(curve, "IndependentJudge", lambda: None)
     LevelJudge.calls = 0
 
