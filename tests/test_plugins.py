@@ -41,7 +41,7 @@ from paras2s.types import Measured
 
 
 class Brevity(paras2s.Judge):
-    name, version, scores_alone, hears_question = "brevity", "1", True, False
+    name, version, scores_alone, needs_question_audio = "brevity", "1", True, False
 
     def __init__(self, best=5.0):
         self.best = best
@@ -134,8 +134,8 @@ def test_a_judge(names: dict[str, str], tmp_path: Path) -> None:
         open_judge(name, {"options.worst": 1})
     for number, duration_s in enumerate((0.5, 1.5)):
         write_clip(tmp_path / f"{number}.wav", clip(duration_s))
-    asked = ["judge", "answer", "Hello?", str(tmp_path / "1.wav"), "--judge", name]
-    assert "3.5" in CliRunner().invoke(app, asked).output
+    command = ["judge", "answer", "Hello?", str(tmp_path / "1.wav"), "--judge", name]
+    assert "3.5" in CliRunner().invoke(app, command).output
     pair = ["judge", "pair", str(tmp_path / "0.wav"), str(tmp_path / "1.wav"), "--instruction", "Hello?", "--judge", name]
     assert '"label": "1"' in CliRunner().invoke(app, [*pair, "--json"]).output
 

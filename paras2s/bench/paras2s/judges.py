@@ -100,7 +100,7 @@ class AnswerJudge:
 
     def _judge_clips(self, spoken: Sequence[tuple[SpokenQuestion, Clip]], on_progress: Progress | None) -> list[JudgedAnswer]:
         judge = self._judge
-        exchanges = [judge.exchange_of(asked.text, asked.style, asked.clip, clip) for asked, clip in spoken]
+        exchanges = [judge.exchange_of(question.text, question.style, question.clip, clip) for question, clip in spoken]
         found = []
         verdicts = judge.score_batch(exchanges, on_progress)
         for verdict, requests in zip(verdicts, judge.requests(exchanges), strict=True):

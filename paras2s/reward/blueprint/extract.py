@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from paras2s.audio.clip import Clip, broken_samples
@@ -49,9 +48,13 @@ def make_extractors(wanted: Sequence[str | ExtractorConfig], tone: ToneClassifie
         ConfigError: an unknown name or option, "tone" without a classifier, or two that give the same group of scores.
     """
     configs = [ExtractorConfig(name=one) if isinstance(one, str) else one for one in wanted]
-    if tone is None and any(config.name == TONE for config in configs):
-        raise ConfigError("extractor 'tone' needs a fitted tone classifier; fit one first or leave 'tone' out")
-    shipped = EXTRACTORS | {TONE: partial(ToneExtractor, tone)}
+
+    def make_tone() -> Extractor:
+        if tone is None:
+            raise ConfigError("extractor 'tone' needs a fitted tone classifier; fit one first or leave 'tone' out")
+        return ToneExtractor(tone)
+
+    shipped = EXTRACTORS | {TONE: make_tone}
     made: list[Extractor] = []
     for config in configs:
         extractor = find_part("extractor", ENTRY_POINT, config.name, shipped)

@@ -64,15 +64,15 @@ class Judge:
 
     `name` identifies the judge and its model, `version` its settings, `prompt_hash` the prompt or the rules for single
     answers; all are stored with every verdict. A judge with `scores_alone` scores each answer without the other one, so the
-    order of a pair cannot change its preference. `hears_question` tells whether the question's sound matters beside its words
-    and style. `client` is None for a judge that runs on this machine.
+    order of a pair cannot change its preference. `needs_question_audio` tells whether the question's sound matters beside its
+    words and style. `client` is None for a judge that runs on this machine.
     """
 
     name: str
     version: str
     prompt_hash: str = ""
     scores_alone: bool = False
-    hears_question: bool = True
+    needs_question_audio: bool = True
     client: LLMClient | None = None
 
     @property
@@ -87,7 +87,7 @@ class Judge:
 
     def exchange_of(self, text: str | None, style: str | None, question: Path | None, answer: Clip) -> Exchange:
         """Return a labelled question and an answer as this judge is to be given them."""
-        clip = read_clip(question) if question is not None and self.hears_question else None
+        clip = read_clip(question) if question is not None and self.needs_question_audio else None
         return Exchange(Utterance(clip, text, style), answer)
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:

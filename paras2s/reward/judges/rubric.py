@@ -35,7 +35,7 @@ class RubricJudge(Judge):
     name = "rubric"
     version = "3"
     scores_alone = True
-    hears_question = False
+    needs_question_audio = False
 
     def __init__(self, rubric_path: Path | None = None, tone: ToneClassifier | None = None) -> None:
         self.tone = tone

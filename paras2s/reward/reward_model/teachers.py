@@ -75,7 +75,7 @@ class Teacher(Protocol):
 
 
 class JudgeTeacher:
-    """A judge that scores an answer for the style it was asked in; the rubric, which costs nothing, for all `styles`."""
+    """A judge that scores an answer for the style it was exchanges in; the rubric, which costs nothing, for all `styles`."""
 
     def __init__(self, judge: Judge, max_unscored_share: float = 1.0, styles: Sequence[str] = ()) -> None:
         self._judge, self._most, self._styles = judge, max_unscored_share, tuple(styles)
@@ -124,8 +124,10 @@ class JudgeTeacher:
         blueprints = rubric.measure([request.answer for request in requests], on_progress)
         for request, blueprint in zip(requests, blueprints, strict=True):
             styles = dict.fromkeys((*self._styles, request.style))
-            asked = [Exchange(Utterance(None, request.text, style), request.answer, blueprint=blueprint) for style in styles]
-            verdicts = dict(zip(styles, rubric.score_batch(asked), strict=True))
+            exchanges = [
+                Exchange(Utterance(None, request.text, style), request.answer, blueprint=blueprint) for style in styles
+            ]
+            verdicts = dict(zip(styles, rubric.score_batch(exchanges), strict=True))
             own = verdicts[request.style]
             scores = {style: one.score for style, one in verdicts.items() if isinstance(one, Verdict)}
             found.append(own if isinstance(own, Unscored) else scores)

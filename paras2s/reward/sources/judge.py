@@ -40,8 +40,8 @@ class JudgeSource:
         scores: list[Scores] = [[Unscored(self.kind, missing) for _ in group.answers] for group in groups]
         exchanges: dict[tuple[int, int], Exchange] = {}
         for row, group in enumerate(groups):
-            asked = group.question
-            question = question_of(group) if self.judge.hears_question else Utterance(None, asked.transcript, asked.style)
+            given = group.question
+            question = question_of(group) if self.judge.needs_question_audio else Utterance(None, given.transcript, given.style)
             for number, answer in enumerate(group.answers):
                 if self._can_judge(answer):
                     exchanges[row, number] = Exchange(question, answer.clip or SILENCE, blueprint=answer.blueprint)

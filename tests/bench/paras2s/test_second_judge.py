@@ -82,8 +82,8 @@ class ByLength:
                 found.append(JudgedAnswer(Unscored("length", "too short to hear")))
             else:
                 score = 5.0 if one.clip.duration_s > 1 else 1.0
-                heard = {"transcript": "how lonely", "family": "sad", "tone": "calm"}
-                found.append(JudgedAnswer(Verdict("length", "1", "", score, "long", "", 0.0, 0.0, **heard)))
+                measured = {"transcript": "how lonely", "family": "sad", "tone": "calm"}
+                found.append(JudgedAnswer(Verdict("length", "1", "", score, "long", "", 0.0, 0.0, **measured)))
         return found
 
 

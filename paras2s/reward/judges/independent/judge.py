@@ -55,7 +55,7 @@ class IndependentJudge(Judge):
     name = NAME
     version = "2"
     scores_alone = True
-    hears_question = False
+    needs_question_audio = False
 
     def __init__(self) -> None:
         self._rubric, rules = load_rubric()
