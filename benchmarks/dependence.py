@@ -26,7 +26,7 @@ from paras2s.policy.answers import answer_settings_of
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import load_policy
 from paras2s.reward.blueprint.parallel import measure_answers
-from paras2s.reward.judges.rubric import Question, RubricJudge
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.types import Query, Unscored
 from paras2s.utils.process_pool import end_workers
@@ -63,7 +63,7 @@ def answered_categories(policy: Policy, dataset: Dataset, queries: Sequence[Quer
     found = []
     for blueprint in measure_answers(clips, dataset.agent_tone):
         # Any style that the rubric knows: the kind of an answer does not depend on it.
-        finding = judge.find(Question("", next(iter(judge.rubric.content))), blueprint)
+        finding = judge.find("", next(iter(judge.rubric.content)), blueprint)
         kind = None if isinstance(finding, Unscored) else finding.family
         found.append("none" if kind is None else judge.rubric.families[kind].category)
     return found

@@ -24,7 +24,7 @@ from rich.console import Console
 from paras2s.audio.asr import transcribe, word_error_rate
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.bench.paras2s.contrasts import policy_system
-from paras2s.bench.paras2s.judges import IndependentAnswerJudge, RunJudge
+from paras2s.bench.paras2s.judges import AnswerJudge, RunJudge
 from paras2s.bench.paras2s.run import Runner
 from paras2s.bench.paras2s.second_judge import judge_again
 from paras2s.bench.results import AnswerRow, load_rows
@@ -108,7 +108,7 @@ def main() -> None:
     figures, found = [], {}
     for name in ("sft", "aligned"):
         rows = runner.bench(name, policy_system(run, spoken, run.load_policy(options.folder / name)))
-        again = judge_again(rows, out, IndependentAnswerJudge(IndependentJudge()), lambda done, total: None)
+        again = judge_again(rows, out, AnswerJudge(IndependentJudge()), lambda done, total: None)
         same = {query.id for query in kept}
         piper = [row for row in load_rows(options.folder / "bench" / f"{name}.jsonl") if row.query_id in same]
         figures += describe(f"{name}, Piper's questions", piper)

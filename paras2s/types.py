@@ -213,7 +213,7 @@ class Verdict:
     where the model's price is not known; a reply from the cache has its first cost. `cost_estimated`: the endpoint did not
     count audio, so that its length does. A judge that is sampled several times has `votes`, whose mean is the score, their
     standard deviation as `spread`, and the reasons of those that `failed`. `parts` are scores of the same scale that it is made
-    of, by name, where a judge gives them.
+    of, by name, where a judge gives them. So are `transcript` (the answer's words), `family` (its kind of answer) and `tone`.
     """
 
     judge: str
@@ -229,6 +229,9 @@ class Verdict:
     failed: tuple[str, ...] = ()
     cost_estimated: bool = False
     parts: Mapping[str, float] = field(default_factory=dict)
+    transcript: str | None = None
+    family: str | None = None
+    tone: str | None = None
 
 
 @dataclass(frozen=True)
@@ -292,12 +295,13 @@ class Preference:
 class Unscored:
     """A missing score, with the reason. It is carried all the way to the advantage: never a 0, never dropped silently.
 
-    `reply` is the judge's reply that held no verdict, "" without a reply.
+    `reply` is the judge's reply that held no verdict, "" without a reply; `transcript` is the answer's words, where known.
     """
 
     judge: str
     reason: str
     reply: str = ""
+    transcript: str | None = None
 
 
 @dataclass(frozen=True)

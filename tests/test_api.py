@@ -72,7 +72,7 @@ def test_a_blueprint_is_of_a_clip_or_its_file(tmp_path: Path) -> None:
     assert measured.value("loudness_integrated_lufs") == pytest.approx(
         paras2s.blueprint(clip, ["loudness"]).value("loudness_integrated_lufs"), abs=0.01
     )
-    with pytest.raises(ConfigError, match="unknown extractor colour"):
+    with pytest.raises(ConfigError, match="no extractor 'colour'"):
         paras2s.blueprint(clip, ["colour"])
 
 

@@ -25,6 +25,7 @@ import typer
 import yaml
 from pydantic import BaseModel
 from tiny import world
+from typer.testing import CliRunner
 
 from paras2s.cli.app import app
 
@@ -45,6 +46,7 @@ YAML_KINDS = {
     "endpoint": "AudioChatConfig",
     "ablation": "AblationConfig",
     "unisrm": "UniSRMConfig",
+    "own judge": "OwnJudgeConfig",
     "unisrm judge": "UniSRMJudgeConfig",
     "unisrm data": "UniSRMDataConfig",
 }
@@ -111,6 +113,30 @@ def python_blocks(name: str) -> list[CodeBlock]:
     return [block for block in BLOCKS if block.page == name and block.language in ("python", "py")]
 
 
+def write_named(block: CodeBlock, folder: Path) -> None:
+    """Write a block whose first line is the name of a file, as its reader does: other blocks and commands import it."""
+    if named := re.match(r"# (\w+\.py)\n", block.code):
+        (folder / named[1]).write_text(block.code)
+
+
+def test_the_tutorials_judge_is_found_by_its_name(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "docs/tutorials/write-a-judge.md"
+    shutil.copytree(tiny_run, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for block in python_blocks(page):
+        write_named(block, tmp_path)
+    lines = [line for block in BLOCKS if block.page == page and block.language == "bash" for line in block.code.splitlines()]
+    commands = [line.removeprefix("PYTHONPATH=. paras2s ") for line in lines if "brevity:Brevity" in line]
+    run = [shlex.split(command) for command in commands if command.startswith("judge ")]
+    assert (len(commands), len(run)) == (5, 2)
+    for command in run:
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output + repr(result.exception)
+        assert "brevity" in result.output
+    sys.modules.pop("brevity", None)
+
+
 @pytest.mark.parametrize("name", [name for name in PAGES if python_blocks(name)])
 def test_python_blocks_run_in_order(name: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(tiny_run, tmp_path, dirs_exist_ok=True)
@@ -119,8 +145,10 @@ def test_python_blocks_run_in_order(name: str, tiny_run: Path, tmp_path: Path, m
     page = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", page)
     ran = 0
+    monkeypatch.syspath_prepend(str(tmp_path))
     for block in python_blocks(name):
         if block.not_run is None:
+            write_named(block, tmp_path)
             exec(compile(block.code, block.place, "exec"), page.__dict__)
             ran += 1
     lines = PAGES[name].read_text().splitlines()

@@ -223,7 +223,7 @@ def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None =
 
 def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
     blueprint = judge.measure([exchange.answer])[0]
-    verdict = judge.judge_measured(exchange, blueprint)
+    verdict = _within_budget(judge.score_batch([replace(exchange, blueprint=blueprint)])[0])
     found = {"verdict": to_json(verdict)}
     scored = not isinstance(verdict, Unscored)
     made_from = partial(_made_from, judge, exchange)

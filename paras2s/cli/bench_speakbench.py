@@ -12,6 +12,7 @@ import typer
 
 from paras2s.cli.judge import Both, Judge
 from paras2s.cli.options import Estimate, Json, Limit, RetryUnscored, Set, Tone, exit_if_unscored, parse_overrides, print_json
+from paras2s.cli.own_benchmarks import BenchGroup
 from paras2s.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from paras2s.bench.speakbench.run import SuiteEstimate, SuiteOptions
 
-bench_app = typer.Typer(help="Benchmarks of a run, of any system, and of judges against people.", no_args_is_help=True)
+bench_app = typer.Typer(
+    cls=BenchGroup, help="Benchmarks of a run, of any system, and of judges against people.", no_args_is_help=True
+)
 
 
 class SuiteName(StrEnum):

@@ -81,14 +81,15 @@ def _open(name: str, weights: Path | None, device: str, dtype: str | None, decod
 
     from paras2s.errors import PolicyError
     from paras2s.policy.base import Policy
-    from paras2s.policy.registry import load_policy, named
+    from paras2s.policy.registry import load_policy
+    from paras2s.utils.plugins import import_part
 
     if weights is not None:
         return load_policy(weights, name, device, None if dtype is None else getattr(torch, dtype), decoder)
     if ":" not in name:
         raise PolicyError(f"{name}: give --weights, the folder of its checkpoint, or module:function that makes a tiny one")
     try:
-        policy = named(name, "check-policy")()
+        policy = import_part(name, "check-policy", PolicyError)()
     except TypeError as error:
         raise PolicyError(f"{name}: cannot be made without arguments ({error}); give a function that makes one") from error
     if not isinstance(policy, Policy):

@@ -26,9 +26,6 @@ from paras2s.run import Run
 from paras2s.types import Query
 from paras2s.utils.process_pool import end_workers
 
-# Sources that are conditioned on the question's style; a classifier predicts it, since RL prompts have no labels.
-STYLE_SOURCES = ("rubric", "llm", "pairwise")
-
 
 class RewardQuestions:
     """The queries as rewards may know them: sound, transcript, predicted style, and no label; each is made when it is wanted.
@@ -40,7 +37,7 @@ class RewardQuestions:
         setup = run.reward_setup()
         self._queries, self._folder = queries, run.data_dir.resolve()
         self._styles: list[str] | list[None] = [None] * len(queries)
-        if queries and any(setup.needs(kind) for kind in STYLE_SOURCES):
+        if queries and setup.needs_style:
             rows = np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries])
             self._styles = dataset.user_tone.predict(rows)
         self._encode = question_encoder(dataset, queries) if setup.needs(RewardModel.name) else None

@@ -26,7 +26,7 @@ from paras2s.policy.types import Sampling
 from paras2s.policy.weights import fingerprint
 from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
 from paras2s.reward.reward_model.model import EncodedQuestion
-from paras2s.reward.reward_model.teachers import LLMTeacher, RubricTeacher, Scores, Teacher, TeacherRequest
+from paras2s.reward.reward_model.teachers import JudgeTeacher, Scores, Teacher, TeacherRequest
 from paras2s.rollout.answer_files import AnswerShard, StoredAnswer, plan_shards, read_shard
 from paras2s.rollout.samplers import LocalSampler, Sampler, WorkerSampler
 from paras2s.run import Run
@@ -153,16 +153,17 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
         ConfigError: no such judge, one that must not teach, or it lacks its key.
     """
     from paras2s.configs.schema.judges import RUBRIC
-    from paras2s.reward.judges.registry import open_llm_judge, refuse_to_teach
+    from paras2s.reward.judges.registry import open_scoring_judge
+    from paras2s.reward.judges.rubric import RubricJudge
 
     config = run.config.distill
-    refuse_to_teach(config.teacher, "distill.teacher")
     if is_people(config.teacher):
         return PeopleTeacher(Path(config.teacher), config.max_unscored_share)
     if config.teacher == RUBRIC:
-        return RubricTeacher(dataset.agent_tone, tuple(USER_STYLES))
+        return JudgeTeacher(RubricJudge(tone=dataset.agent_tone), styles=tuple(USER_STYLES))
     cache = {"cache_dir": str(run.config.cache_dir)}
-    return LLMTeacher(open_llm_judge(config.teacher, cache, tone=dataset.agent_tone), config.max_unscored_share)
+    judge = open_scoring_judge(config.teacher, "distill.teacher", cache, dataset.agent_tone)
+    return JudgeTeacher(judge, config.max_unscored_share)
 
 
 @dataclass(frozen=True)

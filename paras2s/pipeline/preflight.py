@@ -19,11 +19,12 @@ from paras2s.policy.adapters import has_adapters, read_adapters
 from paras2s.policy.answers import read_answer_settings
 from paras2s.policy.components import find_component
 from paras2s.policy.interleaved.base import InterleavedPolicy
-from paras2s.policy.registry import POLICIES, check_kind, is_checkpoint, kind_of, named, policy_class
+from paras2s.policy.registry import POLICIES, check_kind, is_checkpoint, kind_of, policy_class
 from paras2s.policy.weights import check_state, read_config, shapes_of, shard_files, stored_shapes
 from paras2s.run import Run
 from paras2s.train.checkpoint import latest_checkpoint, read_position
 from paras2s.train.fsdp import NO_NCCL
+from paras2s.utils.plugins import import_part
 
 
 def check_run(run: Run) -> None:
@@ -38,7 +39,7 @@ def check_run(run: Run) -> None:
         if config.warmup.steps:
             check_warmup(config.policy.weights, config.policy.kind)
     if config.policy.decoder is not None:
-        named(config.policy.decoder, "policy.decoder")
+        import_part(config.policy.decoder, "policy.decoder", PolicyError)
     check_models(config)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paras2s.configs.schema.families import ARCHITECTURES
 from paras2s.errors import DataError, PolicyError
 from paras2s.policy.adapters import has_adapters, read_adapters
 from paras2s.policy.answers import read_answer_settings
 from paras2s.utils.io import read_json
+from paras2s.utils.plugins import find_part, import_part
 
 if TYPE_CHECKING:
     import torch
@@ -41,16 +40,11 @@ def policy_class(name: str) -> type[Policy]:
     Raises:
         PolicyError: there is none of this name, or it is no `Policy`.
     """
-    outside = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-    where = POLICIES.get(name) or outside.get(name) or (name if ":" in name else None)
-    if where is None:
-        known = ", ".join(sorted(POLICIES.keys() | outside.keys()))
-        raise PolicyError(f"no policy {name!r}; there are {known}, or give module:Class")
-    policy_type = named(where, f"policy {name!r}")
+    policy_type = find_part("policy", GROUP, name, POLICIES, PolicyError)
     from paras2s.policy.base import Policy
 
     if not (isinstance(policy_type, type) and issubclass(policy_type, Policy)):
-        raise PolicyError(f"policy {name!r}: {where} is not a subclass of paras2s.policy.base.Policy")
+        raise PolicyError(f"policy {name!r}: {policy_type!r} is not a subclass of paras2s.policy.base.Policy")
     return policy_type
 
 
@@ -126,7 +120,7 @@ def load_policy(
     if decoder is not None and speaks:
         if not hasattr(policy, "decoder"):
             raise PolicyError(f"policy.decoder: {type(policy).__name__} has a decoder of its own; leave it out")
-        policy.decoder = named(decoder, "policy.decoder")(weights)
+        policy.decoder = import_part(decoder, "policy.decoder", PolicyError)(weights)
     return policy
 
 
@@ -140,7 +134,7 @@ def load_speaker(folder: Path, kind: str | None = None, device: str = "auto", de
     kind = kind or kind_of(weights)
     settings = read_answer_settings(folder, kind)
     decoder = decoder or (settings.decoder if settings is not None else None)
-    made = None if decoder is None else named(decoder, "policy.decoder")(weights)
+    made = None if decoder is None else import_part(decoder, "policy.decoder", PolicyError)(weights)
     return policy_class(kind).load_speaker(weights, found_device(device), made)
 
 
@@ -151,16 +145,3 @@ def found_device(device: str) -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def named(where: str, key: str) -> Any:
-    """The object that `module:attribute` names.
-
-    Raises:
-        PolicyError: there is no such thing.
-    """
-    module, _, attribute = where.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise PolicyError(f"{key}: cannot import {where} ({error})") from error

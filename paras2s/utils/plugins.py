@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from paras2s.errors import ConfigError, ParaS2SError, one_line
@@ -20,26 +20,28 @@ def find_part(what: str, group: str, name: str, shipped: Mapping[str, Any], erro
     Raises:
         ParaS2SError (of the type `error`): no part has this name, or it cannot be imported.
     """
+    try:
+        require_part(what, group, name, shipped)
+    except ValueError as unknown:
+        raise error(str(unknown)) from unknown
     where = {**shipped, **installed_parts(what, group, shipped, error)}.get(name, name)
-    if where is name and not is_reference(name):
-        raise error(unknown_part(what, group, name, shipped))
     return import_part(where, f"{what} {name!r}", error) if isinstance(where, str) else where
 
 
-def has_part(what: str, group: str, name: str, shipped: Mapping[str, Any]) -> bool:
-    """Whether a name stands for a part, without an import of it."""
-    return name in shipped or is_reference(name) or name in installed_parts(what, group, shipped)
+def require_part(what: str, group: str, name: str, shipped: Collection[str]) -> str:
+    """Return a name that stands for a part; nothing is imported.
+
+    Raises:
+        ValueError: no part has this name; the message lists the known ones.
+    """
+    installed = installed_parts(what, group, shipped)
+    if name in shipped or name in installed or is_reference(name):
+        return name
+    known = ", ".join((*shipped, *installed))
+    raise ValueError(f"no {what} {name!r}; there are {known}, or give module:Class of your own (PYTHONPATH=. for this folder)")
 
 
-def unknown_part(what: str, group: str, name: str, shipped: Mapping[str, Any]) -> str:
-    """Return the message about an unknown name, with the known ones."""
-    known = ", ".join((*shipped, *installed_parts(what, group, shipped)))
-    return f"no {what} {name!r}; there are {known}, or give module:Class of your own (PYTHONPATH=. for this folder)"
-
-
-def installed_parts(
-    what: str, group: str, shipped: Mapping[str, Any], error: type[ParaS2SError] = ConfigError
-) -> dict[str, str]:
+def installed_parts(what: str, group: str, shipped: Collection[str], error: type[ParaS2SError] = ConfigError) -> dict[str, str]:
     """Return the parts that installed packages offer, by name, each as `module:Class`.
 
     Raises:

@@ -92,7 +92,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["blueprint", "none.wav", "--extractors", "ending"], "none.wav: no such file"),
         (["blueprint", "text.wav", "--extractors", "ending"], "text.wav: cannot be decoded as audio"),
         (["blueprint", "nan.wav"], "nan.wav: holds NaN"),
-        (["blueprint", "good.wav", "--extractors", "ending,colour"], "unknown extractor colour"),
+        (["blueprint", "good.wav", "--extractors", "ending,colour"], "no extractor 'colour'"),
         (["blueprint", "good.wav", "--extractors", "tone"], "extractor 'tone' needs a fitted tone classifier"),
         (
             ["judge", "answer", "Hi", "good.wav", "--judge", "rubric", "--style", "happy", "--tone", "none.json"],

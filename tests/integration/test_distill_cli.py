@@ -30,10 +30,11 @@ from paras2s.pipeline.preference_set import JudgedAnswers
 from paras2s.pipeline.refresh import RewardRefresher
 from paras2s.pipeline.reward_probes import disorder_report, judge_disorder
 from paras2s.pipeline.source_hacks import hack_report
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.degenerate import KINDS
 from paras2s.reward.reward_model.disorder import KEPT_OUT, TAUGHT
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
-from paras2s.reward.reward_model.teachers import RubricTeacher
+from paras2s.reward.reward_model.teachers import JudgeTeacher
 from paras2s.reward.sources.composite import CompositeReward
 from paras2s.rollout.answer_files import StoredAnswer
 from paras2s.run import Run
@@ -208,7 +209,7 @@ def test_the_thinker_learns_from_the_same_scores_and_rewards_with_its_adapter(ti
 def test_scripted_answers_are_spoken_and_judged_and_disorder_is_worth_nothing_to_the_rubric(tiny_run: Path) -> None:
     """Real speech, recognition and rubric; the reward model is of chance, so only what the judge says is looked at."""
     run = Run(load_config(tiny_run / "run.yaml"), open_console(), quiet=True)
-    judge = RubricTeacher(load_tones()[1], tuple(USER_STYLES))
+    judge = JudgeTeacher(RubricJudge(tone=load_tones()[1]), styles=tuple(USER_STYLES))
     spoken = judge_spoken(run, judge, ("angry",))
     assert len(spoken) == len(plan_spoken(("angry",))) == 17
     by_tone = {in_tone: [one.scores["angry"] for one in spoken if one.spoken.in_tone == in_tone] for in_tone in (True, False)}

@@ -5,6 +5,7 @@ Not covered: half precision beyond that it runs, GPUs, and released weights (`pa
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import sys
@@ -194,12 +195,12 @@ def test_another_package_adds_a_policy_by_an_entry_point(monkeypatch: pytest.Mon
         EntryPoint("theirs", "test_contract:Broken", registry.GROUP),
         EntryPoint("wrong", "json:JSONDecoder", registry.GROUP),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: offered if group == registry.GROUP else [])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: offered if group == registry.GROUP else [])
     assert registry.policy_class("theirs").__name__ == "Broken"
     assert registry.policy_class("paras2s.policy.kimi.policy:KimiPolicy") is KimiPolicy
     with pytest.raises(PolicyError, match="not a subclass"):
         registry.policy_class("wrong")
-    with pytest.raises(PolicyError, match=r"there are csm, embedded, .*theirs"):
+    with pytest.raises(PolicyError, match=r"there are embedded, kimi, .*csm, theirs"):
         registry.policy_class("nobody's")
 
 

@@ -108,7 +108,7 @@ def test_the_papers_set_gives_every_field_of_its_figure_7() -> None:
 
 
 def test_wrong_extractors_are_refused_in_words() -> None:
-    with pytest.raises(ConfigError, match=r"unknown extractor formants; there are words, .*, tone"):
+    with pytest.raises(ConfigError, match=r"no extractor 'formants'; there are words, .*, tone"):
         make_extractors(["pitch", "formants"])
     with pytest.raises(ConfigError, match="tone classifier"):
         make_extractors(["tone"])
@@ -267,7 +267,7 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
     assert build_one(sine(level=1.0), "fussy").value("fussy.first") == 0.0
     twin = importlib.metadata.EntryPoint("pitch", f"{__name__}:Fussy", ENTRY_POINT)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [twin])
-    with pytest.raises(ConfigError, match="there is an extractor 'pitch' already"):
+    with pytest.raises(ConfigError, match="the extractor 'pitch' exists already"):
         make_extractors(["pitch"])
 
 

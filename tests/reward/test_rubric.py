@@ -21,7 +21,8 @@ from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, USER_STYLES
 from paras2s.data_gen.tts.render import Take, render
 from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
-from paras2s.reward.judges.rubric import RATE, RESPONSE, TAIL, TONE_PREFIX, VOICED, Question, RubricJudge
+from paras2s.reward.judges.base import Exchange, Utterance
+from paras2s.reward.judges.rubric import RATE, RESPONSE, TAIL, TONE_PREFIX, VOICED, RubricJudge
 from paras2s.reward.judges.rubric_rules import repeated_share
 from paras2s.reward.reward_model import teachers
 from paras2s.reward.reward_model.degenerate import KINDS, degenerate_clip
@@ -50,8 +51,15 @@ def without(blueprint: Blueprint, key: str, reason: str) -> Blueprint:
     return Blueprint({**blueprint.fields, key: Absent(reason)})
 
 
+def judged(judge: RubricJudge, text: str, style: str, blueprint: Blueprint) -> Verdict | Unscored:
+    nothing = Clip(np.zeros(0, np.float32), 16_000)
+    found = judge.score_batch([Exchange(Utterance(text=text, style=style), nothing, blueprint=blueprint)])[0]
+    assert isinstance(found, Verdict | Unscored)
+    return found
+
+
 def score(judge: RubricJudge, style: str, blueprint: Blueprint) -> float:
-    found = judge.judge(Question("", style), blueprint)
+    found = judged(judge, "", style, blueprint)
     assert isinstance(found, Verdict), found
     return found.score
 
@@ -61,7 +69,7 @@ def score(judge: RubricJudge, style: str, blueprint: Blueprint) -> float:
 
 @pytest.mark.parametrize(("style", "text"), GOLD, ids=[f"{style}-{text[:18]}" for style, text in GOLD])
 def test_gold_answers_score_5(judge: RubricJudge, style: str, text: str) -> None:
-    found = judge.judge(Question("", style), spoken(text, FAMILIES[style].tone))
+    found = judged(judge, "", style, spoken(text, FAMILIES[style].tone))
     assert isinstance(found, Verdict)
     assert (found.score, found.reply) == (5, f"family={style} tone={FAMILIES[style].tone} score=5")
 
@@ -136,7 +144,7 @@ def test_the_contrasts_tone_is_below_the_right_one(judge: RubricJudge, style: st
     ],
 )
 def test_parts_by_hand(judge: RubricJudge, style: str, text: str, tone: str, parts: dict[str, float]) -> None:
-    found = judge.judge(Question("", style), spoken(text, tone))
+    found = judged(judge, "", style, spoken(text, tone))
     assert isinstance(found, Verdict)
     assert found.parts == parts
 
@@ -155,7 +163,7 @@ GARDEN = "My garden won the first prize."
     ],
 )
 def test_an_answer_takes_up_the_topic_or_does_not(judge: RubricJudge, text: str, topic: float) -> None:
-    found = judge.judge(Question(GARDEN, "happy"), spoken(text, "cheerful"))
+    found = judged(judge, GARDEN, "happy", spoken(text, "cheerful"))
     assert isinstance(found, Verdict)
     assert found.parts == {"kind": 5, "tone": 5, "topic": topic}
     # The shipped rubric counts topics and takes nothing away for them; a user's may.
@@ -167,7 +175,7 @@ def test_a_rubric_may_take_a_point_for_the_topic(tmp_path: Path) -> None:
     (tmp_path / "rubric.yaml").write_text(yaml.safe_dump(values | {"topic_penalty": 1}))
     strict = RubricJudge(tmp_path / "rubric.yaml")
     for text, expected in ((HAPPY, 4), ("That is wonderful, your garden made me so happy for you.", 5)):
-        found = strict.judge(Question(GARDEN, "happy"), spoken(text, "cheerful"))
+        found = judged(strict, GARDEN, "happy", spoken(text, "cheerful"))
         assert isinstance(found, Verdict)
         assert found.score == expected
 
@@ -176,7 +184,7 @@ def test_the_words_of_a_topic_are_no_kind_of_answer(judge: RubricJudge) -> None:
     """Without the question, "the war on fear" makes it an answer to somebody who is afraid."""
     kinds = []
     for question in ("I won the war on fear.", ""):
-        found = judge.find(Question(question, "happy"), spoken("What lovely news about the war on fear.", "cheerful"))
+        found = judge.find(question, "happy", spoken("What lovely news about the war on fear.", "cheerful"))
         assert not isinstance(found, Unscored)
         kinds.append(found.family)
     assert kinds == ["happy", "fear"]
@@ -186,14 +194,14 @@ def test_the_words_of_a_topic_are_no_kind_of_answer(judge: RubricJudge) -> None:
 def test_the_question_said_again_is_no_answer(judge: RubricJudge, style: str) -> None:
     for contrast in load_contrasts():
         if style in contrast.styles:
-            found = judge.judge(Question(contrast.text, style), spoken(contrast.text, FAMILIES[style].tone))
+            found = judged(judge, contrast.text, style, spoken(contrast.text, FAMILIES[style].tone))
             assert isinstance(found, Verdict)
             assert found.score == 1, contrast.text
 
 
 @pytest.mark.parametrize("ending", ["I", "that is the", "let", "so"])
 def test_a_sentence_that_breaks_off_gets_two_at_most(judge: RubricJudge, ending: str) -> None:
-    found = judge.judge(Question("", "happy"), spoken(f"That is wonderful, {ending}", "cheerful"))
+    found = judged(judge, "", "happy", spoken(f"That is wonderful, {ending}", "cheerful"))
     assert isinstance(found, Verdict)
     assert found.score == 2
     assert "breaks off" in found.reason
@@ -215,8 +223,8 @@ def test_a_sentence_that_breaks_off_gets_two_at_most(judge: RubricJudge, ending:
 def test_the_kind_of_words_is_that_of_an_answer_with_these_words(
     judge: RubricJudge, style: str, text: str, expected: float | None
 ) -> None:
-    assert judge.kind_of_words(Question("", style), text) == expected
-    found = judge.judge(Question("", style), spoken(text, "cheerful"))
+    assert judge.kind_of_words("", style, text) == expected
+    found = judged(judge, "", style, spoken(text, "cheerful"))
     assert (found.parts["kind"] if isinstance(found, Verdict) else None) == expected
 
 
@@ -239,7 +247,7 @@ def test_the_kind_of_words_is_that_of_an_answer_with_these_words(
     ],
 )
 def test_flawed_answers_score_1_and_say_why(judge: RubricJudge, blueprint: Blueprint, reason: str) -> None:
-    found = judge.judge(Question("", "happy"), blueprint)
+    found = judged(judge, "", "happy", blueprint)
     assert isinstance(found, Verdict)
     assert found.score == 1
     assert reason in found.reason
@@ -277,11 +285,11 @@ def test_what_cannot_be_judged_is_unscored_and_says_why(judge: RubricJudge) -> N
         ("bored", good, "no rules for style 'bored'"),
         ("", good, "no rules for style ''"),
     ):
-        found = judge.judge(Question("", style), blueprint)
+        found = judged(judge, "", style, blueprint)
         assert isinstance(found, Unscored)
         assert found.judge == "rubric"
         assert reason in found.reason
-    found = judge.judge(Question("", "happy"), toneless)
+    found = judged(judge, "", "happy", toneless)
     assert isinstance(found, Unscored)
     assert found.reason == "no tone: the clip is silent"
 
@@ -306,7 +314,7 @@ def test_an_injected_transcript_gets_no_more_than_2(judge: RubricJudge, style: s
 
 
 def test_verdicts_are_deterministic_and_say_who_gave_them(judge: RubricJudge) -> None:
-    first, second = (one.judge(Question("", "sad"), spoken(SAD, "calm")) for one in (judge, RubricJudge(SHIPPED)))
+    first, second = (judged(one, "", "sad", spoken(SAD, "calm")) for one in (judge, RubricJudge(SHIPPED)))
     assert isinstance(first, Verdict)
     assert isinstance(second, Verdict)
     assert replace(first, latency_s=0.0) == replace(second, latency_s=0.0)
@@ -376,7 +384,7 @@ def test_degenerate_relatives_of_a_good_spoken_answer_get_no_points(judge: Rubri
     gentle = ToneClassifier(("cheerful", "gentle"), 0 * ones, ones, np.zeros((2, UTTERANCE_DIM)), np.array([0, 9.0]), {})
     assert measure_answers([good], gentle)[0].fields != blueprints[0].fields
     found = {
-        (kind, style): judge.judge(Question("", style), blueprint)
+        (kind, style): judged(judge, "", style, blueprint)
         for kind, blueprint in zip(KINDS, blueprints[1:], strict=True)
         for style in USER_STYLES
     }
@@ -389,8 +397,9 @@ def test_as_a_teacher_an_echo_is_worth_nothing_in_any_style(monkeypatch: pytest.
     question = "My brothers and I used to eat dirt."
     assert score(RubricJudge(), "sad", spoken(question)) > 1.0
     measured = [spoken(question), spoken(MAN)]
-    monkeypatch.setattr(teachers, "measure_answers", lambda *_: measured)
-    teacher = teachers.RubricTeacher(cast(ToneClassifier, None), ("happy", "sad", "male"))
+    monkeypatch.setattr(rubric_module, "measure_answers", lambda *_: measured)
+    teacher = teachers.JudgeTeacher(RubricJudge(tone=cast(ToneClassifier, object())), styles=("happy", "sad", "male"))
+    assert (teacher.name, teacher.free) == ("rubric/3", True)
     clip = Clip(np.zeros(16_000, np.float32), 16_000)
     echo, answer = teacher.scores([teachers.TeacherRequest(question, "happy", None, clip)] * 2, lambda *_: None)
     assert echo == {"happy": 1.0, "sad": 1.0, "male": 1.0}

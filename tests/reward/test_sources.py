@@ -18,14 +18,16 @@ from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
+from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.judges.llm_judge import LLMJudge
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModelConfig
 from paras2s.reward.reward_model.omni import OmniScore
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup, combine
-from paras2s.reward.sources.llm import LLMSource
-from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
+from paras2s.reward.sources.judge import JudgeSource
+from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource, swiss_round, win_rates
 from paras2s.statistics.bradley_terry import Result, bradley_terry
@@ -151,11 +153,11 @@ def test_quality_is_dnsmos_or_says_why_there_is_none():
 
 def test_the_rubric_needs_a_transcribed_style_and_a_blueprint():
     no_style = RewardQuestion("q", group().question.encoded, "hello", None)
-    found = RubricSource().score([group(answer(), question=no_style)])[0][0]
-    assert "no style was recognised" in found.reason
+    found = JudgeSource(RubricJudge(), "rubric", JUDGE_EXTRACTORS).score([group(answer(), question=no_style)])[0][0]
+    assert "needs the instruction's words and style" in found.reason
     kind = answer(transcript="I am so sorry, this must be very hard.")
     kind.blueprint.fields["agent_emotion.gentle"] = Measured(0.9)
-    assert RubricSource().score([group(kind)])[0][0] == 5.0
+    assert JudgeSource(RubricJudge(), "rubric", JUDGE_EXTRACTORS).score([group(kind)])[0][0] == 5.0
 
 
 # Standings.
@@ -244,7 +246,7 @@ def levels(sent):
 def test_an_llm_scores_each_answer_and_silence_is_unscored():
     empty = answer(clip=Clip(np.zeros(0, dtype=np.float32), 16_000))
     with ScriptedEndpoint(lambda sent, n: Say(json.dumps({"reasoning": "", "score": round(10 * levels(sent)[-1])}))) as server:
-        found = LLMSource(judge_for(server)).score([group(spoken(0.1), empty, spoken(0.4)), group(spoken(0.3))])
+        found = JudgeSource(judge_for(server)).score([group(spoken(0.1), empty, spoken(0.4)), group(spoken(0.3))])
         given = json.loads(re.search(r"<data question>\n(.*)\n</data>", said(server.requests[0])).group(1))
     assert found == [[1.0, Unscored("llm", "the answer has no sound"), 4.0], [3.0]]
     assert given == {"words": "hello there", "spoken": "sad"}
@@ -287,7 +289,7 @@ def test_a_spent_budget_stops_instead_of_rewarding_by_chance():
         with pytest.raises(BudgetError):
             PairwiseSource(poor).score([group(spoken(0.2), spoken(0.4))])
         with pytest.raises(BudgetError):
-            LLMSource(poor).score([group(spoken(0.2))])
+            JudgeSource(poor).score([group(spoken(0.2))])
 
 
 class ScriptedOmni:
@@ -394,5 +396,5 @@ def test_a_question_with_a_file_is_transcribed_by_the_judge(tmp_path):
     transcript = group().question.encoded
     question = RewardQuestion("q", transcript, "hello", "sad", tmp_path / "q.wav")
     with ScriptedEndpoint(lambda sent, n: Say(json.dumps({"reasoning": "", "score": 2}))) as server:
-        LLMSource(judge_for(server)).score([group(spoken(0.5), question=question)])
+        JudgeSource(judge_for(server)).score([group(spoken(0.5), question=question)])
         assert levels(server.requests[0]) == pytest.approx([0.25, 0.5], abs=0.01)

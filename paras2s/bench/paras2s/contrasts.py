@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from paras2s.bench.paras2s.gain import GainVerdict, verdict_on_gain
-from paras2s.bench.paras2s.judges import IndependentAnswerJudge, RunJudge
+from paras2s.bench.paras2s.judges import AnswerJudge, RunJudge
 from paras2s.bench.paras2s.metrics import SpokenKinds, cell, spoken_kinds, summary
 from paras2s.bench.paras2s.run import Runner
 from paras2s.bench.paras2s.scripted_baselines import (
@@ -140,7 +140,7 @@ def run_bench(
 
 def _independent_rows(run: Run, runner: Runner, rows: dict[str, list[AnswerRow]]) -> dict[str, list[AnswerRow]]:
     """The same answers under the independent judge; those judged already are read, if they are of these answers."""
-    judge = IndependentAnswerJudge(IndependentJudge())
+    judge = AnswerJudge(IndependentJudge())
     found = {name: load_rows(path) for name in rows if (path := _independent_path(runner, name)).is_file()}
     for name, own in rows.items():
         there = [(row.query_id, row.answer_index, row.text_stream, row.judge) for row in found.get(name, [])]

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from paras2s.audio.clip import read_clip
 from paras2s.bench.charts import draw_curves, standalone_svg
-from paras2s.bench.paras2s.judges import IndependentAnswerJudge, Judgement, RunJudge
+from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer, RunJudge
 from paras2s.bench.paras2s.metrics import cell, spoken_kinds
 from paras2s.bench.systems import Response, question_of_query
 from paras2s.data_gen.dataset import Dataset
@@ -29,7 +29,7 @@ from paras2s.reward.reward_model.model import RewardModel
 from paras2s.rollout.validation_answers import FOLDER, kept_evaluations
 from paras2s.run import Run
 from paras2s.statistics.means import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
-from paras2s.types import Query
+from paras2s.types import Query, Verdict
 from paras2s.utils.io import read_json, read_jsonl, write_json, write_text
 
 STORED = "curve.json"
@@ -71,7 +71,7 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
         raise DataError(f"{run.folder / FOLDER}: no answers are kept; `paras2s align` keeps them at every evaluation")
     queries = {query.id: query for query in dataset.of_role("validation")}
     answers = {step: list(read_jsonl(folder / "answers.jsonl")) for step, folder in kept.items()}
-    judges = (RunJudge(dataset, list(queries.values()), model), IndependentAnswerJudge(IndependentJudge()))
+    judges = (RunJudge(dataset, list(queries.values()), model), AnswerJudge(IndependentJudge()))
     # A reward model that is trained anew, and a tone classifier that is fitted anew, give other scores under the same names.
     versions = [hashlib.sha256((run.reward_dir / WEIGHTS).read_bytes()).hexdigest(), dataset.agent_tone.version]
     names = [*(judge.name for judge in judges), *versions]
@@ -92,7 +92,7 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
         with run.bar(f"curve, {judge.name.split('/')[0]}", len(requests)) as bar:
             judged.append(judge.judge_all(requests, bar.at))
         if all(one.score is None for one in judged[-1]):
-            raise DataError(f"{run.folder / FOLDER}: {judge.name} scored no answer ({judged[-1][0].unscored})")
+            raise DataError(f"{run.folder / FOLDER}: {judge.name} scored no answer ({judged[-1][0].verdict.reason})")
     kl_of = {row["step"]: row.get("kl") for row in run.metrics()}
     points, start = [], 0
     for step, rows in answers.items():
@@ -122,12 +122,13 @@ class _KindRow:
 
 
 def _spoken_kinds(
-    queries: Sequence[Query], rows: Sequence[dict[str, Any]], teacher: Sequence[Judgement]
+    queries: Sequence[Query], rows: Sequence[dict[str, Any]], teacher: Sequence[JudgedAnswer]
 ) -> tuple[float | None, float | None, float | None]:
-    """The kind of answers in their text and in their sound, and the share that is garbled."""
+    """Return the kind of answers in their text and in their sound, and the share that is garbled."""
     answers = [
-        _KindRow(query.text or "", query.style or "", row["text"], one.parts, one.family, query.contrast_id)
-        for query, row, one in zip(queries, rows, teacher, strict=True)
+        _KindRow(query.text or "", query.style or "", row["text"], verdict.parts, verdict.family, query.contrast_id)
+        for query, row, judged in zip(queries, rows, teacher, strict=True)
+        if isinstance(verdict := judged.verdict, Verdict)
     ]
     found = spoken_kinds(answers, RubricJudge())
     return found.text.estimate.mean, found.sound.estimate.mean, found.garbled.estimate.mean
@@ -138,7 +139,7 @@ def point_of(values: dict[str, Any]) -> CurvePoint:
     return CurvePoint(**{**values, "scores": {name: Estimate(**one) for name, one in values["scores"].items()}})
 
 
-def _scores(queries: Sequence[Query], teacher: Sequence[Judgement], other: Sequence[Judgement]) -> dict[str, Estimate]:
+def _scores(queries: Sequence[Query], teacher: Sequence[JudgedAnswer], other: Sequence[JudgedAnswer]) -> dict[str, Estimate]:
     columns = ([one.model_score for one in teacher], [one.score for one in teacher], [one.score for one in other])
     return {name: _mean(queries, column) for name, column in zip(LINES, columns, strict=True)}
 

@@ -14,7 +14,7 @@ from paras2s.bench.human_correlation import AnswerKey
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.data_gen.corpora import CORPORA
-from paras2s.reward.judges.rubric import Question, RubricJudge
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.statistics.means import Counted, Estimate, clustered_mean, mean_of_means
 from paras2s.types import Unscored
 
@@ -119,7 +119,7 @@ def spoken_kinds(rows: Sequence[KindRow], rubric: RubricJudge) -> SpokenKinds:
         (text, row.parts["kind"], row.family is None, row.contrast_id)
         for row in rows
         if "kind" in row.parts
-        and (text := rubric.kind_of_words(Question(row.question_text, row.style), row.text_stream)) is not None
+        and (text := rubric.kind_of_words(row.question_text, row.style, row.text_stream)) is not None
     ]
     clusters = [cluster for *_, cluster in pairs]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from paras2s.audio.clip import write_clip
 from paras2s.bench.human_correlation import HumanAgreement, human_agreement, load_ratings
 from paras2s.bench.human_correlation import markdown_tables as human_tables
-from paras2s.bench.paras2s.judges import AnswerJudge, Judgement
+from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer
 from paras2s.bench.paras2s.metrics import automatic_scores, markdown, table_2
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import Response, System, open_system, question_of_query
@@ -55,10 +55,10 @@ class Runner:
             if response.clip is not None:
                 write_clip(self.root / self._sample(name, query, n), response.clip)
         with progress_bar(self.console, f"judging {name}", len(answers), self.quiet) as bar:
-            judgements = self.judge.judge_all(answers, bar.at)
+            judged = self.judge.judge_all(answers, bar.at)
         rows = [
-            self._row(name, query, n, response, judgement)
-            for (query, n), (_, response), judgement in zip(places, answers, judgements, strict=True)
+            self._row(name, query, n, response, one)
+            for (query, n), (_, response), one in zip(places, answers, judged, strict=True)
         ]
         save_rows(self.rows_path(name), rows)
         return rows
@@ -70,7 +70,7 @@ class Runner:
     def _sample(self, name: str, query: Query, n: int) -> Path:
         return self.samples / name / f"{query.id}-{n}.wav"
 
-    def _row(self, name: str, query: Query, n: int, response: Response, judgement: Judgement) -> AnswerRow:
+    def _row(self, name: str, query: Query, n: int, response: Response, judged: JudgedAnswer) -> AnswerRow:
         return AnswerRow(
             system=name,
             query_id=query.id,
@@ -83,7 +83,7 @@ class Runner:
             text_stream=response.text,
             answer_clip=str(self._sample(name, query, n)),
             duration_s=response.clip.duration_s if response.clip else 0.0,
-            **judgement.row_fields(response.text, self.judge.name),
+            **judged.row_fields(response.text, self.judge.name),
         )
 
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from paras2s.configs.schema.base import Section, load_section
 from paras2s.configs.schema.endpoints import EndpointConfig, ExtractorConfig, LLMConfig
+from paras2s.utils.plugins import require_part
+
+# TTS engines of `data_gen/tts/engines.py`; another one is an entry point of the group, or `module:Class`.
+TTS_ENGINES = ("openai", "cosyvoice", "piper", "espeak")
+TTS_GROUP = "paras2s.tts"
+
+
+def _known_engine(name: str) -> str:
+    return require_part("TTS engine", TTS_GROUP, name, TTS_ENGINES)
+
+
+Engine = Annotated[str, AfterValidator(_known_engine)]
 
 
 class SynthesisVoice(Section):
     """A voice of a TTS engine. Its options depend on the engine: see `data_gen/tts`."""
 
     name: str = Field(pattern=r"^[\w.-]{1,40}$")
-    engine: Literal["openai", "cosyvoice", "piper", "espeak"]
+    engine: Engine
     options: dict[str, str | int | float] = Field(
         {}, description="options of the engine; openai: voice; cosyvoice: clip and text; espeak: voice ..."
     )
@@ -71,9 +83,7 @@ class CurationConfig(Section):
     near_duplicate: float = Field(
         90.0, gt=0, le=100, description="rapidfuzz's token sort ratio from which two sentences count as equal"
     )
-    speak_with: Literal["openai", "cosyvoice", "piper", "espeak"] | None = Field(
-        None, description="engine for everything, in place of each category's own"
-    )
+    speak_with: Engine | None = Field(None, description="engine for everything, in place of each category's own")
     voices: tuple[VoiceConfig, ...] = ()
     agent: VoiceConfig = VoiceConfig(name="agent", engine="openai", kind="female", options={"voice": "coral"})
     agent_tones: tuple[str, ...] = Field((), description="allowed tones of answers; (): described freely")

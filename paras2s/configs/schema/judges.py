@@ -22,7 +22,7 @@ from paras2s.configs.schema.base import (
 )
 from paras2s.configs.schema.endpoints import ExtractorConfig, LLMConfig
 from paras2s.errors import ConfigError
-from paras2s.utils.plugins import has_part, unknown_part
+from paras2s.utils.plugins import require_part
 
 RUBRIC, INDEPENDENT, REWARD_MODEL, UNISRM = "rubric", "independent", "reward_model", "unisrm"
 UNISRM_SETTINGS = "unisrm.json"
@@ -162,10 +162,10 @@ def find_judge(name: str | Path | NamedJudge) -> NamedJudge:
         return NamedJudge(text, "unisrm", preset, {**read_values(preset), "checkpoint": text})
     if path.suffix in (".yaml", ".yml"):
         return _read(text, path)
-    known = dict.fromkeys((*shipped, RUBRIC, INDEPENDENT))
-    if not has_part("judge", JUDGE_GROUP, text, known):
-        raise ConfigError(f"{unknown_part('judge', JUDGE_GROUP, text, known)}; a YAML, or a run's folder, is a judge as well")
-    return NamedJudge(text, text)
+    try:
+        return NamedJudge(text, require_part("judge", JUDGE_GROUP, text, (*shipped, RUBRIC, INDEPENDENT)))
+    except ValueError as error:
+        raise ConfigError(f"{error}; a YAML file, or the folder of a run, is a judge as well") from error
 
 
 def _read(name: str, path: Path) -> NamedJudge:
@@ -173,9 +173,10 @@ def _read(name: str, path: Path) -> NamedJudge:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of settings, got {type(values).__name__}")
     kind = str(values.get("kind") or _inferred_kind(values))
-    if kind not in FILE_KINDS and not has_part("judge", JUDGE_GROUP, kind, {}):
-        raise ConfigError(f"{path}: kind: {unknown_part('kind of judge', JUDGE_GROUP, kind, dict.fromkeys(FILE_KINDS))}")
-    return NamedJudge(name, kind, path, values)
+    try:
+        return NamedJudge(name, require_part("kind of judge", JUDGE_GROUP, kind, FILE_KINDS), path, values)
+    except ValueError as error:
+        raise ConfigError(f"{path}: kind: {error}") from error
 
 
 def _inferred_kind(values: Mapping[str, Any]) -> str:

@@ -10,9 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig, RoleConfig, RolloutRoleConfig
 from paras2s.configs.schema.base import Section, parse_config, read_values, with_overrides
 from paras2s.configs.schema.families import with_family
+from paras2s.utils.plugins import require_part
 
 # Suffixes of files with people's ratings, as a teacher.
 PEOPLE_SUFFIXES = (".csv", ".json")
+# Reward sources that `reward/sources/composite.py` makes; another one is an entry point of the group, or `module:Class`.
+SOURCE_KINDS = ("reward_model", "omni", "unisrm", "rubric", "llm", "pairwise", "word_errors", "quality", "length")
+SOURCE_GROUP = "paras2s.rewards"
 # Highest learning rate for all weights of a released model; ParaS2S's highest is 5e-4.
 MAX_FULL_LR = 1e-3
 
@@ -192,11 +196,16 @@ class BenchConfig(Section):
 class RewardSourceConfig(Section):
     """One source of reward. Every source scores from 1 to 5, so weights compare."""
 
-    kind: Literal["reward_model", "omni", "unisrm", "rubric", "llm", "pairwise", "word_errors", "quality", "length"]
+    kind: str = Field(description="reward_model, llm, pairwise ..., the name of an entry point, or module:Class")
     name: str = Field("", description="name in the stored parts of a reward; needed if two sources are of one kind")
     weight: float = Field(1.0, gt=0)
     required: bool = Field(True, description="false: answers it cannot score are rewarded by the other sources alone")
     options: dict[str, str | int | float] = Field({}, description="options of this kind; see reward/sources")
+
+    @field_validator("kind")
+    @classmethod
+    def _known_kind(cls, kind: str) -> str:
+        return require_part("reward source", SOURCE_GROUP, kind, SOURCE_KINDS)
 
     @property
     def key(self) -> str:

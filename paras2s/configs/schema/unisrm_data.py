@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from paras2s.configs.schema.audio_judge import AudioInputConfig
 from paras2s.configs.schema.base import Section, load_section, preset_path
-from paras2s.configs.schema.curation import SynthesisVoice
+from paras2s.configs.schema.curation import TTS_ENGINES, SynthesisVoice
 from paras2s.configs.schema.endpoints import EndpointConfig, LLMConfig
 
 Language = Literal["en", "zh"]
@@ -35,7 +35,7 @@ class UniSRMVoice(SynthesisVoice):
 
     @model_validator(mode="after")
     def _check(self) -> UniSRMVoice:
-        if (self.endpoint is None) != (self.engine in ("piper", "espeak")):
+        if self.engine in TTS_ENGINES and (self.endpoint is None) != (self.engine in ("piper", "espeak")):
             raise ValueError(f"endpoint: {self.engine} needs {'one' if self.endpoint is None else 'none'}")
         if self.copies and self.split is not None:
             raise ValueError("split: a voice that copies the prompt belongs to none; leave it out")

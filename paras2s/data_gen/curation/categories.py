@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from paras2s.audio.asr import normalise_words
 from paras2s.configs.schema.base import Section, parse_config
+from paras2s.configs.schema.curation import Engine
 from paras2s.errors import ConfigError, one_line
 
 Split = Literal["train", "validation", "test"]
@@ -26,7 +27,7 @@ class QueryCategory(Section):
     """A category of contrasts, as a section of YAML."""
 
     prompt: str = Field(description="name of the prompt that asks for a list of sentences")
-    engine: Literal["openai", "cosyvoice", "piper", "espeak"] = Field(description="of the voices that speak it")
+    engine: Engine = Field(description="of the voices that speak it")
     styles: tuple[tuple[StyleName, StyleName], ...] = Field(min_length=1)
     topics: dict[Split, tuple[str, ...]]
     forbidden: tuple[str, ...] = Field((), description="words, or runs of words, that no sentence may hold")

@@ -15,7 +15,7 @@ from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.llm_calls import CurationLLM
 from paras2s.data_gen.curation.scheduler import SPLIT_OF_ROLE
 from paras2s.data_gen.tts.base import TTS, Line
-from paras2s.data_gen.tts.engines import OPTIONS, open_engine
+from paras2s.data_gen.tts.engines import open_engine, unknown_option
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.types import Role, Script
 from paras2s.utils.seeds import seed_of
@@ -70,8 +70,8 @@ def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]
         if twin.split != voice.split:
             raise ConfigError(f"voices: {twin.name} and {voice.name} are one voice in two splits")
     for voice in (*config.voices, config.agent):
-        if strange := sorted(set(voice.options) - OPTIONS[voice.engine]):
-            raise ConfigError(f"voices: {voice.name}: {voice.engine} has no option {strange[0]!r}")
+        if strange := unknown_option(voice.engine, voice.options):
+            raise ConfigError(f"voices: {voice.name}: {voice.engine} has no option {strange!r}")
         if voice.engine == "cosyvoice" and not {"clip", "text"} <= voice.options.keys():
             raise ConfigError(f"voices: {voice.name}: cosyvoice copies a voice; give options clip and text")
     if config.agent.engine in ("piper", "espeak") and not config.agent_tones:

@@ -48,7 +48,10 @@ OnClip = Callable[[int, SpeechResult], None]
 
 
 class TTS(Protocol):
-    """A TTS engine. `version` changes whenever the same line would sound different."""
+    """A TTS engine, made from `endpoint` (an `EndpointConfig`) and `cache` (a folder).
+
+    `version` changes whenever the same line would sound different. A class may name its voices' options in `options`.
+    """
 
     @property
     def version(self) -> str:

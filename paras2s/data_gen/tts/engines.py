@@ -1,30 +1,35 @@
-"""Opens a TTS engine by name."""
+"""Open a TTS engine by name."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
+from paras2s.configs.schema.curation import TTS_GROUP
 from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.data_gen.tts.base import TTS
+from paras2s.utils.plugins import find_part
 
-Engine = Literal["openai", "cosyvoice", "piper", "espeak"]
-# The options of a voice that each engine knows.
-OPTIONS: dict[str, set[str]] = {
-    "openai": {"voice"},
-    "cosyvoice": {"clip", "text", "sample_rate_hz"},
-    "piper": {"f0_factor", "formant_warp"},
-    "espeak": {"voice", "pitch"},
+ENGINES = {
+    "openai": "paras2s.data_gen.tts.remote:OpenAITTS",
+    "cosyvoice": "paras2s.data_gen.tts.remote:CosyVoiceTTS",
+    "piper": "paras2s.data_gen.tts.local:PiperTTS",
+    "espeak": "paras2s.data_gen.tts.local:EspeakTTS",
 }
 
 
-def open_engine(name: Engine, cache: Path, endpoint: EndpointConfig) -> TTS:
-    """Opens an engine; those on this machine use `cache`, the others the endpoint."""
-    from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
-    from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS
+def open_engine(name: str, cache: Path, endpoint: EndpointConfig) -> TTS:
+    """Open an engine; an engine on this machine uses `cache`, any other the endpoint.
 
-    if name == "openai":
-        return OpenAITTS(endpoint)
-    if name == "cosyvoice":
-        return CosyVoiceTTS(endpoint)
-    return PiperTTS(cache) if name == "piper" else EspeakTTS()
+    Raises:
+        ConfigError: no engine has this name, or its package cannot be imported.
+    """
+    engine: TTS = find_part("TTS engine", TTS_GROUP, name, ENGINES)(endpoint=endpoint, cache=cache)
+    return engine
+
+
+def unknown_option(name: str, options: Mapping[str, Any]) -> str | None:
+    """Return an option of a voice that the engine does not have, or None; an engine without `options` takes any."""
+    known = getattr(find_part("TTS engine", TTS_GROUP, name, ENGINES), "options", None)
+    return None if known is None else next(iter(sorted(set(options) - set(known))), None)

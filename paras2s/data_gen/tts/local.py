@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paras2s.audio.clip import read_clip
+from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.data_gen.tts.base import FailedSpeech, Line, OnClip, SpeechResult
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES, Speaker, Style
 from paras2s.data_gen.tts.piper_world import VERSION as PIPER_VERSION
@@ -34,8 +35,9 @@ class PiperTTS:
 
     version = PIPER_VERSION
     spent_usd = 0.0
+    options = frozenset({"f0_factor", "formant_warp"})
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, endpoint: EndpointConfig | None = None) -> None:
         self._cache = cache
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
@@ -63,6 +65,10 @@ class EspeakTTS:
 
     version = "espeak-ng/1"
     spent_usd = 0.0
+    options = frozenset({"voice", "pitch"})
+
+    def __init__(self, cache: Path | None = None, endpoint: EndpointConfig | None = None) -> None:
+        pass
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
         """Synthesise one line after the other: each takes a few milliseconds."""

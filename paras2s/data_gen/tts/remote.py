@@ -34,9 +34,9 @@ class _RemoteTTS(ABC):
 
     section = ""
 
-    def __init__(self, config: EndpointConfig) -> None:
-        self.config = config
-        self._endpoint = EndpointClient(config, self.section)
+    def __init__(self, endpoint: EndpointConfig, cache: Path | None = None) -> None:
+        self.config = endpoint
+        self._endpoint = EndpointClient(endpoint, self.section)
 
     @property
     def version(self) -> str:
@@ -87,6 +87,7 @@ class OpenAITTS(_RemoteTTS):
     """An engine with an OpenAI-compatible `/audio/speech`, such as gpt-4o-mini-tts. Voice option: voice (alloy, coral ...)."""
 
     section = "openai"
+    options = frozenset({"voice"})
 
     async def _post(self, session: Session, line: Line) -> Clip:
         optional: dict[str, Any] = {"instructions": line.manner} if line.manner else {}
@@ -108,6 +109,7 @@ class CosyVoiceTTS(_RemoteTTS):
     """
 
     section = "cosyvoice"
+    options = frozenset({"clip", "text", "sample_rate_hz"})
     spent_usd = 0.0
 
     async def _post(self, session: Session, line: Line) -> Clip:

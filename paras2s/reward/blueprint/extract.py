@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from paras2s.reward.blueprint.words import WordsExtractor
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Absent, Blueprint, Measured
 from paras2s.utils.cache import JsonCache, key_of
+from paras2s.utils.plugins import find_part
 
 # Other packages offer extractors under this entry point: a name, and a callable of their options.
 ENTRY_POINT = "paras2s.extractors"
@@ -41,52 +41,29 @@ EXTRACTORS: dict[str, Callable[..., Extractor]] = {
 TONE = "tone"
 
 
-def offered() -> dict[str, Callable[..., Extractor]]:
-    """Our extractors and those of installed plug-ins, by name.
-
-    Raises:
-        ConfigError: a plug-in takes a name that is taken.
-    """
-    found = dict(EXTRACTORS)
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINT):
-        if entry.name in found or entry.name == TONE:
-            raise ConfigError(f"plug-in {entry.value}: there is an extractor {entry.name!r} already; uninstall or rename it")
-        found[entry.name] = _lazy_factory(entry)
-    return found
-
-
-def _lazy_factory(entry: importlib.metadata.EntryPoint) -> Callable[..., Extractor]:
-    def make(**options: Any) -> Extractor:
-        try:
-            factory = entry.load()
-        except Exception as error:
-            # Another package's import may raise whatever it likes; the user must learn whose it was.
-            raise ConfigError(f"plug-in {entry.value}: cannot be loaded ({one_line(error)})") from error
-        made: Extractor = factory(**options)
-        return made
-
-    return make
-
-
 def make_extractors(wanted: Sequence[str | ExtractorConfig], tone: ToneClassifier | None = None) -> list[Extractor]:
-    """Extractors by name, or by name and options, in that order.
+    """Return extractors by name, or by name and options, in that order.
 
     Raises:
         ConfigError: an unknown name or option, "tone" without a classifier, or two that give the same group of scores.
     """
-    registry = offered()
     configs = [ExtractorConfig(name=one) if isinstance(one, str) else one for one in wanted]
-    unknown = sorted({one.name for one in configs} - registry.keys() - {TONE})
-    if unknown:
-        raise ConfigError(f"unknown extractor {', '.join(unknown)}; there are {', '.join((*registry, TONE))}")
-    if tone is None and any(one.name == TONE for one in configs):
-        raise ConfigError("extractor 'tone' needs a fitted tone classifier; fit one first or leave 'tone' out")
+
+    def make_tone() -> Extractor:
+        if tone is None:
+            raise ConfigError("extractor 'tone' needs a fitted tone classifier; fit one first or leave 'tone' out")
+        return ToneExtractor(tone)
+
+    shipped = EXTRACTORS | {TONE: make_tone}
     made: list[Extractor] = []
-    for one in configs:
+    for config in configs:
+        extractor = find_part("extractor", ENTRY_POINT, config.name, shipped)
         try:
-            made.append(ToneExtractor(tone) if one.name == TONE and tone else registry[one.name](**one.options))
+            made.append(extractor(**config.options))
         except TypeError as error:
-            raise ConfigError(f"extractor {one.name!r}: options {one.options} do not fit it ({one_line(error)})") from error
+            raise ConfigError(
+                f"extractor {config.name!r}: options {config.options} do not fit it ({one_line(error)})"
+            ) from error
     _refuse_twins(made)
     return made
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.reward.judges.votes import POINTS, prefer
-from paras2s.types import PairLabel, Preference, Unscored, Verdict
+from paras2s.types import Blueprint, PairLabel, Preference, Unscored, Verdict
 
 if TYPE_CHECKING:
     from paras2s.clients.chat import LLMClient, Request
@@ -46,31 +46,49 @@ class Pair:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A question and one answer. `words` is the answer's transcript; `task_inputs` are the texts that a task's prompt names."""
+    """A question and one answer.
+
+    `words` is the answer's transcript, `blueprint` its measurements, where they exist; `task_inputs` are the texts that a
+    task's prompt names.
+    """
 
     question: Utterance
     answer: Clip
     words: str | None = None
+    blueprint: Blueprint | None = None
     task_inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 class Judge:
     """Base class of all judges. A subclass implements `score_batch`, `compare_batch`, or both.
 
-    `name` identifies the judge and its model, `version` its settings; both are stored with every verdict. A judge with
-    `scores_alone` scores each answer without the other one, so the order of a pair cannot change its preference. `client` is
-    None for a judge that runs on this machine.
+    `name` identifies the judge and its model, `version` its settings, `prompt_hash` the prompt or the rules for single
+    answers; all are stored with every verdict. A judge with `scores_alone` scores each answer without the other one, so the
+    order of a pair cannot change its preference. `needs_question_audio` tells whether the question's sound matters beside its
+    words and style. `client` is None for a judge that runs on this machine.
     """
 
     name: str
     version: str
+    prompt_hash: str = ""
     scores_alone: bool = False
+    needs_question_audio: bool = True
     client: LLMClient | None = None
 
     @property
     def fingerprint(self) -> str:
         """Changes with everything that may change a verdict: settings, prompts, weights."""
         return self.version
+
+    @property
+    def label(self) -> str:
+        """Name, version and prompt: what a table's rows and a reward model say of the judge of their scores."""
+        return f"{self.name}/{self.version}/{self.prompt_hash}"
+
+    def exchange_of(self, text: str | None, style: str | None, question: Path | None, answer: Clip) -> Exchange:
+        """Return a labelled question and an answer as this judge is to be given them."""
+        clip = read_clip(question) if question is not None and self.needs_question_audio else None
+        return Exchange(Utterance(clip, text, style), answer)
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
         """Scores answers, in order. An answer that cannot be judged is Unscored, one beyond the budget a BudgetError.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -189,23 +190,36 @@ class LLMJudge(Judge):
 
     # Single answers.
 
+    @property
+    def prompt_hash(self) -> str:  # type: ignore[override]
+        """The hash of the prompt for single answers."""
+        return self.answer_prompt.hash
+
     def exchange_of(self, text: str | None, style: str | None, question: Path | None, answer: Clip) -> Exchange:
-        """Returns a labelled question and an answer in this judge's form: an audio judge hears the style in the clip, any
-        other reads its label.
-        """
+        """Return a question and an answer as this judge takes them: it hears the style in the clip, or reads its label."""
         if self.reads == "audio" and question is not None:
             return Exchange(Utterance(clip=read_clip(question)), answer)
         return Exchange(Utterance(text=text, style=style), answer)
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Scores answers from 1 to 5, in order (ParaS2S, appendix I.5)."""
+        """Score answers from 1 to 5, in order (ParaS2S, appendix I.5)."""
         maybe = self.answer_requests(exchanges)
         requests = [request for request in maybe if isinstance(request, Request)]
         replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_score)))
-        return [one if isinstance(one, Unscored) else self._answer_verdict(next(replies)) for one in maybe]
+        return [
+            replace(one, transcript=words) if isinstance(one, Unscored) else self._answer_verdict(next(replies), words)
+            for one, words in zip(maybe, self._transcripts(exchanges), strict=True)
+        ]
+
+    def _transcripts(self, exchanges: Sequence[Exchange]) -> list[str | None]:
+        """The words of each answer, which `_evidence` has measured already; None of a judge that measures nothing."""
+        if not self.extractors or self.cache is None:
+            return [None] * len(exchanges)
+        measured = build_blueprints([exchange.answer for exchange in exchanges], self.extractors, self.cache)
+        return [blueprint.value(RESPONSE) for blueprint in measured]
 
     def answer_requests(self, exchanges: Sequence[Exchange]) -> list[Request | Unscored]:
-        """Returns the request for each answer."""
+        """Return the request for each answer."""
         evidence = self._evidence([(exchange.question, (exchange.answer,)) for exchange in exchanges])
         plain = {"fields": self._fields()}
         return [
@@ -215,19 +229,18 @@ class LLMJudge(Judge):
             for shown in evidence
         ]
 
-    def _answer_verdict(self, reply: Reply | JudgeError | BudgetError) -> Scored:
+    def _answer_verdict(self, reply: Reply | JudgeError | BudgetError, transcript: str | None) -> Scored:
         if isinstance(reply, BudgetError):
             return reply
         if isinstance(reply, JudgeError):
-            return Unscored(self.name, str(reply))
+            return Unscored(self.name, str(reply), transcript=transcript)
         try:
             score, reason = read_score(require_complete(reply))
         except JudgeError as error:
-            return Unscored(self.name, str(error), reply.text)
-        prompt_hash, cost_usd = self.answer_prompt.hash, total_usd([reply])
+            return Unscored(self.name, str(error), reply.text, transcript)
         return Verdict(
-            self.name, self.version, prompt_hash, score, reason, reply.text, cost_usd, reply.latency_s,
-            cost_estimated=reply.tokens.audio_estimated,
+            self.name, self.version, self.prompt_hash, score, reason, reply.text, total_usd([reply]), reply.latency_s,
+            cost_estimated=reply.tokens.audio_estimated, transcript=transcript,
         )  # fmt: skip
 
     # The evidence in the prompt.

@@ -154,6 +154,23 @@ def open_llm_judge(
     return kind(config, LLMClient(config.llm, cache, calls=calls), cache, tone)
 
 
+def open_scoring_judge(
+    name: Name, key: str, overrides: Overrides = None, tone: ToneClassifier | Path | str | None = None
+) -> Judge:
+    """Open a judge whose scores are learned or paid for: an LLM judge, or one of the user's own; `key` is the config's.
+
+    Raises:
+        ConfigError: another kind of judge, the independent judge, or a wrong setting.
+    """
+    named = find_judge(name)
+    refuse_to_teach(named.name, key)
+    judge = open_judge(named) if named.is_own else open_llm_judge(named, overrides, tone=tone)
+    refuse_to_teach(judge.name, key)
+    if type(judge).score_batch is Judge.score_batch:
+        raise ConfigError(f"{key}: {judge.name} compares answers, and cannot score a single one")
+    return judge
+
+
 def open_audio_judges(
     name: Name,
     overrides: Overrides = None,

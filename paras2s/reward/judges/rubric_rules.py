@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -20,6 +21,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from paras2s.audio.asr import normalise_words
 from paras2s.errors import ConfigError, one_line
 from paras2s.reward.judges.topic import taken_up, topic_words, without_topic
+from paras2s.types import Verdict
+
+if TYPE_CHECKING:
+    from paras2s.reward.judges.base import Judge
 
 # From this score on, an answer's kind fits.
 FITTING = 4
@@ -49,6 +54,14 @@ class Finding:
     score: float
     reason: str
     parts: Mapping[str, float] = field(default_factory=dict)
+
+    def verdict(self, judge: Judge, transcript: str | None, latency_s: float) -> Verdict:
+        """Return the finding as a verdict of the judge that heard the answer."""
+        reply = f"family={self.family} tone={self.tone} score={self.score:.0f}"
+        return Verdict(
+            judge.name, judge.version, judge.prompt_hash, self.score, self.reason, reply, 0.0, latency_s, parts=self.parts,
+            transcript=transcript, family=self.family, tone=self.tone,
+        )  # fmt: skip
 
 
 class Rubric(BaseModel):

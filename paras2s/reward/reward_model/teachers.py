@@ -14,11 +14,8 @@ from typing import Protocol
 from paras2s.audio.clip import Clip
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.reward.blueprint.parallel import measure_answers
-from paras2s.reward.judges.base import Exchange
-from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.judges.rubric import Question, RubricJudge
-from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.reward.judges.base import Exchange, Judge, Utterance
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.types import Unscored, Verdict
 
 # Answers in memory at once, and how many must have been judged before a share of failures means anything.
@@ -77,86 +74,85 @@ class Teacher(Protocol):
         """By this instance so far."""
 
 
-class RubricTeacher:
-    """The rubric: offline, by rules. It scores an answer for every style of question at no cost."""
+class JudgeTeacher:
+    """A judge that scores an answer for the style it was exchanges in; the rubric, which costs nothing, for all `styles`."""
 
-    free = True
-    spent = Cost(0, 0.0)
-
-    def __init__(self, tone: ToneClassifier, styles: Sequence[str]) -> None:
-        self.judge, self._tone, self._styles = RubricJudge(), tone, tuple(styles)
-        self.name = f"{self.judge.name}/{self.judge.version}"
-
-    def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
-        """In order; what cannot be scored for its own style is unscored."""
-        found: list[Scores | Unscored] = []
-        blueprints = measure_answers([one.answer for one in requests], self._tone, on_progress)
-        for one, blueprint in zip(requests, blueprints, strict=True):
-            own = self.judge.judge(Question(one.text, one.style), blueprint)
-            if isinstance(own, Unscored):
-                found.append(own)
-                continue
-            verdicts = {style: self.judge.judge(Question(one.text, style), blueprint) for style in self._styles}
-            scores = {style: verdict.score for style, verdict in verdicts.items() if isinstance(verdict, Verdict)}
-            found.append(scores | {one.style: own.score})
-        return found
-
-    def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
-        """Nothing."""
-        return self.spent
-
-
-class LLMTeacher:
-    """An LLM judge over blueprints, transcripts or the sound itself: it scores an answer for the style it was asked in."""
-
-    free = False
-
-    def __init__(self, judge: LLMJudge, max_unscored_share: float) -> None:
-        self._judge, self._most = judge, max_unscored_share
+    def __init__(self, judge: Judge, max_unscored_share: float = 1.0, styles: Sequence[str] = ()) -> None:
+        self._judge, self._most, self._styles = judge, max_unscored_share, tuple(styles)
         self._usd: float | None = 0.0
         # Over all calls: answers come part by part.
         self._judged = self._failed = 0
         self._last_failure = ""
-        self.name = f"{judge.name}/{judge.version}/{judge.answer_prompt.hash}"
+        # Reward models of 0.21 and before say no more of the rubric.
+        self.name = f"{judge.name}/{judge.version}" if styles else judge.label
 
-    def _exchange(self, one: TeacherRequest) -> Exchange:
-        return self._judge.exchange_of(one.text, one.style, one.question, one.answer)
+    @property
+    def free(self) -> bool:
+        """Whether scores cost neither calls nor money."""
+        return bool(self._styles)
+
+    def _exchange(self, request: TeacherRequest) -> Exchange:
+        return self._judge.exchange_of(request.text, request.style, request.question, request.answer)
 
     def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
-        """Scores answers chunk by chunk; replies are cached as they come, so a stopped run repeats no call."""
+        """Score answers chunk by chunk; replies are cached as they come, so a stopped run repeats no call."""
+        if isinstance(self._judge, RubricJudge):
+            return self._by_rubric(self._judge, requests, on_progress)
         found: list[Scores | Unscored] = []
         for start in range(0, len(requests), CHUNK_ANSWERS):
             chunk = requests[start : start + CHUNK_ANSWERS]
-            judged = self._judge.score_batch([self._exchange(one) for one in chunk])
-            for one, verdict in zip(chunk, judged, strict=True):
+            judged = self._judge.score_batch([self._exchange(request) for request in chunk])
+            for request, verdict in zip(chunk, judged, strict=True):
                 if isinstance(verdict, BudgetError):
                     raise verdict
-                self._judged += 1
-                if isinstance(verdict, Unscored):
-                    self._failed += 1
-                    self._last_failure = verdict.reason
-                if isinstance(verdict, Verdict):
-                    known = self._usd is not None and verdict.cost_usd is not None
-                    self._usd = (self._usd or 0.0) + (verdict.cost_usd or 0.0) if known else None
-                found.append({one.style: verdict.score} if isinstance(verdict, Verdict) else verdict)
+                self._count(verdict)
+                found.append({request.style: verdict.score} if isinstance(verdict, Verdict) else verdict)
             on_progress(len(found), len(requests))
             if self._judged >= FEW_ANSWERS and self._failed > self._most * self._judged:
                 raise JudgeError(
                     f"{self.name} scored none of {self._failed} in {self._judged} answers, more than "
-                    f"distill.max_unscored_share allows (the last: {self._last_failure}); mend the judge and run again, its "
+                    f"distill.max_unscored_share allows (the last: {self._last_failure}); fix the judge and run again, its "
                     "replies are cached"
                 )
         return found
 
+    def _by_rubric(
+        self, rubric: RubricJudge, requests: Sequence[TeacherRequest], on_progress: Progress
+    ) -> list[Scores | Unscored]:
+        """Score every answer for every style; an answer that cannot be scored for its own style is Unscored."""
+        found: list[Scores | Unscored] = []
+        blueprints = rubric.measure([request.answer for request in requests], on_progress)
+        for request, blueprint in zip(requests, blueprints, strict=True):
+            styles = dict.fromkeys((*self._styles, request.style))
+            exchanges = [
+                Exchange(Utterance(None, request.text, style), request.answer, blueprint=blueprint) for style in styles
+            ]
+            verdicts = dict(zip(styles, rubric.score_batch(exchanges), strict=True))
+            own = verdicts[request.style]
+            scores = {style: one.score for style, one in verdicts.items() if isinstance(one, Verdict)}
+            found.append(own if isinstance(own, Unscored) else scores)
+        return found
+
+    def _count(self, verdict: Verdict | Unscored) -> None:
+        self._judged += 1
+        if isinstance(verdict, Unscored):
+            self._failed += 1
+            self._last_failure = verdict.reason
+            return
+        known = self._usd is not None and verdict.cost_usd is not None
+        self._usd = (self._usd or 0.0) + (verdict.cost_usd or 0.0) if known else None
+
     def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
-        """Returns the cost with the longest replies allowed. Answers are measured for it, and cached."""
+        """Return the cost with the longest replies allowed. Answers are measured for it, and cached."""
+        if self._judge.client is None:
+            return Cost(0, 0.0)
         bill = Bill()
         for start in range(0, len(requests), CHUNK_ANSWERS):
-            chunk = [self._exchange(one) for one in requests[start : start + CHUNK_ANSWERS]]
-            bill += self._judge.client.estimate(self._judge.answer_requests(chunk))
+            chunk = [self._exchange(request) for request in requests[start : start + CHUNK_ANSWERS]]
+            bill += self._judge.client.estimate(self._judge.requests(chunk))
         return Cost(bill.calls, bill.at_most_usd)
 
     @property
     def spent(self) -> Cost:
         """Calls made now, and what all verdicts given so far cost."""
-        return Cost(self._judge.client.calls, self._usd)
+        return Cost(0 if self._judge.client is None else self._judge.client.calls, self._usd)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from paras2s.audio.clip import Clip
+from paras2s.audio.clip import Clip, read_clip
+from paras2s.reward.judges.base import Utterance
 from paras2s.types import Blueprint, Unscored
 
 if TYPE_CHECKING:
@@ -83,3 +84,10 @@ class RewardSource(Protocol):
 def on_scale(share: float) -> float:
     """A share of success from 0 to 1 as a score from 1 to 5."""
     return LOWEST + (HIGHEST - LOWEST) * min(max(share, 0.0), 1.0)
+
+
+def question_of(group: Group) -> Utterance:
+    """Return the group's question for a judge: its sound where there is a file, its transcript and its style."""
+    question = group.question
+    clip = read_clip(question.clip) if question.clip is not None else None
+    return Utterance(clip, question.transcript, question.style)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,28 @@ from pydantic import ValidationError
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.configs.schema.judges import UNISRM, OmniServedConfig, find_judge
-from paras2s.configs.schema.run import OmniConfig, RewardConfig, RewardSourceConfig
+from paras2s.configs.schema.run import SOURCE_GROUP, OmniConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import ConfigError, one_line
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
+from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.judges.audio_judge.ensemble import require_preferences
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.base import Judge
-from paras2s.reward.judges.registry import open_judge, open_llm_judge, open_unisrm_judge, refuse_to_teach
+from paras2s.reward.judges.registry import open_judge, open_scoring_judge, open_unisrm_judge, refuse_to_teach
+from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.omni import OmniRewardModel, read_adapter_config
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
 from paras2s.reward.sources.base import Group, RewardSource
-from paras2s.reward.sources.llm import LLMSource
-from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, RubricSource, WordErrorSource
+from paras2s.reward.sources.judge import JudgeSource
+from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Reward, Unscored
-from paras2s.unisrm.reward.source import UniSRMSource
+from paras2s.utils.plugins import find_part
+
+# Sources that are conditioned on the question's style; a classifier predicts it, since RL prompts have no labels.
+STYLE_SOURCES = ("rubric", "llm", "pairwise")
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
@@ -73,6 +77,11 @@ class RewardSetup:
     def needs(self, kind: str) -> bool:
         """Whether a source of this kind is configured."""
         return any(source.kind == kind for source in self.config.sources)
+
+    @property
+    def needs_style(self) -> bool:
+        """Whether a source reads the style of the question; a source of the user's own may."""
+        return any(source.kind in STYLE_SOURCES or source.kind not in MAKERS for source in self.config.sources)
 
 
 class CompositeReward:
@@ -121,47 +130,48 @@ class CompositeReward:
 
 
 def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:
-    """Makes one source.
+    """Make one source.
 
     Raises:
-        ConfigError: options that its kind does not have.
+        ConfigError: options that its kind does not have, or a class that is no source.
     """
     options: dict[str, Any] = dict(config.options)
     refuse_to_teach(str(options.get("judge", "")), f"reward.sources: {config.kind}.judge")
     try:
-        if config.kind == "llm":
-            judge = open_llm_judge(str(options.pop("judge", "trace")), tone=setup.agent_tone)
-            return LLMSource(judge, **options)
-        if config.kind == "pairwise":
-            return PairwiseSource(_pair_judge(str(options.pop("judge", "trace")), setup), **options)
-        if config.kind == "unisrm":
-            return _unisrm(options)
-        if config.kind == "omni":
-            return OmniSource(_omni(options, setup))
-        if config.kind == "reward_model":
-            return ModelSource(RewardModel.load(setup.refreshed or setup.model_dir), **options)
-        local: dict[str, Any] = {
-            "rubric": RubricSource,
-            "word_errors": WordErrorSource,
-            "quality": QualitySource,
-            "length": LengthSource,
-        }
-        made: RewardSource = local[config.kind](**options)
-        return made
+        if config.kind in MAKERS:
+            return MAKERS[config.kind](options, setup)
+        own = find_part("reward source", SOURCE_GROUP, config.kind, {})(**options)
     except (TypeError, ValidationError) as error:
         raise ConfigError(
             f"reward.sources: {config.kind}: options {config.options} do not fit it ({one_line(error)})"
         ) from error
+    needed = ("kind", "extractors", "needs_sound", "needs_codes", "score")
+    if missing := [name for name in needed if not hasattr(own, name)]:
+        raise ConfigError(f"reward.sources: {config.kind} is no reward source: it has no {missing[0]}")
+    source: RewardSource = own
+    return source
 
 
-def _pair_judge(name: str, setup: RewardSetup) -> Judge:
-    judge = open_judge(name, tone=setup.agent_tone)
+def _judge(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
+    judge = open_scoring_judge(str(options.pop("judge", "trace")), "reward.sources: llm.judge", tone=setup.agent_tone)
+    _refuse(options)
+    return JudgeSource(judge)
+
+
+def _rubric(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
+    _refuse(options)
+    return JudgeSource(RubricJudge(), "rubric", JUDGE_EXTRACTORS)
+
+
+def _pairwise(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
+    judge = open_judge(str(options.pop("judge", "trace")), tone=setup.agent_tone)
+    refuse_to_teach(judge.name, "reward.sources: pairwise.judge")
     if isinstance(judge, AudioJudge):
         require_preferences([judge])
-    return judge
+    return PairwiseSource(judge, **options)
 
 
-def _unisrm(options: dict[str, Any]) -> RewardSource:
+def _unisrm(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
     """A trained UniSRM: `judges` "pairs" compares the answers of a group (T4), "single" scores each one's quality (T2)."""
     name, judges = str(options.pop("judge", UNISRM)), options.pop("judges", "pairs")
     # Before a model of many gigabytes is read.
@@ -173,8 +183,19 @@ def _unisrm(options: dict[str, Any]) -> RewardSource:
         raise ConfigError(f"reward.sources: unisrm: judge {name} is no UniSRM; give its folder or YAML")
     if judges not in ("pairs", "single"):
         raise ConfigError("reward.sources: unisrm: judges must be pairs or single")
-    judge = open_unisrm_judge(named)
-    return PairwiseSource(judge, **options) if judges == "pairs" else UniSRMSource(judge, **options)
+    if judges == "pairs":
+        return PairwiseSource(open_unisrm_judge(named), **options)
+    _refuse(options)
+    return JudgeSource(open_unisrm_judge(named), UNISRM)
+
+
+def _reward_model(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
+    return ModelSource(RewardModel.load(setup.refreshed or setup.model_dir), **options)
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    if options:
+        raise TypeError(f"unexpected {next(iter(options))}")
 
 
 def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni:
@@ -190,3 +211,16 @@ def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni
     trained_with: dict[str, Any] = read_adapter_config(Path(str(adapter))) if adapter is not None else {}
     settings = OmniConfig.model_validate({**trained_with, **options})
     return InProcess(OmniRewardModel.pretrained(settings, Path(str(adapter)) if adapter else None))
+
+
+MAKERS: dict[str, Callable[[dict[str, Any], RewardSetup], RewardSource]] = {
+    "reward_model": _reward_model,
+    "omni": lambda options, setup: OmniSource(_omni(options, setup)),
+    "unisrm": _unisrm,
+    "rubric": _rubric,
+    "llm": _judge,
+    "pairwise": _pairwise,
+    "word_errors": lambda options, setup: WordErrorSource(**options),
+    "quality": lambda options, setup: QualitySource(**options),
+    "length": lambda options, setup: LengthSource(**options),
+}

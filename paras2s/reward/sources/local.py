@@ -1,22 +1,20 @@
-"""Sources that need no endpoint: the distilled model, the rubric, word errors, quality, length."""
+"""Sources that need no endpoint: the distilled model, word errors, quality, length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from paras2s.audio.asr import normalise_words, word_error_rate
 from paras2s.errors import ConfigError, JudgeError
-from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.blueprint.schema import RESPONSE
-from paras2s.reward.judges.rubric import Question, RubricJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.sources.base import GivenAnswer, Group, Scores, on_scale
-from paras2s.types import Unscored, Verdict
+from paras2s.types import Unscored
 
 
 @dataclass(frozen=True)
@@ -49,28 +47,6 @@ class ModelSource:
         if isinstance(value, Unscored):
             return value
         return float(value) if np.isfinite(value) else Unscored(self.kind, f"the score is {value}")
-
-
-@dataclass(frozen=True)
-class RubricSource:
-    """Rewards with the rubric, for the style that a classifier recognises in the question."""
-
-    judge: RubricJudge = field(default_factory=RubricJudge, init=False)
-    kind = "rubric"
-    extractors: ClassVar[tuple[str, ...]] = JUDGE_EXTRACTORS
-    needs_sound = False
-    needs_codes = False
-
-    def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """One answer after the other."""
-        return [[self._one(group, answer) for answer in group.answers] for group in groups]
-
-    def _one(self, group: Group, answer: GivenAnswer) -> float | Unscored:
-        question = group.question
-        if question.style is None or answer.blueprint is None:
-            return Unscored(self.kind, "no style was recognised in the question, or nothing was measured on the answer")
-        found = self.judge.judge(Question(question.transcript, question.style), answer.blueprint)
-        return found.score if isinstance(found, Verdict) else found
 
 
 @dataclass(frozen=True)

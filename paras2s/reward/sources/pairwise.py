@@ -12,10 +12,9 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from paras2s.audio.clip import read_clip
 from paras2s.errors import BudgetError, ConfigError
-from paras2s.reward.judges.base import Judge, Pair, Utterance
-from paras2s.reward.sources.base import Group, Scores, on_scale
+from paras2s.reward.judges.base import Judge, Pair
+from paras2s.reward.sources.base import Group, Scores, on_scale, question_of
 from paras2s.statistics.bradley_terry import Result, bradley_terry
 from paras2s.types import Preference, Unscored
 
@@ -139,10 +138,3 @@ def _pair(group: Group, pair: tuple[int, int]) -> Pair:
     assert first is not None
     assert second is not None
     return Pair(question_of(group), first, second)
-
-
-def question_of(group: Group) -> Utterance:
-    """Returns the group's question for a judge: its sound where there is a file, its transcript and its style."""
-    question = group.question
-    clip = read_clip(question.clip) if question.clip is not None else None
-    return Utterance(clip, question.transcript, question.style)

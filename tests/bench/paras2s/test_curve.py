@@ -26,7 +26,7 @@ from paras2s.bench.paras2s.curve import (
     over_optimised,
     point_of,
 )  # fmt: skip
-from paras2s.bench.paras2s.judges import Answer, Judgement
+from paras2s.bench.paras2s.judges import Answer, JudgedAnswer
 from paras2s.bench.systems import Progress
 from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import AudioError, DataError
@@ -35,7 +35,7 @@ from paras2s.reward.judges.registry import WEIGHTS
 from paras2s.rollout.validation_answers import discard_from, kept_evaluations, save_answers, step_folder
 from paras2s.run import Run
 from paras2s.statistics.means import Estimate
-from paras2s.types import Query, Reward, Rollout, Unscored
+from paras2s.types import Query, Reward, Rollout, Unscored, Verdict
 from paras2s.utils.io import append_jsonl, read_jsonl, write_bytes, write_jsonl
 
 
@@ -65,16 +65,19 @@ class LevelJudge:
     def __init__(self, *_: object) -> None:
         self.name = "level/1"
 
-    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[JudgedAnswer]:
         LevelJudge.calls += 1
         found = []
         for _, one in answers:
             if one.clip is None:
-                found.append(Judgement(None, one.failed))
+                found.append(JudgedAnswer(Unscored("level", one.failed or "")))
             else:
                 level = round(10 * float(np.abs(one.clip.samples).max()))
-                kind = {"family": "happy" if level > 1 else None, "parts": {"kind": float(level)}}
-                found.append(Judgement(float(level), None, model_score=level / 2, **kind))  # type: ignore[arg-type]
+                family = "happy" if level > 1 else None
+                verdict = Verdict(
+                    "level", "1", "", float(level), "", "", None, 0.0, family=family, parts={"kind": float(level)}
+                )
+                found.append(JudgedAnswer(verdict, model_score=level / 2))
         return found
 
 
@@ -101,7 +104,7 @@ def paid(*values: float | None) -> list[list[Reward | Unscored]]:
 @pytest.fixture(autouse=True)
 def scripted_judges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "RunJudge", LevelJudge)
-    monkeypatch.setattr(curve, "IndependentAnswerJudge", LevelJudge)
+    monkeypatch.setattr(curve, "AnswerJudge", LevelJudge)
     monkeypatch.setattr(curve, "IndependentJudge", lambda: None)
     LevelJudge.calls = 0
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from paras2s.audio.clip import make_clip, write_clip
-from paras2s.bench.paras2s.judges import Answer, Judgement
+from paras2s.bench.paras2s.judges import Answer, JudgedAnswer
 from paras2s.bench.paras2s.second_judge import agreement, compare_judges, describe_agreement, judge_again
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.systems import Progress
+from paras2s.types import Unscored, Verdict
 
 
 def row(score: float | None, number: int = 0, system: str = "sft", contrast: str | None = None) -> AnswerRow:
@@ -71,16 +72,18 @@ class ByLength:
 
     name = "length/1"
 
-    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[Judgement]:
+    def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[JudgedAnswer]:
         on_progress(len(answers), len(answers))
         found = []
         for _, one in answers:
             if one.clip is None:
-                found.append(Judgement(None, one.failed))
+                found.append(JudgedAnswer(Unscored("length", one.failed or "")))
             elif one.clip.duration_s < 0.2:
-                found.append(Judgement(None, "too short to hear"))
+                found.append(JudgedAnswer(Unscored("length", "too short to hear")))
             else:
-                found.append(Judgement(5.0 if one.clip.duration_s > 1 else 1.0, None, "long", "how lonely", "sad", "calm"))
+                score = 5.0 if one.clip.duration_s > 1 else 1.0
+                measured = {"transcript": "how lonely", "family": "sad", "tone": "calm"}
+                found.append(JudgedAnswer(Verdict("length", "1", "", score, "long", "", 0.0, 0.0, **measured)))
         return found
 
 

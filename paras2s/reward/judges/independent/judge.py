@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class IndependentJudge(Judge):
     name = NAME
     version = "2"
     scores_alone = True
+    needs_question_audio = False
 
     def __init__(self) -> None:
         self._rubric, rules = load_rubric()
@@ -79,29 +80,17 @@ class IndependentJudge(Judge):
         started = time.perf_counter()
         measured = self.measure([exchange.answer for exchange in exchanges], on_progress)
         latency_s = (time.perf_counter() - started) / max(1, len(exchanges))
-        scored: list[Scored] = []
-        for exchange, one in zip(exchanges, measured, strict=True):
-            style = exchange.question.style
-            text = exchange.question.text or ""
-            found = self.find(text, style, one) if style else Unscored(self.name, "the style of the question is not known")
-            if isinstance(found, Unscored):
-                scored.append(found)
-                continue
-            reply = f"family={found.family} tone={found.tone} score={found.score:.0f}"
-            scored.append(
-                Verdict(
-                    self.name,
-                    self.version,
-                    self.prompt_hash,
-                    found.score,
-                    found.reason,
-                    reply,
-                    0.0,
-                    latency_s,
-                    parts=found.parts,
-                )
-            )
-        return scored
+        return [self._verdict(*one, latency_s) for one in zip(exchanges, measured, strict=True)]
+
+    def _verdict(self, exchange: Exchange, measured: MeasuredAnswer | str, latency_s: float) -> Verdict | Unscored:
+        question = exchange.question
+        if not question.style:
+            return Unscored(self.name, "the style of the question is not known")
+        transcript = None if isinstance(measured, str) else measured.transcript
+        finding = self.find(question.text or "", question.style, measured)
+        if isinstance(finding, Unscored):
+            return replace(finding, transcript=transcript)
+        return finding.verdict(self, transcript, latency_s)
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[MeasuredAnswer | str]:
         """Measures each clip, or says why it cannot be measured; clips that are equal to the sample are measured once, and not

@@ -16,7 +16,7 @@ from paras2s.configs.schema.unisrm_data import UniSRMDataConfig, UniSRMVoice
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.llm_calls import stop_if_too_many_failed
 from paras2s.data_gen.tts.base import TTS, FailedSpeech, Line, SpeechResult, synthesise_all
-from paras2s.data_gen.tts.engines import OPTIONS, open_engine
+from paras2s.data_gen.tts.engines import open_engine, unknown_option
 from paras2s.data_gen.tts.remote import SLOW_CHARACTERS_PER_S, speech_usd
 from paras2s.errors import AudioError, ConfigError, DataError, one_line
 from paras2s.unisrm.data_gen.builders.plans import Recording, Source, Synthetic
@@ -43,8 +43,8 @@ class Speech:
         self.spends: dict[str, Spend] = {}
         self._engines: dict[str, TTS] = {}
         for voice in config.voices:
-            if strange := sorted(set(voice.options) - OPTIONS[voice.engine]):
-                raise ConfigError(f"voices: {voice.name}: {voice.engine} has no option {strange[0]!r}")
+            if strange := unknown_option(voice.engine, voice.options):
+                raise ConfigError(f"voices: {voice.name}: {voice.engine} has no option {strange!r}")
 
     def clips(self, sources: Sequence[Source]) -> list[SpeechResult]:
         """Return a clip of each source or the reason why there is none, in order; equal lines are synthesised once.
