@@ -32,6 +32,7 @@ from paras2s.bench.bias.perturbations import Comparison, OneClip, ProbePair, Tri
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import AnswerRow, load_rows
+from paras2s.bench.verdict_file import judge_in_chunks, judge_readable
 from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
@@ -249,30 +250,28 @@ def run_comparisons(
     """
     judge = probed.judge
     found: dict[Comparison, Judged] = {}
-    for start in range(0, len(comparisons), CHUNK_COMPARISONS):
-        part = comparisons[start : start + CHUNK_COMPARISONS]
-        made = [_make(comparison) for comparison in part]
-        pairs = [one for one in made if isinstance(one, Pair)]
-        done = start
 
-        def at(now: int, of: int, done: int = done, size: int = len(part)) -> None:
-            # A judge counts calls, of which a comparison may take several.
-            on_progress(done + (now * size // of if of else 0), len(comparisons))
+    def judge_chunk(chunk: Sequence[Comparison], at: Progress) -> list[tuple[Comparison, Judged] | BudgetError]:
+        def of_pairs(pairs: list[Pair]) -> Iterable[tuple[Preferred, tuple[float, float] | None, tuple[str, ...] | None]]:
+            return zip(judge.compare_batch(pairs, at), _scores(judge, pairs), _prompts(probed, pairs), strict=True)
 
-        judged = iter(zip(judge.compare_batch(pairs, at), _scores(judge, pairs), _prompts(probed, pairs), strict=True))
-        stopped: BudgetError | None = None
-        for comparison, one in zip(part, made, strict=True):
-            preferred, scores, prompts = next(judged) if isinstance(one, Pair) else (one, None, ())
+        results = judge_readable([_make(comparison) for comparison in chunk], of_pairs)
+        outcomes: list[tuple[Comparison, Judged] | BudgetError] = []
+        for comparison, result in zip(chunk, results, strict=True):
+            preferred, scores, prompts = (result, None, ()) if isinstance(result, Unscored) else result
             if isinstance(preferred, BudgetError):
-                stopped = stopped or preferred
+                outcomes.append(preferred)
             else:
-                found[comparison] = replace(_judged(preferred, scores), prompts=prompts)
-        save({comparison: found[comparison] for comparison in part if comparison in found})
-        on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
-        if stopped:
-            missing = Judged(Unscored(judge.name, NOT_REACHED))
-            return {comparison: found.get(comparison, missing) for comparison in comparisons}, stopped
-    return found, None
+                outcomes.append((comparison, replace(_judged(preferred, scores), prompts=prompts)))
+        return outcomes
+
+    def keep(rows: Sequence[tuple[Comparison, Judged]]) -> None:
+        found.update(rows)
+        save(dict(rows))
+
+    stopped = judge_in_chunks(comparisons, CHUNK_COMPARISONS, judge_chunk, on_progress, keep)
+    missing = Judged(Unscored(judge.name, NOT_REACHED))
+    return {comparison: found.get(comparison, missing) for comparison in comparisons}, stopped
 
 
 def _make(comparison: Comparison) -> Pair | Unscored:

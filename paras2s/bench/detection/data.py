@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,11 +29,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.errors import AudioError, DataError
+from paras2s.bench.verdict_file import read_rows, rows_by_key
+from paras2s.errors import AudioError, DataError, first_problem
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
-from paras2s.utils.io import path_inside, read_json, read_jsonl, read_text
+from paras2s.utils.io import path_inside, read_json, read_text
 
 TruthLabel = PairLabel | MatchLabel
 MAX_CLIP_S = 120.0
@@ -289,7 +289,7 @@ def read_pair(where: str, row: Any, suite: DetectSuite) -> DetectPair:
     try:
         pair = DetectPair.model_validate(values)
     except ValidationError as error:
-        raise _wrong(where, error) from error
+        raise DataError(f"{where}: {first_problem(error)}") from error
     _require_consistent(where, pair, suite)
     return pair
 
@@ -372,11 +372,6 @@ def _on_scale(where: str, column: str, written: str) -> float:
     if not LOWEST_SCORE <= value <= HIGHEST_SCORE:
         raise DataError(f"{where}: {column}: {written!r} is no number from {LOWEST_SCORE} to {HIGHEST_SCORE}")
     return value
-
-
-def _wrong(where: str, error: ValidationError) -> DataError:
-    wrong = error.errors()[0]
-    return DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}")
 
 
 def pair_up(clips: Sequence[RatedClip], min_difference: float) -> list[tuple[RatedClip, RatedClip]]:
@@ -508,25 +503,17 @@ def rows_so_far(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
 
 
 def _read_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
-    rows: dict[str, DetectRow] = {}
-    for where, row in _authors_rows(path, suite) if path.suffix.lower() == ".csv" else _own_rows(path):
+    is_authors = path.suffix.lower() == ".csv"
+    rows = _authors_rows(path, suite) if is_authors else read_rows(path, DetectRow)
+    return rows_by_key(_with_known_labels(rows, suite), lambda row: row.id, lambda row: row.label is not None, "id: the pair")
+
+
+def _with_known_labels(rows: Iterable[tuple[str, DetectRow]], suite: DetectSuite) -> Iterator[tuple[str, DetectRow]]:
+    for where, row in rows:
         for name, label in (("truth", row.truth), ("label", row.label)):
             if label not in (*suite.labels, *([None, "tie"] if name == "label" and suite.kind == "winner" else [None])):
                 raise DataError(f"{where}: {name}: {label!r} is not one of {', '.join(suite.labels)}")
-        # A run that was cut off may leave an unscored row before a later verdict on the pair.
-        if row.id in rows and rows[row.id].label is not None:
-            raise DataError(f"{where}: id: the pair {row.id} is judged twice")
-        rows[row.id] = row
-    return rows
-
-
-def _own_rows(path: Path) -> Iterator[tuple[str, DetectRow]]:
-    for number, values in enumerate(read_jsonl(path), 1):
-        where = f"{path}:{number}"
-        try:
-            yield where, DetectRow.model_validate_json(json.dumps(values), strict=True)
-        except ValidationError as error:
-            raise _wrong(where, error) from error
+        yield where, row
 
 
 def _authors_rows(path: Path, suite: DetectSuite) -> Iterator[tuple[str, DetectRow]]:

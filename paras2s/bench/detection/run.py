@@ -29,6 +29,7 @@ from paras2s.bench.detection.data import (
 from paras2s.bench.detection.report import detection_report
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import require_new
+from paras2s.bench.verdict_file import VerdictFile
 from paras2s.clients.chat import Bill
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError, StorageError
@@ -36,7 +37,6 @@ from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Pair, Progress, sides_of
 from paras2s.reward.judges.registry import open_audio_judges
 from paras2s.types import Preference, Unscored, Verdict
-from paras2s.utils.io import append_jsonl, write_jsonl
 from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -274,47 +274,39 @@ def judge_pairs(
     name: str, judge_chunk: JudgeChunk, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress,
     there: Mapping[str, DetectRow] | None = None,
 ) -> tuple[float, BudgetError | None]:  # fmt: skip
-    """Judges all pairs and writes their rows; returns seconds taken, and the error if the budget ended first.
+    """Judge all pairs and write their rows; return seconds taken, and the error if the budget ended first.
 
-    Verdicts on pairs that had none are appended as they come, and at the end the file is written once. The verdicts `there`
-    stay in it: those on other pairs, and those that this run does not reach or cannot give again. Replies are cached as they
-    come, so a new start repeats no call.
+    The verdicts `there` stay in the file: those on other pairs, and those that this run does not reach or cannot give again.
 
     Raises:
-        BudgetError: the budget ended before the first verdict; a file that is there stays as it is.
+        BudgetError: the budget ended before the first verdict; an existing file stays as it is.
     """
-    rows, judged_now = dict(there or {}), False
-    stopped: BudgetError | None = None
-    started = time.perf_counter()
-    for start in range(0, len(pairs), CHUNK_PAIRS):
-        chunk = pairs[start : start + CHUNK_PAIRS]
+    file = VerdictFile(path, dict(there or {}), lambda row: row.id, lambda row: row.label is not None, DetectRow.model_dump)
+    judged_now = False
 
-        def at(now: int, total: int, start: int = start, size: int = len(chunk)) -> None:
-            on_progress(start + now * size // max(total, 1), len(pairs))
-
-        read = [(pair, read_pair_audio(pair, root)) for pair in chunk]
-        judged = iter(judge_chunk([(pair, one) for pair, one in read if isinstance(one, Pair)], at))
-        fresh: list[DetectRow] = []
-        for pair, one in read:
-            # The row of a pair that cannot be read carries the judge's name and the reason.
-            row = row_of(pair, replace(one, judge=name)) if isinstance(one, Unscored) else next(judged)
-            has_verdict = pair.id in rows and rows[pair.id].label is not None
-            if isinstance(row, BudgetError):
-                stopped = stopped or row
-            elif row.label or not has_verdict:
-                rows[pair.id] = _with_clips(row, pair, root, path.parent)
-                fresh += [] if has_verdict else [rows[pair.id]]
-                judged_now = judged_now or row.label is not None
+    def judge_rows(chunk: Sequence[DetectPair], at: Progress) -> list[RowOrStop]:
+        nonlocal judged_now
+        read = [read_pair_audio(pair, root) for pair in chunk]
+        readable = [(pair, clips) for pair, clips in zip(chunk, read, strict=True) if isinstance(clips, Pair)]
+        judged = iter(judge_chunk(readable, at))
+        # The row of a pair that cannot be read has the judge's name and the reason.
+        rows = [
+            row_of(pair, replace(clips, judge=name)) if isinstance(clips, Unscored) else next(judged)
+            for pair, clips in zip(chunk, read, strict=True)
+        ]
+        stopped = next((row for row in rows if isinstance(row, BudgetError)), None)
+        judged_now = judged_now or any(isinstance(row, DetectRow) and row.label is not None for row in rows)
         if stopped and not judged_now:
             raise stopped
-        # Of a pair that was unscored the file holds two rows until the end; the later one counts.
-        for row in fresh:
-            append_jsonl(path, row.model_dump())
-        on_progress(start + len(chunk), len(pairs))
-        if stopped:
-            break
+        return [
+            row if isinstance(row, BudgetError) else _with_clips(row, pair, root, path.parent)
+            for pair, row in zip(chunk, rows, strict=True)
+        ]
+
+    started = time.perf_counter()
+    stopped = file.judge(pairs, CHUNK_PAIRS, judge_rows, on_progress)
     if pairs:
-        write_jsonl(path, (row.model_dump() for row in rows.values()))
+        file.rewrite()
     return time.perf_counter() - started, stopped
 
 

@@ -6,23 +6,23 @@ A score of an item is a judge's mean over its votes, or the mean over people. Sp
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import correlation, fmean, stdev
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.styleset.data import ELEMENTS, FollowingItem
-from paras2s.errors import DataError
+from paras2s.bench.verdict_file import read_rows
+from paras2s.errors import DataError, first_problem
 from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
 from paras2s.types import Unscored, Verdict
-from paras2s.utils.io import read_csv, read_jsonl, write_jsonl
+from paras2s.utils.io import read_csv, write_jsonl
 
 FEWEST_COMMON = 3  # Two always lie on a line.
 FLAT = 1e-9
@@ -109,9 +109,6 @@ class HumanRow(_Row):
         return self
 
 
-RowKind = TypeVar("RowKind", StyleRow, HumanRow)
-
-
 def label_of(judge: str, temperature: float | None) -> str:
     """A judge's name in tables."""
     return judge if temperature is None else f"{judge} T={temperature:g}"
@@ -159,9 +156,7 @@ def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
     seen: set[tuple[str, ...]] = set()
     for path in paths:
         own: dict[tuple[str, ...], StyleRow] = {}
-        for number, values in enumerate(read_jsonl(path), 1):
-            where = f"{path}:{number}"
-            row = _checked(where, StyleRow, json.dumps(values))
+        for where, row in read_rows(path, StyleRow):
             # A run that was cut off may leave an unscored row before a later one on the output.
             if row.key in own and own[row.key].unscored is not None:
                 seen.discard(row.key)
@@ -181,20 +176,15 @@ def load_human(path: Path) -> list[HumanRow]:
     seen: set[tuple[str, ...]] = set()
     for number, values in read_csv(path):
         where = f"{path}:{number}"
-        row = _checked(where, HumanRow, values)
+        try:
+            row = HumanRow.model_validate(values)
+        except ValidationError as error:
+            raise DataError(f"{where}: {first_problem(error)}") from error
         _once(seen, (row.rater, row.task, row.system, row.item), where)
         rows.append(row)
     if not rows:
         raise DataError(f"{path}: holds no scores; expected the columns item, system, task, rater, score")
     return rows
-
-
-def _checked(where: str, kind: type[RowKind], values: Any) -> RowKind:
-    try:
-        return kind.model_validate_json(values, strict=True) if isinstance(values, str) else kind.model_validate(values)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
 
 
 def _once(seen: set[tuple[str, ...]], names: tuple[str, ...], where: str) -> None:

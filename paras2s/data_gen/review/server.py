@@ -21,8 +21,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paras2s.data_gen.review.session import CheckItem, CheckSession, Decision, first_problem, time_left
-from paras2s.errors import DataError, StorageError
+from paras2s.data_gen.review.session import CheckItem, CheckSession, Decision, time_left
+from paras2s.errors import DataError, StorageError, first_problem
 from paras2s.utils.html import page_template
 from paras2s.utils.loopback import LOOPBACK, LoopbackServer
 

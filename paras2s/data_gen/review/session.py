@@ -18,7 +18,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from paras2s.errors import ConfigError, DataError, StorageError
+from paras2s.errors import ConfigError, DataError, StorageError, first_problem
 from paras2s.utils.io import append_jsonl, read_jsonl
 
 ANNOTATOR = re.compile(r"[\w.-]{1,40}")
@@ -67,12 +67,6 @@ class _Row(BaseModel):
         if (self.accept is None) != self.undo:
             raise ValueError("give either 'accept' or 'undo', and not both")
         return self
-
-
-def first_problem(error: ValidationError) -> str:
-    """Returns the first problem of a record, with its key."""
-    wrong = error.errors()[0]
-    return f"{'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}"
 
 
 def load_decisions(path: Path) -> list[Decision]:
