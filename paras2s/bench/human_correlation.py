@@ -212,7 +212,7 @@ def _table(
 
 
 def _means(pairs: Sequence[Means]) -> Means:
-    """Means of both sides; None where one is missing, since a mean over fewer would not compare."""
+    """Return the means of both sides; None where one is missing, since a mean over fewer would not compare."""
     known = [(first, second) for first, second in pairs if first is not None and second is not None]
     if not known or len(known) < len(pairs):
         return None, None

@@ -96,7 +96,7 @@ def save_rows(path: Path, rows: Iterable[AnswerRow]) -> None:
 
 
 def load_rows(path: Path) -> list[AnswerRow]:
-    """Rows in the order they were saved.
+    """Return rows in the order they were saved.
 
     Raises:
         DataError: no file, or a row with a missing, unknown, mistyped or contradictory key; names file:line and key.

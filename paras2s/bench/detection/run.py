@@ -84,7 +84,7 @@ class DetectionOptions:
             raise ConfigError("--verdicts: a file stands twice")
 
     def audio_root(self) -> Path:
-        """The folder of the clips.
+        """Return the folder of the clips.
 
         Raises:
             ConfigError: there is none.
@@ -118,7 +118,7 @@ class DetectionResult:
 
 
 def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionResult:
-    """Judges the pairs of a suite, unless verdicts are recorded already, and reports on all verdicts.
+    """Judge the pairs of a suite, unless verdicts are recorded already, and report on all verdicts.
 
     Raises:
         ConfigError: options that contradict each other. StorageError: the file of verdicts is another judge's.
@@ -135,7 +135,7 @@ def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> D
 
 
 def estimate_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionEstimate:
-    """The cost of judging a suite, without a call.
+    """Return the cost of judging a suite, without a call.
 
     Raises:
         ConfigError: options that contradict each other, or a baseline, which makes no calls.
@@ -172,7 +172,7 @@ def _open(options: DetectionOptions, suite: DetectSuite, calls: bool = True) -> 
 def _judge_suite(
     options: DetectionOptions, suite: DetectSuite, pairs: Sequence[DetectPair], console: Console, quiet: bool
 ) -> tuple[Path, str, BudgetError | None]:
-    """Path of the verdicts, a line on what it took, and the error that stopped it before its end, if any."""
+    """Return the path of the verdicts, a line on what it took, and the error that stopped it before its end, if any."""
     judge: Any = _open(options, suite)
     root = options.audio_root()
     own_name = re.sub(r"[^\w.+-]+", "-", f"{judge.name}-{judge.version}{'-pointwise' if options.pointwise else ''}")
@@ -200,7 +200,7 @@ class Comparing(Protocol):
     def compare_batch(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
     ) -> Sequence[Preference | Unscored | BudgetError]:
-        """A preference each, in order."""
+        """Return a preference each, in order."""
 
 
 class Rating(Protocol):
@@ -213,7 +213,7 @@ class Rating(Protocol):
     def score_batch(
         self, exchanges: Sequence[Exchange], on_progress: Progress | None = None
     ) -> Sequence[Verdict | Unscored | BudgetError]:
-        """A score each, in order."""
+        """Return a score each, in order."""
 
 
 RowOrStop = DetectRow | BudgetError
@@ -249,17 +249,17 @@ def by_clip(judge: Rating) -> JudgeChunk:
 
 
 def _prompts(judge: object, items: Sequence[Pair | Exchange]) -> list[tuple[str, ...]]:
-    """The prompts of every item; () of a baseline, which makes no calls."""
+    """Return the prompts of every item; () of a baseline, which makes no calls."""
     return [sent(one) for one in judge.requests(items)] if isinstance(judge, AudioJudge) else [()] * len(items)
 
 
 def with_prompts(row: DetectRow, prompts: tuple[str, ...]) -> DetectRow:
-    """The row with the prompts of its verdict."""
+    """Return the row with the prompts of its verdict."""
     return row.model_copy(update={"made_from": MadeFrom(prompts=prompts)})
 
 
 def _with_clips(row: DetectRow, pair: DetectPair, root: Path, folder: Path) -> DetectRow:
-    """The row with the paths of its clips from the folder of its file."""
+    """Return the row with the paths of its clips from the folder of its file."""
     clips = clip_names({"answer 1": root / pair.audio1_path, "answer 2": root / pair.audio2_path}, folder)
     return row.model_copy(update={"made_from": (row.made_from or MadeFrom(prompts=())).model_copy(update={"clips": clips})})
 
@@ -311,7 +311,7 @@ def judge_pairs(
 
 
 def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
-    """The most that judging can cost, and how many pairs cannot be judged, without a call."""
+    """Return the most that judging can cost, and how many pairs cannot be judged, without a call."""
     bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
@@ -327,7 +327,7 @@ def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, o
 
 
 def _refused(requests: Sequence[Any], clips: int) -> int:
-    """Number of pairs for which a request cannot be made, of one of their clips at least."""
+    """Return the number of pairs for which a request cannot be made, of one of their clips at least."""
     size = 2 if clips == 1 else 1
     return sum(any(isinstance(one, Unscored) for one in requests[at : at + size]) for at in range(0, len(requests), size))
 

@@ -52,12 +52,12 @@ class RankingOptions:
     retry_unscored: bool = False
 
     def source(self, name: str) -> AnswerSource:
-        """Returns the source of a system's answers; those that are made lie beside the verdicts."""
+        """Return the source of a system's answers; those that are made lie beside the verdicts."""
         folder = self.out.with_name(f"{self.out.stem}-answers") / name
         return AnswerSource(name, self.systems[name], folder, self.curation, self.cache_dir)
 
     def instruction_paths(self) -> list[Path]:
-        """The instructions' files, up to the limit.
+        """Return the instructions' files, up to the limit.
 
         Raises:
             ConfigError: no instructions, two of one name, no system beside the reference, or a reference that is no system.
@@ -97,7 +97,7 @@ class Done:
 
 
 def comparisons(options: RankingOptions, console: Console, quiet: bool) -> list[Comparison]:
-    """Compares every system with the reference on every instruction; systems answer first.
+    """Compare every system with the reference on every instruction; systems answer first.
 
     Raises:
         ConfigError: options that cannot be, or answers that are there of another system. BudgetError: a system's budget ended.
@@ -148,7 +148,7 @@ def _comparison(instruction_id: str, system: str, instruction: Utterance, own: A
 
 
 def estimate_systems(judges: Sequence[AudioJudge], options: RankingOptions) -> tuple[Bill, dict[str, dict[str, Any]]]:
-    """The most that judging can cost, and of each system what is known without asking it; no call is made.
+    """Return the most that judging can cost, and of each system what is known without asking it; no call is made.
 
     An answer that is not there yet counts at its greatest length.
     """
@@ -230,7 +230,7 @@ def _write_csv(out: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _load(out: Path) -> dict[Key, dict[str, Any]]:
-    """The rows of an earlier run by aspect, instruction and system."""
+    """Return the rows of an earlier run by aspect, instruction and system."""
     path = out.with_suffix(".jsonl")
     rows = list(read_jsonl(path)) if path.is_file() else []
     for number, row in enumerate(rows, 1):
@@ -267,7 +267,7 @@ class RankOptions:
 
 
 def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
-    """Ranks systems by recorded verdicts; returns the ranking and its report, which is written to `options.out` as well.
+    """Rank systems by recorded verdicts; return the ranking and its report, which is written to `options.out` as well.
 
     Raises:
         ConfigError: options that contradict each other. DataError: a file that is not as expected.
@@ -305,7 +305,7 @@ def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
 
 
 def judge_of(verdicts: Path) -> str | None:
-    """The judges of a file of verdicts, as `bench systems` has written them beside it; None where it has not."""
+    """Return the judges of a file of verdicts, as `bench systems` has written them beside it; None where it has not."""
     path = verdicts.with_suffix(".jsonl")
     if path == verdicts or not path.is_file():
         return None
@@ -315,7 +315,7 @@ def judge_of(verdicts: Path) -> str | None:
 
 
 def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:
-    """The verdicts' names of people's systems, by people's names: from a YAML mapping, and OLD=NEW pairs beside it.
+    """Return the verdicts' names of people's systems, by people's names: from a YAML mapping, and OLD=NEW pairs beside it.
 
     Raises:
         ConfigError: not such a file or pair, or a name that stands twice.

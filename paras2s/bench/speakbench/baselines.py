@@ -64,7 +64,7 @@ class BaselineRow(BaseModel):
 
 
 def load_rows(path: Path) -> dict[int, BaselineRow]:
-    """The rows of a judge's file by the pair's index; a later row takes the place of an unscored one.
+    """Return the rows of a judge's file by the pair's index; a later row takes the place of an unscored one.
 
     Raises:
         DataError: no file, a wrong row, or a pair with two labels; names the line.
@@ -106,13 +106,13 @@ class BaselineTable:
         return sum(sum(one.unscored.values()) for one in self.judges.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The table with the paper's figures, as plain JSON."""
+        """Return the table with the paper's figures, as plain JSON."""
         values = {key: value for key, value in asdict(self).items() if key != "stopped"}
         return {**values, "paper": {name: list(one) for name, one in PUBLISHED[self.suite].items()}}
 
 
 def original_labels(options: SuiteOptions, path: Path) -> tuple[list[SuitePair], dict[int, PairLabel], int]:
-    """The pairs that have an original label, these labels with one kind of tie, and how many pairs have none.
+    """Return the pairs that have an original label, these labels with one kind of tie, and how many pairs have none.
 
     Raises:
         DataError: a file that is not as expected, or one that labels none of the pairs.
@@ -130,13 +130,13 @@ def _bare(label: SetLabel | None) -> PairLabel | None:
 
 
 def open_baseline(options: SuiteOptions, name: str, calls: bool = True) -> LLMJudge:
-    """One of the two judges, with the options laid over its config."""
+    """Return one of the two judges, with the options laid over its config."""
     both = True if options.both_orders else None
     return open_llm_judge(JUDGES[name], options.overrides, both_orders=both, calls=calls)
 
 
 def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> SuiteEstimate:
-    """The most that both judges can cost, without a call; `unscored` counts pairs that one of them cannot judge."""
+    """Return the most that both judges can cost, without a call; `unscored` counts pairs that one of them cannot judge."""
     pairs, _, _ = original_labels(options, path)
     bill, unscored, models = Bill(), 0, []
     for name in JUDGES:
@@ -149,7 +149,7 @@ def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quie
 
 
 def run_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> BaselineTable:
-    """Judges the pairs by both judges, and sets their labels beside the original ones.
+    """Judge the pairs by both judges, and set their labels beside the original ones.
 
     Raises:
         ConfigError: no audio to judge. StorageError: a file of verdicts is another judge's.
@@ -216,7 +216,7 @@ def baseline_table(
     rows: Mapping[str, Mapping[int, BaselineRow]],
     files: Mapping[str, str],
 ) -> BaselineTable:
-    """The table from recorded labels by judge and pair."""
+    """Return the table from recorded labels by judge and pair."""
     right = cast(list[Label], list(truth.values()))
     groups = [clusters[index] for index in truth]
     guesses = {name: [found[index].label if index in found else None for index in truth] for name, found in rows.items()}
@@ -244,7 +244,7 @@ def baseline_table(
 
 
 def show_baselines(console: Console, table: BaselineTable) -> None:
-    """Prints the table, the paper's figures in its last column, and what the judges said."""
+    """Print the table, the paper's figures in its last column, and what the judges said."""
     out = Table(title=f"{table.suite}: {table.n_pairs} pairs with an original label", title_justify="left")
     for name in ("judge", "accuracy (95 %; n of pairs)", "said 1, 2, tie", "TRACE, Table 1"):
         out.add_column(name)
@@ -271,7 +271,7 @@ def _published(one: tuple[float, ...]) -> str:
 
 
 def refuse_others(options: SuiteOptions, judge_default: str, oracle: bool) -> None:
-    """Refuses what does not go with the two judges.
+    """Refuse what does not go with the two judges.
 
     Raises:
         ConfigError: names the options.

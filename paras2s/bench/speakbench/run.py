@@ -67,11 +67,11 @@ class SuiteOptions:
         return SUITES[self.name]
 
     def load_pairs(self) -> list[SuitePair]:
-        """The labelled pairs, up to the limit."""
+        """Return the labelled pairs, up to the limit."""
         return load_pairs(self.labels)[: self.limit]
 
     def named_rule(self) -> tuple[str, FusionRule]:
-        """The fusion rule with its name: the suite's own, unless another one is wanted.
+        """Return the fusion rule with its name: the suite's own, unless another one is requested.
 
         Raises:
             ConfigError: there is none of that name.
@@ -80,7 +80,7 @@ class SuiteOptions:
         return name, find_rule(name, self.rules)
 
     def audio_root(self) -> Path:
-        """The folder of the labels' audio.
+        """Return the folder of the labels' audio.
 
         Raises:
             ConfigError: there is none.
@@ -90,7 +90,7 @@ class SuiteOptions:
         return self.audio
 
     def open_judge(self, calls: bool = True) -> LLMJudge:
-        """The judge, in both orders where the options say so; without `calls` for an estimate.
+        """Return the judge, in both orders where the options say so; without `calls` for an estimate.
 
         Raises:
             ConfigError: no such judge, or one that labels no dimensions.
@@ -102,7 +102,7 @@ class SuiteOptions:
         return judge
 
     def setups(self) -> dict[str, SuiteOptions]:
-        """The judge as it is, and with `ablate` without each group of its blueprint in turn (TRACE, Table 12).
+        """Return the judge as it is, and with `ablate` without each group of its blueprint in turn (TRACE, Table 12).
 
         Raises:
             ConfigError: the judge reads no blueprint, or a group is left out of it already.
@@ -130,7 +130,7 @@ class SuiteResult:
     unscored: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The reports and comparisons."""
+        """Return the reports and comparisons."""
         return {"judges": self.judges, "comparisons": {" - ".join(names): one for names, one in self.comparisons.items()}}
 
     def show(self, console: Console) -> None:
@@ -145,7 +145,7 @@ class SuiteResult:
 
 
 def oracle(options: SuiteOptions) -> dict[str, Any]:
-    """The agreement that each fusion rule reaches from people's own labels of the dimensions, without any judge.
+    """Return the agreement that each fusion rule reaches from people's own labels of the dimensions, without any judge.
 
     Raises:
         ConfigError: no such rules. StorageError: the disk refused a plot.
@@ -185,7 +185,7 @@ def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResu
 
 
 def _short(paths: Sequence[Path]) -> list[str]:
-    """The names of the files without their ending, or their paths where two are called alike."""
+    """Return the names of the files without their ending, or their paths where two are called alike."""
     names = [path.stem for path in paths]
     return names if len(set(names)) == len(names) else list(map(str, paths))
 
@@ -319,7 +319,7 @@ def made_from(
 
 
 def _without_verdict(path: Path, pairs: Sequence[SuitePair]) -> list[SuitePair]:
-    """The pairs that a file of verdicts lacks or leaves unscored."""
+    """Return the pairs that a file of verdicts lacks or leaves unscored."""
     rows = load_verdicts(path) if path.is_file() else {}
     scored = {index for index, row in rows.items() if row.labels is not None}
     return [pair for pair in pairs if pair.index not in scored]

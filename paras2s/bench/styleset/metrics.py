@@ -110,7 +110,7 @@ class HumanRow(_Row):
 
 
 def label_of(judge: str, temperature: float | None) -> str:
-    """A judge's name in tables."""
+    """Return a judge's name in tables."""
     return judge if temperature is None else f"{judge} T={temperature:g}"
 
 
@@ -118,7 +118,7 @@ def row_of(
     item: str, system: str, task: str, judge: str, temperature: float | None, verdict: Verdict | Unscored,
     made_from: MadeFrom | None = None,
 ) -> StyleRow:  # fmt: skip
-    """A verdict as a row."""
+    """Return a verdict as a row."""
     if isinstance(verdict, Unscored):
         return StyleRow(
             item=item,
@@ -147,7 +147,7 @@ def save_rows(path: Path, rows: Iterable[StyleRow]) -> None:
 
 
 def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
-    """Recorded verdicts of one or several files.
+    """Return recorded verdicts of one or several files.
 
     Raises:
         DataError: no file, a wrong row, or an output that a judge has two verdicts of; names file:line and key.
@@ -204,7 +204,7 @@ class Cell:
 
 
 def cell_of(scores: Sequence[float | None]) -> Cell:
-    """The cell of items' scores, None where an item has none."""
+    """Return the cell of items' scores, None where an item has none."""
     known = [score for score in scores if score is not None]
     return Cell(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, len(known), len(scores))
 
@@ -230,7 +230,7 @@ class MeanR:
 
 
 def pearson(first: tuple[str, Mapping[Key, float]], second: tuple[str, Mapping[Key, float]]) -> PairR:
-    """Pearson's r of two raters, each a name and its scores."""
+    """Return Pearson's r of two raters, each a name and its scores."""
     (one, mine), (other, theirs) = first, second
     common = [key for key in mine if key in theirs]
     sides = [[scores[key] for key in common] for scores in (mine, theirs)]
@@ -243,7 +243,7 @@ def pearson(first: tuple[str, Mapping[Key, float]], second: tuple[str, Mapping[K
 
 
 def mean_r(pairs: Sequence[PairR]) -> MeanR:
-    """The average of Table 2."""
+    """Return the average of Table 2."""
     known = [pair.r for pair in pairs if pair.r is not None]
     return MeanR(fmean(known) if known else None, len(known), len(pairs))
 
@@ -259,7 +259,7 @@ def table_1(rows: Sequence[StyleRow], ratings: Sequence[HumanRow]) -> dict[str, 
 def table_1_scores(
     rows: Sequence[StyleRow], ratings: Sequence[HumanRow]
 ) -> dict[str, dict[str, dict[str, list[float | None]]]]:
-    """The items' scores behind each cell of Table 1, None where an item has none."""
+    """Return the items' scores behind each cell of Table 1, None where an item has none."""
     given: dict[tuple[str, str], dict[str, dict[str, float | None]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         given[row.task, row.system][row.label][row.item] = row.score
@@ -337,7 +337,7 @@ def element_means(
 
 
 def sweep(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Figures by judge and temperature, the same outputs judged at each: r with people and mean, SD of every system."""
+    """Return figures by judge and temperature, the same outputs judged at each: r with people and mean, SD of every system."""
     by_judge: dict[str, dict[str, Any]] = {}
     for judge, temperature in dict.fromkeys((row.judge, row.temperature) for row in rows):
         if temperature is not None:

@@ -99,7 +99,7 @@ class StyleSetOptions:
             raise ConfigError("--system: give NAME=WHAT at least once, or --verdicts")
 
     def settings(self) -> OutputSettings:
-        """The items that are chosen, and how their outputs are made."""
+        """Return the items that are chosen, and how their outputs are made."""
         chosen: Any = {
             "following": load_following(self.items)[: self.limit],
             "role_play": load_contexts(self.contexts)[: self.limit],
@@ -109,7 +109,7 @@ class StyleSetOptions:
         return OutputSettings(self.systems, chosen, self.out, self.cache_dir, self.turns, self.seed, self.longest_answer_s)
 
     def open_judges(self, tasks: Sequence[Task], calls: bool = True) -> list[OpenJudge]:
-        """The judges for these tasks, at every temperature."""
+        """Return the judges for these tasks, at every temperature."""
         overrides = {"cache_dir": str(self.cache_dir)} | self.overrides
         return open_judges(self.judges or ["styleset"], tasks, _temperatures(self.temperatures), overrides, calls)
 
@@ -124,7 +124,7 @@ class StyleSetResult:
 
 
 def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> StyleSetResult:
-    """Makes outputs and judges them, or reads recorded verdicts; writes the report.
+    """Make outputs and judge them, or read recorded verdicts; write the report.
 
     Raises:
         ConfigError: options that contradict each other, or an unknown system. BudgetError: the budget of a system ended.
@@ -199,7 +199,7 @@ def open_judges(
     overrides: dict[str, Any],
     calls: bool = True,
 ) -> list[OpenJudge]:
-    """Every judge for every task at every temperature.
+    """Return every judge for every task at every temperature.
 
     Raises:
         ConfigError: a judge's config is wrong, or two judges cannot be told apart.
@@ -290,7 +290,7 @@ def _exchange(item: Item, path: Path) -> Exchange:
 
 
 def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
-    """Counts what is still to be made and the most that replies and judging can cost, without a call.
+    """Count what is still to be made and the most that replies and judging can cost, without a call.
 
     A missing clip counts at its longest. `replies` are calls of endpoints; a checkpoint makes its own without any.
 

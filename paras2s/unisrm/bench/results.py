@@ -75,7 +75,7 @@ class BenchRow:
 
 
 def row_of(sample: Sample, judge: str, version: str, found: Judgement | NoJudgement) -> BenchRow:
-    """The row of a judgement; one on exchanged candidates is turned back."""
+    """Return the row of a judgement; one on exchanged candidates is turned back."""
     item, shared = sample.item, (judge, version)
     if isinstance(found, NoJudgement):
         return BenchRow(
@@ -90,7 +90,7 @@ def row_of(sample: Sample, judge: str, version: str, found: Judgement | NoJudgem
 
 
 def judgement_of(record: Record, task_id: TaskId, reply: str) -> Judgement:
-    """The judgement of a parsed reply."""
+    """Return the judgement of a parsed reply."""
     keys = TASKS[task_id].keys
     if isinstance(record, PairRecord):
         signs = () if record.sides is None else preferences(record)
@@ -99,12 +99,12 @@ def judgement_of(record: Record, task_id: TaskId, reply: str) -> Judgement:
 
 
 def judgement_of_label(label: PairLabel, reply: str) -> Judgement:
-    """The judgement of a judge that labels a pair, without dimensions."""
+    """Return the judgement of a judge that labels a pair, without dimensions."""
     return Judgement(LABELS[label], reply=reply)
 
 
 def load_rows(path: Path) -> list[BenchRow]:
-    """Reads rows.
+    """Read rows.
 
     Raises:
         DataError: no file, or a wrong row; names file and line.

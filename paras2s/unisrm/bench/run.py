@@ -112,7 +112,7 @@ def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> Uni
 
 
 def verdicts_path(folder: Path, judge: str) -> Path:
-    """The file of a judge's verdicts."""
+    """Return the file of a judge's verdicts."""
     return folder / f"verdicts-{re.sub(r'[^0-9A-Za-z_.+-]+', '-', judge).strip('-')}.jsonl"
 
 
@@ -123,7 +123,7 @@ def _client(path: Path, cache_dir: Path) -> LLMClient:
 def _grounded(
     rows: Sequence[BenchRow], data: BenchData, client: LLMClient | None
 ) -> tuple[Mapping[str, Figure], BudgetError | None]:
-    """Groundedness by task, of the replies that reason, and the budget's end."""
+    """Return the groundedness by task, of the replies that reason, and the budget's end."""
     figures: dict[str, Figure] = {}
     if client is None:
         return figures, None
