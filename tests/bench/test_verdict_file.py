@@ -82,15 +82,15 @@ def test_a_row_after_a_verdict_and_a_wrong_row_are_named(tmp_path: Path) -> None
 
 
 def test_progress_scales_a_judges_calls_to_items() -> None:
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
 
     def judge_chunk(chunk: Sequence[str], at: object) -> list[str | BudgetError]:
         at(2, 4)  # type: ignore[operator]
         return list(chunk)
 
     kept: list[str] = []
-    assert judge_in_chunks("abcdef", 4, judge_chunk, lambda *now: told.append(now), kept.extend) is None
-    assert told == [(2, 6), (4, 6), (5, 6), (6, 6)]
+    assert judge_in_chunks("abcdef", 4, judge_chunk, lambda *now: progress.append(now), kept.extend) is None
+    assert progress == [(2, 6), (4, 6), (5, 6), (6, 6)]
     assert kept == list("abcdef")
 
 
