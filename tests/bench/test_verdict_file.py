@@ -96,4 +96,5 @@ def test_progress_scales_a_judges_calls_to_items() -> None:
 
 def test_what_cannot_be_read_keeps_its_reason_and_is_not_judged() -> None:
     gone = Unscored("audio", "no such file")
-    assert judge_readable(["a", gone, "b"], lambda items: [item.upper() for item in items]) == ["A", gone, "B"]
+    items: list[str | Unscored] = ["a", gone, "b"]
+    assert judge_readable(items, lambda read: [item.upper() for item in read]) == ["A", gone, "B"]
