@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.errors import DataError
+from paras2s.errors import DataError, first_problem
 from paras2s.statistics.annotators import krippendorff
 from paras2s.statistics.correlation import Correlation, correlations
 from paras2s.statistics.resampling import RESAMPLES
@@ -78,8 +78,7 @@ def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], o
         try:
             one = kind.model_validate(row)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         names = tuple(getattr(one, name) for name in once)
         if names in records:
             raise DataError(f"{path}:{number}: {', '.join(once)}: {', '.join(names)} stands more than once")
@@ -213,7 +212,7 @@ def _table(
 
 
 def _means(pairs: Sequence[Means]) -> Means:
-    """Means of both sides; None where one is missing, since a mean over fewer would not compare."""
+    """Return the means of both sides; None where one is missing, since a mean over fewer would not compare."""
     known = [(first, second) for first, second in pairs if first is not None and second is not None]
     if not known or len(known) < len(pairs):
         return None, None

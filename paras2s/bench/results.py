@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
+from paras2s.bench.verdict_file import read_rows
 from paras2s.errors import DataError, StorageError
 from paras2s.types import Category
-from paras2s.utils.io import read_jsonl, write_jsonl
+from paras2s.utils.io import write_jsonl
 
 LOWEST_SCORE, FITTING_SCORE, HIGHEST_SCORE = 1.0, 4.0, 5.0
 
@@ -96,20 +96,9 @@ def save_rows(path: Path, rows: Iterable[AnswerRow]) -> None:
 
 
 def load_rows(path: Path) -> list[AnswerRow]:
-    """Rows in the order they were saved.
+    """Return rows in the order they were saved.
 
     Raises:
         DataError: no file, or a row with a missing, unknown, mistyped or contradictory key; names file:line and key.
     """
-    adapter = TypeAdapter(AnswerRow)
-    rows = []
-    for number, values in enumerate(read_jsonl(path), 1):
-        try:
-            rows.append(adapter.validate_json(json.dumps(values), strict=True))
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            key = ".".join(map(str, wrong["loc"])) or "row"
-            raise DataError(f"{path}:{number}: {key}: {wrong['msg']}; run the benchmark again") from error
-        except DataError as error:
-            raise DataError(f"{path}:{number}: {error}; run the benchmark again") from error
-    return rows
+    return [row for _, row in read_rows(path, AnswerRow, "; run the benchmark again")]

@@ -43,7 +43,7 @@ class Difference:
 
 
 def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
-    """Scores of one system's rows. Overall is the mean of the category means, as in ParaS2S: categories weigh the same.
+    """Return scores of one system's rows. Overall is the mean of the category means, as in ParaS2S: categories weigh the same.
 
     A category without a single score leaves overall without a mean: one over fewer categories would not compare.
     """
@@ -69,7 +69,7 @@ def _part_mean(rows: Sequence[AnswerRow], part: str) -> Counted:
 
 
 def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:
-    """Share of contrasts told apart: both styles answered fittingly, with different families. Rows of one system.
+    """Return the share of contrasts told apart: both styles answered fittingly, with different families. Rows of one system.
 
     Answer i to one style is paired with answer i to the other; the estimate is over pairs. A pair is left out, and
     counted in `n_asked`, if an answer is unscored or missing, or if both fit but the judge names no family for one.
@@ -94,7 +94,7 @@ def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:
 
 
 def paired_difference(rows_a: Sequence[AnswerRow], rows_b: Sequence[AnswerRow]) -> Difference:
-    """The difference of system a over b on the same questions, each question's answers averaged first.
+    """Return the difference of system a over b on the same questions, each question's answers averaged first.
 
     Questions not scored in both are left out and counted; every question weighs the same, whatever its category.
     """

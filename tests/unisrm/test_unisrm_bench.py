@@ -4,7 +4,7 @@ Not covered: what a trained model would score, Chinese items, and the speaker mo
 """
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -43,6 +43,7 @@ from paras2s.unisrm.bench.run import UniSRMBenchOptions, run_bench
 from paras2s.unisrm.reward.items import read_items, write_items
 from paras2s.unisrm.reward.reply import write_reply
 from paras2s.unisrm.reward.tasks import TASKS, Item, QualityRecord
+from paras2s.utils.io import write_jsonl
 from paras2s.utils.progress import open_console
 
 LOW_HZ, HIGH_HZ = 200.0, 800.0
@@ -246,7 +247,7 @@ def test_a_swapped_judgement_is_turned_back_and_rows_are_read_as_written(data, t
     assert (found.better, found.dimensions) == ("B", {"naturalness": -1.0})
     path = tmp_path / "rows.jsonl"
     rows = [found, row_of(sample, "j", "1", NoJudgement("why", "wrong_total", "text"))]
-    bench_run.save_rows(path, rows)
+    write_jsonl(path, map(asdict, rows))
     assert load_rows(path) == rows
     path.write_text(path.read_text().replace('"B"', '"C"'))
     with pytest.raises(DataError, match=r"rows.jsonl:1:"):

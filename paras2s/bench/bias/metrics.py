@@ -140,7 +140,7 @@ class ProbeResult:
 
 
 def place_of(given: PairLabel | None, exchanged: PairLabel | None) -> str | None:
-    """Returns the effect of position from the labels of both orders, as given: stable, first, second, or other.
+    """Return the effect of position from the labels of both orders, as given: stable, first, second, or other.
 
     Other: a tie in one order alone.
     """
@@ -180,7 +180,7 @@ def mos_bin(gap: float) -> str:
 
 
 def noise_order(part: Part) -> tuple[float, int]:
-    """Returns the sort key of a noisy part: its level, all pairs before their classes."""
+    """Return the sort key of a noisy part: its level, all pairs before their classes."""
     return float(part.group[0].removesuffix(" dB")), CLASSES.index(part.group[1]) + 1 if len(part.group) > 1 else 0
 
 

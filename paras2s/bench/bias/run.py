@@ -32,6 +32,7 @@ from paras2s.bench.bias.perturbations import Comparison, OneClip, ProbePair, Tri
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import AnswerRow, load_rows
+from paras2s.bench.verdict_file import judge_in_chunks, judge_readable
 from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
@@ -62,7 +63,7 @@ NOT_REACHED = "not asked: the budget ended before it"
 
 
 def source_pairs(options: ProbeOptions) -> tuple[list[ProbePair], int]:
-    """Returns the pairs to probe, and the number they were drawn from.
+    """Return the pairs to probe, and the number they were drawn from.
 
     Raises:
         DataError: the source holds none. ConfigError: there is no such source.
@@ -77,7 +78,7 @@ def source_pairs(options: ProbeOptions) -> tuple[list[ProbePair], int]:
 
 
 def run_pairs(run_dir: Path, seed: int) -> list[ProbePair]:
-    """Every two different answers to a held-out question of a run, the order of each pair by lot.
+    """Return every two different answers to a held-out question of a run, the order of each pair by lot.
 
     Raises:
         DataError: the run has no benched answers.
@@ -157,14 +158,14 @@ class Plan:
 
 
 def make_plan(pairs: Sequence[ProbePair], only: Sequence[str], seed: int) -> Plan:
-    """Makes the plan for all judges; transcripts that a manifest lacks are the recogniser's."""
+    """Make the plan for all judges; transcripts that a manifest lacks are the recogniser's."""
     names = tuple(name for name in PROBES if not only or name in only)
     tokens, wordless = count_words([pair for pair in pairs if pair.tied_by]) if "verbosity" in names else ({}, {})
     return Plan(pairs, perturbations.distinct_clips(pairs), tokens, wordless, names, seed)
 
 
 def count_words(pairs: Sequence[ProbePair]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Counts the words of both answers of each pair, as given or by ASR; also returns why a count is missing."""
+    """Count the words of both answers of each pair, as given or by ASR; also return why a count is missing."""
     from paras2s.audio.asr import transcribe
 
     def count(path: Path, words: str | None) -> int:
@@ -192,7 +193,7 @@ Planned = list[Trial] | ProbeResult
 
 
 def plan_trials(name: str, plan: Plan, probed: Probed) -> Planned:
-    """The trials of a probe, or why there are none for this judge."""
+    """Return the trials of a probe, or why there are none for this judge."""
     alone = probed.judge.scores_alone
     if name == "position":
         why = "each answer is scored without hearing the other, so that no order can move a verdict; no call was spent"
@@ -243,36 +244,34 @@ def run_comparisons(
     on_progress: Progress,
     save: Callable[[Mapping[Comparison, Judged]], None] = lambda found: None,
 ) -> tuple[dict[Comparison, Judged], BudgetError | None]:
-    """Every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored.
+    """Return every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored.
 
     `save` is given what every chunk found, as it ends.
     """
     judge = probed.judge
     found: dict[Comparison, Judged] = {}
-    for start in range(0, len(comparisons), CHUNK_COMPARISONS):
-        part = comparisons[start : start + CHUNK_COMPARISONS]
-        made = [_make(comparison) for comparison in part]
-        pairs = [one for one in made if isinstance(one, Pair)]
-        done = start
 
-        def at(now: int, of: int, done: int = done, size: int = len(part)) -> None:
-            # A judge counts calls, of which a comparison may take several.
-            on_progress(done + (now * size // of if of else 0), len(comparisons))
+    def judge_chunk(chunk: Sequence[Comparison], at: Progress) -> list[tuple[Comparison, Judged] | BudgetError]:
+        def of_pairs(pairs: list[Pair]) -> Iterable[tuple[Preferred, tuple[float, float] | None, tuple[str, ...] | None]]:
+            return zip(judge.compare_batch(pairs, at), _scores(judge, pairs), _prompts(probed, pairs), strict=True)
 
-        judged = iter(zip(judge.compare_batch(pairs, at), _scores(judge, pairs), _prompts(probed, pairs), strict=True))
-        stopped: BudgetError | None = None
-        for comparison, one in zip(part, made, strict=True):
-            preferred, scores, prompts = next(judged) if isinstance(one, Pair) else (one, None, ())
+        results = judge_readable([_make(comparison) for comparison in chunk], of_pairs)
+        outcomes: list[tuple[Comparison, Judged] | BudgetError] = []
+        for comparison, result in zip(chunk, results, strict=True):
+            preferred, scores, prompts = (result, None, ()) if isinstance(result, Unscored) else result
             if isinstance(preferred, BudgetError):
-                stopped = stopped or preferred
+                outcomes.append(preferred)
             else:
-                found[comparison] = replace(_judged(preferred, scores), prompts=prompts)
-        save({comparison: found[comparison] for comparison in part if comparison in found})
-        on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
-        if stopped:
-            missing = Judged(Unscored(judge.name, NOT_REACHED))
-            return {comparison: found.get(comparison, missing) for comparison in comparisons}, stopped
-    return found, None
+                outcomes.append((comparison, replace(_judged(preferred, scores), prompts=prompts)))
+        return outcomes
+
+    def keep(rows: Sequence[tuple[Comparison, Judged]]) -> None:
+        found.update(rows)
+        save(dict(rows))
+
+    stopped = judge_in_chunks(comparisons, CHUNK_COMPARISONS, judge_chunk, on_progress, keep)
+    missing = Judged(Unscored(judge.name, NOT_REACHED))
+    return {comparison: found.get(comparison, missing) for comparison in comparisons}, stopped
 
 
 def _make(comparison: Comparison) -> Pair | Unscored:
@@ -293,7 +292,7 @@ def _judged(found: Preferred, scores: tuple[float, float] | None) -> Judged:
 
 
 def _prompts(probed: Probed, pairs: Sequence[Pair]) -> Sequence[tuple[str, ...] | None]:
-    """The prompts of every pair, those of its two sides where each is scored alone; () of a judge that makes no calls.
+    """Return the prompts of every pair, those of its two sides where each is scored alone; () of a judge that makes no calls.
 
     None of a UniSRM, which is prompted in this process.
     """
@@ -307,7 +306,7 @@ def _prompts(probed: Probed, pairs: Sequence[Pair]) -> Sequence[tuple[str, ...] 
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
-    """The cached scores of both sides of each pair; None for a judge that gives none."""
+    """Return the cached scores of both sides of each pair; None for a judge that gives none."""
     if not isinstance(judge, CachedScores):
         return [None] * len(pairs)
     scores = judge.score_batch([side for pair in pairs for side in sides_of(pair)])
@@ -358,7 +357,7 @@ def probe_judge(
 
 
 def _margin(planned: Mapping[str, Planned], found: Mapping[Comparison, Judged]) -> float | None:
-    """The spread of a judge's own scores: what inaudible noise changes. None without scores, or without that probe."""
+    """Return the spread of a judge's own scores: what inaudible noise changes. None without scores, or without that probe."""
     trials = planned.get("noise", [])
     control = (perturbations.level_name(perturbations.CONTROL_DB),)
     changes = [] if isinstance(trials, ProbeResult) else _score_changes("noise", trials, found)
@@ -366,7 +365,7 @@ def _margin(planned: Mapping[str, Planned], found: Mapping[Comparison, Judged]) 
 
 
 def _within(judged: Judged, margin: float) -> Judged:
-    """The comparison with a tie for scores that are no further apart than `margin`."""
+    """Return the comparison with a tie for scores that are no further apart than `margin`."""
     if judged.scores is None or isinstance(judged.label, Unscored):
         return judged
     first, second = judged.scores
@@ -513,7 +512,7 @@ def _notes(name: str, plan: Plan) -> tuple[str, ...]:
 
 
 def report_of(options: ProbeOptions, plan: Plan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
-    """Returns the report of all judges, with the settings."""
+    """Return the report of all judges, with the settings."""
     settings = {
         "seed": plan.seed,
         "resamples": RESAMPLES,

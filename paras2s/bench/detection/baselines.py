@@ -56,7 +56,7 @@ class Baseline(Protocol):
         """Whether it has `rate`."""
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
-        """A preference each, in order; what cannot be measured is Unscored."""
+        """Return a preference each, in order; what cannot be measured is Unscored."""
 
 
 class MeasuringOptions(Section):
@@ -65,7 +65,7 @@ class MeasuringOptions(Section):
     cache_dir: Path = Field(Path("runs/cache"), description="where measured blueprints are cached")
 
     def open_cache(self) -> JsonCache:
-        """The cache, the one that judges have."""
+        """Return the cache, the one that judges have."""
         return JsonCache(self.cache_dir / "judging.sqlite")
 
 
@@ -80,7 +80,7 @@ class DnsmosBaseline:
         self._extractor, self._cache = QualityExtractor(), options.open_cache()
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
-        """Both clips of each pair scored alone."""
+        """Return a preference for each pair, both clips scored alone."""
         scores = []
         for place, pair in enumerate(pairs, 1):
             scores += [self._score(clip) for clip in (pair.first, pair.second)]
@@ -88,7 +88,7 @@ class DnsmosBaseline:
         return higher_wins(self, QUALITY, scores, "MOS")
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Verdict | Unscored]:
-        """The MOS of each clip."""
+        """Return the MOS of each clip."""
         verdicts: list[Verdict | Unscored] = []
         for place, exchange in enumerate(exchanges, 1):
             score = self._score(exchange.answer)
@@ -131,7 +131,7 @@ class RateBaseline:
         self.version = f"1/{counter}/{self._recogniser.version}"
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
-        """Both clips of each pair measured alone."""
+        """Return a preference for each pair, both clips measured alone."""
         words = self._words(pairs)
         rates = []
         for place, (pair, texts) in enumerate(zip(pairs, words, strict=True), 1):
@@ -140,7 +140,7 @@ class RateBaseline:
         return higher_wins(self, "speaking_rate", rates, f"{self.unit}/s")
 
     def _words(self, pairs: Sequence[Pair]) -> list[tuple[str | Unscored, str | Unscored]]:
-        """The transcripts of both clips of each pair; a reason where one is neither given nor measured."""
+        """Return the transcripts of both clips of each pair; a reason where one is neither given nor measured."""
         unknown = {clip.digest: clip for pair in pairs if pair.words is None for clip in (pair.first, pair.second)}
         made = build_blueprints(list(unknown.values()), [self._recogniser], self._cache)
         blueprints = dict(zip(unknown, made, strict=True))
@@ -248,7 +248,7 @@ class SpeakerBaseline:
 
 
 def same_speaker(first: np.ndarray, second: np.ndarray, threshold: float) -> tuple[MatchLabel, float] | None:
-    """Whether two embeddings [D] are of one speaker, and their cosine; None where one is zero or not finite."""
+    """Return whether two embeddings [D] are of one speaker, and their cosine; None where one is zero or not finite."""
     length = float(np.linalg.norm(first) * np.linalg.norm(second))
     if not (np.isfinite(length) and length > 0):
         return None
@@ -257,7 +257,7 @@ def same_speaker(first: np.ndarray, second: np.ndarray, threshold: float) -> tup
 
 
 def embed_speaker(model: str, clip: Clip) -> np.ndarray:
-    """Returns a clip's embedding [D] by a speaker-verification model, a folder's or a hub's.
+    """Return a clip's embedding [D] by a speaker-verification model, a folder's or a hub's.
 
     Raises:
         ConfigError: there is no such model here. AudioError: the clip is too short for it.
@@ -290,7 +290,7 @@ def _speaker_model(model: str) -> tuple[Any, Any]:
 
 
 def higher_wins(judge: Baseline, task: str, scores: Sequence[float | Unscored], unit: str) -> list[Preference | Unscored]:
-    """Scores of single clips, two a pair, as preferences; equal ones tie."""
+    """Return scores of single clips, two a pair, as preferences; equal ones tie."""
     verdicts: list[Preference | Unscored] = []
     for first, second in zip(scores[::2], scores[1::2], strict=True):
         if isinstance(first, Unscored):
@@ -330,7 +330,7 @@ BASELINES: Mapping[str, Offer] = {
 
 
 def open_baseline(name: str, suite: DetectSuite, options: Mapping[str, Any]) -> Baseline:
-    """A baseline for a suite.
+    """Return a baseline for a suite.
 
     Raises:
         ConfigError: there is none of that name, it is for other suites, or an option is wrong.

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,11 +29,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.errors import AudioError, DataError
+from paras2s.bench.verdict_file import read_rows, rows_by_key
+from paras2s.errors import AudioError, DataError, first_problem
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
-from paras2s.utils.io import path_inside, read_json, read_jsonl, read_text
+from paras2s.utils.io import path_inside, read_json, read_text
 
 TruthLabel = PairLabel | MatchLabel
 MAX_CLIP_S = 120.0
@@ -207,7 +207,7 @@ PASSED_OVER = frozenset(
 
 
 def load_pairs(path: Path, suite: DetectSuite, seed: int | None = None) -> Loaded:
-    """The pairs of a file of pairs, or as many as the paper takes, drawn from a table of ratings by `seed`.
+    """Return the pairs of a file of pairs, or as many as the paper takes, drawn from a table of ratings by `seed`.
 
     Raises:
         DataError: missing, of no known form, a wrong value, an unknown key or label, a pair that stands twice, or a seed for
@@ -289,13 +289,13 @@ def read_pair(where: str, row: Any, suite: DetectSuite) -> DetectPair:
     try:
         pair = DetectPair.model_validate(values)
     except ValidationError as error:
-        raise _wrong(where, error) from error
+        raise DataError(f"{where}: {first_problem(error)}") from error
     _require_consistent(where, pair, suite)
     return pair
 
 
 def read_label(where: str, label_text: Any, suite: DetectSuite, key: str = "label") -> TruthLabel:
-    """A label as it is written in one release or another: 1 or 2, true or false.
+    """Return a label as it is written in one release or another: 1 or 2, true or false.
 
     Raises:
         DataError: the suite knows no such label.
@@ -338,7 +338,7 @@ def _draw(path: Path, suite: DetectSuite, table: RatingTable, seed: int) -> Load
 
 
 def read_ratings(path: Path, table: RatingTable) -> tuple[list[RatedClip], int]:
-    """Every rated clip, several ratings of one as their mean; and how many ratings are empty, as a few are in TMHINT-Q.
+    """Return every rated clip, several ratings of one as their mean; and how many ratings are empty, as a few are in TMHINT-Q.
 
     Raises:
         DataError: an unknown column, no name, a rating that is none from 1 to 5, or a clip with two texts.
@@ -374,13 +374,8 @@ def _on_scale(where: str, column: str, written: str) -> float:
     return value
 
 
-def _wrong(where: str, error: ValidationError) -> DataError:
-    wrong = error.errors()[0]
-    return DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}")
-
-
 def pair_up(clips: Sequence[RatedClip], min_difference: float) -> list[tuple[RatedClip, RatedClip]]:
-    """Pairs all clips of one sentence whose mean ratings differ by more than `min_difference`, whatever the file's order."""
+    """Pair all clips of one sentence whose mean ratings differ by more than `min_difference`, whatever the file's order."""
     by_sentence: dict[str, list[RatedClip]] = defaultdict(list)
     for clip in sorted(clips, key=lambda one: one.path):
         by_sentence[clip.sentence].append(clip)
@@ -408,7 +403,7 @@ def _labelled(first: RatedClip, second: RatedClip) -> DetectPair:
 
 
 def read_pair_audio(pair: DetectPair, root: Path) -> Pair | Unscored:
-    """The pair's clips; Unscored with a reason where one is missing or cannot be read.
+    """Return the pair's clips; Unscored with a reason where one is missing or cannot be read.
 
     Raises:
         DataError: a path leaves the root.
@@ -461,7 +456,7 @@ class DetectRow(BaseModel):
 
 
 def row_of(pair: DetectPair, verdict: Preference | Unscored) -> DetectRow:
-    """A verdict on a pair as a line of the file."""
+    """Return a verdict on a pair as a line of the file."""
     if isinstance(verdict, Unscored):
         return DetectRow(id=pair.id, truth=pair.label, unscored=verdict.reason, judge=verdict.judge, reply=verdict.reply)
     return DetectRow(
@@ -487,7 +482,7 @@ def row_of_scores(pair: DetectPair, first: Verdict | Unscored, second: Verdict |
 
 
 def load_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
-    """Recorded verdicts by the pair's id: our JSONL, or a CSV of the authors' results.
+    """Return recorded verdicts by the pair's id: our JSONL, or a CSV of the authors' results.
 
     Raises:
         DataError: no such file, no verdict in it, or as `rows_so_far`.
@@ -499,7 +494,7 @@ def load_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
 
 
 def rows_so_far(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
-    """The verdicts of a run that may have been cut off: none where there is no file, or only the start of a line.
+    """Return the verdicts of a run that may have been cut off: none where there is no file, or only the start of a line.
 
     Raises:
         DataError: a wrong row, a label of another kind of suite, or a pair with two verdicts; names file and line.
@@ -508,29 +503,21 @@ def rows_so_far(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
 
 
 def _read_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
-    rows: dict[str, DetectRow] = {}
-    for where, row in _authors_rows(path, suite) if path.suffix.lower() == ".csv" else _own_rows(path):
+    is_authors = path.suffix.lower() == ".csv"
+    rows = _authors_rows(path, suite) if is_authors else read_rows(path, DetectRow)
+    return rows_by_key(_with_known_labels(rows, suite), lambda row: row.id, lambda row: row.label is not None, "id: the pair")
+
+
+def _with_known_labels(rows: Iterable[tuple[str, DetectRow]], suite: DetectSuite) -> Iterator[tuple[str, DetectRow]]:
+    for where, row in rows:
         for name, label in (("truth", row.truth), ("label", row.label)):
             if label not in (*suite.labels, *([None, "tie"] if name == "label" and suite.kind == "winner" else [None])):
                 raise DataError(f"{where}: {name}: {label!r} is not one of {', '.join(suite.labels)}")
-        # A run that was cut off may leave an unscored row before a later verdict on the pair.
-        if row.id in rows and rows[row.id].label is not None:
-            raise DataError(f"{where}: id: the pair {row.id} is judged twice")
-        rows[row.id] = row
-    return rows
-
-
-def _own_rows(path: Path) -> Iterator[tuple[str, DetectRow]]:
-    for number, values in enumerate(read_jsonl(path), 1):
-        where = f"{path}:{number}"
-        try:
-            yield where, DetectRow.model_validate_json(json.dumps(values), strict=True)
-        except ValidationError as error:
-            raise _wrong(where, error) from error
+        yield where, row
 
 
 def _authors_rows(path: Path, suite: DetectSuite) -> Iterator[tuple[str, DetectRow]]:
-    """Rows of the authors' results; the file alone tells the model, no row does."""
+    """Yield rows of the authors' results; the file alone tells the model, no row does."""
     columns, rows = read_table(path)
     if missing := [name for name in ("audio1_path", "audio2_path", "ground_truth", "prediction") if name not in columns]:
         raise DataError(f"{path}:1: no column {missing[0]}: these are no results of the authors' form")
@@ -555,7 +542,7 @@ def _authors_rows(path: Path, suite: DetectSuite) -> Iterator[tuple[str, DetectR
 
 
 def matched(pairs: Sequence[DetectPair], rows: Mapping[str, DetectRow], name: str) -> list[DetectRow | None]:
-    """The verdict on each pair, None where there is none.
+    """Return the verdict on each pair, None where there is none.
 
     Raises:
         DataError: they are about other pairs, or hold another label of people for one of them.
@@ -572,5 +559,5 @@ def matched(pairs: Sequence[DetectPair], rows: Mapping[str, DetectRow], name: st
 
 
 def why_missing(pair: DetectPair, rows: Mapping[str, DetectRow]) -> str:
-    """The reason why there is no verdict on a pair in this order."""
+    """Return the reason why there is no verdict on a pair in this order."""
     return "a verdict recorded in the other order alone" if pair.exchanged_id in rows else "no verdict recorded"

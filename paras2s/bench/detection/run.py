@@ -29,6 +29,7 @@ from paras2s.bench.detection.data import (
 from paras2s.bench.detection.report import detection_report
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import require_new
+from paras2s.bench.verdict_file import VerdictFile
 from paras2s.clients.chat import Bill
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError, StorageError
@@ -36,7 +37,6 @@ from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Pair, Progress, sides_of
 from paras2s.reward.judges.registry import open_audio_judges
 from paras2s.types import Preference, Unscored, Verdict
-from paras2s.utils.io import append_jsonl, write_jsonl
 from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -84,7 +84,7 @@ class DetectionOptions:
             raise ConfigError("--verdicts: a file stands twice")
 
     def audio_root(self) -> Path:
-        """The folder of the clips.
+        """Return the folder of the clips.
 
         Raises:
             ConfigError: there is none.
@@ -118,7 +118,7 @@ class DetectionResult:
 
 
 def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionResult:
-    """Judges the pairs of a suite, unless verdicts are recorded already, and reports on all verdicts.
+    """Judge the pairs of a suite, unless verdicts are recorded already, and report on all verdicts.
 
     Raises:
         ConfigError: options that contradict each other. StorageError: the file of verdicts is another judge's.
@@ -135,7 +135,7 @@ def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> D
 
 
 def estimate_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionEstimate:
-    """The cost of judging a suite, without a call.
+    """Return the cost of judging a suite, without a call.
 
     Raises:
         ConfigError: options that contradict each other, or a baseline, which makes no calls.
@@ -172,7 +172,7 @@ def _open(options: DetectionOptions, suite: DetectSuite, calls: bool = True) -> 
 def _judge_suite(
     options: DetectionOptions, suite: DetectSuite, pairs: Sequence[DetectPair], console: Console, quiet: bool
 ) -> tuple[Path, str, BudgetError | None]:
-    """Path of the verdicts, a line on what it took, and the error that stopped it before its end, if any."""
+    """Return the path of the verdicts, a line on what it took, and the error that stopped it before its end, if any."""
     judge: Any = _open(options, suite)
     root = options.audio_root()
     own_name = re.sub(r"[^\w.+-]+", "-", f"{judge.name}-{judge.version}{'-pointwise' if options.pointwise else ''}")
@@ -200,7 +200,7 @@ class Comparing(Protocol):
     def compare_batch(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
     ) -> Sequence[Preference | Unscored | BudgetError]:
-        """A preference each, in order."""
+        """Return a preference each, in order."""
 
 
 class Rating(Protocol):
@@ -213,7 +213,7 @@ class Rating(Protocol):
     def score_batch(
         self, exchanges: Sequence[Exchange], on_progress: Progress | None = None
     ) -> Sequence[Verdict | Unscored | BudgetError]:
-        """A score each, in order."""
+        """Return a score each, in order."""
 
 
 RowOrStop = DetectRow | BudgetError
@@ -249,17 +249,17 @@ def by_clip(judge: Rating) -> JudgeChunk:
 
 
 def _prompts(judge: object, items: Sequence[Pair | Exchange]) -> list[tuple[str, ...]]:
-    """The prompts of every item; () of a baseline, which makes no calls."""
+    """Return the prompts of every item; () of a baseline, which makes no calls."""
     return [sent(one) for one in judge.requests(items)] if isinstance(judge, AudioJudge) else [()] * len(items)
 
 
 def with_prompts(row: DetectRow, prompts: tuple[str, ...]) -> DetectRow:
-    """The row with the prompts of its verdict."""
+    """Return the row with the prompts of its verdict."""
     return row.model_copy(update={"made_from": MadeFrom(prompts=prompts)})
 
 
 def _with_clips(row: DetectRow, pair: DetectPair, root: Path, folder: Path) -> DetectRow:
-    """The row with the paths of its clips from the folder of its file."""
+    """Return the row with the paths of its clips from the folder of its file."""
     clips = clip_names({"answer 1": root / pair.audio1_path, "answer 2": root / pair.audio2_path}, folder)
     return row.model_copy(update={"made_from": (row.made_from or MadeFrom(prompts=())).model_copy(update={"clips": clips})})
 
@@ -274,52 +274,44 @@ def judge_pairs(
     name: str, judge_chunk: JudgeChunk, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress,
     there: Mapping[str, DetectRow] | None = None,
 ) -> tuple[float, BudgetError | None]:  # fmt: skip
-    """Judges all pairs and writes their rows; returns seconds taken, and the error if the budget ended first.
+    """Judge all pairs and write their rows; return seconds taken, and the error if the budget ended first.
 
-    Verdicts on pairs that had none are appended as they come, and at the end the file is written once. The verdicts `there`
-    stay in it: those on other pairs, and those that this run does not reach or cannot give again. Replies are cached as they
-    come, so a new start repeats no call.
+    The verdicts `there` stay in the file: those on other pairs, and those that this run does not reach or cannot give again.
 
     Raises:
-        BudgetError: the budget ended before the first verdict; a file that is there stays as it is.
+        BudgetError: the budget ended before the first verdict; an existing file stays as it is.
     """
-    rows, judged_now = dict(there or {}), False
-    stopped: BudgetError | None = None
-    started = time.perf_counter()
-    for start in range(0, len(pairs), CHUNK_PAIRS):
-        chunk = pairs[start : start + CHUNK_PAIRS]
+    file = VerdictFile(path, dict(there or {}), lambda row: row.id, lambda row: row.label is not None, DetectRow.model_dump)
+    judged_now = False
 
-        def at(now: int, total: int, start: int = start, size: int = len(chunk)) -> None:
-            on_progress(start + now * size // max(total, 1), len(pairs))
-
-        read = [(pair, read_pair_audio(pair, root)) for pair in chunk]
-        judged = iter(judge_chunk([(pair, one) for pair, one in read if isinstance(one, Pair)], at))
-        fresh: list[DetectRow] = []
-        for pair, one in read:
-            # The row of a pair that cannot be read carries the judge's name and the reason.
-            row = row_of(pair, replace(one, judge=name)) if isinstance(one, Unscored) else next(judged)
-            has_verdict = pair.id in rows and rows[pair.id].label is not None
-            if isinstance(row, BudgetError):
-                stopped = stopped or row
-            elif row.label or not has_verdict:
-                rows[pair.id] = _with_clips(row, pair, root, path.parent)
-                fresh += [] if has_verdict else [rows[pair.id]]
-                judged_now = judged_now or row.label is not None
+    def judge_rows(chunk: Sequence[DetectPair], at: Progress) -> list[RowOrStop]:
+        nonlocal judged_now
+        read = [read_pair_audio(pair, root) for pair in chunk]
+        readable = [(pair, clips) for pair, clips in zip(chunk, read, strict=True) if isinstance(clips, Pair)]
+        judged = iter(judge_chunk(readable, at))
+        # The row of a pair that cannot be read has the judge's name and the reason.
+        rows = [
+            row_of(pair, replace(clips, judge=name)) if isinstance(clips, Unscored) else next(judged)
+            for pair, clips in zip(chunk, read, strict=True)
+        ]
+        stopped = next((row for row in rows if isinstance(row, BudgetError)), None)
+        judged_now = judged_now or any(isinstance(row, DetectRow) and row.label is not None for row in rows)
         if stopped and not judged_now:
             raise stopped
-        # Of a pair that was unscored the file holds two rows until the end; the later one counts.
-        for row in fresh:
-            append_jsonl(path, row.model_dump())
-        on_progress(start + len(chunk), len(pairs))
-        if stopped:
-            break
+        return [
+            row if isinstance(row, BudgetError) else _with_clips(row, pair, root, path.parent)
+            for pair, row in zip(chunk, rows, strict=True)
+        ]
+
+    started = time.perf_counter()
+    stopped = file.judge(pairs, CHUNK_PAIRS, judge_rows, on_progress)
     if pairs:
-        write_jsonl(path, (row.model_dump() for row in rows.values()))
+        file.rewrite()
     return time.perf_counter() - started, stopped
 
 
 def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
-    """The most that judging can cost, and how many pairs cannot be judged, without a call."""
+    """Return the most that judging can cost, and how many pairs cannot be judged, without a call."""
     bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
@@ -335,7 +327,7 @@ def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, o
 
 
 def _refused(requests: Sequence[Any], clips: int) -> int:
-    """Number of pairs for which a request cannot be made, of one of their clips at least."""
+    """Return the number of pairs for which a request cannot be made, of one of their clips at least."""
     size = 2 if clips == 1 else 1
     return sum(any(isinstance(one, Unscored) for one in requests[at : at + size]) for at in range(0, len(requests), size))
 

@@ -48,7 +48,7 @@ def _average(sets: Sequence[Counted]) -> Counted:
 
 
 def summary(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
-    """Scores of a run's systems as plain JSON, and the gain of the aligned policy over its warm-up."""
+    """Return scores of a run's systems as plain JSON, and the gain of the aligned policy over its warm-up."""
     table: dict[str, Any] = {}
     for system, rows in systems.items():
         scores = summarise(rows)
@@ -118,8 +118,7 @@ def spoken_kinds(rows: Sequence[KindRow], rubric: RubricJudge) -> SpokenKinds:
     pairs = [
         (text, row.parts["kind"], row.family is None, row.contrast_id)
         for row in rows
-        if "kind" in row.parts
-        and (text := rubric.kind_of_words(row.question_text, row.style, row.text_stream)) is not None
+        if "kind" in row.parts and (text := rubric.kind_of_words(row.question_text, row.style, row.text_stream)) is not None
     ]
     clusters = [cluster for *_, cluster in pairs]
 
@@ -149,7 +148,7 @@ def automatic_scores(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[AnswerK
 
 
 def cell(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
-    """Mean and standard error, and n scored of n asked where some are missing; a dash where there is no mean.
+    """Return the mean and standard error, and n scored of n asked where some are missing; a dash where there is no mean.
 
     A share of 0 or 100 %, whose standard error is 0 whatever n is, has Wilson's interval in its place.
     """
@@ -161,20 +160,20 @@ def cell(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
 
 
 def error_text(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
-    """The standard error, or Wilson's interval of a share of 0 or 100 %; "" where there is neither."""
+    """Return the standard error, or Wilson's interval of a share of 0 or 100 %; "" where there is neither."""
     if (ends := one.get("wilson")) is not None:
         return f" ({factor * ends[0]:.{digits}f} to {factor * ends[1]:.{digits}f})"
     return "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:
-    """The sets in the paper's order, then others."""
+    """Return the sets in the paper's order, then others."""
     there = {name for row in table.values() for name in row["sets"]}
     return [*(name for name in PAPER_SETS if name in there), *sorted(there - set(PAPER_SETS))]
 
 
 def markdown(table: Mapping[str, Any]) -> str:
-    """The table for a page."""
+    """Return the table for a page."""
     sets = columns(table)
     real = any(name in CORPORA for name in sets)
     averages = ["synthetic", "real", "average"] if real else ["average"]

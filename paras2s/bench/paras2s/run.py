@@ -45,7 +45,7 @@ class Runner:
     quiet: bool
 
     def bench(self, name: str, system: System) -> list[AnswerRow]:
-        """Rows of one system, one for each answer, saved."""
+        """Return rows of one system, one for each answer, saved."""
         questions = [question_of_query(query, self.data) for query in self.queries]
         with progress_bar(self.console, f"{name} answers", len(questions), self.quiet) as bar:
             responses = system.answer(questions, self.answers, bar.at)
@@ -64,7 +64,7 @@ class Runner:
         return rows
 
     def rows_path(self, name: str) -> Path:
-        """The file of a system's rows."""
+        """Return the file of a system's rows."""
         return self.rows / f"{name}.jsonl"
 
     def _sample(self, name: str, query: Query, n: int) -> Path:
@@ -117,7 +117,7 @@ class BenchReport:
     unscored: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON."""
+        """Return the report as plain JSON."""
         if self.agreement is None:
             return {"systems": self.table}
         return {"systems": self.table, "human": {name: asdict(one) for name, one in self.agreement.groups.items()}}

@@ -44,7 +44,7 @@ class SeedInterval(Interval):
 
 
 def with_intervals(seeds: Sequence[Nested], figures: Callable[[Sequence[Stacked]], Sequence[float]]) -> list[SeedInterval]:
-    """Returns the figures of all questions, each with the 2.5th and the 97.5th percentile over the resamples.
+    """Return the figures of all questions, each with the 2.5th and the 97.5th percentile over the resamples.
 
     Raises:
         ValueError: there is no seed, or one of them has a category without a question.
@@ -65,19 +65,19 @@ def _draw(seed: Nested, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def mean_score(seeds: Sequence[Stacked], column: int = 0) -> float:
-    """The mean over seeds of the mean over categories of the mean over questions."""
+    """Return the mean over seeds of the mean over categories of the mean over questions."""
     return fmean(fmean(float(questions[:, column].mean()) for questions in seed) for seed in seeds)
 
 
 def interquartile_mean(seeds: Sequence[Stacked], column: int) -> float:
-    """The mean of the middle half of all seeds' questions: the few best and worst do not move it."""
+    """Return the mean of the middle half of all seeds' questions: the few best and worst do not move it."""
     from scipy.stats import trim_mean
 
     return float(trim_mean(np.concatenate([questions[:, column] for seed in seeds for questions in seed]), QUARTILE))
 
 
 def of_system(rows: Sequence[AnswerRow]) -> Nested:
-    """The mean score of each question of one system; a question without a scored answer is left out."""
+    """Return the mean score of each question of one system; a question without a scored answer is left out."""
     return _nested(rows, {query: (fmean(scores),) for query, scores in _scores(rows).items()})
 
 
@@ -135,7 +135,7 @@ class Gain:
 
 
 def gain_over(seeds: Sequence[Nested]) -> Gain:
-    """The gain over seeds, of questions as `of_both` gives them.
+    """Return the gain over seeds, of questions as `of_both` gives them.
 
     Raises:
         ValueError: there is no seed, or one of them has a category without a question.

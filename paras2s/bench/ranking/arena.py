@@ -83,7 +83,7 @@ def holds_arena(path: Path) -> bool:
 
 
 def load_arena(path: Path) -> Arena:
-    """The meetings of a CSV with `COLUMNS`, a row each. A row that lacks a label is a problem, and is left out.
+    """Return the meetings of a CSV with `COLUMNS`, a row each. A row that lacks a label is a problem, and is left out.
 
     Raises:
         DataError: a missing column, an unknown label, a system that meets itself, a meeting that stands twice, or no row that
@@ -116,7 +116,7 @@ def load_arena(path: Path) -> Arena:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows with file:line, cells stripped."""
+    """Yield rows with file:line, cells stripped."""
     for number, cells in read_csv(path):
         where = f"{path}:{number}"
         row = {(name or "").strip(): cell for name, cell in cells.items()}
@@ -203,7 +203,7 @@ def _rank(meetings: Sequence[Meeting], n_asked: int, resamples: int) -> ArenaAsp
 def _table(
     meetings: Sequence[Meeting], points: Sequence[float], instructions: Sequence[str], systems: Sequence[str]
 ) -> np.ndarray:
-    """Points and number of meetings [I, S, 2], each meeting for both of its systems."""
+    """Return points and number of meetings [I, S, 2], each meeting for both of its systems."""
     cells = [(one.instruction, one.first, gained) for one, gained in zip(meetings, points, strict=True)]
     cells += [(one.instruction, one.second, 1 - gained) for one, gained in zip(meetings, points, strict=True)]
     return points_table(cells, instructions, systems)

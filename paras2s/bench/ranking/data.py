@@ -63,7 +63,7 @@ class Recorded:
 
 
 def load_recorded(path: Path) -> Recorded:
-    """Verdicts of a CSV with `COLUMNS`, a row each.
+    """Return verdicts of a CSV with `COLUMNS`, a row each.
 
     Of rows with the same aspect, instruction and system one is kept if their verdicts agree, and none if they do not; a row
     that cannot be used has no verdict, and so agrees with any.
@@ -108,7 +108,7 @@ def load_recorded(path: Path) -> Recorded:
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Rows with their line, cells stripped; of a column or a row that cannot be read its line and why."""
+    """Yield rows with their line, cells stripped; of a column or a row that cannot be read its line and why."""
     reader = csv.reader(io.StringIO(read_text(path)), strict=True)
     try:
         head = [name.strip() for name in next(reader, [])]
@@ -135,7 +135,7 @@ def _wrong_label(row: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _one_of(copies: Sequence[tuple[int, Game | None]], problems: list[Problem]) -> Game | None:
-    """The verdict that all copies with one agree on; None where there is none."""
+    """Return the verdict that all copies with one agree on; None where there is none."""
     usable = [(line, game) for line, game in copies if game is not None]
     if len(usable) > 1:
         agree = len({game for _, game in usable}) == 1
@@ -157,7 +157,7 @@ def _never_met(aspects: Sequence[str], systems: Sequence[str], games: Iterable[G
 
 
 def points_table(cells: Iterable[tuple[str, str, float]], instructions: Sequence[str], systems: Sequence[str]) -> np.ndarray:
-    """Points and number of games [I, S, 2] of (instruction, system, points)."""
+    """Return points and number of games [I, S, 2] of (instruction, system, points)."""
     rows = {name: place for place, name in enumerate(instructions)}
     columns = {name: place for place, name in enumerate(systems)}
     table = np.zeros((len(rows), len(columns), 2))
@@ -183,7 +183,7 @@ class People:
     games: tuple[PeopleGame, ...] = ()
 
     def table(self, systems: Sequence[str]) -> np.ndarray:
-        """Points and number of games [I, S, 2] of these systems, whomever they met."""
+        """Return points and number of games [I, S, 2] of these systems, whomever they met."""
         sides = [(game.instruction, game.first, game.points) for game in self.games]
         sides += [(game.instruction, game.second, 1 - game.points) for game in self.games]
         instructions = sorted({game.instruction for game in self.games})

@@ -35,7 +35,7 @@ JUDGE_SEED, PEOPLE_SEED, HALVES_SEED = 0, 1, 2
 
 
 def points_of(game: Game) -> float:
-    """The system's points, 0 to 1: the mean of its two orders."""
+    """Return the system's points, 0 to 1: the mean of its two orders."""
     return (POINTS[game.system_first] + POINTS[swapped(game.system_second)]) / 2
 
 
@@ -86,7 +86,7 @@ class Rates:
 
 
 def rates_of(table: np.ndarray, drawn: np.ndarray) -> Rates:
-    """Win rates of a table [I, S, 2] and of resamples `drawn` of it [R, I]."""
+    """Return win rates of a table [I, S, 2] and of resamples `drawn` of it [R, I]."""
     met = table[..., 1] > 0
     sums = np.tensordot(drawn, table, 1) if met.any(1).sum() > 1 else None
     return Rates(_ratio(table.sum(0)), None if sums is None else _ratio(sums), met.sum(0))
@@ -115,7 +115,7 @@ class Position:
 
 
 def outcome_table(games: Iterable[Game], instructions: Sequence[str]) -> np.ndarray:
-    """Number of games [I, 4] of each of `PLACES`."""
+    """Return the number of games [I, 4] of each of `PLACES`."""
     rows = {name: place for place, name in enumerate(instructions)}
     counts = np.zeros((len(rows), len(PLACES)))
     for game in games:
@@ -162,7 +162,7 @@ class AgainstPeople:
 
 
 def correlate(judge: Rates, people: Rates) -> tuple[Correlation, Correlation]:
-    """Spearman's and Pearson's correlation over systems, with intervals from the resamples in which both are defined.
+    """Return Spearman's and Pearson's correlation over systems, with intervals from the resamples in which both are defined.
 
     Noise that a resample adds lowers a correlation: the interval reaches further down than the truth would ask for.
     """
@@ -202,7 +202,7 @@ class Ceiling:
 
 
 def split_half(table: np.ndarray, halves: int = HALVES, seed: int = HALVES_SEED) -> Ceiling:
-    """Split-half reliability of a table [I, S, 2]; of an odd number of instructions one half has one more."""
+    """Return the split-half reliability of a table [I, S, 2]; of an odd number of instructions one half has one more."""
     size = len(table)
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(size), (halves, 1)), axis=1)
     flat = table.reshape(size, -1)

@@ -20,13 +20,14 @@ from paras2s.bench.ranking.metrics import Ranking, rank_systems
 from paras2s.bench.ranking.report import markdown, ranking_json, scatter_svg
 from paras2s.bench.results import require_new
 from paras2s.bench.systems import SUFFIXES
+from paras2s.bench.verdict_file import VerdictFile, judge_readable
 from paras2s.clients.chat import Bill
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError, StorageError, one_line
 from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
-from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Utterance
+from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Progress, Utterance
 from paras2s.types import Preference, Unscored, to_json
-from paras2s.utils.io import append_jsonl, read_jsonl, write_json, write_jsonl, write_text
+from paras2s.utils.io import read_jsonl, write_json, write_text
 from paras2s.utils.progress import progress_bar
 
 # Comparisons whose recordings are encoded, and in memory, at once.
@@ -51,12 +52,12 @@ class RankingOptions:
     retry_unscored: bool = False
 
     def source(self, name: str) -> AnswerSource:
-        """Returns the source of a system's answers; those that are made lie beside the verdicts."""
+        """Return the source of a system's answers; those that are made lie beside the verdicts."""
         folder = self.out.with_name(f"{self.out.stem}-answers") / name
         return AnswerSource(name, self.systems[name], folder, self.curation, self.cache_dir)
 
     def instruction_paths(self) -> list[Path]:
-        """The instructions' files, up to the limit.
+        """Return the instructions' files, up to the limit.
 
         Raises:
             ConfigError: no instructions, two of one name, no system beside the reference, or a reference that is no system.
@@ -96,7 +97,7 @@ class Done:
 
 
 def comparisons(options: RankingOptions, console: Console, quiet: bool) -> list[Comparison]:
-    """Compares every system with the reference on every instruction; systems answer first.
+    """Compare every system with the reference on every instruction; systems answer first.
 
     Raises:
         ConfigError: options that cannot be, or answers that are there of another system. BudgetError: a system's budget ended.
@@ -147,7 +148,7 @@ def _comparison(instruction_id: str, system: str, instruction: Utterance, own: A
 
 
 def estimate_systems(judges: Sequence[AudioJudge], options: RankingOptions) -> tuple[Bill, dict[str, dict[str, Any]]]:
-    """The most that judging can cost, and of each system what is known without asking it; no call is made.
+    """Return the most that judging can cost, and of each system what is known without asking it; no call is made.
 
     An answer that is not there yet counts at its greatest length.
     """
@@ -176,43 +177,41 @@ def judge_systems(
     Raises:
         StorageError: the file holds verdicts of another judge, or against another reference.
     """
-    rows = _load(options.out)
-    _require_new(options, rows.values(), judges)
-    stopped: BudgetError | None = None
+    file = VerdictFile(options.out.with_suffix(".jsonl"), _load(options.out), _key_of, _has_verdict, dict)
+    _require_new(options, file.rows.values(), judges)
     rate_hz = judges[0].config.audio.sample_rate_hz
+
+    def judge_chunk(chunk: Sequence[Comparison], at: Progress) -> list[dict[str, Any] | BudgetError]:
+        outcomes: list[dict[str, Any] | BudgetError] = []
+        for judge in judges:
+            todo = [one for one in chunk if not (options.retry_unscored and file.is_judged(_key(judge, one)))]
+            pairs: list[Any] = [at_rate(one.pair, rate_hz) if one.pair else Unscored(judge.name, one.missing) for one in todo]
+            outcomes += [
+                verdict if isinstance(verdict, BudgetError) else _row(judge.task.name, one, options.reference, verdict)
+                for one, verdict in zip(todo, judge_readable(pairs, judge.compare_batch), strict=True)
+            ]
+        return outcomes
+
     total = len(compared) * len(judges)
     with progress_bar(console, "verdicts", total, quiet) as bar:
-        for start in range(0, len(compared), CHUNK_PAIRS):
-            chunk = compared[start : start + CHUNK_PAIRS]
-            for number, judge in enumerate(judges):
-                todo = [one for one in chunk if not (options.retry_unscored and _has_verdict(rows, judge, one))]
-                pairs = [at_rate(one.pair, rate_hz) for one in todo if one.pair is not None]
-                judged = iter(judge.compare_batch([pair for pair in pairs if isinstance(pair, Pair)]))
-                fresh: list[Key] = []
-                for one in todo:
-                    verdict = Unscored(judge.name, one.missing) if one.pair is None else next(judged)
-                    if isinstance(verdict, BudgetError):
-                        stopped = stopped or verdict
-                    elif isinstance(verdict, Preference) or not _has_verdict(rows, judge, one):
-                        fresh.append(_key(judge, one))
-                        rows[fresh[-1]] = _row(judge.task.name, one, options.reference, verdict)
-                # A later row of a comparison replaces an earlier one, and at the end all are written once.
-                for key in fresh:
-                    append_jsonl(options.out.with_suffix(".jsonl"), rows[key])
-                bar.at(start * len(judges) + (number + 1) * len(chunk), total)
-            if stopped:
-                break
-    _write(options.out, rows.values())
-    reached = [key for judge in judges for one in compared if (key := _key(judge, one)) in rows]
-    return Done(len(reached), sum(rows[key]["system_first"] == UNSCORED for key in reached)), stopped
+        stopped = file.judge(compared, CHUNK_PAIRS, judge_chunk, lambda now, _: bar.at(now * len(judges), total))
+    # First, as it is what a later run goes on from.
+    file.rewrite()
+    _write_csv(options.out, file.rows.values())
+    reached = [key for judge in judges for one in compared if (key := _key(judge, one)) in file.rows]
+    return Done(len(reached), sum(not file.is_judged(key) for key in reached)), stopped
 
 
 def _key(judge: AudioJudge, one: Comparison) -> Key:
     return judge.task.name, one.instruction_id, one.system
 
 
-def _has_verdict(rows: Mapping[Key, Mapping[str, Any]], judge: AudioJudge, one: Comparison) -> bool:
-    return bool(rows.get(_key(judge, one), {}).get("system_first", UNSCORED) != UNSCORED)
+def _key_of(row: Mapping[str, Any]) -> Key:
+    return row["aspect"], row["instruction_id"], row["system"]
+
+
+def _has_verdict(row: Mapping[str, Any]) -> bool:
+    return bool(row["system_first"] != UNSCORED)
 
 
 def _row(aspect: str, one: Comparison, reference: str, verdict: Preference | Unscored) -> dict[str, Any]:
@@ -222,25 +221,22 @@ def _row(aspect: str, one: Comparison, reference: str, verdict: Preference | Uns
     return {**row, "system_answer": answers[0], "reference_answer": answers[1], "verdict": to_json(verdict)}
 
 
-def _write(out: Path, rows: Iterable[dict[str, Any]]) -> None:
-    rows = list(rows)
+def _write_csv(out: Path, rows: Iterable[dict[str, Any]]) -> None:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    # First, as it is what a later run goes on from.
-    write_jsonl(out.with_suffix(".jsonl"), rows)
     write_text(out, buffer.getvalue())
 
 
 def _load(out: Path) -> dict[Key, dict[str, Any]]:
-    """The rows of an earlier run by aspect, instruction and system."""
+    """Return the rows of an earlier run by aspect, instruction and system."""
     path = out.with_suffix(".jsonl")
     rows = list(read_jsonl(path)) if path.is_file() else []
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict) or not all(name in row for name in COLUMNS):
             raise DataError(f"{path}:{number}: is no row of verdicts; give another --out")
-    return {(row["aspect"], row["instruction_id"], row["system"]): row for row in rows}
+    return {_key_of(row): row for row in rows}
 
 
 def _require_new(options: RankingOptions, rows: Iterable[dict[str, Any]], judges: Sequence[AudioJudge]) -> None:
@@ -271,7 +267,7 @@ class RankOptions:
 
 
 def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
-    """Ranks systems by recorded verdicts; returns the ranking and its report, which is written to `options.out` as well.
+    """Rank systems by recorded verdicts; return the ranking and its report, which is written to `options.out` as well.
 
     Raises:
         ConfigError: options that contradict each other. DataError: a file that is not as expected.
@@ -309,7 +305,7 @@ def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
 
 
 def judge_of(verdicts: Path) -> str | None:
-    """The judges of a file of verdicts, as `bench systems` has written them beside it; None where it has not."""
+    """Return the judges of a file of verdicts, as `bench systems` has written them beside it; None where it has not."""
     path = verdicts.with_suffix(".jsonl")
     if path == verdicts or not path.is_file():
         return None
@@ -319,7 +315,7 @@ def judge_of(verdicts: Path) -> str | None:
 
 
 def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:
-    """The verdicts' names of people's systems, by people's names: from a YAML mapping, and OLD=NEW pairs beside it.
+    """Return the verdicts' names of people's systems, by people's names: from a YAML mapping, and OLD=NEW pairs beside it.
 
     Raises:
         ConfigError: not such a file or pair, or a name that stands twice.

@@ -12,25 +12,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 from rich.console import Console
 from rich.table import Table
 
-from paras2s.bench.made_from import MadeFrom, clip_names, sent
+from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import require_new
-from paras2s.bench.speakbench.data import SuitePair, read_pair_audio
+from paras2s.bench.speakbench.data import SuitePair
 from paras2s.bench.speakbench.label_sets import SetLabel, load_labels
 from paras2s.bench.speakbench.metrics import Comparison, accuracy, collapse, compare
 from paras2s.bench.speakbench.report import share_text, show_comparison
-from paras2s.bench.speakbench.run import CHUNK_PAIRS, SuiteEstimate, SuiteOptions, estimate_suite
+from paras2s.bench.speakbench.run import CHUNK_PAIRS, SuiteEstimate, SuiteOptions, estimate_suite, judge_pairs_read, made_from
+from paras2s.bench.verdict_file import VerdictFile, read_rows, rows_by_key
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, ConfigError, DataError
-from paras2s.reward.judges.base import Pair, Preferred, Progress
+from paras2s.reward.judges.base import Progress
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.statistics.intervals import Share
 from paras2s.types import PAIR_LABELS, Label, PairLabel, Preference, Unscored
-from paras2s.utils.io import append_jsonl, read_jsonl, write_jsonl
+from paras2s.utils.io import read_jsonl
 from paras2s.utils.progress import progress_bar
 
 # The paper's rows, in its order, by the shipped judge.
@@ -63,22 +64,12 @@ class BaselineRow(BaseModel):
 
 
 def load_rows(path: Path) -> dict[int, BaselineRow]:
-    """The rows of a judge's file by the pair's index; a later row takes the place of an unscored one.
+    """Return the rows of a judge's file by the pair's index; a later row takes the place of an unscored one.
 
     Raises:
         DataError: no file, a wrong row, or a pair with two labels; names the line.
     """
-    rows: dict[int, BaselineRow] = {}
-    for number, values in enumerate(read_jsonl(path), 1):
-        try:
-            row = BaselineRow.model_validate(values)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
-        if row.index in rows and rows[row.index].label is not None:
-            raise DataError(f"{path}:{number}: pair {row.index} is judged twice")
-        rows[row.index] = row
-    return rows
+    return rows_by_key(read_rows(path, BaselineRow), lambda row: row.index, lambda row: row.label is not None, "pair")
 
 
 @dataclass(frozen=True)
@@ -115,13 +106,13 @@ class BaselineTable:
         return sum(sum(one.unscored.values()) for one in self.judges.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The table with the paper's figures, as plain JSON."""
+        """Return the table with the paper's figures, as plain JSON."""
         values = {key: value for key, value in asdict(self).items() if key != "stopped"}
         return {**values, "paper": {name: list(one) for name, one in PUBLISHED[self.suite].items()}}
 
 
 def original_labels(options: SuiteOptions, path: Path) -> tuple[list[SuitePair], dict[int, PairLabel], int]:
-    """The pairs that have an original label, these labels with one kind of tie, and how many pairs have none.
+    """Return the pairs that have an original label, these labels with one kind of tie, and how many pairs have none.
 
     Raises:
         DataError: a file that is not as expected, or one that labels none of the pairs.
@@ -139,13 +130,13 @@ def _bare(label: SetLabel | None) -> PairLabel | None:
 
 
 def open_baseline(options: SuiteOptions, name: str, calls: bool = True) -> LLMJudge:
-    """One of the two judges, with the options laid over its config."""
+    """Return one of the two judges, with the options laid over its config."""
     both = True if options.both_orders else None
     return open_llm_judge(JUDGES[name], options.overrides, both_orders=both, calls=calls)
 
 
 def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> SuiteEstimate:
-    """The most that both judges can cost, without a call; `unscored` counts pairs that one of them cannot judge."""
+    """Return the most that both judges can cost, without a call; `unscored` counts pairs that one of them cannot judge."""
     pairs, _, _ = original_labels(options, path)
     bill, unscored, models = Bill(), 0, []
     for name in JUDGES:
@@ -158,7 +149,7 @@ def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quie
 
 
 def run_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> BaselineTable:
-    """Judges the pairs by both judges, and sets their labels beside the original ones.
+    """Judge the pairs by both judges, and set their labels beside the original ones.
 
     Raises:
         ConfigError: no audio to judge. StorageError: a file of verdicts is another judge's.
@@ -183,7 +174,7 @@ def run_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bo
 def judge_pairs(
     judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, path: Path, on_progress: Progress
 ) -> BudgetError | None:
-    """Judges the pairs that the file has no label of, each appended as it comes; the error if the budget ended before they did.
+    """Judge the pairs that the file has no label of; return the error if the budget ended before they did.
 
     Raises:
         StorageError: the file holds labels of another judge, or of another prompt.
@@ -191,40 +182,31 @@ def judge_pairs(
     there = load_rows(path) if path.is_file() else {}
     own = f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"
     require_new(path, [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in there.values() if row.label], [own])
-    todo = [pair for pair in pairs if pair.index not in there or there[pair.index].label is None]
-    stopped: BudgetError | None = None
-    for start in range(0, len(todo), CHUNK_PAIRS):
-        chunk = todo[start : start + CHUNK_PAIRS]
-        read = [read_pair_audio(pair, root) for pair in chunk]
-        complete = [one for one in read if isinstance(one, Pair)]
-        judged = iter(judge.compare_batch(complete))
-        prompts = iter(judge.pair_requests(complete))
-        for pair, one in zip(chunk, read, strict=True):
-            verdict: Preferred = next(judged) if isinstance(one, Pair) else one
-            texts = sent(next(prompts)) if isinstance(one, Pair) else ()
-            if isinstance(verdict, BudgetError):
-                stopped = stopped or verdict
-            else:
-                append_jsonl(path, _row(pair, verdict, root, path.parent, texts))
-        on_progress(min(start + CHUNK_PAIRS, len(todo)), len(todo))
-        if stopped:
-            break
-    if todo and path.is_file():
-        # A pair that was unscored before has several rows; the last one stays.
-        last = {row["index"]: row for row in read_jsonl(path)}
-        write_jsonl(path, [last[index] for index in sorted(last)])
+    # As they were written: a row holds more than `BaselineRow` reads.
+    rows = {row["index"]: row for row in (read_jsonl(path) if there else ())}
+    file = VerdictFile(path, rows, lambda row: row["index"], lambda row: row.get("label") is not None, dict)
+
+    def judge_chunk(chunk: Sequence[SuitePair], at: Progress) -> list[dict[str, Any] | BudgetError]:
+        judged = judge_pairs_read(chunk, root, lambda read: judge.compare_batch(read, at), judge.pair_requests)
+        return [
+            verdict if isinstance(verdict, BudgetError) else _row(pair, verdict, made_from(pair, root, path.parent, prompts))
+            for pair, (verdict, prompts) in zip(chunk, judged, strict=True)
+        ]
+
+    todo = [pair for pair in pairs if not file.is_judged(pair.index)]
+    stopped = file.judge(todo, CHUNK_PAIRS, judge_chunk, on_progress)
+    if todo and file.rows:
+        file.rows = dict(sorted(file.rows.items()))
+        file.rewrite()
     return stopped
 
 
-def _row(pair: SuitePair, verdict: Preference | Unscored, root: Path, folder: Path, prompts: tuple[str, ...]) -> dict[str, Any]:
-    clips = {name: root / clip for name, clip in pair.clips().items()}
-    names = clip_names({name: clip if clip.is_file() else None for name, clip in clips.items()}, folder)
-    made_from = MadeFrom(clips=names, words=pair.instruction_text, prompts=prompts).to_json()
+def _row(pair: SuitePair, verdict: Preference | Unscored, source: MadeFrom) -> dict[str, Any]:
     if isinstance(verdict, Unscored):
-        found = {"judge": verdict.judge, "unscored": verdict.reason, "reply": verdict.reply}
+        values = {"judge": verdict.judge, "unscored": verdict.reason, "reply": verdict.reply}
     else:
-        found = asdict(verdict)
-    return {"index": pair.index, **found, "made_from": made_from}
+        values = asdict(verdict)
+    return {"index": pair.index, **values, "made_from": source.to_json()}
 
 
 def baseline_table(
@@ -234,7 +216,7 @@ def baseline_table(
     rows: Mapping[str, Mapping[int, BaselineRow]],
     files: Mapping[str, str],
 ) -> BaselineTable:
-    """The table from recorded labels by judge and pair."""
+    """Return the table from recorded labels by judge and pair."""
     right = cast(list[Label], list(truth.values()))
     groups = [clusters[index] for index in truth]
     guesses = {name: [found[index].label if index in found else None for index in truth] for name, found in rows.items()}
@@ -262,7 +244,7 @@ def baseline_table(
 
 
 def show_baselines(console: Console, table: BaselineTable) -> None:
-    """Prints the table, the paper's figures in its last column, and what the judges said."""
+    """Print the table, the paper's figures in its last column, and what the judges said."""
     out = Table(title=f"{table.suite}: {table.n_pairs} pairs with an original label", title_justify="left")
     for name in ("judge", "accuracy (95 %; n of pairs)", "said 1, 2, tie", "TRACE, Table 1"):
         out.add_column(name)
@@ -289,7 +271,7 @@ def _published(one: tuple[float, ...]) -> str:
 
 
 def refuse_others(options: SuiteOptions, judge_default: str, oracle: bool) -> None:
-    """Refuses what does not go with the two judges.
+    """Refuse what does not go with the two judges.
 
     Raises:
         ConfigError: names the options.

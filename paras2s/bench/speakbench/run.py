@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -25,7 +25,8 @@ from paras2s.bench.speakbench.report import (
     show_labels,
 )
 from paras2s.bench.speakbench.verdicts import VerdictRow, as_verdict_row, load_verdicts
-from paras2s.clients.chat import Bill
+from paras2s.bench.verdict_file import Result, VerdictFile, judge_readable
+from paras2s.clients.chat import Bill, Request
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.fusion import FusionRule, find_rule, load_rules
 from paras2s.reward.judges.base import Pair, Progress
@@ -33,7 +34,6 @@ from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.overall_judge import OverallJudge
 from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.types import PairVerdict, Unscored
-from paras2s.utils.io import append_jsonl, write_jsonl
 from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -67,11 +67,11 @@ class SuiteOptions:
         return SUITES[self.name]
 
     def load_pairs(self) -> list[SuitePair]:
-        """The labelled pairs, up to the limit."""
+        """Return the labelled pairs, up to the limit."""
         return load_pairs(self.labels)[: self.limit]
 
     def named_rule(self) -> tuple[str, FusionRule]:
-        """The fusion rule with its name: the suite's own, unless another one is wanted.
+        """Return the fusion rule with its name: the suite's own, unless another one is requested.
 
         Raises:
             ConfigError: there is none of that name.
@@ -80,7 +80,7 @@ class SuiteOptions:
         return name, find_rule(name, self.rules)
 
     def audio_root(self) -> Path:
-        """The folder of the labels' audio.
+        """Return the folder of the labels' audio.
 
         Raises:
             ConfigError: there is none.
@@ -90,7 +90,7 @@ class SuiteOptions:
         return self.audio
 
     def open_judge(self, calls: bool = True) -> LLMJudge:
-        """The judge, in both orders where the options say so; without `calls` for an estimate.
+        """Return the judge, in both orders where the options say so; without `calls` for an estimate.
 
         Raises:
             ConfigError: no such judge, or one that labels no dimensions.
@@ -102,7 +102,7 @@ class SuiteOptions:
         return judge
 
     def setups(self) -> dict[str, SuiteOptions]:
-        """The judge as it is, and with `ablate` without each group of its blueprint in turn (TRACE, Table 12).
+        """Return the judge as it is, and with `ablate` without each group of its blueprint in turn (TRACE, Table 12).
 
         Raises:
             ConfigError: the judge reads no blueprint, or a group is left out of it already.
@@ -130,7 +130,7 @@ class SuiteResult:
     unscored: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The reports and comparisons."""
+        """Return the reports and comparisons."""
         return {"judges": self.judges, "comparisons": {" - ".join(names): one for names, one in self.comparisons.items()}}
 
     def show(self, console: Console) -> None:
@@ -145,7 +145,7 @@ class SuiteResult:
 
 
 def oracle(options: SuiteOptions) -> dict[str, Any]:
-    """The agreement that each fusion rule reaches from people's own labels of the dimensions, without any judge.
+    """Return the agreement that each fusion rule reaches from people's own labels of the dimensions, without any judge.
 
     Raises:
         ConfigError: no such rules. StorageError: the disk refused a plot.
@@ -185,7 +185,7 @@ def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResu
 
 
 def _short(paths: Sequence[Path]) -> list[str]:
-    """The names of the files without their ending, or their paths where two are called alike."""
+    """Return the names of the files without their ending, or their paths where two are called alike."""
     names = [path.stem for path in paths]
     return names if len(set(names)) == len(names) else list(map(str, paths))
 
@@ -258,62 +258,68 @@ def judge_suite(
 ) -> tuple[float, BudgetError | None]:  # fmt: skip
     """Judge all pairs and write their verdicts; seconds taken, and the error if the budget ended before the pairs did.
 
-    Each stands with what it was made from, its labels fused by the named rule. Verdicts on pairs that had none are appended
-    as they come, and at the end the file is written once, in the order of the indices. Verdicts that it holds already stay
-    there: those on other pairs, and those that this run does not reach or cannot give again. Replies are cached as they come,
-    so a killed or stopped run repeats no call.
+    Each has what it was made from, its labels fused by the named rule. The file is in the order of the indices, and keeps its
+    verdicts on other pairs, and those that this run does not reach or cannot give again.
 
     Raises:
         StorageError: the file holds verdicts of another judge, or of another prompt.
     """
     _require_new(path, judge)
-    there = load_verdicts(path) if path.is_file() else {}
-    rows: dict[int, dict[str, Any]] = {index: row.model_dump(exclude_unset=True) for index, row in there.items()}
-    stopped: BudgetError | None = None
+    recorded = load_verdicts(path) if path.is_file() else {}
+    rows: dict[int, dict[str, Any]] = {index: row.model_dump(exclude_unset=True) for index, row in recorded.items()}
+    file = VerdictFile(path, rows, lambda row: row["index"], lambda row: row.get("labels") is not None, dict)
+
+    def judge_chunk(chunk: Sequence[SuitePair], at: Progress) -> list[dict[str, Any] | BudgetError]:
+        judged = judge_pairs_read(chunk, root, lambda read: judge.label_pairs(read, at), judge.pair_requests)
+        return [
+            verdict
+            if isinstance(verdict, BudgetError)
+            else as_verdict_row(pair.index, verdict, made_from(pair, root, path.parent, prompts, named_rule, verdict))
+            for pair, (verdict, prompts) in zip(chunk, judged, strict=True)
+        ]
+
     started = time.perf_counter()
-    for start in range(0, len(pairs), CHUNK_PAIRS):
-        chunk = pairs[start : start + CHUNK_PAIRS]
-        read = [read_pair_audio(pair, root) for pair in chunk]
-        done = start
-        judged = iter(
-            judge.label_pairs(
-                [one for one in read if isinstance(one, Pair)],
-                lambda now, total, done=done: on_progress(min(done + now, len(pairs)), len(pairs)),  # type: ignore[misc]
-            )
-        )
-        verdicts: list[PairVerdict | Unscored | BudgetError] = [next(judged) if isinstance(one, Pair) else one for one in read]
-        # The same requests again, from cached measurements: a verdict without its prompt cannot be checked.
-        requests = iter(judge.pair_requests([one for one in read if isinstance(one, Pair)]))
-        prompts = [sent(next(requests)) if isinstance(one, Pair) else () for one in read]
-        for pair, one, texts in zip(chunk, verdicts, prompts, strict=True):
-            has_verdict = pair.index in there and there[pair.index].labels is not None
-            if isinstance(one, BudgetError):
-                stopped = stopped or one
-            elif isinstance(one, PairVerdict) or not has_verdict:
-                clips = {name: root / clip for name, clip in pair.clips().items()}
-                names = clip_names({name: clip if clip.is_file() else None for name, clip in clips.items()}, path.parent)
-                rows[pair.index] = as_verdict_row(pair.index, one, _made_from(named_rule, pair, one, names, texts))
-                # Of a pair that was unscored the file holds two rows until the end; the later one counts.
-                if not has_verdict:
-                    append_jsonl(path, rows[pair.index])
-        on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
-        if stopped:
-            break
+    stopped = file.judge(pairs, CHUNK_PAIRS, judge_chunk, on_progress)
     if pairs:
-        write_jsonl(path, [rows[index] for index in sorted(rows)])
+        file.rows = dict(sorted(file.rows.items()))
+        file.rewrite()
     return time.perf_counter() - started, stopped
 
 
-def _made_from(
-    named_rule: tuple[str, FusionRule], pair: SuitePair, verdict: PairVerdict | Unscored, clips: dict[str, str],
+def judge_pairs_read(
+    pairs: Sequence[SuitePair],
+    root: Path,
+    judge: Callable[[list[Pair]], Iterable[Result]],
+    requests_of: Callable[[list[Pair]], Iterable[list[Request] | Unscored]],
+) -> list[tuple[Result | Unscored, tuple[str, ...]]]:
+    """Return each pair's verdict with the prompts it came from: () of a pair whose clips cannot be read."""
+
+    def with_prompts(read: list[Pair]) -> Iterator[tuple[Result | Unscored, tuple[str, ...]]]:
+        # The same requests again, from cached measurements: a verdict without its prompt cannot be checked.
+        verdicts = judge(read)
+        return zip(verdicts, map(sent, requests_of(read)), strict=True)
+
+    judged = judge_readable([read_pair_audio(pair, root) for pair in pairs], with_prompts)
+    return [(one, ()) if isinstance(one, Unscored) else one for one in judged]
+
+
+def made_from(
+    pair: SuitePair,
+    root: Path,
+    folder: Path,
     prompts: tuple[str, ...],
-) -> MadeFrom:  # fmt: skip
-    fusion = () if isinstance(verdict, Unscored) else (fusion_of(*named_rule, verdict.labels),)
-    return MadeFrom(clips=clips, words=pair.instruction_text, prompts=prompts, fusion=fusion)
+    named_rule: tuple[str, FusionRule] | None = None,
+    verdict: PairVerdict | Unscored | None = None,
+) -> MadeFrom:
+    """Return what a verdict on a pair was made from, clips by their path from `folder`, labels fused by the named rule."""
+    clips = {name: root / clip for name, clip in pair.clips().items()}
+    names = clip_names({name: clip if clip.is_file() else None for name, clip in clips.items()}, folder)
+    fusion = (fusion_of(*named_rule, verdict.labels),) if named_rule and isinstance(verdict, PairVerdict) else ()
+    return MadeFrom(clips=names, words=pair.instruction_text, prompts=prompts, fusion=fusion)
 
 
 def _without_verdict(path: Path, pairs: Sequence[SuitePair]) -> list[SuitePair]:
-    """The pairs that a file of verdicts lacks or leaves unscored."""
+    """Return the pairs that a file of verdicts lacks or leaves unscored."""
     rows = load_verdicts(path) if path.is_file() else {}
     scored = {index for index, row in rows.items() if row.labels is not None}
     return [pair for pair in pairs if pair.index not in scored]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from paras2s.bench.made_from import MadeFrom
-from paras2s.errors import DataError
+from paras2s.bench.verdict_file import read_rows, rows_by_key
 from paras2s.types import DIMENSIONS, Dimension, Label, PairVerdict, Unscored
-from paras2s.utils.io import read_jsonl
 
 
 class VerdictRow(BaseModel):
@@ -48,7 +46,7 @@ class VerdictRow(BaseModel):
 
 
 def as_verdict_row(index: int, verdict: PairVerdict | Unscored, made_from: MadeFrom) -> dict[str, Any]:
-    """A verdict as a line of the file."""
+    """Return a verdict as a line of the file."""
     if isinstance(verdict, Unscored):
         row = {"index": index, "judge": verdict.judge, "unscored": verdict.reason, "reply": verdict.reply}
     else:
@@ -57,19 +55,9 @@ def as_verdict_row(index: int, verdict: PairVerdict | Unscored, made_from: MadeF
 
 
 def load_verdicts(path: Path) -> dict[int, VerdictRow]:
-    """Verdicts by the pair's index. A later row takes the place of an unscored one, as a run that was cut off leaves both.
+    """Return verdicts by the pair's index; a later row takes the place of an unscored one.
 
     Raises:
         DataError: no file, a wrong row, or a pair with two verdicts; names the line.
     """
-    rows: dict[int, VerdictRow] = {}
-    for number, values in enumerate(read_jsonl(path), 1):
-        try:
-            row = VerdictRow.model_validate_json(json.dumps(values), strict=True)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
-        if row.index in rows and rows[row.index].labels is not None:
-            raise DataError(f"{path}:{number}: pair {row.index} is judged twice")
-        rows[row.index] = row
-    return rows
+    return rows_by_key(read_rows(path, VerdictRow), lambda row: row.index, lambda row: row.labels is not None, "pair")

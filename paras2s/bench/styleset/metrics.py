@@ -6,23 +6,23 @@ A score of an item is a judge's mean over its votes, or the mean over people. Sp
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import correlation, fmean, stdev
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.styleset.data import ELEMENTS, FollowingItem
-from paras2s.errors import DataError
+from paras2s.bench.verdict_file import read_rows
+from paras2s.errors import DataError, first_problem
 from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
 from paras2s.types import Unscored, Verdict
-from paras2s.utils.io import read_csv, read_jsonl, write_jsonl
+from paras2s.utils.io import read_csv, write_jsonl
 
 FEWEST_COMMON = 3  # Two always lie on a line.
 FLAT = 1e-9
@@ -109,11 +109,8 @@ class HumanRow(_Row):
         return self
 
 
-RowKind = TypeVar("RowKind", StyleRow, HumanRow)
-
-
 def label_of(judge: str, temperature: float | None) -> str:
-    """A judge's name in tables."""
+    """Return a judge's name in tables."""
     return judge if temperature is None else f"{judge} T={temperature:g}"
 
 
@@ -121,7 +118,7 @@ def row_of(
     item: str, system: str, task: str, judge: str, temperature: float | None, verdict: Verdict | Unscored,
     made_from: MadeFrom | None = None,
 ) -> StyleRow:  # fmt: skip
-    """A verdict as a row."""
+    """Return a verdict as a row."""
     if isinstance(verdict, Unscored):
         return StyleRow(
             item=item,
@@ -150,7 +147,7 @@ def save_rows(path: Path, rows: Iterable[StyleRow]) -> None:
 
 
 def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
-    """Recorded verdicts of one or several files.
+    """Return recorded verdicts of one or several files.
 
     Raises:
         DataError: no file, a wrong row, or an output that a judge has two verdicts of; names file:line and key.
@@ -159,9 +156,7 @@ def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
     seen: set[tuple[str, ...]] = set()
     for path in paths:
         own: dict[tuple[str, ...], StyleRow] = {}
-        for number, values in enumerate(read_jsonl(path), 1):
-            where = f"{path}:{number}"
-            row = _checked(where, StyleRow, json.dumps(values))
+        for where, row in read_rows(path, StyleRow):
             # A run that was cut off may leave an unscored row before a later one on the output.
             if row.key in own and own[row.key].unscored is not None:
                 seen.discard(row.key)
@@ -181,20 +176,15 @@ def load_human(path: Path) -> list[HumanRow]:
     seen: set[tuple[str, ...]] = set()
     for number, values in read_csv(path):
         where = f"{path}:{number}"
-        row = _checked(where, HumanRow, values)
+        try:
+            row = HumanRow.model_validate(values)
+        except ValidationError as error:
+            raise DataError(f"{where}: {first_problem(error)}") from error
         _once(seen, (row.rater, row.task, row.system, row.item), where)
         rows.append(row)
     if not rows:
         raise DataError(f"{path}: holds no scores; expected the columns item, system, task, rater, score")
     return rows
-
-
-def _checked(where: str, kind: type[RowKind], values: Any) -> RowKind:
-    try:
-        return kind.model_validate_json(values, strict=True) if isinstance(values, str) else kind.model_validate(values)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
 
 
 def _once(seen: set[tuple[str, ...]], names: tuple[str, ...], where: str) -> None:
@@ -214,7 +204,7 @@ class Cell:
 
 
 def cell_of(scores: Sequence[float | None]) -> Cell:
-    """The cell of items' scores, None where an item has none."""
+    """Return the cell of items' scores, None where an item has none."""
     known = [score for score in scores if score is not None]
     return Cell(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, len(known), len(scores))
 
@@ -240,7 +230,7 @@ class MeanR:
 
 
 def pearson(first: tuple[str, Mapping[Key, float]], second: tuple[str, Mapping[Key, float]]) -> PairR:
-    """Pearson's r of two raters, each a name and its scores."""
+    """Return Pearson's r of two raters, each a name and its scores."""
     (one, mine), (other, theirs) = first, second
     common = [key for key in mine if key in theirs]
     sides = [[scores[key] for key in common] for scores in (mine, theirs)]
@@ -253,7 +243,7 @@ def pearson(first: tuple[str, Mapping[Key, float]], second: tuple[str, Mapping[K
 
 
 def mean_r(pairs: Sequence[PairR]) -> MeanR:
-    """The average of Table 2."""
+    """Return the average of Table 2."""
     known = [pair.r for pair in pairs if pair.r is not None]
     return MeanR(fmean(known) if known else None, len(known), len(pairs))
 
@@ -269,7 +259,7 @@ def table_1(rows: Sequence[StyleRow], ratings: Sequence[HumanRow]) -> dict[str, 
 def table_1_scores(
     rows: Sequence[StyleRow], ratings: Sequence[HumanRow]
 ) -> dict[str, dict[str, dict[str, list[float | None]]]]:
-    """The items' scores behind each cell of Table 1, None where an item has none."""
+    """Return the items' scores behind each cell of Table 1, None where an item has none."""
     given: dict[tuple[str, str], dict[str, dict[str, float | None]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         given[row.task, row.system][row.label][row.item] = row.score
@@ -347,7 +337,7 @@ def element_means(
 
 
 def sweep(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Figures by judge and temperature, the same outputs judged at each: r with people and mean, SD of every system."""
+    """Return figures by judge and temperature, the same outputs judged at each: r with people and mean, SD of every system."""
     by_judge: dict[str, dict[str, Any]] = {}
     for judge, temperature in dict.fromkeys((row.judge, row.temperature) for row in rows):
         if temperature is not None:

@@ -6,6 +6,7 @@ Left out of the paper: its items, which are its authors' and IEMOCAP's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,15 +38,16 @@ from paras2s.bench.styleset.page import write_page
 from paras2s.bench.styleset.report import build_report, markdown
 from paras2s.bench.styleset.systems import LONGEST_ANSWER_S
 from paras2s.bench.systems import fingerprint, is_finished
+from paras2s.bench.verdict_file import VerdictFile
 from paras2s.clients.audio_chat import RATE_HZ
 from paras2s.clients.chat import Bill
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.base import Exchange, Utterance
+from paras2s.reward.judges.base import Exchange, Progress, Utterance
 from paras2s.reward.judges.registry import open_audio_judges
 from paras2s.types import Unscored, Verdict
-from paras2s.utils.io import append_jsonl, write_json, write_text
+from paras2s.utils.io import write_json, write_text
 from paras2s.utils.progress import progress_bar
 
 # Outputs judged at once.
@@ -97,7 +99,7 @@ class StyleSetOptions:
             raise ConfigError("--system: give NAME=SYSTEM at least once, or --verdicts")
 
     def settings(self) -> OutputSettings:
-        """The items that are chosen, and how their outputs are made."""
+        """Return the items that are chosen, and how their outputs are made."""
         chosen: Any = {
             "following": load_following(self.items)[: self.limit],
             "role_play": load_contexts(self.contexts)[: self.limit],
@@ -107,7 +109,7 @@ class StyleSetOptions:
         return OutputSettings(self.systems, chosen, self.out, self.cache_dir, self.turns, self.seed, self.longest_answer_s)
 
     def open_judges(self, tasks: Sequence[Task], calls: bool = True) -> list[OpenJudge]:
-        """The judges for these tasks, at every temperature."""
+        """Return the judges for these tasks, at every temperature."""
         overrides = {"cache_dir": str(self.cache_dir)} | self.overrides
         return open_judges(self.judges or ["styleset"], tasks, _temperatures(self.temperatures), overrides, calls)
 
@@ -122,7 +124,7 @@ class StyleSetResult:
 
 
 def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> StyleSetResult:
-    """Makes outputs and judges them, or reads recorded verdicts; writes the report.
+    """Make outputs and judge them, or read recorded verdicts; write the report.
 
     Raises:
         ConfigError: options that contradict each other, or an unknown system. BudgetError: the budget of a system ended.
@@ -185,6 +187,10 @@ class OpenJudge:
         """The judge's name in tables."""
         return label_of(self.name, self.temperature)
 
+    def row(self, system: str, made: Made, verdict: Verdict | Unscored, made_from: MadeFrom | None = None) -> StyleRow:
+        """Return the row of a verdict on a system's output."""
+        return row_of(made.item.id, system, self.judge.task.name, self.name, self.temperature, verdict, made_from)
+
 
 def open_judges(
     specs: Sequence[str],
@@ -193,7 +199,7 @@ def open_judges(
     overrides: dict[str, Any],
     calls: bool = True,
 ) -> list[OpenJudge]:
-    """Every judge for every task at every temperature.
+    """Return every judge for every task at every temperature.
 
     Raises:
         ConfigError: a judge's config is wrong, or two judges cannot be told apart.
@@ -223,10 +229,9 @@ def open_judges(
 def judge_outputs(
     judges: Sequence[OpenJudge], systems: Mapping[str, Mapping[Task, Sequence[Made]]], path: Path, console: Console, quiet: bool
 ) -> tuple[list[StyleRow], BudgetError | None]:
-    """Returns a row for every output, judge and task, and the error if a budget ended before they did.
+    """Return a row for every output, judge and task, and the error if a budget ended before they did.
 
-    Verdicts on outputs that had none are appended to the file as they come, and at the end it is written once. Verdicts that it
-    holds already stay there: those of other judges or on other outputs, and those that this run does not reach or cannot give
+    The file keeps its verdicts of other judges or on other outputs, and those that this run does not reach or cannot give
     again. After the end of a budget no judge is called: outputs that were not reached have a row that says so.
 
     Raises:
@@ -237,51 +242,47 @@ def judge_outputs(
     labels = {one[:2] for one in own}
     recorded = [(row.label, row.task, row.version) for row in there.values() if row.unscored is None]
     require_new(path, ("/".join(one) for one in recorded if one[:2] in labels), map("/".join, own))
+    file = VerdictFile(path, dict(there), lambda row: row.key, _has_verdict, lambda row: row.model_dump(mode="json"))
     rows: list[StyleRow] = []
     stopped: BudgetError | None = None
     for opened in judges:
         for name, outputs in systems.items():
             made = [one for kind, ones in outputs.items() if opened.judge.task.name in VERDICT_TASKS[kind] for one in ones]
             with progress_bar(console, f"{name}: {opened.judge.task.name}, {opened.label}", len(made), quiet) as bar:
-                for start in range(0, len(made), CHUNK_OUTPUTS):
-                    chunk = made[start : start + CHUNK_OUTPUTS]
-                    given, ended = _judge_chunk(opened, name, chunk, path.parent, stopped is not None)
-                    stopped = stopped or ended
-                    for one, row in zip(chunk, given, strict=True):
-                        known = there.get(row.key)
-                        if known is not None and known.unscored is None:
-                            row = known if row.unscored is not None and one.path is not None else row
-                        # Of an output that was unscored the file holds two rows until the end; the later one counts.
-                        elif row.unscored != NOT_REACHED:
-                            append_jsonl(path, row.model_dump(mode="json"))
-                        rows.append(row)
-                    bar.at(start + len(chunk), len(made))
+                if stopped is None:
+                    judge_chunk = functools.partial(_judge_chunk, opened, name, path.parent)
+                    stopped = file.judge([one for one in made if one.path], CHUNK_OUTPUTS, judge_chunk, bar.at)
+            missing = [_without_verdict(opened, name, one) for one in made]
+            rows += [file.rows.get(row.key, row) if one.path else row for one, row in zip(made, missing, strict=True)]
+    # In the order of the recorded verdicts, then of the outputs.
     save_rows(path, (there | {row.key: row for row in rows}).values())
     return rows, stopped
 
 
+def _has_verdict(row: StyleRow) -> bool:
+    return row.unscored is None
+
+
 def _judge_chunk(
-    opened: OpenJudge, system: str, chunk: Sequence[Made], folder: Path, stopped: bool
-) -> tuple[list[StyleRow], BudgetError | None]:
-    """Returns a row for each output, with its clip's path from `folder`, and the end of the budget; no call if `stopped`."""
-    judged: list[Verdict | Unscored | BudgetError] = []
-    sources: list[MadeFrom] = []
-    if not stopped:
-        exchanges = [_exchange(one.item, one.path) for one in chunk if one.path]
-        judged = opened.judge.score_batch(exchanges)
-        clips = [clip_names({"answer": one.path}, folder) for one in chunk if one.path]
-        prompts = [sent(one) for one in opened.judge.requests(exchanges)]
-        sources = [MadeFrom(clips=names, prompts=texts) for names, texts in zip(clips, prompts, strict=True)]
-    verdicts, made_from, ended, rows = iter(judged), iter(sources), None, []
-    for one in chunk:
-        verdict: Verdict | Unscored | BudgetError = Unscored(opened.name, one.output.unscored or "nothing to judge")
-        if one.path:
-            verdict = next(verdicts, Unscored(opened.name, NOT_REACHED))
-        if isinstance(verdict, BudgetError):
-            ended, verdict = ended or verdict, Unscored(opened.name, NOT_REACHED)
-        source = next(made_from, None) if one.path else None
-        rows.append(row_of(one.item.id, system, opened.judge.task.name, opened.name, opened.temperature, verdict, source))
-    return rows, ended
+    opened: OpenJudge, system: str, folder: Path, chunk: Sequence[Made], at: Progress
+) -> list[StyleRow | BudgetError]:
+    """Return a row for each output, with its clip's path from `folder`."""
+    paths = [one.path for one in chunk if one.path]
+    exchanges = [_exchange(one.item, path) for one, path in zip(chunk, paths, strict=True)]
+    verdicts = opened.judge.score_batch(exchanges)
+    prompts = [sent(request) for request in opened.judge.requests(exchanges)]
+    return [
+        verdict
+        if isinstance(verdict, BudgetError)
+        else opened.row(system, one, verdict, MadeFrom(clips=clip_names({"answer": path}, folder), prompts=texts))
+        for one, path, verdict, texts in zip(chunk, paths, verdicts, prompts, strict=True)
+    ]
+
+
+def _without_verdict(opened: OpenJudge, system: str, one: Made) -> StyleRow:
+    """Return the row of an output that has no clip, or that the budget did not reach."""
+    reason = NOT_REACHED if one.path else one.output.unscored or "nothing to judge"
+    return opened.row(system, one, Unscored(opened.name, reason))
 
 
 def _exchange(item: Item, path: Path) -> Exchange:
@@ -289,7 +290,7 @@ def _exchange(item: Item, path: Path) -> Exchange:
 
 
 def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
-    """Counts what is still to be made and the most that replies and judging can cost, without a call.
+    """Count what is still to be made and the most that replies and judging can cost, without a call.
 
     A missing clip counts at its longest. `replies` are calls of endpoints; a checkpoint makes its own without any.
 

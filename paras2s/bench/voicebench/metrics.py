@@ -65,7 +65,7 @@ class Outcome:
 
 
 def chosen_letter(transcript: str, choices: Mapping[str, str] | None = None) -> tuple[str | None, str]:
-    """Returns the option, A to D, that an answer chooses, and how; None with the reason if it chooses none, or several.
+    """Return the option, A to D, that an answer chooses, and how; None with the reason if it chooses none, or several.
 
     A stated answer counts ("the answer is B", "B. Paris"); without one, the options' words and bare letters do.
     """
@@ -111,7 +111,7 @@ def _spoken_choices(text: str, choices: Mapping[str, str]) -> tuple[set[str], st
 
 
 def chosen_yes_or_no(transcript: str) -> tuple[str | None, str]:
-    """Returns the yes or no of an answer, stated or as its first or last word; None with the reason otherwise."""
+    """Return the yes or no of an answer, stated or as its first or last word; None with the reason otherwise."""
     text = _plain(transcript)
     for pattern in _YES_OR_NO:
         words = {word for match in re.finditer(pattern, text) for word in match.groups() if word}
@@ -133,7 +133,7 @@ def refuses(transcript: str) -> Outcome:
 
 
 def score_text(item: VoiceBenchItem, transcript: str) -> Outcome:
-    """The outcome of an answer that is scored by rules: multiple choice, reasoning and refusal.
+    """Return the outcome of an answer that is scored by rules: multiple choice, reasoning and refusal.
 
     Raises:
         ValueError: the item's subset is scored by an LLM.
@@ -178,7 +178,7 @@ class VoiceBenchRow:
 
 
 def load_voicebench_rows(path: Path) -> list[VoiceBenchRow]:
-    """Reads the rows that `bench voicebench` wrote.
+    """Read the rows that `bench voicebench` wrote.
 
     Raises:
         DataError: missing, or not such rows; names the line.
@@ -206,7 +206,7 @@ class VoiceBenchSummary:
         return self.overall.n_asked - self.overall.estimate.n
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Every subset's figure and the overall one, as plain JSON."""
+        """Return every subset's figure and the overall one, as plain JSON."""
         return {name: one.to_json() for name, one in {**self.subsets, "overall": self.overall}.items()}
 
 

@@ -74,7 +74,7 @@ class VoiceBenchOptions:
 
 
 def run_voicebench(options: VoiceBenchOptions, console: Console, quiet: bool) -> VoiceBenchSummary:
-    """Lets a system answer, transcribes and scores its answers, and writes their rows.
+    """Let a system answer, transcribe and score its answers, and write their rows.
 
     Raises:
         ConfigError: the system, or its spoken questions, cannot be opened. BudgetError: the budget ended.
@@ -173,7 +173,7 @@ def _is_readable(reply: Reply) -> bool:
 
 
 def _judged(row: VoiceBenchRow, reply: Reply | JudgeError | BudgetError) -> VoiceBenchRow:
-    """Returns the row with an LLM's verdict, or with the reason why there is none."""
+    """Return the row with an LLM's verdict, or with the reason why there is none."""
     if isinstance(reply, BudgetError):
         raise reply
     if not isinstance(reply, Reply):

@@ -30,7 +30,7 @@ Values = Sequence[float | None]
 
 
 def rounded(score: float) -> float:
-    """A score as a whole number, a half upwards, as the targets of training are."""
+    """Return a score as a whole number, a half upwards, as the targets of training are."""
     return float(int(score + 0.5))
 
 
@@ -45,7 +45,7 @@ def points(item: Item, row: BenchRow | None) -> float | None:
 
 
 def accuracy(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> Figure:
-    """The share that is right."""
+    """Return the share that is right."""
     return mean_share([points(item, rows.get(item.id)) for item in items], [item.text_id for item in items])
 
 
@@ -79,7 +79,7 @@ def _resamples(clusters: Sequence[str]) -> np.ndarray:
 
 
 def overall_correlation(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> Figure:
-    """PCC of overall scores with the labels as they are, decimals included."""
+    """Return PCC of overall scores with the labels as they are, decimals included."""
     scores = [None if (row := rows.get(item.id)) is None else row.overall for item in items]
     return correlation(scores, [_label(item, -1) for item in items], [item.text_id for item in items])
 
@@ -93,7 +93,7 @@ def _label(item: Item, place: int) -> float:
 
 
 def by_dimension(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> dict[str, Figure]:
-    """Returns the share of pairs whose comparison in a dimension has the label's sign (equation 10); of T2 an aspect's PCC."""
+    """Return the share of pairs whose comparison in a dimension has the label's sign (equation 10); of T2 an aspect's PCC."""
     if not items:
         return {}
     task = TASKS[items[0].task]
@@ -128,7 +128,7 @@ def _signs(items: Sequence[Item], given: Values, place: int) -> Figure:
 
 
 def majority(items: Sequence[Item]) -> Figure:
-    """The accuracy of the commonest label of these very items, given to each."""
+    """Return the accuracy of giving each item the commonest label of these items."""
     labels = [
         item.record.better if isinstance(item.record, PairRecord) else str(rounded(item.record.scores[-1])) for item in items
     ]
@@ -139,7 +139,7 @@ def majority(items: Sequence[Item]) -> Figure:
 
 
 def order_consistency(items: Sequence[Item], own: Mapping[str, BenchRow], swapped: Mapping[str, BenchRow]) -> Figure:
-    """The share of pairs of which the same candidate is preferred in both orders."""
+    """Return the share of pairs of which the same candidate is preferred in both orders."""
     values = [
         None if (one := own.get(item.id)) is None or (two := swapped.get(item.id)) is None or one.unscored or two.unscored
         else float(one.better == two.better)
@@ -149,7 +149,7 @@ def order_consistency(items: Sequence[Item], own: Mapping[str, BenchRow], swappe
 
 
 def parsed_share(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> Figure:
-    """The share of replies that give a record, of those that were given."""
+    """Return the share of replies that give a record, of those that were given."""
     known = [(item, row) for item in items if (row := rows.get(item.id)) is not None]
     given = [(item, row) for item, row in known if row.reply or row.malformed or not row.unscored]
     return mean_share([float(not row.unscored) for _, row in given], [item.text_id for item, _ in given])
@@ -165,7 +165,7 @@ class SoundTest:
 
 
 def sound_test(items: Sequence[Item], own: Mapping[str, BenchRow], shuffled: Mapping[str, BenchRow]) -> SoundTest:
-    """Tests on the items that are judged in both ways. Of T2 the gain is in PCC; a score that never varies is deaf."""
+    """Test on the items that are judged in both ways. Of T2 the gain is in PCC; a score that never varies is deaf."""
     both = [
         item for item in items
         if (one := own.get(item.id)) and (two := shuffled.get(item.id)) and one.unscored is None and two.unscored is None
@@ -195,7 +195,7 @@ def mean_gain(gains: Values, clusters: Sequence[str]) -> Share:
 def _correlation_gain(
     items: Sequence[Item], own: Mapping[str, BenchRow], shuffled: Mapping[str, BenchRow]
 ) -> tuple[float, np.ndarray]:
-    """The gain in PCC, and that of each resample; a side that does not vary correlates with nothing."""
+    """Return the gain in PCC, and that of each resample; a side that does not vary correlates with nothing."""
     labels = np.array([_label(item, -1) for item in items])
     scores = [np.array([rows[item.id].overall for item in items], dtype=np.float64) for rows in (own, shuffled)]
     correlate: Callable[[np.ndarray], np.ndarray] = lambda weights: np.subtract(  # noqa: E731

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
+from paras2s.bench.verdict_file import read_rows
 from paras2s.errors import DataError
 from paras2s.types import PairLabel
 from paras2s.unisrm.bench.data import Condition, Sample
 from paras2s.unisrm.reward.rewards import preferences
 from paras2s.unisrm.reward.tasks import TASKS, PairRecord, Record, TaskId
-from paras2s.utils.io import read_jsonl, write_jsonl
 
 Better = Literal["A", "B", "tie"]
 LABELS: dict[str, Better] = {"1": "A", "2": "B", "tie": "tie"}
@@ -104,22 +103,10 @@ def judgement_of_label(label: PairLabel, reply: str) -> Judgement:
     return Judgement(LABELS[label], reply=reply)
 
 
-def save_rows(path: Path, rows: Iterable[BenchRow]) -> None:
-    """Replace the file of rows."""
-    write_jsonl(path, (asdict(row) for row in rows))
-
-
 def load_rows(path: Path) -> list[BenchRow]:
     """Read rows.
 
     Raises:
         DataError: no file, or a wrong row; names file and line.
     """
-    adapter, rows = TypeAdapter(BenchRow), []
-    for number, values in enumerate(read_jsonl(path), 1):
-        try:
-            rows.append(adapter.validate_json(json.dumps(values), strict=True))
-        except (ValidationError, DataError) as error:
-            what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-            raise DataError(f"{path}:{number}: {what}; run the benchmark again") from error
-    return rows
+    return [row for _, row in read_rows(path, BenchRow, "; run the benchmark again")]

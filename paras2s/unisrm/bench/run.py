@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -14,22 +15,24 @@ from rich.console import Console
 from paras2s.audio.clip import Clip
 from paras2s.bench.detection.baselines import MeasuringOptions
 from paras2s.bench.results import require_new
+from paras2s.bench.verdict_file import VerdictFile
 from paras2s.clients.chat import LLMClient
 from paras2s.configs.schema.base import load_section
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.configs.schema.judges import find_judge
 from paras2s.data_gen.clip_encoder import RunClipEncoder
 from paras2s.errors import AudioError, BudgetError, ConfigError
+from paras2s.reward.judges.base import Progress
 from paras2s.types import Absent
 from paras2s.unisrm.bench.data import CONDITIONS, BenchData, Sample, load_bench
 from paras2s.unisrm.bench.groundedness import groundedness
 from paras2s.unisrm.bench.judges import BenchJudge, objective_measures, open_bench_judge
 from paras2s.unisrm.bench.metrics import Figure
 from paras2s.unisrm.bench.report import JudgeResult, bench_report, markdown
-from paras2s.unisrm.bench.results import BenchRow, NoJudgement, load_rows, row_of, save_rows
+from paras2s.unisrm.bench.results import BenchRow, NoJudgement, load_rows, row_of
 from paras2s.unisrm.reward.tasks import TASKS
 from paras2s.utils.cache import JsonCache
-from paras2s.utils.io import append_jsonl, write_json, write_text
+from paras2s.utils.io import write_json, write_text
 from paras2s.utils.progress import progress_bar
 
 # Samples judged at once.
@@ -109,7 +112,7 @@ def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> Uni
 
 
 def verdicts_path(folder: Path, judge: str) -> Path:
-    """The file of a judge's verdicts."""
+    """Return the file of a judge's verdicts."""
     return folder / f"verdicts-{re.sub(r'[^0-9A-Za-z_.+-]+', '-', judge).strip('-')}.jsonl"
 
 
@@ -120,7 +123,7 @@ def _client(path: Path, cache_dir: Path) -> LLMClient:
 def _grounded(
     rows: Sequence[BenchRow], data: BenchData, client: LLMClient | None
 ) -> tuple[Mapping[str, Figure], BudgetError | None]:
-    """Groundedness by task, of the replies that reason, and the budget's end."""
+    """Return the groundedness by task, of the replies that reason, and the budget's end."""
     figures: dict[str, Figure] = {}
     if client is None:
         return figures, None
@@ -137,11 +140,9 @@ def _grounded(
 
 def judge_samples(
     judge: BenchJudge, samples: Sequence[Sample], data: BenchData, options: UniSRMBenchOptions,
-    on_progress: Callable[[int, int], None],
+    on_progress: Progress,
 ) -> tuple[list[BenchRow], BudgetError | None]:  # fmt: skip
-    """Judges what has no verdict yet; returns the rows of these samples, and the budget's end.
-
-    Rows are appended as they come, and at the end the file is written once, a row a sample.
+    """Judge what has no verdict yet; return the rows of these samples, and the budget's end.
 
     Raises:
         StorageError: the file holds verdicts of another judge, another version or other items.
@@ -152,29 +153,24 @@ def judge_samples(
     require_new(path, (f"{row.judge}/{row.version}" for row in there), [f"{judge.name}/{version}"])
     known = {row.key: row for row in there}
     done = {key for key, row in known.items() if row.unscored is None or not options.retry_unscored}
-    missing = [sample for sample in samples if (sample.item.id, sample.condition) not in done]
+    keys = [(sample.item.id, sample.condition) for sample in samples]
+    missing = [sample for sample, key in zip(samples, keys, strict=True) if key not in done]
+    file = VerdictFile(path, known, lambda row: row.key, lambda row: row.unscored is None, asdict)
+    judge_chunk = functools.partial(_judge_chunk, judge, version)
     stopped: BudgetError | None = None
     for task_id in TASKS:
-        own = [sample for sample in missing if sample.item.task == task_id]
-        for start in range(0, len(own), CHUNK):
-            for row in _judge_chunk(judge, own[start : start + CHUNK], version):
-                if isinstance(row, BudgetError):
-                    stopped = row
-                else:
-                    known[row.key] = row
-                    # Of a sample that was unscored the file holds two rows until the end; the later one counts.
-                    append_jsonl(path, asdict(row))
-            on_progress(sum((one.item.id, one.condition) in known for one in samples), len(samples))
-            if stopped:
-                break
-        if stopped:
-            break
+        if stopped is None:
+            # Of one task alone, so that a batch has one prompt.
+            own = [sample for sample in missing if sample.item.task == task_id]
+            stopped = file.judge(
+                own, CHUNK, judge_chunk, lambda *_: on_progress(sum(key in file.rows for key in keys), len(samples))
+            )
     if missing:
-        save_rows(path, known.values())
-    return [known[key] for one in samples if (key := (one.item.id, one.condition)) in known], stopped
+        file.rewrite()
+    return [file.rows[key] for key in keys if key in file.rows], stopped
 
 
-def _judge_chunk(judge: BenchJudge, samples: Sequence[Sample], version: str) -> list[BenchRow | BudgetError]:
+def _judge_chunk(judge: BenchJudge, version: str, samples: Sequence[Sample], at: Progress) -> list[BenchRow | BudgetError]:
     readable: list[Sample] = []
     clips: list[dict[str, Clip]] = []
     rows: list[BenchRow | BudgetError] = []
