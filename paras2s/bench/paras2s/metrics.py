@@ -14,6 +14,7 @@ from paras2s.bench.results import AnswerRow
 from paras2s.bench.stats import Counted, Estimate, contrast_metric, mean_of_means, paired_difference, summarise
 from paras2s.data_gen.corpora import CORPORA
 from paras2s.types import Unscored
+from paras2s.utils.tables import Table, number_text, span
 
 # The order of the paper's columns (Table 2).
 PAPER_SETS = ("age", "emotion", "gender", "sarcasm", "iemocap", "meld")
@@ -86,16 +87,14 @@ def cell(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
     """
     missing = one["n_asked"] - one["n_scored"]
     note = f" ({one['n_scored']} of {one['n_asked']})" if missing else ""
-    if one["mean"] is None:
-        return f"-{note}"
-    return f"{factor * one['mean']:.{digits}f}{error_text(one, factor, digits)}{note}"
+    return number_text(one["mean"], digits, scale=factor) + error_text(one, factor, digits) + note
 
 
 def error_text(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
-    """The standard error, or Wilson's interval of a share of 0 or 100 %; "" where there is neither."""
+    """Return the standard error, or Wilson's interval of a share of 0 or 100 %; "" where there is neither."""
     if (ends := one.get("wilson")) is not None:
-        return f" ({factor * ends[0]:.{digits}f} to {factor * ends[1]:.{digits}f})"
-    return "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
+        return f" ({span(ends[0], ends[1], digits, scale=factor)})"
+    return "" if one["standard_error"] is None else f" ± {number_text(one['standard_error'], digits, scale=factor)}"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:
@@ -105,7 +104,7 @@ def columns(table: Mapping[str, Any]) -> list[str]:
 
 
 def markdown(table: Mapping[str, Any]) -> str:
-    """The table for a page."""
+    """Return the table for a page."""
     sets = columns(table)
     real = any(name in CORPORA for name in sets)
     averages = ["synthetic", "real", "average"] if real else ["average"]
@@ -113,12 +112,12 @@ def markdown(table: Mapping[str, Any]) -> str:
     # Only a judge that names the kind of an answer can say that two answers are of different kinds.
     apart = ["told apart, %"] if any(row["contrast"]["n_scored"] for row in table.values()) else []
     head = ["system", *sets, *averages, *apart, "word errors, %", *knowledge]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    rows = []
     empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
     for name, row in table.items():
         cells = [*(cell(row["sets"].get(one, empty)) for one in sets), *(cell(row[one]) for one in averages)]
         cells += [cell(row["contrast"], 100, 0) for _ in apart]
         cells += [cell(row["word_error_rate"], 100, 1)]
         cells += [cell(row.get("voicebench", empty), 1, 1) for _ in knowledge]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append((name, *cells))
+    return Table(head, rows).markdown() + "\n"
