@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from paras2s.clients.chat import Bill
 from paras2s.types import Absent, Blueprint, Measured, PairVerdict, Preference, Unscored, Verdict
+from paras2s.utils.tables import Styled, Table
 
 Field = Measured | Absent
 BARS = " ▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Returns a contour as one line of blocks, from the lowest to the highest of its own range."""
+    """Return a contour as one line of blocks, from the lowest to the highest of its own range."""
     low, high = min(values), max(values)
     if high == low:
         return BARS[4] * len(values)
@@ -26,26 +26,21 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _cell(field: Field) -> str:
     if isinstance(field, Absent):
-        return f"[dim]not measured: {escape(field.reason)}[/dim]"
+        return Styled(f"not measured: {field.reason}", "dim")
     value = field.value
     if isinstance(value, list):
         return f"{sparkline(value)}  {min(value):.0f} to {max(value):.0f}"
-    # The words of a clip may look like our markup.
-    text = f"{value:.2f}" if isinstance(value, float) else escape(str(value))
-    confidence = "" if field.confidence is None else f"  [dim](confidence {field.confidence:.2f})[/dim]"
-    return f"{text}{confidence}"
+    text = f"{value:.2f}" if isinstance(value, float) else str(value)
+    return text if field.confidence is None else f"{text}  (confidence {field.confidence:.2f})"
 
 
 def show_blueprints(console: Console, blueprints: dict[str, Blueprint]) -> None:
-    """Shows blueprints side by side, contours as sparklines."""
-    table = Table()
-    table.add_column("field")
-    for name in blueprints:
-        table.add_column(name, overflow="fold")
+    """Show blueprints side by side, contours as sparklines."""
+    rows = []
     for key in dict.fromkeys(key for blueprint in blueprints.values() for key in blueprint.fields):
         short = key.removeprefix("agent_").removeprefix("audio_properties.").removeprefix("audio_quality.")
-        table.add_row(short, *(_cell(blueprint.fields[key]) for blueprint in blueprints.values()))
-    console.print(table)
+        rows.append((short, *(_cell(blueprint.fields[key]) for blueprint in blueprints.values())))
+    Table(("field", *blueprints), rows).show(console)
 
 
 ClipNames = tuple[str, str]
@@ -53,7 +48,7 @@ ORDERS_APART = "\n---\n"
 
 
 def _show_reasons(console: Console, verdict: PairVerdict | Verdict | Preference, orders: int, names: ClipNames | None) -> None:
-    """Shows the reason of each order under the clips as they were heard in it: "first" is another clip in the second order.
+    """Show the reason of each order under the clips as they were heard in it: "first" is another clip in the second order.
 
     A judge that gave no reason beside its verdict may have reasoned in its reply. Of several votes the first one's reason is
     known, which need not be that of the mean.
@@ -77,7 +72,7 @@ def _show_reasons(console: Console, verdict: PairVerdict | Verdict | Preference,
 
 
 def _by_order(reason: str, reply: str, orders: int, samples: int) -> list[str]:
-    """The text that stands for each order's reason, or one for all of them where they cannot be told apart.
+    """Return the text that gives each order's reason, or one text for all orders where they cannot be told apart.
 
     `samples` is how many replies an order has, 0 where some are missing.
     """
@@ -91,7 +86,7 @@ def _by_order(reason: str, reply: str, orders: int, samples: int) -> list[str]:
 
 
 def _in_lines(reason: str) -> str:
-    """A reason for people to read: one that is a JSON object, as of a judge that reasons by dimension, as a line a key."""
+    """Return a reason for people to read: a JSON object, as of a judge that reasons by dimension, as a line for each key."""
     try:
         keyed = json.loads(reason)
     except ValueError:
@@ -107,7 +102,7 @@ def show_verdict(
     overall: str | None = None,
     names: ClipNames | None = None,
 ) -> None:
-    """Shows the labels or the score, the reason, the judge and the cost; `names` are those of the clips 1 and 2."""
+    """Show the labels or the score, the reason, the judge and the cost; `names` are those of the clips 1 and 2."""
     if isinstance(verdict, Unscored):
         console.print(f"[bold red]unscored[/bold red]: {escape(verdict.reason)}", highlight=False)
         if verdict.reply:
@@ -129,7 +124,7 @@ def show_verdict(
 
 
 def show_preference(console: Console, task: str, preference: Preference | Unscored, names: ClipNames | None = None) -> None:
-    """Shows an audio judge's verdict on two clips for one task; `names` are those of the clips 1 and 2."""
+    """Show an audio judge's verdict on two clips for one task; `names` are those of the clips 1 and 2."""
     if isinstance(preference, Unscored):
         show_verdict(console, preference)
         return
@@ -153,7 +148,7 @@ def _show_judge(console: Console, verdict: PairVerdict | Verdict | Preference) -
 
 
 def show_estimate(console: Console, model: str, bill: Bill) -> None:
-    """Shows what calls would cost at most."""
+    """Show what calls would cost at most."""
     tokens, usd = bill.tokens, bill.at_most_usd
     price = f"no price is known for {model}" if usd is None else f"at most {usd:.4f} USD"
     console.print(

@@ -24,6 +24,7 @@ from paras2s.statistics.correlation import Correlation, correlations
 from paras2s.statistics.resampling import RESAMPLES
 from paras2s.types import Unscored
 from paras2s.utils.io import read_csv
+from paras2s.utils.tables import Table, escape_markdown, number_text, with_interval
 
 ALL, AVERAGE = "all", "average"
 SHOWN_ANSWERS = 20
@@ -231,17 +232,20 @@ def _switched(column: Mapping[str, SystemMeans]) -> tuple[tuple[str, str], ...]:
 
 def markdown_tables(agreement: HumanAgreement) -> str:
     """Tables 6 and 1 of the paper as Markdown, with what is missing on either side."""
-    head = "| Category | n | Pearson | p | Spearman | p | Raters' alpha | not scored | not rated | discarded |"
-    lines = [head, "|---|" + "---:|" * 9]
-    for name, group in agreement.groups.items():
-        cells = [*_correlation(group.pearson), *_correlation(group.spearman), _number(group.alpha, f" ({group.why_no_alpha})")]
-        lines.append(_line([name, group.n, *cells, group.without_score, group.without_rating, group.discarded]))
-    lines += ["", _line(["System", *(f"{name} {side}" for name in agreement.systems for side in ("automatic", "human"))])]
-    lines.append("|---|" + "---:|" * 2 * len(agreement.systems))
+    head = ("Category", "n", "Pearson", "p", "Spearman", "p", "Raters' alpha", "not scored", "not rated", "discarded")
+    groups = [
+        (name, group.n, *_correlation(group.pearson), *_correlation(group.spearman),
+         number_text(group.alpha, 3, none=f"none ({group.why_no_alpha})"),
+         group.without_score, group.without_rating, group.discarded)
+        for name, group in agreement.groups.items()
+    ]  # fmt: skip
+    systems = []
     for system in agreement.systems[AVERAGE]:
-        row = [column[system] for column in agreement.systems.values()]
-        sides = [side for one in row for side in ((one.automatic, one.automatic_rank), (one.human, one.human_rank))]
-        lines.append(_line([system, *(_number(mean) + (f" ({rank})" if rank else "") for mean, rank in sides)]))
+        means = [column[system] for column in agreement.systems.values()]
+        sides = [side for mean in means for side in ((mean.automatic, mean.automatic_rank), (mean.human, mean.human_rank))]
+        systems.append((system, *(number_text(mean, 3, none="none") + (f" ({rank})" if rank else "") for mean, rank in sides)))
+    columns = [f"{name} {side}" for name in agreement.systems for side in ("automatic", "human")]
+    lines = [Table(head, groups).markdown(), "", Table(("System", *columns), systems).markdown()]
     lines += ["", f"{agreement.n_ratings} ratings by {agreement.n_raters} raters."]
     lines += _listed("Pairs of systems that switch ranks, by average", [f"{a} and {b}" for a, b in agreement.switched[AVERAGE]])
     lines += _listed(
@@ -253,23 +257,10 @@ def markdown_tables(agreement: HumanAgreement) -> str:
 
 
 def _correlation(one: Correlation) -> list[str]:
-    interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
     p_value = "" if one.p_value is None else f"{one.p_value:.1e}" if one.p_value > 0 else "< 1e-300"
-    return [_number(one.value, f" ({one.why_none})") + interval, p_value]
-
-
-def _number(value: float | None, why_none: str = "") -> str:
-    return f"none{why_none}" if value is None else f"{value:.3f}"
+    return [with_interval(one, 3, brackets=True, none=f"none ({one.why_none})"), p_value]
 
 
 def _listed(title: str, names: Sequence[str]) -> list[str]:
     more = f"; and {len(names) - SHOWN_ANSWERS} more" if len(names) > SHOWN_ANSWERS else ""
-    return ["", f"{title} ({len(names)}): {_safe('; '.join(names[:SHOWN_ANSWERS])) or 'none'}{more}."]
-
-
-def _line(cells: Sequence[Any]) -> str:
-    return "| " + " | ".join(_safe(str(cell)) for cell in cells) + " |"
-
-
-def _safe(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return ["", f"{title} ({len(names)}): {escape_markdown('; '.join(names[:SHOWN_ANSWERS])) or 'none'}{more}."]

@@ -25,12 +25,13 @@ def doctor(as_json: Json = False) -> None:
 def show(report: dict[str, Any]) -> None:
     """Print the report as a table."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("part", "state", "needed for")
+    from paras2s.utils.tables import Styled, Table
+
+    rows = []
     for part in report["parts"]:
         colour = "green" if part["ok"] else "red" if part["needed"] else "yellow"
-        table.add_row(part["part"], f"[{colour}]{part['is']}[/]", part["switches_off"])
+        rows.append((part["part"], Styled(part["is"], colour), part["switches_off"]))
     console = Console()
     console.print(", ".join(f"{key} {value}" for key, value in report["machine"].items()))
-    console.print(table)
+    Table(("part", "state", "needed for"), rows).show(console)

@@ -33,10 +33,12 @@ def rollouts(
         print_json(rows)
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("step", "groups", "mean reward", "widest spread", "without spread", "unscored")
-    for row in rows:
-        mean, widest = ("-" if row[key] is None else f"{row[key]:.2f}" for key in ("mean", "widest"))
-        table.add_row(str(row["step"]), str(row["groups"]), mean, widest, str(row["flat"]), str(row["unscored"]))
-    Console().print(table)
+    from paras2s.utils.tables import Table, number_text
+
+    head = ("step", "groups", "mean reward", "widest spread", "without spread", "unscored")
+    cells = [
+        (row["step"], row["groups"], *map(number_text, (row["mean"], row["widest"])), row["flat"], row["unscored"])
+        for row in rows
+    ]
+    Table(head, cells).show(Console())

@@ -12,8 +12,9 @@ from paras2s.bench.paras2s.metrics import cell
 from paras2s.configs.schema.ablation import AblationConfig, load_ablation
 from paras2s.configs.schema.base import preset_path
 from paras2s.errors import DataError
-from paras2s.pipeline.ablate import draw, hack_table, judge_claim, markdown, paired_claim, run_ablation
+from paras2s.pipeline.ablate import draw, hack_table, judge_claim, paired_claim, run_ablation, score_table
 from paras2s.utils.io import read_json, write_text
+from paras2s.utils.tables import Table, number_text
 
 # In the paper's order; the last seven are ours.
 FIGURES = (
@@ -34,7 +35,7 @@ where it is less.
 
 
 def paper_config(name: str) -> AblationConfig:
-    """A shipped figure."""
+    """Return the config of a shipped figure."""
     return load_ablation(preset_path(name, "paper"))
 
 
@@ -48,7 +49,7 @@ def run_figures(names: Sequence[str], console: Console, quiet: bool, out: Path, 
 
 
 def write_page(out: Path) -> Path:
-    """`paper.md` and its plots, from the tables of figures that have been run."""
+    """Write `paper.md` and its plots from the tables of the figures run so far."""
     parts = [HEAD]
     for name in FIGURES:
         config = paper_config(name)
@@ -65,23 +66,23 @@ def write_page(out: Path) -> Path:
     return page
 
 
-def _by_category(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Each row's score in every category, and how well its reward model agreed with the judge on held-out queries."""
+def _by_category(rows: Sequence[dict[str, Any]]) -> str:
+    """Return each row's score in every category, and how well its reward model agreed with the judge on held-out queries."""
     measured = [row for row in rows if "failed" not in row]
     names = list(dict.fromkeys(name for row in measured for name in row["scores"]["categories"]))
     if not names:
-        return []
-    lines = [f"| row | {' | '.join(names)} | reward model's Pearson |", f"|{'---|' * (len(names) + 2)}"]
-    for row in measured:
-        pearson = row.get("reward_model_pearson")
-        empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
-        cells = [cell(row["scores"]["categories"].get(name, empty)) for name in names]
-        lines.append(f"| {row['row']} | {' | '.join(cells)} | {'-' if pearson is None else format(pearson, '.2f')} |")
-    return lines
+        return ""
+    empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
+    lines = [
+        (row["row"], *(cell(row["scores"]["categories"].get(name, empty)) for name in names),
+         number_text(row.get("reward_model_pearson")))
+        for row in measured
+    ]  # fmt: skip
+    return Table(("row", *names, "reward model's Pearson"), lines).markdown()
 
 
 def _kept_section(page: Path, title: str) -> str | None:
-    """A figure's section in the page as it is, so that a page written where its rows are gone does not lose it."""
+    """Return a figure's section in the page as it is, so that a page written where its rows are gone does not lose it."""
     if not page.is_file():
         return None
     for part in page.read_text().split("\n## ")[1:]:
@@ -92,16 +93,14 @@ def _kept_section(page: Path, title: str) -> str | None:
 
 def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> str:
     lines = [f"## {config.title or config.name}", "", f"`paras2s ablate {config.name}`", ""]
-    # Its heading and the paper's sentence stand in ours.
-    table = [line for line in markdown(config, rows).split("\n\n")[1].splitlines() if line.startswith("|")]
     minutes = sum(row.get("minutes") or 0 for row in rows)
     total = len(config.rows) * len(config.seeds)
     commits = sorted({row["commit"][:7] for row in rows if row.get("commit")})
     made = f", commit {', '.join(commits)}" if commits else ""
     lines += [f"On {config.queries} queries, {len(rows)} of {total} rows, {minutes:.0f} minutes to align and bench{made}.", ""]
-    lines += [*table, "", *_by_category(rows), ""]
+    lines += [score_table(rows).markdown(), "", *filter(None, [_by_category(rows)]), ""]
     if hacks := hack_table(rows):
-        lines += [*hacks, ""]
+        lines += [hacks.markdown(), ""]
     for kind in config.plots:
         if (plot := draw(config, rows, kind)) is not None:
             write_text(out / "paper" / f"{config.name}-{kind}.svg", plot)
@@ -110,10 +109,8 @@ def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> s
         lines += [f"The paper: {config.paper}", ""]
     if config.claims:
         whose = "the paper's claim" if config.paper else "claim"
-        lines += [f"| {whose} | ours |", "|---|---|"]
-        for claim in config.claims:
-            lines.append(f"| {claim.say} | {judge_claim(claim, rows, paired_claim(config, claim))} |")
-        lines.append("")
+        claims = [(claim.say, judge_claim(claim, rows, paired_claim(config, claim))) for claim in config.claims]
+        lines += [Table((whose, "ours"), claims).markdown(), ""]
     if config.note:
         lines += [config.note, ""]
     return "\n".join(lines)

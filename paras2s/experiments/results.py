@@ -26,6 +26,7 @@ from paras2s.run import ORIGIN, Run
 from paras2s.types import CATEGORIES
 from paras2s.utils.generated import put_between
 from paras2s.utils.io import read_json, write_json, write_text
+from paras2s.utils.tables import Styled, Table, number_text, percent, with_interval
 
 SCHEMA = 1
 FAILED = "failed.json"
@@ -40,7 +41,7 @@ NAMES = {
     STYLE_DEAF: "style-deaf oracle",
     PROSODY: "linear prosody, scripted answers",
     "sft": "SFT warm-up",
-    "aligned": "**aligned (GRPO)**",
+    "aligned": Styled("aligned (GRPO)"),
     FLAT: "flat: knows the style, neutral voice",
     TOPLINE: "topline: knows the style",
 }
@@ -48,12 +49,12 @@ IN_README = (CASCADE, "sft", "aligned", TOPLINE)
 
 
 def seed_config(preset: str, seed: int, folder: Path) -> RunConfig:
-    """The config of one seed, in a folder of its own."""
+    """Return the config of one seed, in a folder of its own."""
     return load_config(preset_path(preset), {"seed": seed, "run_dir": str(folder / f"seed{seed}")})
 
 
 def run_seeds(preset: str, seeds: Sequence[int], folder: Path, console: Console, quiet: bool) -> None:
-    """Runs every seed that is not finished yet; a killed one goes on where it was, and why one failed stays in its folder.
+    """Run every unfinished seed; a stopped one continues, and why a seed failed stays in its folder.
 
     What the ablations beside it have made, or will want, is made once for both.
     """
@@ -72,7 +73,7 @@ def run_seeds(preset: str, seeds: Sequence[int], folder: Path, console: Console,
 
 
 def read_benched(run: Run) -> BenchedRun | None:
-    """The judged answers of a run's systems; None before its bench is finished."""
+    """Return the judged answers of a run's systems; None before its bench is finished."""
     folder = run.folder / "bench"
     if not (folder / "independent" / "summary.json").is_file():
         return None
@@ -82,7 +83,7 @@ def read_benched(run: Run) -> BenchedRun | None:
 
 
 def collect(preset: str, seeds: Sequence[int], folder: Path, console: Console) -> dict[str, Any]:
-    """Reads the results of the finished seeds, and computes the figures over them.
+    """Read the results of the finished seeds, and compute the figures over them.
 
     Raises:
         DataError: a run's files cannot be read, or lack a system that another seed has.
@@ -130,7 +131,7 @@ def _rows(benched: BenchedRun, judge: str) -> Mapping[str, Any]:
 
 
 def over_seeds(benched: Sequence[BenchedRun], judge: str) -> dict[str, Any]:
-    """Scores of all systems and the gain of the aligned policy, by one judge over all seeds.
+    """Score of all systems and the gain of the aligned policy, by one judge over all seeds.
 
     Raises:
         DataError: a seed lacks a system, or has no scored answer in a category.
@@ -148,7 +149,7 @@ def over_seeds(benched: Sequence[BenchedRun], judge: str) -> dict[str, Any]:
 
 
 def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
-    """Writes the results beside the page, and the tables of the page and of the README above it; returns what was written."""
+    """Write the results beside the page, and the tables of the page and of the README above it; return what was written."""
     write_json(docs / RESULTS, results)
     written = [docs / RESULTS]
     for path, text in rendered(results, docs).items():
@@ -158,7 +159,7 @@ def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
 
 
 def rendered(results: Mapping[str, Any], docs: Path) -> dict[Path, str]:
-    """The documents with generated parts, as they should read.
+    """Return the documents with generated parts, as they should read.
 
     Raises:
         DataError: a document lacks the comments between which its part stands.
@@ -181,7 +182,7 @@ def _renewed(path: Path, name: str, body: str) -> str:
 
 
 def page_part(results: Mapping[str, Any]) -> str:
-    """The part of the page on results: each seed, all seeds, the gain."""
+    """Return the part of the page on results: each seed, all seeds, the gain."""
     finished = [one for one in results["seeds"] if "failed" not in one]
     commits = sorted({str(one["commit"])[:7] for one in finished})
     machines = sorted({one["machine"] or "a machine that was not noted" for one in finished})
@@ -192,11 +193,11 @@ def page_part(results: Mapping[str, Any]) -> str:
         f"`{results['command']}`, commit {', '.join(commits) or '-'}, {', '.join(machines)}; {_minutes(finished)} minutes "
         f"a seed.{missing}",
         "",
-        *_seed_table(results["seeds"]),
+        _seed_table(results["seeds"]),
     ]
     if results["over_seeds"] is None:
         return "\n".join(lines)
-    lines += ["", *_system_table(results), "", *_gain_table(results)]
+    lines += ["", _system_table(results), "", _gain_table(results)]
     return "\n".join(lines)
 
 
@@ -205,46 +206,40 @@ def _minutes(seeds: Sequence[Mapping[str, Any]]) -> str:
     return "-" if not minutes else " to ".join(str(one) for one in sorted({min(minutes), max(minutes)}))
 
 
-def _seed_table(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A row a seed and system, by the teacher, with the independent judge's score beside it."""
+def _seed_table(seeds: Sequence[Mapping[str, Any]]) -> str:
+    """Return a row for each seed and system, by the teacher, with the independent judge's score beside it."""
     head = ["seed", "system", *CATEGORIES, "all", "independent judge", "told apart", "word errors", "scored"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for one in seeds:
-        if "failed" in one:
-            lines.append(f"| {one['seed']} | failed: {one['failed']} |{' - |' * (len(head) - 2)}")
+    rows: list[list[object]] = []
+    for result in seeds:
+        if "failed" in result:
+            rows.append([result["seed"], f"failed: {result['failed']}", *[None] * (len(head) - 2)])
             continue
-        for name in (name for name in SYSTEMS if name in one["teacher"]):
-            row, other = one["teacher"][name], one["independent"][name]
-            cells = [cell(row["categories"][category]) if category in row["categories"] else "-" for category in CATEGORIES]
-            cells += [cell(row["overall"]), cell(other["overall"]), *_shares(row)]
-            cells.append(f"{row['overall']['n_scored']} of {row['overall']['n_asked']}")
-            lines.append(f"| {one['seed']} | {NAMES[name]} | {' | '.join(cells)} |")
-    return lines
+        for name in (name for name in SYSTEMS if name in result["teacher"]):
+            row, other = result["teacher"][name], result["independent"][name]
+            overall, categories = row["overall"], row["categories"]
+            cells = [cell(categories[category]) if category in categories else None for category in CATEGORIES]
+            cells += [cell(overall), cell(other["overall"]), *_shares(row), f"{overall['n_scored']} of {overall['n_asked']}"]
+            rows.append([result["seed"], NAMES[name], *cells])
+    return Table(head, rows).markdown()
 
 
 def _shares(row: Mapping[str, Any]) -> tuple[str, str]:
-    apart, errors = row["contrast"]["mean"], row["word_error_rate"]["mean"]
-    return "-" if apart is None else f"{100 * apart:.0f} %", "-" if errors is None else f"{100 * errors:.1f} %"
+    return percent(row["contrast"]["mean"], 0), percent(row["word_error_rate"]["mean"])
 
 
-def _interval(one: Mapping[str, Any], unit: str = "", signed: bool = False) -> str:
-    sign = "+" if signed else ""
-    digits = 1 if unit else 2
-    return f"{one['value']:{sign}.{digits}f}{unit} ({one['low']:{sign}.{digits}f} to {one['high']:{sign}.{digits}f})"
-
-
-def _system_table(results: Mapping[str, Any]) -> list[str]:
-    """A row a system over all seeds, with 95 % intervals over seeds and questions."""
+def _system_table(results: Mapping[str, Any]) -> str:
+    """Return a row for each system over all seeds, with 95 % intervals over seeds and questions."""
     teacher, other = (results["over_seeds"][judge]["systems"] for judge in JUDGES)
-    lines = ["| over all seeds | teacher | independent judge | told apart | word errors |", "|---|---|---|---|---|"]
-    for name in (name for name in SYSTEMS if name in teacher):
-        apart, errors = mean_shares(results, name)
-        lines.append(f"| {NAMES[name]} | {_interval(teacher[name])} | {_interval(other[name])} | {apart} | {errors} |")
-    return lines
+    rows = [
+        (NAMES[name], with_interval(teacher[name]), with_interval(other[name]), *mean_shares(results, name))
+        for name in SYSTEMS
+        if name in teacher
+    ]
+    return Table(("over all seeds", "teacher", "independent judge", "told apart", "word errors"), rows).markdown()
 
 
 def mean_shares(results: Mapping[str, Any], name: str) -> tuple[str, str]:
-    """Contrasts told apart and word errors of a system, each the mean over the seeds that have it measured."""
+    """Return contrasts told apart and word errors of a system, each the mean over the seeds where it was measured."""
     rows = [one["teacher"][name] for one in results["seeds"] if "failed" not in one and name in one["teacher"]]
     means: dict[str, Any] = {}
     for key in ("contrast", "word_error_rate"):
@@ -253,37 +248,32 @@ def mean_shares(results: Mapping[str, Any], name: str) -> tuple[str, str]:
     return _shares(means)
 
 
-def _gain_table(results: Mapping[str, Any]) -> list[str]:
-    """The aligned policy over its warm-up, by each judge."""
+def _gain_table(results: Mapping[str, Any]) -> str:
+    """Return the gain of the aligned policy over its warm-up, by each judge."""
     head = ["aligned over SFT", "difference", "in %", "middle half, SFT", "aligned", "better answer", "seeds above 0"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    rows = []
     finished = [one for one in results["seeds"] if "failed" not in one]
     for judge in JUDGES:
         gain = results["over_seeds"][judge]["gain"]
         above = sum(one["gain"][judge]["difference"]["low"] > 0 for one in finished)
-        cells = [_interval(gain["difference"], signed=True), _interval(gain["percent"], " %", signed=True)]
-        cells += [_interval(gain["middle_before"]), _interval(gain["middle_after"])]
-        cells += [_interval(_percent(gain["improvement"]), " %"), f"{above} of {len(finished)}"]
-        lines.append(f"| by the {judge if judge == 'teacher' else 'independent judge'} | {' | '.join(cells)} |")
-    return lines
-
-
-def _percent(one: Mapping[str, Any]) -> dict[str, float]:
-    return {key: 100 * one[key] for key in ("value", "low", "high")}
+        cells = [with_interval(gain["difference"], signed=True), with_interval(gain["percent"], 1, unit=" %", signed=True)]
+        cells += [with_interval(gain["middle_before"]), with_interval(gain["middle_after"])]
+        cells += [with_interval(gain["improvement"], 1, scale=100.0, unit=" %"), f"{above} of {len(finished)}"]
+        rows.append((f"by the {judge if judge == 'teacher' else 'independent judge'}", *cells))
+    return Table(head, rows).markdown()
 
 
 def readme_part(results: Mapping[str, Any]) -> str:
-    """The few rows that the README shows."""
+    """Return the few rows that the README shows."""
     teacher, other = (results["over_seeds"][judge]["systems"] for judge in JUDGES)
-    lines = ["| system | score | independent judge | contrasts told apart | word errors |", "|---|---|---|---|---|"]
-    for name in (name for name in IN_README if name in teacher):
-        apart, errors = mean_shares(results, name)
-        lines.append(f"| {NAMES[name]} | {teacher[name]['value']:.2f} | {other[name]['value']:.2f} | {apart} | {errors} |")
+    rows = [
+        (NAMES[name], number_text(teacher[name]["value"]), number_text(other[name]["value"]), *mean_shares(results, name))
+        for name in IN_README
+        if name in teacher
+    ]
+    table = Table(("system", "score", "independent judge", "contrasts told apart", "word errors"), rows)
     finished = [one for one in results["seeds"] if "failed" not in one]
     commits = sorted({str(one["commit"])[:7] for one in finished})
     seeds = "seed" if len(finished) == 1 else "seeds"
-    lines += [
-        "",
-        f"{len(finished)} {seeds}, commit {', '.join(commits)}, `{results['command']}`, {_minutes(finished)} minutes a seed.",
-    ]
-    return "\n".join(lines)
+    made = f"{len(finished)} {seeds}, commit {', '.join(commits)}, `{results['command']}`, {_minutes(finished)} minutes a seed."
+    return f"{table.markdown()}\n\n{made}"

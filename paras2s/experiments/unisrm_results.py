@@ -38,6 +38,7 @@ from paras2s.utils.io import read_json, read_jsonl, write_json, write_text
 from paras2s.utils.machine import describe_machine
 from paras2s.utils.process_pool import end_workers, map_chunks
 from paras2s.utils.progress import LOG_WIDTH, progress_bar
+from paras2s.utils.tables import Table, number_text
 
 SCHEMA = 1
 RESULTS, PAGE = "unisrm.json", "experiments/unisrm.md"
@@ -74,7 +75,7 @@ class _Stage:
 def run_seeds(
     config: UniSRMConfig, seeds: Sequence[int], folder: Path, console: Console, quiet: bool, processes: int = 1
 ) -> None:
-    """Makes the data, trains and benches every seed that is not finished; a stopped one goes on where it was.
+    """Make the data, train and bench every unfinished seed; a stopped one continues.
 
     With two `processes` a seed's two models of GRPO are trained beside each other.
 
@@ -98,7 +99,7 @@ def run_seeds(
 def run_seed(
     config: UniSRMConfig, seed: int, data: Path, folder: Path, console: Console, quiet: bool, processes: int = 1
 ) -> None:
-    """Trains the three models of a seed and benches them."""
+    """Train the three models of a seed and bench them."""
     stages = [_Stage(config, name, seed, data, folder, quiet) for name in MODELS]
     pending = [stage for stage in stages if not is_trained(folder / stage.name)]
     # GRPO begins at what SFT has saved.
@@ -117,7 +118,7 @@ def run_seed(
 
 
 def _run_stages(stages: Sequence[_Stage]) -> list[None]:
-    """Runs stages in a process of its own, which prints lines: bars of two processes do not fit on one terminal."""
+    """Run stages in a process of its own, which prints lines: bars of two processes do not fit on one terminal."""
     console = Console(stderr=True, force_terminal=False, width=LOG_WIDTH)
     for stage in stages:
         _run_stage(stage, console)
@@ -125,7 +126,7 @@ def _run_stages(stages: Sequence[_Stage]) -> list[None]:
 
 
 def _run_stage(stage: _Stage, console: Console) -> None:
-    """Trains a model and benches it, so that a run that is stopped has figures of what it trained."""
+    """Train a model and bench it, so that a run that is stopped has figures of what it trained."""
     consistent = _consistent_grpo(stage.config)
     decision = consistent.weights.model_copy(update={"consistency": 0.0})
     place, begin = stage.folder / stage.name, stage.folder / SFT
@@ -144,7 +145,7 @@ def _run_stage(stage: _Stage, console: Console) -> None:
 
 
 def _note_origin(folder: Path, name: str) -> None:
-    """Notes by which version and commit a model's training was begun: a later one may train the next."""
+    """Note by which version and commit a model's training was begun: a later one may train the next."""
     path = folder / "origin.json"
     known: dict[str, Any] = read_json(path) if path.is_file() else {"machine": describe_machine(), "models": {}}
     known["models"].setdefault(name, {"version": __version__, "commit": source_commit()})
@@ -158,7 +159,7 @@ def _consistent_grpo(config: UniSRMConfig) -> UniSRMGrpoConfig:
 
 
 def _bench_options(config: UniSRMConfig, data: Path, folder: Path, models: Sequence[str]) -> UniSRMBenchOptions:
-    """These models as judges, whose replies may be as long as those of training."""
+    """Return these models as judges, whose replies may be as long as those of training."""
     longest = _consistent_grpo(config).max_completion_tokens
     for name in models:
         judge = {"kind": "unisrm", "checkpoint": str(folder / name), "max_reply_tokens": longest, "batch_size": BENCH_BATCH}
@@ -173,7 +174,7 @@ def _judge_path(folder: Path, name: str) -> Path:
 
 @contextmanager
 def _timed(folder: Path, part: str, what: str) -> Iterator[None]:
-    """Adds the minutes to those of a part, also of one that is stopped by an error. Each process writes another part's file."""
+    """Add the minutes to those of a part, also of one that is stopped by an error. Each process writes another part's file."""
     path, started = _minutes_path(folder, part), time.monotonic()
     try:
         yield
@@ -191,7 +192,7 @@ def _minutes_path(folder: Path, part: str) -> Path:
 
 
 def collect(config: UniSRMConfig, command: str, seeds: Sequence[int], folder: Path) -> dict[str, Any]:
-    """The figures of the finished seeds.
+    """Return the figures of the finished seeds.
 
     Raises:
         DataError: the data or a bench cannot be read.
@@ -243,7 +244,7 @@ def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def _minutes(folder: Path) -> dict[str, float]:
-    """The minutes of each model's training, and of the bench of all."""
+    """Return the minutes of each model's training, and of the bench of all."""
     paths = {name: _minutes_path(folder, name) for name in ("all", *MODELS)}
     spent = {name: read_json(path) for name, path in paths.items() if path.is_file()}
     training = {name: one["training"] for name, one in spent.items() if name in MODELS}
@@ -256,12 +257,12 @@ def _own_rows(folder: Path, name: str) -> dict[str, BenchRow]:
 
 
 def _right(item: Item, row: BenchRow) -> float:
-    """Whether the decision is right. A reply that cannot be parsed decides nothing, so it is not."""
+    """Return whether the decision is right. A reply that cannot be parsed decides nothing, so it is not."""
     return points(item, row) or 0.0
 
 
 def _dimensions(item: Item, row: BenchRow) -> float:
-    """The share of dimensions whose sign is right (equation 10), of T2 those whose score is; none of an unparsed reply."""
+    """Return the share of dimensions with the right sign (equation 10), for T2 the right score; None for an unparsed reply."""
     if row.unscored is not None:
         return 0.0
     keys = TASKS[item.task].keys
@@ -271,7 +272,7 @@ def _dimensions(item: Item, row: BenchRow) -> float:
 
 
 def _right_or_coin(item: Item, row: BenchRow) -> float:
-    """Gives a pair without a verdict one half, as a coin would have: whoever merely guesses there gains nothing over it."""
+    """Give a pair without a verdict one half, as a coin would have: whoever merely guesses there gains nothing over it."""
     return 0.5 if row.unscored is not None and isinstance(item.record, PairRecord) else _right(item, row)
 
 
@@ -285,7 +286,7 @@ def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Callable[[It
 
 
 def _by_fault(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, dict[str, float]]]:
-    """The shares of all asked that are right and decided, by task and by what is wrong with the worse candidate, if known."""
+    """Return the shares right and decided of all asked, by task and by the worse candidate's fault where it is known."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for task in TASKS:
         for fault in sorted({item.factors["fault"] for item in data.of_task(task) if "fault" in item.factors}):
@@ -296,7 +297,7 @@ def _by_fault(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[s
 
 
 def _undecided(rows: Mapping[str, BenchRow]) -> dict[str, dict[str, int]]:
-    """The number of replies without a verdict, by task and by the rule of the format that they break, or else the reason."""
+    """Return the number of replies without a verdict, by task and by the broken rule of the format, or else the reason."""
     found: dict[str, dict[str, int]] = {}
     for row in rows.values():
         if row.unscored is not None:
@@ -306,7 +307,7 @@ def _undecided(rows: Mapping[str, BenchRow]) -> dict[str, dict[str, int]]:
 
 
 def _scores_and_reasons(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, dict[str, float]]]:
-    """The shares of candidates whose score, and whose reason, is that of the label word for word, by task and dimension.
+    """Return the shares of candidates whose score, and whose reason, is that of the label word for word, by task and dimension.
 
     Of pairs whose reply can be parsed. The embedded data has a handful of reasons, so that equal words are a fair measure.
     """
@@ -330,7 +331,7 @@ def _scores_and_reasons(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[s
 
 
 def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The gains over the seeds in these folders, of the models that all of them have."""
+    """Return the gains over the seeds in these folders, of the models that all of them have."""
     rows = [{name: _own_rows(folder, name) for name in MODELS if is_trained(folder / name)} for folder in folders]
     return [
         {"from": first, "to": second, "measure": measure, **figure_json(_gain(data, pairs, value))}
@@ -341,7 +342,7 @@ def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _gain(data: BenchData, pairs: Sequence[tuple[Rows, Rows]], value: Value) -> Figure:
-    """The mean gain of second over first, over all items of all tasks and all pairs of models; a text is one cluster.
+    """Return the mean gain of second over first, over all items of all tasks and all pairs of models; a text is one cluster.
 
     An item counts where the measure asks both replies.
     """
@@ -364,7 +365,7 @@ MEASURES: Mapping[str, Value] = {
 
 
 def _curve(path: Path) -> list[dict[str, float]]:
-    """Means over equal parts of a stage's updates."""
+    """Return means over equal parts of a stage's updates."""
     rows = list(read_jsonl(path))
     size = max(1, -(-len(rows) // CURVE_POINTS))
     parts = [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -393,7 +394,7 @@ def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
 
 
 def rendered(results: Mapping[str, Any], page: Path) -> str:
-    """The page with the tables of these results.
+    """Return the page with the tables of these results.
 
     Raises:
         DataError: the page has no place for them.
@@ -405,15 +406,15 @@ def rendered(results: Mapping[str, Any], page: Path) -> str:
 
 
 def tables(results: Mapping[str, Any]) -> str:
-    """All tables: the seeds together, each seed's models beside their controls, the gains, the curves, the shortcuts."""
+    """Return all tables: the seeds together, each seed's models beside their controls, the gains, the curves, the shortcuts."""
     missing = f" Not finished: seeds {', '.join(map(str, results['missing']))}." if results["missing"] else ""
     seeds = results["seeds"]
     lines = [f"`{results['command']}`.{missing}", ""]
     if len(seeds) > 1:
-        lines += [f"Means over {len(seeds)} seeds (the least to the most of them):", "", *_means(seeds), ""]
+        lines += [f"Means over {len(seeds)} seeds (the least to the most of them):", "", _means(seeds), ""]
     for seed in seeds:
-        lines += [*_head(results, seed), "", *_scores(seed), "", *_faults(seed), "", *_breaks(seed), "", *_reasons(seed), ""]
-    return "\n".join([*lines, *_gains(results), "", *_curves(seeds), "", *_shortcuts(results)])
+        lines += [*_head(results, seed), "", _scores(seed), "", _faults(seed), "", _breaks(seed), "", _reasons(seed), ""]
+    return "\n".join([*lines, _gains(results), "", _curves(seeds), "", _shortcuts(results)])
 
 
 def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
@@ -443,10 +444,10 @@ def _probed(seed: Mapping[str, Any]) -> str:
     return said
 
 
-def _means(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Means over the seeds, with the least and the most of them."""
+def _means(seeds: Sequence[Mapping[str, Any]]) -> str:
+    """Return means over the seeds, with the least and the most of them."""
     head = ["task", "model", "of all asked", "dimensions right", "PCC", "seeds that use the sound", "seeds above the majority"]
-    lines = [_line(head), _line(["---"] * len(head))]
+    rows: list[Sequence[object]] = []
     for column in COLUMNS:
         for name, title in MODELS.items():
             found = [one["models"].get(name, {}).get(column, {"absent": ""}) for one in seeds]
@@ -458,19 +459,19 @@ def _means(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
             known = [one["pcc"]["value"] for one in found if one.get("pcc", {}).get("value") is not None]
             uses = sum(one["sound"]["verdict"] == "uses the sound" for one in found)
             above = sum(value > 100 * one["majority"][column]["value"] for value, one in zip(right, seeds, strict=True))
-            cells = [column, title, _spread(right, 1), _spread(dimensions, 1), _spread(known, 2) if known else "-"]
-            lines.append(_line([*cells, f"{uses} of {len(seeds)}", f"{above} of {len(seeds)}"]))
-    return lines
+            cells = [column, title, _spread(right, 1), _spread(dimensions, 1), _spread(known, 2) if known else None]
+            rows.append([*cells, f"{uses} of {len(seeds)}", f"{above} of {len(seeds)}"])
+    return Table(head, rows).markdown()
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
     return f"{sum(values) / len(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def _scores(seed: Mapping[str, Any]) -> list[str]:
+def _scores(seed: Mapping[str, Any]) -> str:
     head = ["task", "model", "right, of those parsed", "of all asked", "majority", "text only", "shuffled", "swapped"]
     head += ["dimensions right", "PCC", "sound", "parsed"]
-    lines = [_line(head), _line(["---"] * len(head))]
+    rows: list[Sequence[object]] = []
     for column in COLUMNS:
         task = column[:2]
         for name, title in MODELS.items():
@@ -478,58 +479,58 @@ def _scores(seed: Mapping[str, Any]) -> list[str]:
             if "absent" in found:
                 continue
             controls = found["controls"]
-            cells = [column, title, percent(found["acc"]), f"{100 * seed['right_of_asked'][name][task]:.1f}"]
+            cells: list[object] = [column, title, percent(found["acc"]), f"{100 * seed['right_of_asked'][name][task]:.1f}"]
             cells += [percent(seed["majority"][column]), control(controls["text_only"]), control(controls["shuffled"])]
-            cells += [control(controls["swapped"]) if "swapped" in controls else "-"]
+            cells += [control(controls["swapped"]) if "swapped" in controls else None]
             cells += [f"{100 * seed['dimensions_of_asked'][name][task]:.1f}"]
-            cells += [number(found["pcc"], 2) if "pcc" in found else "-", found["sound"]["verdict"], percent(found["parsed"])]
-            lines.append(_line(cells))
-    return lines
+            cells += [number(found["pcc"], 2) if "pcc" in found else None, found["sound"]["verdict"], percent(found["parsed"])]
+            rows.append(cells)
+    return Table(head, rows).markdown()
 
 
-def _faults(seed: Mapping[str, Any]) -> list[str]:
-    """A row for each kind of fault: how many of all asked each model has right, and how many it decides."""
+def _faults(seed: Mapping[str, Any]) -> str:
+    """Return a row for each kind of fault: how many of all asked each model has right, and how many it decides."""
     by_model = seed["right_by_fault"]
     trained = [name for name in MODELS if name in by_model]
     head = ["right / decided of all asked, by what is wrong", "fault", "n", *(MODELS[name] for name in trained)]
-    lines = [_line(head), _line(["---"] * len(head))]
+    rows: list[Sequence[object]] = []
     for task, faults in sorted(by_model[SFT].items()):
         for fault in sorted(faults):
             known = [by_model[name][task][fault] for name in trained]
             shares = [f"{100 * one['value']:.1f} / {100 * one['decided']:.1f}" for one in known]
-            lines.append(_line([task, fault, str(by_model[SFT][task][fault]["n"]), *shares]))
-    return lines
+            rows.append([task, fault, by_model[SFT][task][fault]["n"], *shares])
+    return Table(head, rows).markdown()
 
 
-def _breaks(seed: Mapping[str, Any]) -> list[str]:
-    """A row for each reason why a reply gives no verdict: how many of each model's do not."""
+def _breaks(seed: Mapping[str, Any]) -> str:
+    """Return a row for each reason why a reply gives no verdict: how many of each model's do not."""
     by_model = seed["undecided"]
     trained = [name for name in MODELS if name in by_model]
-    lines = [_line(["replies without a verdict", "reason", *(MODELS[name] for name in trained)])]
-    lines.append(_line(["---"] * (2 + len(trained))))
+    head = ["replies without a verdict", "reason", *(MODELS[name] for name in trained)]
+    rows: list[Sequence[object]] = []
     for task in TASKS:
         for reason in sorted({reason for name in trained for reason in by_model[name].get(task, {})}):
-            lines.append(_line([task, reason, *(str(by_model[name].get(task, {}).get(reason, 0)) for name in trained)]))
-    return lines
+            rows.append([task, reason, *(by_model[name].get(task, {}).get(reason, 0) for name in trained)])
+    return Table(head, rows).markdown()
 
 
-def _reasons(seed: Mapping[str, Any]) -> list[str]:
-    """A row for each dimension: how many scores, and how many reasons behind them, are those of the label."""
+def _reasons(seed: Mapping[str, Any]) -> str:
+    """Return a row for each dimension: how many scores, and how many reasons behind them, are those of the label."""
     by_model = seed["scores_and_reasons"]
     trained = [name for name in MODELS if name in by_model]
     head = ["scores and reasons that are the label's", "dimension"]
     head += [f"{MODELS[name]}: {what}" for name in trained for what in ("score", "reason")]
-    lines = [_line(head), _line(["---"] * len(head))]
+    rows: list[Sequence[object]] = []
     for task in sorted(by_model[SFT]):
         for key in TASKS[task].keys:
             known = [by_model[name].get(task, {}).get(key) for name in trained]
-            cells = [f"{100 * one[what]:.1f}" if one else "-" for one in known for what in ("score", "reason")]
-            lines.append(_line([task, key, *cells]))
-    return lines
+            cells = [f"{100 * one[what]:.1f}" if one else None for one in known for what in ("score", "reason")]
+            rows.append([task, key, *cells])
+    return Table(head, rows).markdown()
 
 
-def _gains(results: Mapping[str, Any]) -> list[str]:
-    """Each seed's gains, and those of all seeds together."""
+def _gains(results: Mapping[str, Any]) -> str:
+    """Return each seed's gains, and those of all seeds together."""
     head = [
         "gain over all tasks, in points",
         "seed",
@@ -538,7 +539,7 @@ def _gains(results: Mapping[str, Any]) -> list[str]:
         "dimensions right",
         "where both have a verdict",
     ]
-    lines = [_line(head), _line(["---"] * len(head))]
+    rows: list[Sequence[object]] = []
     several = [("all", results)] if len(results["seeds"]) > 1 else []
     for first, second in GAINS:
         for name, place in [*((str(one["seed"]), one) for one in results["seeds"]), *several]:
@@ -546,31 +547,27 @@ def _gains(results: Mapping[str, Any]) -> list[str]:
             own = {one["measure"]: {key: one[key] for key in one.keys() - {"from", "to", "measure"}} for one in wanted}
             if not own:
                 continue
-            lines.append(_line([f"{MODELS[second]} over {MODELS[first]}", name, *(percent(own[kind]) for kind in MEASURES)]))
-    return lines
+            rows.append([f"{MODELS[second]} over {MODELS[first]}", name, *(percent(own[kind]) for kind in MEASURES)])
+    return Table(head, rows).markdown()
 
 
-def _curves(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A row for each part of a stage's updates, the mean over seeds; what a stage does not have is left out."""
+def _curves(seeds: Sequence[Mapping[str, Any]]) -> str:
+    """Return a row for each part of a stage's updates, the mean over seeds; what a stage does not have is left out."""
     head = ["stage", "update", *CURVES]
-    lines = [_line(head), _line(["---"] * len(head))]
+    rows: list[Sequence[object]] = []
     for name, title in MODELS.items():
         for parts in zip(*(one["curves"][name] for one in seeds if name in one["curves"]), strict=False):
             means = {key: sum(part[key] for part in parts) / len(parts) for key in CURVES if all(key in part for part in parts)}
-            cells = [f"{means[key]:.3f}" if key in means else "-" for key in CURVES]
-            lines.append(_line([title, f"{parts[0]['step']:.0f}", *cells]))
-    return lines
+            cells = [format(means[key], ".3f") if key in means else None for key in CURVES]
+            rows.append([title, f"{parts[0]['step']:.0f}", *cells])
+    return Table(head, rows).markdown()
 
 
-def _shortcuts(results: Mapping[str, Any]) -> list[str]:
+def _shortcuts(results: Mapping[str, Any]) -> str:
     head = ["shortcut", *TASKS]
     names = list(dict.fromkeys(one["name"] for one in results["shortcuts"]))
-    lines = [_line(head), _line(["---"] * len(head))]
+    rows: list[Sequence[object]] = []
     for name in names:
         own = {one["task"]: one["value"] for one in results["shortcuts"] if one["name"] == name}
-        lines.append(_line([name, *("-" if own.get(task) is None else f"{own[task]:.2f}" for task in TASKS)]))
-    return lines
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        rows.append([name, *(number_text(own.get(task)) for task in TASKS)])
+    return Table(head, rows).markdown()

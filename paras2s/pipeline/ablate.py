@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from paras2s.bench.charts import draw_curves, side_by_side, standalone_svg
 from paras2s.bench.paras2s.metrics import error_text, summary
+from paras2s.bench.plots.base import svg_of
+from paras2s.bench.plots.curves import Curves
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
@@ -27,12 +27,13 @@ from paras2s.run import ORIGIN, Run
 from paras2s.statistics.means import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.train.algorithm import check_algorithm
 from paras2s.utils.io import read_json, write_json, write_text
+from paras2s.utils.tables import Table, number_text, percent
 
 KL_STEPS = 20
 
 
 def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConfig:
-    """The whole config of one row.
+    """Return the whole config of one row.
 
     Raises:
         ConfigError: a key that does not exist, or more contrasts than there are scripts; names the row.
@@ -56,7 +57,7 @@ def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConf
 
 
 def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys, so that one laid over a section leaves the section's other keys alone."""
+    """Return nested settings as dotted keys, so that one laid over a section leaves the section's other keys alone."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         found |= dotted(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
@@ -64,7 +65,7 @@ def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks: int = 0) -> dict[str, Any]:
-    """One row through its stages; those that are whole are not run again. `with_curve` judges its validation answers.
+    """Run a row through its stages; finished stages are not run again. `with_curve` judges its validation answers.
 
     `hacks`: the number of questions about which the row's reward is asked what it pays for hacks.
     """
@@ -107,7 +108,7 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
 
 
 def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Path:
-    """All rows for all seeds; returns the folder with `table.json`, `table.md` and, where rows have places, a plot each."""
+    """Run all rows for all seeds; return the folder with `table.json`, `table.md` and a plot where rows have a value of `x`."""
     folder = ablation.run_dir / ablation.name
     runs = [(row, Run(row_config(ablation, row, seed), console, quiet)) for seed in ablation.seeds for row in ablation.rows]
     folders = [run.folder for _, run in runs]
@@ -136,7 +137,7 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
         if (plot := draw(ablation, found, kind)) is not None:
             write_text(folder / f"{kind}.svg", plot)
     if not quiet:
-        console.print(_table(ablation, found))
+        score_table(found, f"{ablation.name}, {ablation.queries} queries").show(console)
     return folder
 
 
@@ -151,19 +152,17 @@ COLUMNS = ("row", "seed", "score", "independent judge", "told apart", "word erro
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """One row of the table; what could not be measured is a dash."""
+    """Return one row of the table; what could not be measured is a dash."""
     if "failed" in row:
         return [row["row"], str(row["seed"]), f"failed: {row['failed']}", *["-"] * (len(COLUMNS) - 3)]
     scores = row["scores"]
     overall, apart, errors = scores["overall"], scores["contrast"], scores["word_error_rate"]
 
-    def plain(one: dict[str, Any], factor: float = 1.0, digits: int = 2) -> str:
-        if one["mean"] is None:
-            return "-"
-        return f"{factor * one['mean']:.{digits}f}{error_text(one, factor, digits)}"
+    def plain(mean: dict[str, Any], factor: float = 1.0, digits: int = 2) -> str:
+        return number_text(mean["mean"], digits, scale=factor) + error_text(mean, factor, digits)
 
     scored = f"{overall['n_scored']} of {overall['n_asked']}"
-    kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
+    kl = number_text(row["kl"], 3)
     shares = (f"{plain(apart, 100, 0)} %", f"{plain(errors, 100, 1)} %")
     # What an earlier version measured has no second judge.
     independent = plain(row["independent"]) if "independent" in row else "-"
@@ -171,39 +170,33 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
-    """The table for a page, with the ablation's name and what the paper found."""
-    head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
-    body = "".join(f"| {' | '.join(cells(row))} |\n" for row in rows)
-    paper = f"\nThe paper: {ablation.paper}\n" if ablation.paper else ""
-    hacks = "".join(f"{line}\n" for line in ["", *hack_table(rows)]) if any(row.get("hacks") for row in rows) else ""
-    return f"`paras2s ablate` {ablation.name}, {ablation.queries} queries.\n\n{head}{body}{hacks}{paper}"
+    """Return the tables for a page, with the ablation's name and what the paper found."""
+    tables = [table.markdown() for table in (score_table(rows), hack_table(rows)) if table is not None]
+    paper = [f"The paper: {ablation.paper}"] if ablation.paper else []
+    return "\n\n".join([f"`paras2s ablate` {ablation.name}, {ablation.queries} queries.", *tables, *paper]) + "\n"
 
 
-def hack_table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a table of what each row's reward pays for hacks; [] where none was asked."""
+def score_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
+    """Return the table of the rows' scores."""
+    return Table(COLUMNS, [cells(row) for row in rows], title)
 
-    def cell(one: Mapping[str, Any]) -> str:
-        return "-" if one["paid"] is None else f"{100 * one['paid']:.0f} % of {one['n_scored']}"
+
+def hack_table(rows: Sequence[dict[str, Any]]) -> Table | None:
+    """Return a table of what each row's reward pays for hacks; None where no row was asked."""
+
+    def paid(share: Mapping[str, Any]) -> str | None:
+        return None if share["paid"] is None else f"{percent(share['paid'], 0)} of {share['n_scored']}"
 
     probed = [row for row in rows if row.get("hacks")]
     if not probed:
-        return []
+        return None
     kinds = sorted(probed[0]["hacks"])
-    lines = [f"| paid at least what the good answer is | seed | {' | '.join(kinds)} |", f"|{'---|' * (2 + len(kinds))}"]
-    return lines + [
-        f"| {row['row']} | {row['seed']} | {' | '.join(cell(row['hacks'][kind]) for kind in kinds)} |" for row in probed
-    ]
-
-
-def _table(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(*COLUMNS, title=f"{ablation.name}, {ablation.queries} queries", title_justify="left")
-    for row in rows:
-        table.add_row(*cells(row))
-    return table
+    found = [(row["row"], row["seed"], *(paid(row["hacks"][kind]) for kind in kinds)) for row in probed]
+    return Table(("paid at least what the good answer is", "seed", *kinds), found)
 
 
 def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
-    """A row's figure and its standard error; None where it was not measured.
+    """Return a row's figure and its standard error; None where it was not measured.
 
     The error of a share of 0 or 100 %, which is 0 whatever n is, is taken from how far Wilson's interval reaches.
     """
@@ -220,7 +213,7 @@ def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
 
 
 def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]:
-    """The judged answers of a row's system; [] where the run's folder is gone."""
+    """Return the judged answers of a row's system; [] where the run's folder is gone."""
     found = next(one for one in ablation.rows if one.name == row)
     config = row_config(ablation, found, seed)
     path = config.run_dir / ("bench" if ablation.queries == "test" else "bench-validation") / f"{found.system}.jsonl"
@@ -228,7 +221,7 @@ def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]
 
 
 def paired_claim(ablation: AblationConfig, claim: Claim) -> tuple[float, float] | None:
-    """Mean difference of two rows on the same questions and its error: by category, then over categories, as the score is.
+    """Return the mean difference of two rows on the same questions and its error, by category, then over categories.
 
     Over all seeds; None where rows are gone, or nothing can be paired.
     """
@@ -256,7 +249,7 @@ def _paired(first: Sequence[AnswerRow], second: Sequence[AnswerRow], claim: Clai
 
 
 def _by_query(rows: Sequence[AnswerRow], of: str) -> dict[str, float]:
-    """A question's mean over its answers; those not measured are left out."""
+    """Return a question's mean over its answers; those not measured are left out."""
     values: dict[str, list[float]] = {}
     for row in rows:
         value = row.score if of == "score" else None if row.word_error_rate is None else 1.0 - row.word_error_rate
@@ -266,7 +259,7 @@ def _by_query(rows: Sequence[AnswerRow], of: str) -> dict[str, float]:
 
 
 def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[float, float] | None = None) -> str:
-    """Whether our rows bear a claim out: a difference in standard errors.
+    """Return whether our rows bear a claim out: a difference in standard errors.
 
     `paired`: the difference on the same questions and its error, where that is known; else the two rows' errors are added,
     which is at least as much.
@@ -300,19 +293,20 @@ def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[floa
 
 
 def draw_panels(rows: Sequence[dict[str, Any]]) -> str | None:
-    """Reward model and judges over the steps of each row; None where none has a curve."""
-    from paras2s.bench.paras2s.curve import LINES, draw_curve, point_of
+    """Draw reward model and judges over the steps of each row; None where none has a curve."""
+    from paras2s.bench.paras2s.curve import curves_of, curves_svg, point_of
 
     shown = [row for row in rows if row.get("curve")]
     if not shown:
         return None
     names = [row["row"] if len({one["seed"] for one in shown}) == 1 else f"{row['row']}, seed {row['seed']}" for row in shown]
-    charts = [draw_curve([point_of(one) for one in row["curve"]], name) for row, name in zip(shown, names, strict=True)]
-    return side_by_side(list(zip(names, charts, strict=True)), LINES, "step of GRPO")
+    return curves_svg(
+        [curves_of([point_of(one) for one in row["curve"]], name) for row, name in zip(shown, names, strict=True)]
+    )
 
 
 def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]], of: str = "score") -> str | None:
-    """Mean over seeds against `x`, a curve a line, or a panel a row; None where no row has a place, or a curve."""
+    """Draw the mean over seeds against `x`, a curve for each line, or a panel for each row; None where no row can be drawn."""
     if of == "curve":
         return draw_panels(rows)
     placed = [(row, value) for row in rows if row["x"] is not None and (value := value_of(row, of)[0]) is not None]
@@ -327,8 +321,7 @@ def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]], of: str = "sc
             means = [value for row, value in placed if (row["line"], row["x"]) == (line, place)]
             values.append(sum(means) / len(means) if means else None)
         curves.append(values)
-    spread: list[float | None] = [None] * len(places)
     what = "Score from 1 to 5" if of == "score" else "Share of words understood"
     description = f"{what} against {ablation.axis or 'x'}; lines: {', '.join(line or 'all' for line in lines)}"
     names = [line or of.replace("_", " ") for line in lines]
-    return standalone_svg(draw_curves(places, curves, spread, description), names, ablation.axis)
+    return svg_of([Curves(places, curves, names=names, axis=ablation.axis)], description)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from paras2s.clients.endpoint import load_prices
 from paras2s.configs.schema.base import dump_config
@@ -26,6 +25,7 @@ from paras2s.data_gen.curation.report import (
 )
 from paras2s.run import claim_folder
 from paras2s.utils.progress import progress_bar
+from paras2s.utils.tables import Styled, Table, number_text
 
 # These settings do not change the data, so a run that they stopped may go on with other values.
 _ENDPOINT_KEYS = ("budget_usd", "concurrency", "requests_per_minute", "timeout_s", "max_attempts", "backoff_s", "prices")
@@ -73,14 +73,13 @@ def estimate_curation(config: CurationConfig, limit: int | None) -> tuple[dict[s
 
 def show_estimate(console: Console, stages: dict[str, StageEstimate], measured_on: int) -> None:
     """Print the estimate as a table, and its basis."""
-    table = Table("stage", "requests", "tokens in", "tokens out", "USD")
-    for name, stage in stages.items():
-        usd = "unknown" if stage.usd is None else f"{stage.usd:.4f}"
-        table.add_row(name, str(stage.requests), str(stage.text_in_tokens), str(stage.text_out_tokens), usd)
-    requests, tokens_in, tokens_out, total = totals(stages)
-    usd = "unknown" if total is None else f"{total:.4f}"
-    table.add_row("all", str(requests), str(tokens_in), str(tokens_out), usd, style="bold")
-    console.print(table)
+    rows: list[tuple[str | int, ...]] = [
+        (name, stage.requests, stage.text_in_tokens, stage.text_out_tokens, number_text(stage.usd, 4, none="unknown"))
+        for name, stage in stages.items()
+    ]
+    *counts, total = totals(stages)
+    rows.append(tuple(map(Styled, ("all", *map(str, counts), number_text(total, 4, none="unknown")))))
+    Table(("stage", "requests", "tokens in", "tokens out", "USD"), rows).show(console)
     basis = (
         f"rates measured on {measured_on} sentences" if measured_on else "usual rates; a run with --limit 100 measures yours"
     )
@@ -89,12 +88,13 @@ def show_estimate(console: Console, stages: dict[str, StageEstimate], measured_o
 
 def show_result(console: Console, result: CurationResult) -> None:
     """Print what was made, what it cost, and what is missing."""
-    table = Table("stage", "requests", "from cache", "failed", "tokens in", "tokens out", "USD now", "seconds")
-    for stage, spend in result.spends.items():
-        usd = "unknown" if spend.usd is None else f"{spend.usd:.4f}"
-        counts = (spend.requests, spend.cached, spend.failed, spend.text_in_tokens, spend.text_out_tokens)
-        table.add_row(stage, *map(str, counts), usd, f"{spend.seconds:.1f}")
-    console.print(table)
+    rows = [
+        (stage, spend.requests, spend.cached, spend.failed, spend.text_in_tokens, spend.text_out_tokens,
+         number_text(spend.usd, 4, none="unknown"), number_text(spend.seconds, 1))
+        for stage, spend in result.spends.items()
+    ]  # fmt: skip
+    head = ("stage", "requests", "from cache", "failed", "tokens in", "tokens out", "USD now", "seconds")
+    Table(head, rows).show(console)
     console.print(
         f"{result.written} sentences, {result.queries} queries, {result.demonstrations} demonstrations in {result.folder}",
         highlight=False,
@@ -113,10 +113,8 @@ def show_funnel(console: Console, funnel: Funnel) -> None:
         if not counts:
             continue
         columns = ["in", *filters_seen(counts, order), "kept"]
-        table = Table("category", *columns, title=title, title_justify="left")
-        for category, row in counts.items():
-            table.add_row(category, *(str(row[column]) for column in columns))
-        console.print(table)
+        rows = [(category, *(row[column] for column in columns)) for category, row in counts.items()]
+        Table(("category", *columns), rows, title).show(console)
     for by, reasons in funnel.reasons.items():
         for reason, count in reasons:
             console.print(f"{by} {count}x: {reason}", highlight=False, markup=False)

@@ -21,6 +21,7 @@ from paras2s.rollout.validation_answers import step_folder
 from paras2s.run import ORIGIN, Run
 from paras2s.statistics.means import Counted, Estimate, clustered_mean
 from paras2s.utils.io import read_json, read_jsonl
+from paras2s.utils.tables import Table, span
 
 
 def model_card(run: Run, updates: int, adapters: bool, missing: Sequence[str]) -> str:
@@ -47,13 +48,11 @@ def model_card(run: Run, updates: int, adapters: bool, missing: Sequence[str]) -
         *_loading(adapters, missing),
         "## How it was made",
         "",
-        "| | |",
-        "|---|---|",
-        *(f"| {name} | {value} |" for name, value in _facts(run)),
+        Table(("", ""), _facts(run)).markdown(),
         "",
         "## Scores",
         "",
-        *_scores(run, updates),
+        _scores(run, updates).markdown(),
         "",
         "## Config",
         "",
@@ -106,7 +105,7 @@ def _data(run: Run) -> str:
     if rows is None:
         return "not in the run's folder any more"
     counts = Counter(row["role"] for row in rows)
-    where = f"curated set `{run.config.data.curated.name}`" if run.config.data.curated else "scripted questions"
+    where = f"curated set {run.config.data.curated.name}" if run.config.data.curated else "scripted questions"
     return f"{where}: " + ", ".join(f"{count} {role}" for role, count in sorted(counts.items()))
 
 
@@ -120,30 +119,22 @@ def _queries(run: Run) -> list[dict[str, Any]] | None:
         raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
 
 
-def _scores(run: Run, updates: int) -> list[str]:
-    rows = [("reward of answers to validation queries", validation_score(run, updates))]
+def _scores(run: Run, updates: int) -> Table:
+    scores = [("reward of answers to validation queries", validation_score(run, updates))]
     if updates == run.config.align.steps and (run.folder / "bench" / "aligned.jsonl").is_file():
         benched = load_rows(run.folder / "bench" / "aligned.jsonl")
         judge = benched[0].judge if benched else "no judge"
-        rows.append((f"score, 1 to 5, of held-out queries by {judge}", summarise(benched).overall))
-        rows.append(("share of contrasts told apart", contrast_metric(benched)))
-    lines = ["| | mean | 95 % interval | scored |", "|---|---|---|---|"]
-    for name, one in rows:
-        if isinstance(one, str):
-            lines.append(f"| {name} | not measured: {one} | | |")
-        else:
-            lines.append(f"| {name} | {' | '.join(_cells(one))} |")
-    return lines
+        scores.append((f"score, 1 to 5, of held-out queries by {judge}", summarise(benched).overall))
+        scores.append(("share of contrasts told apart", contrast_metric(benched)))
+    rows = [(name, *([f"not measured: {score}"] if isinstance(score, str) else _cells(score))) for name, score in scores]
+    return Table(("", "mean", "95 % interval", "scored"), rows)
 
 
-def _cells(one: Counted) -> tuple[str, str, str]:
-    mean, interval = one.estimate.mean, one.interval()
-    if mean is None:
-        return "not measured: nothing was scored", "", f"{one.estimate.n} of {one.n_asked}"
-    ends = "of one cluster: unknown"
-    if interval is not None:
-        ends = f"{interval[0]:.2f} to {interval[1]:.2f}"
-    return f"{mean:.2f}", ends, f"{one.estimate.n} of {one.n_asked}"
+def _cells(score: Counted) -> list[str]:
+    mean, interval = score.estimate.mean, score.interval()
+    ends = "of one cluster: unknown" if interval is None else span(*interval)
+    means = ["not measured: nothing was scored", ""] if mean is None else [f"{mean:.2f}", ends]
+    return [*means, f"{score.estimate.n} of {score.n_asked}"]
 
 
 def validation_score(run: Run, updates: int) -> Counted | str:

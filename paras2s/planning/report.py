@@ -9,10 +9,11 @@ from rich.console import Console
 from paras2s.planning.calibrate import Calibration
 from paras2s.planning.cluster import Figure
 from paras2s.planning.simulate import Plan
+from paras2s.utils.tables import Styled, Table, number_text
 
 
 def used_figures(plan: Plan, rates: Any, facts: Any, kinds: list[str]) -> dict[str, Figure]:
-    """List every figure behind a plan, by name."""
+    """Return every figure behind a plan, by name."""
     from paras2s.planning.cluster import figures
 
     found = dict(figures(plan.cluster)) | {f"policy.{name}": figure for name, figure in figures(facts)}
@@ -53,10 +54,18 @@ def plan_json(plan: Plan, used: dict[str, Figure], calibration: Calibration | No
     }
 
 
+def bold(*cells: str) -> tuple[str, ...]:
+    """Return the cells of a row in bold."""
+    return tuple(map(Styled, cells))
+
+
+def fits_text(fits: bool) -> str:
+    """Return whether memory suffices, in green or red."""
+    return Styled("fits", "green") if fits else Styled("does not fit", "red")
+
+
 def show_plan(console: Console, plan: Plan) -> None:
     """Print phases, memory and totals as tables."""
-    from rich.table import Table
-
     from paras2s.planning.cost import GIB
 
     load, cluster, rhythm = plan.load, plan.cluster, plan.rhythm
@@ -66,12 +75,14 @@ def show_plan(console: Console, plan: Plan) -> None:
         f"step, {load.learned} learned from; prompts of {load.prompt_steps} steps, answers of {load.audio.mean:.0f} on average",
         highlight=False,
     )
-    table = Table("role", "phase", "seconds a step", "role busy", title="time", title_justify="left")
+    rows: list[tuple[str, ...]] = []
     for role, phase, spent_s in _phase_rows(plan):
-        busy = f"{100 * rhythm.busy[role]:.0f} %" if phase == "all" else ""
-        table.add_row(role, phase, f"{spent_s:.3g}", busy, style="bold" if phase == "all" else None)
-    table.add_row("", f"a step ({cluster.driver.kind})", f"{rhythm.step_s:.3g}", f"most: {rhythm.bottleneck}", style="bold")
-    console.print(table)
+        if phase == "all":
+            rows.append(bold(role, phase, f"{spent_s:.3g}", f"{100 * rhythm.busy[role]:.0f} %"))
+        else:
+            rows.append((role, phase, f"{spent_s:.3g}"))
+    rows.append(bold("", f"a step ({cluster.driver.kind})", f"{rhythm.step_s:.3g}", f"most: {rhythm.bottleneck}"))
+    Table(("role", "phase", "seconds a step", "role busy"), rows, "time").show(console)
     _show_memory(console, plan)
     each, most = plan.checkpoint_bytes / GIB, plan.most_checkpoints
     what = "adapters" if cluster.learner.trainable == "lora" else "all weights"
@@ -108,48 +119,39 @@ def _phase_rows(plan: Plan) -> list[tuple[str, str, float]]:
 
 
 def _show_memory(console: Console, plan: Plan) -> None:
-    from rich.table import Table
-
     from paras2s.planning.cost import GIB
 
-    table = Table("role", "part", "GiB a device, or in all", "", title="memory", title_justify="left")
+    rows: list[tuple[str, ...]] = []
     for role, parts in plan.memory.items():
-        for name, size in parts.items():
-            if size:
-                table.add_row(role, name, f"{size / GIB:.2f}", "")
+        rows += [(role, name, f"{size / GIB:.2f}") for name, size in parts.items() if size]
         needed = sum(parts.values())
-        fits = "[green]fits[/green]" if needed <= plan.room_bytes else "[red]does not fit[/red]"
-        table.add_row(role, "all", f"{needed / GIB:.2f} of {plan.room_bytes / GIB:.0f}", fits, style="bold")
-    for place, parts in plan.hosts.items():
-        for name, size in parts.items():
-            if size:
-                table.add_row(place, name, f"{size / GIB:.2f}", "")
-        table.add_row(place, "all", f"{sum(parts.values()) / GIB:.2f}", "", style="bold")
-    console.print(table)
+        all_of_it = bold(role, "all", f"{needed / GIB:.2f} of {plan.room_bytes / GIB:.0f}")
+        rows.append((*all_of_it, fits_text(needed <= plan.room_bytes)))
+    for host, parts in plan.hosts.items():
+        rows += [(host, name, f"{size / GIB:.2f}") for name, size in parts.items() if size]
+        rows.append(bold(host, "all", f"{sum(parts.values()) / GIB:.2f}"))
+    Table(("role", "part", "GiB a device, or in all", ""), rows, "memory").show(console)
     for problem in plan.problems:
         console.print(f"[red]does not fit[/red]: {problem}", highlight=False)
 
 
 def show_calibration(console: Console, found: Calibration) -> None:
-    """Print measured parts of a step beside the plan's own predictions, and the factors laid over the plan."""
-    from rich.table import Table
-
-    title = f"calibrated by {found.steps} steps of a run"
-    table = Table("part of a step", "predicted, s", "measured, s", "factor", title=title, title_justify="left")
-    for one in found.parts:
-        measured = "-" if one.measured_s is None else f"{one.measured_s:.3g}"
-        table.add_row(one.part, f"{one.predicted_s:.3g}", measured, one.why_none or f"{one.factor:.2f}")
-    table.add_row("a step", f"{found.predicted_step_s:.3g}", f"{found.measured_step_s:.3g}", "", style="bold")
-    console.print(table)
+    """Show measured parts of a step beside the plan's own predictions, and the factors applied to the plan."""
+    rows: list[tuple[str | None, ...]] = []
+    for part in found.parts:
+        measured = None if part.measured_s is None else f"{part.measured_s:.3g}"
+        rows.append((part.part, f"{part.predicted_s:.3g}", measured, part.why_none or number_text(part.factor)))
+    rows.append(bold("a step", f"{found.predicted_step_s:.3g}", f"{found.measured_step_s:.3g}"))
+    head = ("part of a step", "predicted, s", "measured, s", "factor")
+    Table(head, rows, f"calibrated by {found.steps} steps of a run").show(console)
 
 
 def show_assumptions(console: Console, used: dict[str, Figure]) -> None:
-    """Print every figure, assumed ones first."""
-    from rich.table import Table
-
-    table = Table("figure", "value", "origin", "note", title="what the plan rests on", title_justify="left")
-    for origin in ("assumed", "published", "measured"):
-        for name, figure in used.items():
-            if figure.origin == origin:
-                table.add_row(name, f"{figure.value:g}", origin, figure.note)
-    console.print(table)
+    """Print every figure, assumptions first."""
+    rows = [
+        (name, f"{figure.value:g}", origin, figure.note)
+        for origin in ("assumed", "published", "measured")
+        for name, figure in used.items()
+        if figure.origin == origin
+    ]
+    Table(("figure", "value", "origin", "note"), rows, "what the plan rests on").show(console)

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from paras2s.bench.charts import round_ticks
 from paras2s.rollout.timeline import FILE
 from paras2s.studio.curves import read_log
 from paras2s.studio.run_state import RunFiles
@@ -167,3 +166,13 @@ def routes(studio: Studio) -> list[BaseRoute]:
         )
 
     return [Route("/timeline", show)]
+
+
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers, a 1, 2 or 5 times a power of ten apart, that reach from at most `low` to at least `high`."""
+    if math.isclose(low, high, rel_tol=1e-9):
+        return [low]
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    gap = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    return [index * gap for index in range(math.floor(low / gap), math.ceil(high / gap) + 1)]

@@ -152,4 +152,5 @@ def test_the_papers_verdicts_against_labelled_pairs(tmp_path):
     assert found["problems"]["no row"]["count"] == 2
     assert found["aspects"]["standard"]["position"]["stable"]["value"] == pytest.approx(0.742, abs=5e-4)
     assert len(found["people"]["scores"]) == 13
-    assert len(list(ElementTree.parse(tmp_path / "out/ranking.svg").iter("{http://www.w3.org/2000/svg}circle"))) == 5 * 13
+    groups = ElementTree.parse(tmp_path / "out/ranking.svg").iter("{http://www.w3.org/2000/svg}g")
+    assert [group.get("class") for group in groups].count("dot") == 5 * 13

@@ -6,6 +6,7 @@ Not covered: the stages themselves, which the demo's preset goes through.
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from tiny.ablation import counted, result
@@ -100,7 +101,9 @@ def test_a_plot_has_a_curve_a_line_and_means_over_seeds(tmp_path: Path) -> None:
     assert plot is not None
     assert plot.count("<svg") == plot.count("</svg>") == 1
     assert 'xmlns="http://www.w3.org/2000/svg"' in plot
-    assert plot.count('class="line line-0"') == plot.count('class="line line-1"') == 1
+    assert plot.count('class="line"') == 2
+    texts = [one.text for one in ElementTree.fromstring(plot).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"SFT", "GRPO", "contrasts <x>"} <= set(texts)
     assert "contrasts &lt;x&gt;" in plot
     assert draw(grid, [result("a", 2.0), result("b", None, x=1.0)]) is None
 
@@ -214,9 +217,9 @@ def test_the_hack_table_has_the_rows_that_were_asked(tmp_path: Path) -> None:
     found = {kind: {"paid": 0.25, "mean": 1.0, "good_mean": 4.0, "n_scored": 8, "n_asked": 9} for kind in HACKS}
     found["half"] = {"paid": None, "mean": None, "good_mean": 4.0, "n_scored": 0, "n_asked": 9}
     rows = [{"row": "a", "seed": 0, "hacks": {}}, {"row": "b", "seed": 1, "hacks": found}, {"row": "old", "seed": 0}]
-    head, rule, only = hack_table(rows)
-    assert head.count("|") == rule.count("|") == only.count("|") == 3 + len(HACKS)
-    assert only == f"| b | 1 | {' | '.join('-' if kind == 'half' else '25 % of 8' for kind in sorted(HACKS))} |"
+    table = hack_table(rows)
+    assert table.texts() == [["b", "1", *("-" if kind == "half" else "25 % of 8" for kind in sorted(HACKS))]]
+    assert table.head[2:] == tuple(sorted(HACKS))
     # A stored file has its keys in another order.
-    assert hack_table([{**row, "hacks": dict(sorted(row.get("hacks", {}).items()))} for row in rows]) == [head, rule, only]
-    assert hack_table(rows[:1]) == []
+    assert hack_table([{**row, "hacks": dict(sorted(row.get("hacks", {}).items()))} for row in rows]) == table
+    assert hack_table(rows[:1]) is None

@@ -12,16 +12,18 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from paras2s.bench.bias.examples import TrialExample
 from paras2s.bench.bias.metrics import AGAINST_ORDER, PROBES, VERDICT, Part, ProbeResult
 from paras2s.bench.bias.perturbations import CONTROL_DB
 from paras2s.bench.bias.published import PublishedFigure, published_figures
-from paras2s.bench.charts import Bar, draw_points, interval_bars
+from paras2s.bench.plots.bars import Bar, Bars
+from paras2s.bench.plots.base import svg_of
+from paras2s.bench.plots.points import Points
 from paras2s.statistics.intervals import Share
 from paras2s.utils.html import page_template
 from paras2s.utils.io import write_json, write_text
+from paras2s.utils.tables import Table, with_interval
 
 SCHEMA = "paras2s.probe/1"
 SIGNIFICANT = 0.05
@@ -68,11 +70,11 @@ class ProbeReport:
 
     @property
     def unscored(self) -> int:
-        """The number of trials, of all probes of all judges, that have no label."""
+        """Return the number of trials, of all probes of all judges, that have no label."""
         return sum(sum(probe.unscored.values()) for judge in self.judges for probe in judge.probes)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns plain JSON, without the clips that the page holds."""
+        """Return plain JSON, without the clips that the page holds."""
         from paras2s import __version__
 
         plain = asdict(replace(self, judges=tuple(replace(judge, examples={}) for judge in self.judges)))
@@ -82,7 +84,7 @@ class ProbeReport:
 
 
 def write_probes(folder: Path, report: ProbeReport) -> None:
-    """probe.json and probe.html.
+    """Write probe.json and probe.html.
 
     Raises:
         StorageError: the disk refused.
@@ -112,7 +114,7 @@ def _facts(report: ProbeReport) -> list[tuple[str, str]]:
 
 
 def margin_text(judge: JudgeProbes) -> str:
-    """Which scores of a judge of single answers count as alike; empty for other judges."""
+    """Return which scores of a judge of single answers count as alike; empty for other judges."""
     if not judge.scores_alone:
         return ""
     if judge.margin is None:
@@ -130,30 +132,26 @@ def _mean_changes(found: ProbeResult) -> str:
 
 
 def percent(share: Share) -> str:
-    """A share with its interval."""
-    if share.value is None:
-        return "no share"
-    if share.low is None or share.high is None:
-        return f"{100 * share.value:.1f} %"
-    return f"{100 * share.value:.1f} % ({100 * share.low:.1f} to {100 * share.high:.1f})"
+    """Return a share with its interval."""
+    return with_interval(share, 1, scale=100.0, unit=" %", none="no share")
 
 
 def p_text(value: float | None) -> str:
-    """A p-value; one at the bottom of what so many resamples can tell is given as a bound."""
+    """Return a p-value; one below the resolution of the resamples is given as a bound."""
     if value is None:
         return "no p-value"
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
 def part_p(part: Part) -> str:
-    """The p-value of a part that has one, and what else it is against than chance."""
+    """Return the p-value of a part that has one, and what it is compared with other than chance."""
     if part.against:
         return f"{p_text(part.p_value)} against {part.against}"
     return p_text(part.p_value) if part.compared else ""
 
 
 def sentence(found: ProbeResult) -> str:
-    """Returns a probe's result in words."""
+    """Return a probe's result in words."""
     if found.status != "measured":
         return f"{found.status[0].upper()}{found.status[1:]}: {found.why}."
     if not found.n_scored:
@@ -162,7 +160,7 @@ def sentence(found: ProbeResult) -> str:
 
 
 def _leaning(part: Part, towards: dict[str, str]) -> str:
-    """Which of the two compared outcomes comes more often, if that is more than chance."""
+    """Return the more frequent of the two compared outcomes, if it leads by more than chance."""
     assert part.compared is not None
     one, other = part.compared
     first, second = (part.shares[name].value or 0.0 for name in part.compared)
@@ -195,7 +193,7 @@ def _verbosity(found: ProbeResult) -> str:
 
 
 def _noise(found: ProbeResult) -> str:
-    """The last level is the control."""
+    """Return the result by noise level; the last level is the control."""
     levels = [part for part in found.parts if len(part.group) == 1]
     shares = [
         f"{percent(part.shares['unchanged'])} at {part.group[0]}" + (f" ({part_p(part)})" if part.against else "")
@@ -275,13 +273,13 @@ class _Same:
         self.figures = [figure for figure in printed if of in {(row.judge, row.task) for row in figure.rows}]
 
     def share(self, group: tuple[str, ...], label: str) -> float | None:
-        """The printed share, from 0 to 1; None where there is none."""
+        """Return the printed share, from 0 to 1; None where there is none."""
         shares = [figure.share(self._judge.judge, self._judge.task, group, label) for figure in self.figures]
         return next((share for share in shares if share is not None), None)
 
 
 def _rows(part: Part, same: _Same) -> list[tuple[str, str, str, str, str, str]]:
-    """Group, label, share, what is printed of it, n of n asked, p-value of each share."""
+    """Return group, label, share, published share, n of n asked, and p-value of each share."""
     group = ", ".join(part.group)
     return [
         (group, label, percent(share), _printed(same.share(part.group, label)), f"{share.n} of {share.n_asked}", part_p(part))
@@ -294,7 +292,7 @@ def _printed(share: float | None) -> str:
 
 
 def _charts(found: ProbeResult, parts: Sequence[Part], same: _Same) -> list[dict[str, Any]]:
-    """Lines for what runs over a scale, bars for the rest."""
+    """Return line charts for what runs over a scale, bars for the rest."""
     if found.name == "noise":
         return [_noise_lines(parts, same)] if any(_db(part) != CONTROL_DB for part in parts) else []
     if found.name == "mos_gap":
@@ -304,12 +302,12 @@ def _charts(found: ProbeResult, parts: Sequence[Part], same: _Same) -> list[dict
         for part in parts
         for number, (label, share) in enumerate(part.shares.items())
     ]
-    svg = interval_bars(bars, f"{found.name}: shares with 95 % intervals")
+    svg = svg_of([Bars(bars)], f"{found.name}: shares with 95 % intervals")
     return [{"names": [], "kind": "fill", "axis": "", "svg": svg}]
 
 
 def _noise_lines(parts: Sequence[Part], same: _Same) -> dict[str, Any]:
-    """Classes over levels, of which the highest is the control that nobody hears."""
+    """Return classes over levels; the highest level is the inaudible control."""
     classes = list(dict.fromkeys(_class(part) for part in parts))
     known = {(_db(part), _class(part)): part for part in parts}
     levels = sorted({level for level, _ in known})
@@ -347,7 +345,7 @@ def _gap_lines(parts: Sequence[Part]) -> dict[str, Any] | None:
 def _lines(
     steps: list[float], lines: list[list[Share | None]], marks: list[list[float | None]], names: list[str], axis: str
 ) -> dict[str, Any]:
-    svg = draw_points(steps, lines, marks, f"{axis}: {', '.join(names)}")
+    svg = svg_of([Points(steps, lines, marks)], f"{axis}: {', '.join(names)}")
     return {"names": names, "kind": "line", "axis": f"{axis}; bars: 95 % intervals; below: n", "svg": svg}
 
 
@@ -355,7 +353,7 @@ def _lines(
 
 
 def show_probe_estimates(console: Console, estimates: Sequence[Mapping[str, Any]]) -> None:
-    """Shows what every judge's probes would take and cost at most."""
+    """Show what every judge's probes would take and cost at most."""
     for row in estimates:
         name, usd = f"{row['judge']} {row['task']}".strip(), row["at_most_usd"]
         price = "free: it runs on this machine" if not row["calls"] else "no price is known"
@@ -364,19 +362,20 @@ def show_probe_estimates(console: Console, estimates: Sequence[Mapping[str, Any]
 
 
 def show_probes(console: Console, report: ProbeReport) -> None:
-    """A table a judge, a line a part, and a sentence a probe."""
+    """Show a table for each judge with a line for each part, and a sentence for each probe."""
     for judge in report.judges:
         task = f", task {judge.task}" if judge.task else ""
-        table = Table("probe", "of", "shares with 95 % intervals", "n", "p")
+        rows: list[tuple[str, ...]] = []
+        sections = []
         for found in judge.probes:
-            for place, part in enumerate(found.parts):
+            sections.append(len(rows))
+            for number, part in enumerate(found.parts):
                 shares = "; ".join(f"{label} {percent(share)}" for label, share in part.shares.items())
                 counted = next(iter(part.shares.values()))
-                name = found.name if place == 0 else ""
-                cells = (name, ", ".join(part.group), shares, f"{counted.n} of {counted.n_asked}", part_p(part))
-                table.add_row(*map(escape, cells), end_section=place == len(found.parts) - 1)
+                name = "" if number else found.name
+                rows.append((name, ", ".join(part.group), shares, f"{counted.n} of {counted.n_asked}", part_p(part)))
         console.print(f"[bold]{escape(judge.judge)}{escape(task)}[/bold] {escape(judge.version)}", highlight=False)
-        console.print(table)
+        Table(("probe", "of", "shares with 95 % intervals", "n", "p"), rows, sections=sections).show(console)
         for found in judge.probes:
             console.print(f"[bold]{found.name}[/bold] {escape(sentence(found))}", highlight=False)
             for reason, count in sorted(found.unscored.items(), key=lambda one: -one[1])[:SHOWN_REASONS]:

@@ -15,8 +15,6 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from paras2s.bench.detection.data import SUITES, load_pairs, load_rows
 from paras2s.bench.detection.report import detection_report
@@ -24,6 +22,7 @@ from paras2s.bench.detection.run import DetectionOptions, estimate_detection, ru
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, ConfigError, first_problem, one_line
 from paras2s.utils.io import write_json
+from paras2s.utils.tables import Table, number_text
 
 
 class GridSuite(BaseModel):
@@ -207,11 +206,11 @@ def estimate_grid(path: Path, console: Console, quiet: bool) -> dict[str, tuple[
 def show_grid(console: Console, report: GridReport) -> None:
     """Print accuracies in per cent with the stars of a test against the first setup, the mean, and why cells are empty."""
     suites = list(next(iter(report.cells.values())))
-    table = Table("setup", *suites, "average")
-    for name, row in report.cells.items():
-        mean = report.averages[name]
-        table.add_row(escape(name), *(_shown(row[suite]) for suite in suites), "none" if mean is None else f"{100 * mean:.1f}")
-    console.print(table)
+    rows = [
+        (name, *(_shown(row[suite]) for suite in suites), number_text(report.averages[name], 1, scale=100.0, none="none"))
+        for name, row in report.cells.items()
+    ]
+    Table(("setup", *suites, "average"), rows).show(console)
     console.print("Accuracy %, a tie half; stars: better than the first setup, p < 0.05, 0.01, 0.001.", highlight=False)
     for name, row in report.cells.items():
         for suite, cell in row.items():

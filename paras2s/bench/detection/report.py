@@ -13,13 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from paras2s.bench.detection.data import DetectPair, DetectRow, DetectSuite, Loaded, matched, why_missing
 from paras2s.statistics.intervals import Share
 from paras2s.statistics.resampling import mean_by_cluster
 from paras2s.statistics.significance import mcnemar, p_equal
+from paras2s.utils.tables import Styled, Table, number_text, span
 
 RIGHT, TIED, WRONG = 1.0, 0.5, 0.0
 # The paper's stars: a judge that is better than the baseline, by chance with less than this probability.
@@ -28,7 +27,7 @@ Report = dict[str, Any]
 
 
 def mark(row: DetectRow | None) -> float | None:
-    """The value of a verdict: 1 right, 0.5 a tie, 0 wrong; None without one."""
+    """Return the value of a verdict: 1 right, 0.5 a tie, 0 wrong; None without one."""
     if row is None or row.label is None:
         return None
     return TIED if row.label == "tie" else RIGHT if row.label == row.truth else WRONG
@@ -40,7 +39,7 @@ def accuracy(marks: Sequence[float | None]) -> Share:
 
 
 def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None]) -> Share | None:
-    """Mean squared error of scores against people's mean ratings, over the clips of pairs that have both (Table 10).
+    """Return mean squared error of scores against people's mean ratings, over the clips of pairs that have both (Table 10).
 
     Its interval draws pairs, whose two clips stay together. None where no clip has both.
     """
@@ -87,7 +86,7 @@ def against(marks: Sequence[float | None], baseline: Sequence[float | None]) -> 
 
 
 def stars(p_value: float, difference: float | None) -> str:
-    """The paper's stars, for a judge above the baseline alone."""
+    """Return the paper's stars, only for a judge above the baseline."""
     if difference is None or difference <= 0:
         return ""
     return next((sign for level, sign in LEVELS if p_value < level), "")
@@ -97,7 +96,7 @@ def stars(p_value: float, difference: float | None) -> str:
 
 
 def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Mapping[str, DetectRow]]) -> Report:
-    """Every judge on the suite's pairs; the first one is the baseline of the others.
+    """Return every judge's figures on the suite's pairs; the first judge is the baseline of the others.
 
     Raises:
         DataError: a judge's verdicts are about other pairs, or know other labels of them.
@@ -128,7 +127,7 @@ def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Ma
 
 
 def _majority(pairs: Sequence[DetectPair]) -> Report | None:
-    """The label that people gave most often, and the accuracy of always giving it: what a judge has to beat."""
+    """Return the label that people gave most often, and the accuracy of always giving it: what a judge has to beat."""
     if not pairs:
         return None
     label, count = Counter(pair.label for pair in pairs).most_common(1)[0]
@@ -136,12 +135,12 @@ def _majority(pairs: Sequence[DetectPair]) -> Report | None:
 
 
 def _said(rows: Sequence[DetectRow]) -> dict[str, int]:
-    """Counts of each label given, the most frequent one first."""
+    """Return counts of each label given, the most frequent one first."""
     return dict(Counter(row.label for row in rows if row.label).most_common())
 
 
 def _first_place(rows: Sequence[DetectRow]) -> Report | None:
-    """The share of first clips among the judge's winners, and among people's of the same pairs; None without a winner."""
+    """Return how often the first clip wins, by the judge, by people on the same pairs; None without a winner."""
     won = [row for row in rows if row.label in ("1", "2")]
     if not won:
         return None
@@ -174,7 +173,7 @@ def _judge(
 
 
 def show_detection(console: Console, report: Report) -> None:
-    """The judges' figures, then the paper's."""
+    """Show the judges' figures, then the paper's."""
     drawn = f", drawn from {report['drawn_from']} pairs of one sentence" if report["drawn_from"] else ""
     empty = f"; {report['empty_ratings']} empty ratings" if report["empty_ratings"] else ""
     labels = ", ".join(f"{count} times {label}" for label, count in sorted(report["labels"].items()))
@@ -183,21 +182,15 @@ def show_detection(console: Console, report: Report) -> None:
         f"{report['suite']}: {report['n_pairs']} pairs{drawn} ({labels}){empty}; the paper's are {of_paper['n_pairs']}",
         highlight=False,
     )
-    table = Table()
-    table.add_column("judge", overflow="fold")
-    for name in ("accuracy %", "95 %", "scored", "said", "first wins % (people)", "MSE", "against the first", "p", ""):
-        table.add_column(name, justify="right")
-    for name, found in report["judges"].items():
-        table.add_row(escape(name), *_cells(found))
-    table.add_section()
+    head = ("judge", "accuracy %", "95 %", "scored", "said", "first wins % (people)", "MSE", "against the first", "p", "")
+    rows = [(name, *_cells(found)) for name, found in report["judges"].items()]
+    sections = (len(rows),)
     if majority := report["majority"]:
-        table.add_row(f"always {escape(majority['label'])} (majority)", f"{100 * majority['accuracy']:.1f}")
+        rows.append((f"always {majority['label']} (majority)", number_text(majority["accuracy"], 1, scale=100.0)))
     for name, value in of_paper["accuracy"].items():
-        error = of_paper["squared_error"].get(name)
-        table.add_row(
-            f"[dim]paper: {name}[/dim]", f"{100 * value:.1f}", "", "", "", "", "" if error is None else f"{error:.2f}"
-        )
-    console.print(table)
+        error = number_text(of_paper["squared_error"].get(name), none="")
+        rows.append((Styled(f"paper: {name}", "dim"), number_text(value, 1, scale=100.0), "", "", "", "", error))
+    Table(head, rows, sections=sections).show(console)
     for name, found in report["judges"].items():
         for reason, count in found["unscored"].items():
             console.print(f"{name}: {count} pairs unscored: {reason}", highlight=False, markup=False)
@@ -213,11 +206,11 @@ def show_detection(console: Console, report: Report) -> None:
 
 def _cells(figures: Report) -> list[str]:
     right, error, against_first = figures["accuracy"], figures["squared_error"], figures["against_baseline"]
-    cells = ["none" if right["value"] is None else f"{100 * right['value']:.1f}", _span(right, 100, 1)]
+    cells = [number_text(right["value"], 1, scale=100.0, none="none"), _span(right, 100, 1)]
     said = ", ".join(f"{label}: {count}" for label, count in figures["said"].items())
     first = figures["first"]
     place = "" if first is None else f"{100 * first['judge']:.1f} ({100 * first['people']:.1f})"
-    cells += [f"{right['n']} of {right['n_asked']}", escape(said), place]
+    cells += [f"{right['n']} of {right['n_asked']}", said, place]
     cells.append("" if error is None else f"{error['value']:.2f} ({_span(error, 1, 2)})")
     if against_first is None or against_first["difference"]["value"] is None:
         return [*cells, "", "", ""]
@@ -228,6 +221,4 @@ def _cells(figures: Report) -> list[str]:
 
 
 def _span(share: Mapping[str, Any], scale: float, digits: int) -> str:
-    if share["low"] is None:
-        return "" if share["value"] is None else "no interval"
-    return f"{scale * share['low']:.{digits}f} to {scale * share['high']:.{digits}f}"
+    return span(share["low"], share["high"], digits, scale=scale) or ("" if share["value"] is None else "no interval")

@@ -43,6 +43,7 @@ from paras2s.run import Run
 from paras2s.types import CATEGORIES
 from paras2s.utils.io import write_json
 from paras2s.utils.process_pool import cores
+from paras2s.utils.tables import Table, number_text, percent
 
 HeldOut = Literal["validation", "test"]
 # What the judges' scores are made of, in the order of the table.
@@ -157,26 +158,24 @@ def _independent_path(runner: Runner, name: str) -> Path:
 
 def describe_bench(run: Run, benched: BenchedRun) -> None:
     """Print whether reinforcement helped, the table of the run's systems by both judges, and how far the judges agree."""
-    from rich.table import Table
-
     if (gain := benched.gain) is not None:
         run.say("\n".join(gain.lines()))
-
     rows = {name: row for name, row in summary(benched.rows).items() if name in benched.rows}
     comparison = benched.comparison
     categories = [one for one in CATEGORIES if any(one in row["categories"] for row in rows.values())]
     parts = [one for one in PARTS if any(one in row["parts"] for row in rows.values())]
-    table = Table("system", *categories, "all", "independent", *parts, "contrast", "WER", "texts", "scored")
+    table = []
     for name, row in rows.items():
         overall, other = row["overall"], comparison["summary"][name]["overall"]
-        cells = [*(row["categories"][one] for one in categories), overall, other]
-        means = [f"{row['parts'][one]['mean']:.2f}" if one in row["parts"] else "-" for one in parts]
-        ends = [cell(row["contrast"]), cell(row["word_error_rate"]), f"{100 * row['distinct_texts']:.0f} %"]
-        table.add_row(name, *map(cell, cells), *means, *ends, f"{overall['n_scored']}/{overall['n_asked']}")
+        scores = [*(row["categories"][category] for category in categories), overall, other]
+        means = [number_text(row["parts"][part]["mean"]) if part in row["parts"] else None for part in parts]
+        ends = [cell(row["contrast"]), cell(row["word_error_rate"]), percent(row["distinct_texts"], 0)]
+        table.append((name, *map(cell, scores), *means, *ends, f"{overall['n_scored']}/{overall['n_asked']}"))
+    head = ("system", *categories, "all", "independent", *parts, "contrast", "WER", "texts", "scored")
     if not run.quiet:
-        run.console.print(table)
-    for name, one in benched.spoken_kinds.items():
-        text, sound, gap, garbled = (cell(part.to_json()) for part in (one.text, one.sound, one.gap, one.garbled))
+        Table(head, table).show(run.console)
+    for name, kinds in benched.spoken_kinds.items():
+        text, sound, gap, garbled = (cell(part.to_json()) for part in (kinds.text, kinds.sound, kinds.gap, kinds.garbled))
         run.say(f"  {name}: kind {text} in its text, {sound} in its sound (lost: {gap}); garbled: {garbled}")
     for line in describe_agreement(comparison):
         run.say(line)

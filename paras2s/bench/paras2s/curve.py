@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from paras2s.audio.clip import read_clip
-from paras2s.bench.charts import draw_curves, standalone_svg
 from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer, RunJudge
 from paras2s.bench.paras2s.metrics import cell, spoken_kinds
+from paras2s.bench.plots.base import svg_of
+from paras2s.bench.plots.curves import Curves
 from paras2s.bench.systems import Response, question_of_query
 from paras2s.data_gen.dataset import Dataset
 from paras2s.errors import DataError
@@ -31,6 +30,7 @@ from paras2s.run import Run
 from paras2s.statistics.means import CERTAIN_FROM, Estimate, clustered_mean, mean_of_means
 from paras2s.types import Query, Verdict
 from paras2s.utils.io import read_json, read_jsonl, write_json, write_text
+from paras2s.utils.tables import Table, number_text, percent
 
 STORED = "curve.json"
 # In the order of the plot.
@@ -157,32 +157,34 @@ def _mean(queries: Sequence[Query], scores: Sequence[float | None]) -> Estimate:
     return mean_of_means(means)
 
 
-def draw_curve(points: Sequence[CurvePoint], title: str) -> Markup:
-    """The three scores over the steps; the band is the standard error of the reward model's."""
+def curves_of(points: Sequence[CurvePoint], title: str) -> Curves:
+    """Return the three scores over the steps; the band is the standard error of the reward model's."""
     lines = [[point.scores[name].mean for point in points] for name in LINES]
     spread = [point.scores[LINES[0]].standard_error for point in points]
-    return draw_curves([point.step for point in points], lines, spread, f"{title}: {', '.join(LINES)} over steps")
+    return Curves([point.step for point in points], lines, spread, LINES, "step of GRPO", title)
+
+
+def curves_svg(plots: Sequence[Curves]) -> str:
+    """Return plots of the three scores as one SVG."""
+    return svg_of(plots, f"{'; '.join(plot.title for plot in plots)}: {', '.join(LINES)} over steps")
 
 
 def write_curve(run: Run, points: Sequence[CurvePoint]) -> Path:
     """Writes the plot beside the kept answers."""
     path = run.folder / FOLDER / "curve.svg"
-    write_text(path, standalone_svg(draw_curve(points, run.config.name), LINES, "step of GRPO"))
+    write_text(path, curves_svg([curves_of(points, run.config.name)]))
     return path
 
 
 def describe_curve(run: Run, points: Sequence[CurvePoint]) -> None:
     """Prints a row a step, and whether the policy learned the reward model instead of the task."""
-    from rich.table import Table
-
-    table = Table("after step", "KL", "paid", *LINES, "kind, text", "kind, sound", "garbled", "answers")
+    rows = []
     for point in points:
-        kl, paid = ("-" if one is None else f"{one:.3f}" for one in (point.kl, point.paid))
-        text, sound = ("-" if one is None else f"{one:.2f}" for one in (point.kind_text, point.kind_sound))
-        garbled = "-" if point.garbled is None else f"{100 * point.garbled:.0f} %"
-        scores = [cell({**asdict(one), "n_asked": point.answers, "n_scored": one.n}) for one in point.scores.values()]
-        table.add_row(str(point.step), kl, paid, *scores, text, sound, garbled, str(point.answers))
-    run.console.print(table)
+        scores = [cell({**asdict(score), "n_asked": point.answers, "n_scored": score.n}) for score in point.scores.values()]
+        kinds = number_text(point.kind_text), number_text(point.kind_sound), percent(point.garbled, 0)
+        rows.append((point.step, number_text(point.kl, 3), number_text(point.paid, 3), *scores, *kinds, point.answers))
+    head = ("after step", "KL", "paid", *LINES, "kind, text", "kind, sound", "garbled", "answers")
+    Table(head, rows).show(run.console)
     if over_optimised(points):
         run.say("  WARNING: the reward model's score rose and the independent judge's fell: the policy has learned the reward")
 

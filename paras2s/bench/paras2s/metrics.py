@@ -17,6 +17,7 @@ from paras2s.data_gen.corpora import CORPORA
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.statistics.means import Counted, Estimate, clustered_mean, mean_of_means
 from paras2s.types import Unscored
+from paras2s.utils.tables import Table, number_text, span
 
 # The order of the paper's columns (Table 2).
 PAPER_SETS = ("age", "emotion", "gender", "sarcasm", "iemocap", "meld")
@@ -154,16 +155,14 @@ def cell(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
     """
     missing = one["n_asked"] - one["n_scored"]
     note = f" ({one['n_scored']} of {one['n_asked']})" if missing else ""
-    if one["mean"] is None:
-        return f"-{note}"
-    return f"{factor * one['mean']:.{digits}f}{error_text(one, factor, digits)}{note}"
+    return number_text(one["mean"], digits, scale=factor) + error_text(one, factor, digits) + note
 
 
 def error_text(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
     """Return the standard error, or Wilson's interval of a share of 0 or 100 %; "" where there is neither."""
     if (ends := one.get("wilson")) is not None:
-        return f" ({factor * ends[0]:.{digits}f} to {factor * ends[1]:.{digits}f})"
-    return "" if one["standard_error"] is None else f" ± {factor * one['standard_error']:.{digits}f}"
+        return f" ({span(ends[0], ends[1], digits, scale=factor)})"
+    return "" if one["standard_error"] is None else f" ± {number_text(one['standard_error'], digits, scale=factor)}"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:
@@ -181,12 +180,12 @@ def markdown(table: Mapping[str, Any]) -> str:
     # Only a judge that names the kind of an answer can say that two answers are of different kinds.
     apart = ["told apart, %"] if any(row["contrast"]["n_scored"] for row in table.values()) else []
     head = ["system", *sets, *averages, *apart, "word errors, %", *knowledge]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    rows = []
     empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
     for name, row in table.items():
         cells = [*(cell(row["sets"].get(one, empty)) for one in sets), *(cell(row[one]) for one in averages)]
         cells += [cell(row["contrast"], 100, 0) for _ in apart]
         cells += [cell(row["word_error_rate"], 100, 1)]
         cells += [cell(row.get("voicebench", empty), 1, 1) for _ in knowledge]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append((name, *cells))
+    return Table(head, rows).markdown() + "\n"

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.audio.clip import read_clip
-from paras2s.bench.charts import draw_curves
 from paras2s.bench.players import Player, player_of
+from paras2s.bench.plots.base import svg_of
+from paras2s.bench.plots.curves import Curves
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.errors import AudioError, DataError
@@ -265,5 +266,5 @@ def _panel(spec: PanelSpec, metrics: Sequence[Mapping[str, Any]]) -> dict[str, A
         legend.append((label, f"{known[0]:.3g} → {known[-1]:.3g}"))
     description = f"{spec.title} by step. " + "; ".join(f"{label} {span}" for label, span in legend)
     spread = [_number(row, spec.spread) for row in metrics]
-    svg = draw_curves(steps, [values for _, values in lines], spread, description)
+    svg = svg_of([Curves(steps, [values for _, values in lines], spread)], description)
     return {"title": spec.title, "unit": spec.unit, "legend": legend, "svg": svg}

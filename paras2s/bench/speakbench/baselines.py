@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from rich.console import Console
-from rich.table import Table
 
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import require_new
@@ -33,6 +32,7 @@ from paras2s.statistics.intervals import Share
 from paras2s.types import PAIR_LABELS, Label, PairLabel, Preference, Unscored
 from paras2s.utils.io import read_jsonl
 from paras2s.utils.progress import progress_bar
+from paras2s.utils.tables import Table, percent
 
 # The paper's rows, in its order, by the shipped judge.
 JUDGES = {"audio judge": "audio_overall", "LLM judge": "transcript_overall"}
@@ -245,16 +245,14 @@ def baseline_table(
 
 def show_baselines(console: Console, table: BaselineTable) -> None:
     """Print the table, the paper's figures in its last column, and what the judges said."""
-    out = Table(title=f"{table.suite}: {table.n_pairs} pairs with an original label", title_justify="left")
-    for name in ("judge", "accuracy (95 %; n of pairs)", "said 1, 2, tie", "TRACE, Table 1"):
-        out.add_column(name)
     paper = {name: _published(one) for name, one in PUBLISHED[table.suite].items()}
-    out.add_row("random guess", f"{100 * table.random_guess:.1f} %", "", paper["random guess"])
-    out.add_row(f"majority class ({table.majority[0]})", f"{100 * table.majority[1]:.1f} %", "", "")
-    for name, one in table.judges.items():
-        said = ", ".join(str(one.said[label]) for label in PAIR_LABELS)
-        out.add_row(name, share_text(asdict(one.accuracy)), said, paper[name])
-    console.print(out)
+    rows = [("random guess", percent(table.random_guess), "", paper["random guess"])]
+    rows.append((f"majority class ({table.majority[0]})", percent(table.majority[1]), "", ""))
+    for name, judge in table.judges.items():
+        said = ", ".join(str(judge.said[label]) for label in PAIR_LABELS)
+        rows.append((name, share_text(asdict(judge.accuracy)), said, paper[name]))
+    head = ("judge", "accuracy (95 %; n of pairs)", "said 1, 2, tie", "TRACE, Table 1")
+    Table(head, rows, f"{table.suite}: {table.n_pairs} pairs with an original label").show(console)
     for name, one in table.judges.items():
         spent = "cost unknown" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
         console.print(f"{name}: {one.judge}, {spent}, labels in {one.file}", highlight=False, markup=False)

@@ -13,7 +13,6 @@ from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
-from rich.table import Table
 
 from paras2s.bench.speakbench.data import load_pairs
 from paras2s.bench.speakbench.metrics import Ways, accuracy, cohen_kappa
@@ -21,6 +20,7 @@ from paras2s.errors import DataError, first_problem
 from paras2s.statistics.intervals import Share
 from paras2s.types import Label
 from paras2s.utils.io import read_csv
+from paras2s.utils.tables import Table, number_text, span
 
 SetLabel = Label | Literal["tie"]
 
@@ -116,15 +116,13 @@ def agreement_of(
 
 def show_agreement(console: Console, other: Path, found: Agreement) -> None:
     """Print one row for each way of counting, and what could not be counted."""
-    table = Table("overall labels", "agree", "95 %", "n of pairs", title=f"with {other}", title_justify="left")
-    rows = (
+    ways = (
         ("2-way: both name a winner", found.two_way),
         ("3-way: 1, 2, any tie", found.three_way),
         ("4-way: 1, 2, both_good, both_bad", found.four_way),
     )
-    for name, share in rows:
-        table.add_row(name, *_cells(share))
-    console.print(table)
+    rows = [(name, *_cells(share)) for name, share in ways]
+    Table(("overall labels", "agree", "95 %", "n of pairs"), rows, f"with {other}").show(console)
     if found.kappa is None:
         console.print("No 4-way agreement and no kappa: one set does not say which kind a tie is.", highlight=False)
     else:
@@ -141,5 +139,5 @@ def _cells(share: Share | None, scale: float = 100.0, digits: int = 1) -> tuple[
     if share is None or share.value is None or share.low is None or share.high is None:
         return "none", "", "" if share is None else f"{share.n} of {share.n_asked}"
     unit = " %" if scale == 100.0 else ""
-    interval = f"{scale * share.low:.{digits}f} to {scale * share.high:.{digits}f}"
-    return f"{scale * share.value:.{digits}f}{unit}", interval, f"{share.n} of {share.n_asked}"
+    ends = span(share.low, share.high, digits, scale=scale)
+    return number_text(share.value, digits, scale=scale, unit=unit), ends, f"{share.n} of {share.n_asked}"

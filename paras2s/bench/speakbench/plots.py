@@ -9,7 +9,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from paras2s.bench.charts import Bar, Grid, confusion_grids, interval_bars, with_caption
+from paras2s.bench.plots.bars import Bar, Bars
+from paras2s.bench.plots.base import svg_of
+from paras2s.bench.plots.confusion import Confusion
 from paras2s.statistics.intervals import Share
 from paras2s.utils.io import write_text
 
@@ -46,7 +48,7 @@ class PublishedShares(BaseModel):
     shares: dict[str, dict[str, float]]
 
     def lines(self) -> list[str]:
-        """Returns the shares of each label in one line."""
+        """Return the shares of each label in one line."""
         return [
             f"printed in {self.figure} ({self.note}), {label}: {', '.join(f'{judge} {one:g} %' for judge, one in of.items())}"
             for label, of in self.shares.items()
@@ -71,11 +73,11 @@ def write_plots(folder: Path, reports: Mapping[str, Mapping[str, Any]], labels: 
             for place, (label, path) in enumerate(bars.items())
         ]
         lines = [about, intervals, *_published(first["suite"], name)]
-        write_text(folder / f"{name}.svg", with_caption(interval_bars(drawn, title), title, lines))
+        write_text(folder / f"{name}.svg", svg_of([Bars(drawn)], title, title, lines))
     title = "People's overall labels, and those fused (TRACE, Fig. 9)"
-    chart = confusion_grids([_grid(*one) for one in reports.items()], ("people", "fused"), title)
+    matrices = [_confusion(name, report) for name, report in reports.items()]
     lines = [about, "P, R: precision and recall weighted by people's labels; darker: more of a row"]
-    write_text(folder / "confusion.svg", with_caption(chart, title, lines))
+    write_text(folder / "confusion.svg", svg_of(matrices, title, title, lines, columns=len(matrices)))
 
 
 def _share(report: Mapping[str, Any], path: tuple[str, ...]) -> Share:
@@ -92,9 +94,9 @@ def _published(suite: str, plot: str) -> Iterator[str]:
             yield from figure.lines()
 
 
-def _grid(name: str, report: Mapping[str, Any]) -> Grid:
+def _confusion(name: str, report: Mapping[str, Any]) -> Confusion:
     found = report["confusion"]
     n = f"n = {sum(map(sum, found['counts']))} of {found['n_asked']}"
     precision, recall = found["weighted_precision"], found["weighted_recall"]
     figures = n if precision is None else f"P {100 * precision:.1f}, R {100 * recall:.1f} %, {n}"
-    return Grid((name, figures), tuple(found["labels"]), tuple(map(tuple, found["counts"])))
+    return Confusion((name, figures), tuple(found["labels"]), tuple(map(tuple, found["counts"])), ("people", "fused"))

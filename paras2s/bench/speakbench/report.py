@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from paras2s.bench.speakbench.data import Suite, SuitePair, label_counts
 from paras2s.bench.speakbench.metrics import (
@@ -27,12 +26,13 @@ from paras2s.bench.speakbench.metrics import (
 from paras2s.bench.speakbench.verdicts import VerdictRow
 from paras2s.reward.fusion import FusionRule
 from paras2s.types import DIMENSIONS, Label
+from paras2s.utils.tables import Table, number_text, p_value, percent, span
 
 Report = dict[str, Any]
 
 
 def oracle_report(suite: Suite, pairs: Sequence[SuitePair], rules: Mapping[str, FusionRule]) -> Report:
-    """Scores fusion rules on people's own dimension labels: how often each gives their overall label, without a judge."""
+    """Score fusion rules on people's own dimension labels: how often each gives their overall label, without a judge."""
     overall: list[Label] = [pair.label.overall for pair in pairs]
     clusters = [pair.instruction_id for pair in pairs]
     rows: list[Labels] = [pair.label.dimensions() for pair in pairs]
@@ -69,7 +69,7 @@ def _of_labels(suite: Suite, pairs: Sequence[SuitePair]) -> Report:
 
 
 def fused_labels(pairs: Sequence[SuitePair], verdicts: Mapping[int, VerdictRow], rule: FusionRule) -> list[Label | None]:
-    """The judge's overall label of each pair; None where it has no verdict."""
+    """Return the judge's overall label of each pair; None where it has no verdict."""
     rows = [verdicts.get(pair.index) for pair in pairs]
     return [rule.fuse(row.labels) if row is not None and row.labels is not None else None for row in rows]
 
@@ -77,7 +77,7 @@ def fused_labels(pairs: Sequence[SuitePair], verdicts: Mapping[int, VerdictRow],
 def judge_report(
     suite: Suite, pairs: Sequence[SuitePair], verdicts: Mapping[int, VerdictRow], rule_name: str, rule: FusionRule
 ) -> Report:
-    """Everything about one judge. Pairs without a verdict count as asked and not scored."""
+    """Return all figures of a judge. Pairs without a verdict count as asked and not scored."""
     rows = [verdicts.get(pair.index) for pair in pairs]
     guess: list[Labels | None] = [row.labels if row else None for row in rows]
     clusters = [pair.instruction_id for pair in pairs]
@@ -120,7 +120,7 @@ def judge_report(
 
 
 def cost(rows: Sequence[VerdictRow]) -> Report:
-    """Tokens, USD and hours of local measuring over the verdicts with labels (TRACE, Table 13); None where one does not say.
+    """Return tokens, USD and hours of local measuring over verdicts with labels (TRACE, Table 13); None where one is unknown.
 
     The hours are those of measuring now: none for clips whose measurements the cache had.
 
@@ -140,7 +140,7 @@ def cost(rows: Sequence[VerdictRow]) -> Report:
 def comparison_report(
     pairs: Sequence[SuitePair], first: Mapping[int, VerdictRow], second: Mapping[int, VerdictRow], rule: FusionRule
 ) -> Report:
-    """Two judges on the pairs that both scored."""
+    """Compare two judges on the pairs that both scored."""
     truth: list[Label] = [pair.label.overall for pair in pairs]
     one, other = fused_labels(pairs, first, rule), fused_labels(pairs, second, rule)
     return asdict(compare(truth, one, other, [pair.instruction_id for pair in pairs]))
@@ -150,89 +150,69 @@ def comparison_report(
 
 
 def share_text(share: Mapping[str, Any]) -> str:
-    """62.1 % (58.0 to 66.1; 480 of 497)."""
+    """Return a share with its interval and numbers, such as "62.1 % (58.0 to 66.1; 480 of 497)"."""
     n = f"{share['n']} of {share['n_asked']}"
     if share["value"] is None:
         return f"none ({n})"
-    return f"{100 * share['value']:.1f} % ({interval_text(share, 100, 1)}; {n})"
-
-
-def interval_text(share: Mapping[str, Any], scale: float, digits: int) -> str:
-    """58.0 to 66.1; "no interval" where one instruction says nothing of others."""
-    if share["low"] is None:
-        return "no interval"
-    return f"{scale * share['low']:.{digits}f} to {scale * share['high']:.{digits}f}"
+    # One instruction says nothing of others.
+    return f"{percent(share['value'])} ({span(share['low'], share['high'], 1, scale=100.0) or 'no interval'}; {n})"
 
 
 def show_labels(console: Console, report: Report) -> None:
-    """Label counts, majority class and human ceiling: what stands beside every judge."""
-    table = Table(
-        title=f"{report['suite']}: {report['n_pairs']} pairs, {report['n_instructions']} instructions", title_justify="left"
-    )
-    for name in ("label", "both bad", "winner", "both good", "majority class", "human-human"):
-        table.add_column(name)
+    """Show label counts, the majority class and people's own agreement, which every judge is compared with."""
+    rows = []
     for name, counts in report["label_counts"].items():
         majority = report["majority"][name]
-        table.add_row(
-            name, *(str(counts[kind]) for kind in ("both_bad", "winner", "both_good")),
-            f"{majority['label']} {100 * majority['accuracy']:.1f} %", f"{100 * report['human_human'][name]:.1f} %",
-        )  # fmt: skip
-    console.print(table)
+        kinds = (counts[kind] for kind in ("both_bad", "winner", "both_good"))
+        most = f"{majority['label']} {percent(majority['accuracy'])}"
+        rows.append((name, *kinds, most, percent(report["human_human"][name])))
+    title = f"{report['suite']}: {report['n_pairs']} pairs, {report['n_instructions']} instructions"
+    Table(("label", "both bad", "winner", "both good", "majority class", "human-human"), rows, title).show(console)
 
 
 def show_oracle(console: Console, report: Report) -> None:
-    """Each rule against people's overall label."""
+    """Show each rule against people's overall label."""
     show_labels(console, report)
-    table = Table(title="people's dimension labels, fused, against their overall label", title_justify="left")
-    for name in ("rule", "4-way, 95 % by instruction", "kappa", "right where the default is not", "reverse", "McNemar p"):
-        table.add_column(name)
+    head = ("rule", "4-way, 95 % by instruction", "kappa", "right where the default is not", "reverse", "McNemar p")
+    rows = []
     for name, row in report["rules"].items():
         other = row["against_default"]
-        kappa = row["kappa"]["value"]
-        table.add_row(
-            name, share_text(row["accuracy_clustered"]), "none" if kappa is None else f"{kappa:.3f}",
-            *((str(other["first_only"]), str(other["second_only"]), f"{other['p_value']:.2g}") if other else ("", "", "")),
-        )  # fmt: skip
-    console.print(table)
-    found = report["coherence"]
-    if found is None:
-        return
-    held_out = "none" if found["held_out"] is None else f"{100 * found['held_out']:.1f} %"
-    console.print(
-        f"coherence: a multinomial logistic model of the three labels rebuilds {100 * found['fitted']:.1f} % of the overall "
-        f"labels it was fitted on, {held_out} of held-out instructions (n = {found['n']})"
-    )
+        tested = (other["first_only"], other["second_only"], p_value(other["p_value"])) if other else ()
+        rows.append((name, share_text(row["accuracy_clustered"]), number_text(row["kappa"]["value"], 3, none="none"), *tested))
+    Table(head, rows, "people's dimension labels, fused, against their overall label").show(console)
+    if (coherent := report["coherence"]) is not None:
+        held_out = percent(coherent["held_out"], none="none")
+        console.print(
+            f"coherence: a multinomial logistic model of the three labels rebuilds {percent(coherent['fitted'])} of the "
+            f"overall labels it was fitted on, {held_out} of held-out instructions (n = {coherent['n']})"
+        )
 
 
 def show_judge(console: Console, name: str, report: Report) -> None:
-    """One judge."""
-    table = Table(title=f"{name}: {report['n_scored']} of {report['n_pairs']} pairs scored", title_justify="left")
-    for column in ("against people", "accuracy, 95 % by instruction", "majority class", "human-human"):
-        table.add_column(column)
-    rows = [(name, share) for name, share in report["dimensions"].items()]
-    rows.append((f"overall ({report['rule']})", report["overall"]["accuracy_4_clustered"]))
-    for label, share in rows:
-        key = label.partition(" ")[0]
-        majority, human = report["majority"][key]["accuracy"], report["human_human"][key]
-        table.add_row(label, share_text(share), f"{100 * majority:.1f} %", f"{100 * human:.1f} %")
+    """Show a judge's figures."""
     overall, probes = report["overall"], report["probes"]
-    kappa = overall["kappa_clustered"]
-    table.add_row("overall, plain bootstrap", share_text(overall["accuracy_4"]), "", "")
-    table.add_row("overall, ties as one", share_text(overall["accuracy_3_clustered"]), "", "")
-    table.add_row("overall, winners only", share_text(overall["accuracy_2_clustered"]), "", "")
-    if kappa["value"] is not None:
-        spread = f"{interval_text(kappa, 1, 3)}; {kappa['n']} of {kappa['n_asked']}"
-        table.add_row("kappa", f"{kappa['value']:.3f} ({spread})", "", "")
+    labels = {**report["dimensions"], f"overall ({report['rule']})": overall["accuracy_4_clustered"]}
+    rows: list[tuple[str, ...]] = []
+    for label, share in labels.items():
+        key = label.partition(" ")[0]
+        beside = percent(report["majority"][key]["accuracy"]), percent(report["human_human"][key])
+        rows.append((label, share_text(share), *beside))
+    rows.append(("overall, plain bootstrap", share_text(overall["accuracy_4"])))
+    rows.append(("overall, ties as one", share_text(overall["accuracy_3_clustered"])))
+    rows.append(("overall, winners only", share_text(overall["accuracy_2_clustered"])))
+    if (kappa := overall["kappa_clustered"])["value"] is not None:
+        ends = span(kappa["low"], kappa["high"], 3) or "no interval"
+        rows.append(("kappa", f"{kappa['value']:.3f} ({ends}; {kappa['n']} of {kappa['n_asked']})"))
     for by in ("paralinguistics", "voice_quality"):
-        table.add_row(f"P1 ties broken by {by}", share_text(probes["p1_resolved_by"][by]), "", "")
-        table.add_row(f"P1 of these, right with {by}", share_text(probes["p1_accuracy_of"][by]), "", "")
-    for dimension, share in probes["p2_flip_rate"].items():
-        table.add_row(f"P2 flips with {dimension}", share_text(share), "", "")
+        rows.append((f"P1 ties broken by {by}", share_text(probes["p1_resolved_by"][by])))
+        rows.append((f"P1 of these, right with {by}", share_text(probes["p1_accuracy_of"][by])))
+    rows += [(f"P2 flips with {dimension}", share_text(share)) for dimension, share in probes["p2_flip_rate"].items()]
     if (orders := report["order_consistency"]) is not None:
-        table.add_row("both orders agree", f"{100 * orders['share']:.1f} % ({orders['n']} pairs)", "", "")
-    table.add_row("P3 winner on bad pairs (low is good)", share_text(probes["p3_winner_on_bad"]), "", "")
-    table.add_row("P3 winner slice", share_text(probes["p3_winner_slice"]), "", "")
-    console.print(table)
+        rows.append(("both orders agree", f"{percent(orders['share'])} ({orders['n']} pairs)"))
+    rows.append(("P3 winner on bad pairs (low is good)", share_text(probes["p3_winner_on_bad"])))
+    rows.append(("P3 winner slice", share_text(probes["p3_winner_slice"])))
+    head = ("against people", "accuracy, 95 % by instruction", "majority class", "human-human")
+    Table(head, rows, f"{name}: {report['n_scored']} of {report['n_pairs']} pairs scored").show(console)
     _show_confusion(console, report["confusion"])
     for reason, count in sorted(report["unscored"].items(), key=lambda item: -item[1])[:5]:
         console.print(f"  unscored, {count}: {reason}", highlight=False, markup=False)
@@ -245,20 +225,14 @@ def _figure(value: float | None) -> str:
 
 
 def _show_confusion(console: Console, confusion: Report) -> None:
-    table = Table(title="people (rows) and judge (columns)", title_justify="left")
-    table.add_column("")
-    for label in confusion["labels"]:
-        table.add_column(label, justify="right")
-    for label, row in zip(confusion["labels"], confusion["counts"], strict=True):
-        table.add_row(label, *map(str, row))
-    console.print(table)
-    if confusion["weighted_precision"] is not None:
-        precision, recall = confusion["weighted_precision"], confusion["weighted_recall"]
-        console.print(f"  weighted precision {100 * precision:.1f} %, recall {100 * recall:.1f} %")
+    rows = [(label, *counts) for label, counts in zip(confusion["labels"], confusion["counts"], strict=True)]
+    Table(("", *confusion["labels"]), rows, "people (rows) and judge (columns)").show(console)
+    if (precision := confusion["weighted_precision"]) is not None:
+        console.print(f"  weighted precision {percent(precision)}, recall {percent(confusion['weighted_recall'])}")
 
 
 def show_comparison(console: Console, first: str, second: str, comparison: Report) -> None:
-    """Two judges."""
+    """Show the difference of two judges."""
     console.print(
         f"{first} less {second}: {share_text(comparison['difference'])}; right alone: {comparison['first_only']} and "
         f"{comparison['second_only']}; McNemar p = {comparison['p_value']:.3g} ({comparison['test']})",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from typing import Any
@@ -21,10 +21,11 @@ from paras2s.bench.styleset.metrics import (
     table_1,
     table_2,
 )
+from paras2s.utils.tables import Table, escape_markdown, number_text, with_error
 
 
 def unscored_reasons(rows: Sequence[StyleRow]) -> list[dict[str, Any]]:
-    """The reasons why outputs have no score, counted by judge and system."""
+    """Return the reasons why outputs have no score, counted by judge and system."""
     counted = Counter((row.task, row.system, row.label, row.unscored) for row in rows if row.unscored is not None)
     return [
         {"task": task, "system": system, "judge": judge, "reason": reason, "count": count}
@@ -40,7 +41,7 @@ def build_report(
     made: Mapping[str, Any],
     stopped: str | None = None,
 ) -> dict[str, Any]:
-    """The full report as JSON values; `made` describes the systems' outputs, `stopped` says why not all was judged."""
+    """Return the full report as JSON values; `made` describes the systems' outputs, `stopped` says why not all was judged."""
     rated = {(one.task, one.system, one.item) for one in ratings}
     judged = {(row.task, row.system, row.item) for row in rows}
     return {
@@ -63,96 +64,81 @@ def _plain(value: Any) -> Any:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Every table as Markdown."""
-    lines = ["# StyleSet", "", f"Mean ± SD over items; SD: {report['sd']}. Where fewer are scored: (n of N)."]
-    lines += ["", f"**Stopped before its end**: {' '.join(report['stopped'].split())}"] if report["stopped"] else []
+    """Return every table as Markdown."""
+    parts = ["# StyleSet", f"Mean ± SD over items; SD: {report['sd']}. Where fewer are scored: (n of N)."]
+    if report["stopped"]:
+        parts.append(f"**Stopped before its end**: {escape_markdown(report['stopped'])}")
+    return "\n\n".join([*parts, *(table.markdown(heading=2 if table.title else 0) for table in tables_of(report))]) + "\n"
+
+
+def tables_of(report: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield every table of the report."""
     for task, systems in report["table_1"].items():
         judges = list(dict.fromkeys(name for cells in systems.values() for name in cells))
-        lines += ["", f"## {TITLES[task]}", "", *_table(["system", *judges])]
-        lines += [_line([name, *(_cell(cells.get(judge)) for judge in judges)]) for name, cells in systems.items()]
-    if any(one["pairs"] for one in report["table_2"].values()):
-        lines += ["", "## Pearson's r between raters", ""]
-        if report["not_correlated"]:
-            lines += [f"Not among the outputs correlated: {', '.join(report['not_correlated'])}.", ""]
-        lines += _agreement(report["table_2"])
+        rows = [(name, *(_cell(cells.get(judge)) for judge in judges)) for name, cells in systems.items()]
+        yield Table(("system", *judges), rows, TITLES[task])
+    if any(agreement["pairs"] for agreement in report["table_2"].values()):
+        yield from _agreement(report["table_2"], report["not_correlated"])
     if report["elements"]:
         pairs = [(system, judge) for system, judges in report["elements"].items() for judge in judges]
-        lines += ["", "## Style elements: mean (n)", "", *_table(["element", *(f"{one}, by {other}" for one, other in pairs)])]
+        rows = []
         for element in (*ELEMENTS, CHANGES):
             cells = [report["elements"][system][judge][element] for system, judge in pairs]
-            lines.append(_line([element, *(f"{_number(one['mean'], 2)} ({one['n_scored']})" for one in cells)]))
-    lines += _sweep(report["sweep"]) if report["sweep"] else []
-    lines += _unscored(report["unscored"])
+            rows.append((element, *(f"{number_text(cell['mean'], none='none')} ({cell['n_scored']})" for cell in cells)))
+        yield Table(("element", *(f"{system}, by {judge}" for system, judge in pairs)), rows, "Style elements: mean (n)")
+    if report["sweep"]:
+        rows = list(_sweep(report["sweep"]))
+        yield Table(("judge", "T", "task", "r", "systems"), rows, "Temperatures: the same outputs, judged at each")
+    if report["unscored"]:
+        columns = ("task", "system", "judge", "count", "reason")
+        yield Table(columns, [[reason[key] for key in columns] for reason in report["unscored"]], "Not scored")
     if report["outputs"]:
-        lines += ["", "## Outputs", "", *_outputs(report["outputs"])]
-    return "\n".join(lines) + "\n"
+        yield _outputs(report["outputs"])
 
 
-def _agreement(tables: Mapping[str, Any]) -> list[str]:
-    lines = _table(["", *(TITLES[task] for task in tables)])
+def _agreement(tables: Mapping[str, Any], not_correlated: Sequence[str]) -> Iterator[Table]:
     averages = {"human - human": [one["human_human"] for one in tables.values()]}
     for judge in dict.fromkeys(name for one in tables.values() for name in one["judge_human"]):
         averages[f"human - {judge}"] = [one["judge_human"].get(judge) for one in tables.values()]
     averages["judge - judge"] = [one["judge_judge"] for one in tables.values()]
-    for name, row in averages.items():
-        cells = [_average(one) for one in row]
-        lines += [_line([name, *cells])] if any(cells) else []
-    known = [(task, pair) for task, one in tables.items() for pair in one["pairs"]]
-    lines += ["", *_table(["task", "raters", "r", "n"])]
-    for task, pair in known:
-        shown = _number(pair["r"], 3) + (f" ({pair['why_none']})" if pair["why_none"] else "")
-        lines.append(_line([task, f"{pair['first']} - {pair['second']}", shown, pair["n"]]))
-    return lines
+    rows = [(name, *map(_average, row)) for name, row in averages.items()]
+    notes = [f"Not among the outputs correlated: {', '.join(not_correlated)}."] if not_correlated else []
+    shown = [row for row in rows if any(row[1:])]
+    yield Table(("", *(TITLES[task] for task in tables)), shown, "Pearson's r between raters", notes)
+    pairs = []
+    for task, one in tables.items():
+        for pair in one["pairs"]:
+            r = number_text(pair["r"], 3, none="none") + (f" ({pair['why_none']})" if pair["why_none"] else "")
+            pairs.append((task, f"{pair['first']} - {pair['second']}", r, pair["n"]))
+    yield Table(("task", "raters", "r", "n"), pairs)
 
 
-def _sweep(judges: Mapping[str, Any]) -> list[str]:
-    lines = ["", "## Temperatures: the same outputs, judged at each", "", *_table(["judge", "T", "task", "r", "systems"])]
+def _sweep(judges: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for (judge, temperatures), task in product(judges.items(), TITLES):
         for temperature, tasks in temperatures.items():
             if task in tasks:
-                one = tasks[task]
-                systems = "; ".join(f"{name} {_cell(cell)}" for name, cell in one["systems"].items())
-                lines.append(_line([judge, temperature, task, _average(one["r_with_people"]), systems]))
-    return lines
+                systems = "; ".join(f"{name} {_cell(cell)}" for name, cell in tasks[task]["systems"].items())
+                yield judge, temperature, task, _average(tasks[task]["r_with_people"]), systems
 
 
-def _unscored(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not reasons:
-        return []
-    columns = ("task", "system", "judge", "count", "reason")
-    return ["", "## Not scored", "", *_table(list(columns)), *(_line([one[key] for key in columns]) for one in reasons)]
-
-
-def _outputs(systems: Mapping[str, Any]) -> list[str]:
+def _outputs(systems: Mapping[str, Any]) -> Table:
     columns = ("outputs", "to_judge", "ended_early", "turns", "short_minutes", "shown_in_part", "cut")
-    lines = _table(["system", "task", *(column.replace("_", " ") for column in columns)])
-    return lines + [
-        _line([name, task, *("" if one[key] is None else one[key] for key in columns)])
+    rows = [
+        (name, task, *("" if counts[key] is None else counts[key] for key in columns))
         for name, tasks in systems.items()
-        for task, one in tasks.items()
+        for task, counts in tasks.items()
     ]
+    return Table(("system", "task", *(column.replace("_", " ") for column in columns)), rows, "Outputs")
 
 
-def _table(head: Sequence[str]) -> list[str]:
-    return [_line(head), "|---" * len(head) + "|"]
-
-
-def _line(cells: Sequence[Any]) -> str:
-    return "| " + " | ".join(" ".join(str(cell).replace("|", "\\|").split()) for cell in cells) + " |"
-
-
-def _cell(one: Mapping[str, Any] | None) -> str:
-    if one is None:
+def _cell(score: Mapping[str, Any] | None) -> str:
+    if score is None:
         return ""
-    part = "" if one["n_scored"] == one["n_asked"] else f" ({one['n_scored']} of {one['n_asked']})"
-    return _number(one["mean"], 2) + ("" if one["sd"] is None else f" ± {one['sd']:.2f}") + part
+    part = "" if score["n_scored"] == score["n_asked"] else f" ({score['n_scored']} of {score['n_asked']})"
+    return ("none" if score["mean"] is None else with_error(score["mean"], score["sd"])) + part
 
 
-def _average(one: Mapping[str, Any] | None) -> str:
-    if one is None or not one["n_pairs"]:
+def _average(r: Mapping[str, Any] | None) -> str:
+    if r is None or not r["n_pairs"]:
         return ""
-    return f"{_number(one['r'], 3)} ({one['n_known']} of {one['n_pairs']} pairs)"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "none" if value is None else f"{value:.{digits}f}"
+    return f"{number_text(r['r'], 3, none='none')} ({r['n_known']} of {r['n_pairs']} pairs)"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any
 
 import yaml
 
-from paras2s.statistics.intervals import Share
 from paras2s.types import Absent
 from paras2s.unisrm.bench.data import COLUMNS, CONDITIONS, CROSS_DATASET, RATINGS, BenchData, Column, column_of
 from paras2s.unisrm.bench.metrics import (
@@ -25,6 +24,7 @@ from paras2s.unisrm.bench.metrics import (
 )
 from paras2s.unisrm.bench.results import BenchRow
 from paras2s.unisrm.reward.tasks import TASKS, Item, TaskId
+from paras2s.utils.tables import Table, with_interval
 
 Json = dict[str, Any]
 
@@ -41,13 +41,13 @@ class JudgeResult:
 
 
 def load_published() -> Json:
-    """The paper's figures."""
+    """Return the paper's figures."""
     found: Json = yaml.safe_load(resources.files("paras2s.unisrm.bench").joinpath("published.yaml").read_text())
     return found
 
 
 def bench_report(data: BenchData, results: Sequence[JudgeResult], limit: int | None = None) -> Json:
-    """All figures as plain JSON; a figure that is absent has its reason as `absent`."""
+    """Return all figures as plain JSON; a figure that is absent has its reason as `absent`."""
     items: dict[Column, list[Item]] = {column: [] for column in COLUMNS}
     for task_id in TASKS:
         for item in data.of_task(task_id)[:limit]:
@@ -64,7 +64,7 @@ def bench_report(data: BenchData, results: Sequence[JudgeResult], limit: int | N
 
 
 def figure_json(figure: Figure) -> Json:
-    """A figure with its interval and numbers, or the reason why there is none."""
+    """Return a figure with its interval and numbers, or the reason why there is none."""
     return {"absent": figure.reason} if isinstance(figure, Absent) else asdict(figure)
 
 
@@ -104,93 +104,84 @@ def _column(result: JudgeResult, column: Column, items: Sequence[Item]) -> Json:
 
 
 def markdown(report: Json) -> str:
-    """The tables."""
-    lines = ["# UniSRM-Bench", "", f"Data: {report['data']} ({report['digest']}), split {report['split']}.", ""]
-    for column in COLUMNS:
-        lines += _main_table(report, column)
-    for column in COLUMNS:
-        lines += _dimension_table(report, column)
-    return "\n".join([*lines, *_parity(report), *_groundedness(report), *_notes()]) + "\n"
+    """Return the tables as Markdown."""
+    parts = ["# UniSRM-Bench", f"Data: {report['data']} ({report['digest']}), split {report['split']}."]
+    return "\n\n".join([*parts, *(table.markdown(heading=2) for table in tables_of(report)), NOTES]) + "\n"
 
 
-def _main_table(report: Json, column: Column) -> list[str]:
-    """Each judge's figure beside its controls, then the paper's."""
-    if not report["items"][column]:
-        # Few data sets have a column of Table 7: one that has none of it says nothing.
-        return [] if column in CROSS_DATASET else [f"## {column}", "", "The data has no item of it.", ""]
+def tables_of(report: Json) -> Iterator[Table]:
+    """Yield every table that has a row."""
+    for column in COLUMNS:
+        # Few data sets have a column of Table 7.
+        if report["items"][column]:
+            yield _main_table(report, column)
+        elif column not in CROSS_DATASET:
+            yield Table((), [], column, ["The data has no item of it."])
+    for column in COLUMNS:
+        if column not in CROSS_DATASET and (table := _dimension_table(report, column)).rows:
+            yield table
+    judges = report["judges"]
+    inputs = [(name, *(judge["inputs"].get(task, "absent") for task in TASKS)) for name, judge in judges.items()]
+    yield Table(("judge", *TASKS), inputs, "What each judge gets")
+    grounded = {name: judge["groundedness"] for name, judge in judges.items() if judge["groundedness"]}
+    if grounded:
+        rows = [(name, *(number(own[task], 2) if task in own else "" for task in TASKS)) for name, own in grounded.items()]
+        printed = report["published"]["groundedness"]
+        paper = [f"{printed[key]:.2f}" if (key := "T3-en" if task == "T3" else task) in printed else "" for task in TASKS]
+        rows.append(("UniSRM (paper)", *paper))
+        yield Table(("judge", *TASKS), rows, "Evidence groundedness (0 to 2, by an LLM)")
+
+
+def _main_table(report: Json, column: Column) -> Table:
+    """Return each judge's figure beside its controls, then the paper's."""
     rating = column in RATINGS
     head = ["judge", "ACC %"] + (["PCC"] if rating else []) + ["majority", "text only", "clips shuffled"]
     head += (["PCC text only", "PCC shuffled"] if rating else ["swapped", "same in both orders"]) + ["sound", "parsed", "n"]
-    lines = [f"## {column}", "", *_header(head)]
+    rows: list[list[str]] = []
     for name, judge in report["judges"].items():
-        found = judge["columns"][column]
-        if "absent" in found:
-            lines.append(_line([name, f"absent: {found['absent']}", *[""] * (len(head) - 2)]))
+        own = judge["columns"][column]
+        if "absent" in own:
+            rows.append([name, f"absent: {own['absent']}"])
             continue
-        controls, acc = found["controls"], found["acc"]
-        cells = [name, percent(acc), *([number(found["pcc"])] if rating else []), percent(report["majority"][column])]
+        controls, acc = own["controls"], own["acc"]
+        cells = [name, percent(acc), *([number(own["pcc"])] if rating else []), percent(report["majority"][column])]
         cells += [control(controls["text_only"]), control(controls["shuffled"])]
         if rating:
-            cells += [number(found["pcc_controls"]["text_only"]), number(found["pcc_controls"]["shuffled"])]
+            cells += [number(own["pcc_controls"]["text_only"]), number(own["pcc_controls"]["shuffled"])]
         else:
-            cells += [control(controls["swapped"]), percent(found["order_consistency"])]
+            cells += [control(controls["swapped"]), percent(own["order_consistency"])]
         count = f"{acc['n']} of {acc['n_asked']}" if "n" in acc else f"0 of {report['items'][column]}"
-        lines.append(_line([*cells, _sound(found["sound"]), percent(found["parsed"]), count]))
+        rows.append([*cells, _sound(own["sound"]), percent(own["parsed"]), count])
     pcc = f"{column}_pcc"
     for name, figures in report["published"]["table_7" if column in CROSS_DATASET else "table_1"].items():
         if column in figures or pcc in figures:
             printed = [f"{figures[column]:.2f}" if column in figures else ""]
             printed += [f"{figures[pcc]:.3f}" if pcc in figures else ""] if rating else []
-            lines.append(_line([f"{name} (paper)", *printed, *[""] * (len(head) - 1 - len(printed))]))
-    return [*lines, ""]
+            rows.append([f"{name} (paper)", *printed])
+    return Table(head, rows, column)
 
 
-def _dimension_table(report: Json, column: Column) -> list[str]:
-    if column in CROSS_DATASET:
-        return []
+def _dimension_table(report: Json, column: Column) -> Table:
+    """Return each judge's figures by dimension, then the paper's; without a row where no judge has one."""
     keys = TASKS["T3" if column.startswith("T3") else column].keys  # type: ignore[index]
     rating = column in RATINGS
     show = number if rating else percent
-    lines = []
+    rows = []
     for name, judge in report["judges"].items():
-        found = judge["columns"][column].get("dimensions", {})
-        if any("value" in figure for figure in found.values()):
-            lines.append(_line([name, *(show(found[key]) for key in keys)]))
-    if not lines:
-        return []
-    printed = report["published"]["dimensions"][column]
-    paper = [f"{printed[key]:.3f}" if rating else f"{printed[key]:.2f}" for key in keys]
-    title = f"## {column} by dimension ({'PCC' if rating else 'ACC %'})"
-    return [title, "", *_header(["judge", *keys]), *lines, _line(["UniSRM (paper)", *paper]), ""]
+        own = judge["columns"][column].get("dimensions", {})
+        if any("value" in figure for figure in own.values()):
+            rows.append((name, *(show(own[key]) for key in keys)))
+    if rows:
+        printed = report["published"]["dimensions"][column]
+        rows.append(("UniSRM (paper)", *(f"{printed[key]:.{3 if rating else 2}f}" for key in keys)))
+    return Table(("judge", *keys), rows, f"{column} by dimension ({'PCC' if rating else 'ACC %'})")
 
 
-def _parity(report: Json) -> list[str]:
-    """Lists the inputs that each judge gets (Table 12)."""
-    lines = ["## What each judge gets", "", *_header(["judge", *TASKS])]
-    for name, judge in report["judges"].items():
-        lines.append(_line([name, *(judge["inputs"].get(task, "absent") for task in TASKS)]))
-    return [*lines, ""]
-
-
-def _groundedness(report: Json) -> list[str]:
-    rows = {name: judge["groundedness"] for name, judge in report["judges"].items() if judge["groundedness"]}
-    if not rows:
-        return []
-    lines = ["## Evidence groundedness (0 to 2, by an LLM)", "", *_header(["judge", *TASKS])]
-    lines += [
-        _line([name, *(number(found[task], 2) if task in found else "" for task in TASKS)]) for name, found in rows.items()
-    ]
-    printed = report["published"]["groundedness"]
-    paper = [f"{printed[key]:.2f}" if (key := "T3-en" if task == "T3" else task) in printed else "" for task in TASKS]
-    return [*lines, _line(["UniSRM (paper)", *paper]), ""]
-
-
-def _notes() -> list[str]:
-    return [
-        "Intervals: 95 %, bootstrap over texts. A tie is half right. Swapped: the candidates exchanged, the verdict turned "
-        "back. Clips shuffled: another item's clips. Text only: silence. Deaf: not better with the item's own clips than with "
-        "another's (the interval of the gain reaches 0). The paper's figures are of other data: no comparison of models.",
-    ]
+NOTES = (
+    "Intervals: 95 %, bootstrap over texts. A tie is half right. Swapped: the candidates exchanged, the verdict turned "
+    "back. Clips shuffled: another item's clips. Text only: silence. Deaf: not better with the item's own clips than with "
+    "another's (the interval of the gain reaches 0). The paper's figures are of other data: no comparison of models."
+)
 
 
 def _sound(test: Json) -> str:
@@ -201,36 +192,22 @@ def _sound(test: Json) -> str:
 
 
 def percent(figure: Json) -> str:
-    """A share in per cent with its interval, or why there is none."""
+    """Return a share in percent with its interval, or why there is none."""
     return _shown(figure, 100.0, 1)
 
 
 def control(figure: Json) -> str:
-    """A control's share in per cent, and of how many replies it is where others gave no verdict: 100 % may be 3 of 240."""
+    """Return a control's share in percent, and its n where some replies gave no verdict: 100 % may be 3 of 240."""
     partial = "absent" not in figure and figure["n"] < figure["n_asked"]
     return f"{percent(figure)}, {figure['n']} of {figure['n_asked']}" if partial else percent(figure)
 
 
 def number(figure: Json, digits: int = 3) -> str:
-    """A figure as it is with its interval, or why there is none."""
+    """Return a figure with its interval, or why there is none."""
     return _shown(figure, 1.0, digits)
 
 
 def _shown(figure: Json, scale: float, digits: int) -> str:
     if "absent" in figure:
         return f"none: {figure['absent']}"
-    share = Share(**figure)
-    if share.value is None:
-        return "none"
-    ends = (
-        "" if share.low is None or share.high is None else f" [{scale * share.low:.{digits}f}, {scale * share.high:.{digits}f}]"
-    )
-    return f"{scale * share.value:.{digits}f}{ends}"
-
-
-def _header(cells: Sequence[str]) -> list[str]:
-    return [_line(cells), _line(["---"] * len(cells))]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |"
+    return with_interval(figure, digits, scale=scale, brackets=True, none="none")

@@ -353,10 +353,13 @@ def test_every_line_of_the_noise_chart_has_a_colour_of_its_own(tmp_path):
     write_probes(tmp_path, replace(full, judges=(replace(full.judges[0], probes=(noise,)),)))
     source = (tmp_path / "probe.html").read_text()
     drawn = {word for _, attrs in Page(source).tags for word in (attrs.get("class") or "").split()}
-    lines = {word for word in drawn if re.fullmatch(r"(line|key)-\d", word)}
-    assert lines == {f"{kind}-{number}" for kind in ("line", "key") for number in range(7)}
+    keys = {word for word in drawn if re.fullmatch(r"key-\d", word)}
+    assert keys == {f"key-{number}" for number in range(7)}
     styles = source[: source.index("</style>")]
-    assert [word for word in lines if f".{word} {{" not in styles] == []
+    assert [word for word in keys if f".{word} {{" not in styles] == []
+    # The lines have the colours of their keys, by the page's names for them.
+    lines = re.findall(r'<g class="line">\s*<path[^>]*stroke: var\(--(\w+)', source)
+    assert list(dict.fromkeys(lines)) == ["soft", *(f"c{number}" for number in range(1, 7))]
     colours = re.findall(r"--c\d: (#\w+);", styles)
     assert len(colours) == len(set(colours)) == 16
 

@@ -16,12 +16,12 @@ import pytest
 from rich.console import Console
 
 from paras2s.audio.clip import read_clip
-from paras2s.bench.charts import side_by_side
 from paras2s.bench.paras2s import curve
 from paras2s.bench.paras2s.curve import (
     LINES,
     CurvePoint,
-    draw_curve,
+    curves_of,
+    curves_svg,
     judge_curve,
     over_optimised,
     point_of,
@@ -208,9 +208,10 @@ def test_a_reward_that_rises_where_the_judge_falls_is_flagged(first: tuple, last
 def test_panels_stand_side_by_side_under_their_titles() -> None:
     points = [point(0, 3.0, 3.0, 3.0), point(10, 4.0, 3.5, None)]
     assert [point_of(one.to_json()) for one in points] == points
-    svg = side_by_side([(name, draw_curve(points, name)) for name in ("a <b>", "b", "c")], LINES, "step")
-    assert svg.count('class="title"') == 3
-    assert svg.count('class="line line-') == 9
+    svg = curves_svg([curves_of(points, name) for name in ("a <b>", "b", "c")])
+    assert svg.count('class="line"') == 9
+    # In the description and above the panel.
     assert svg.count("a &lt;b&gt;") == 2
+    assert svg.count("step of GRPO") == 3
     assert 'viewBox="0 0 840 ' in svg
     assert svg.count("<svg") == 1

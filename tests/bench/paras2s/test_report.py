@@ -16,7 +16,6 @@ import pytest
 from tiny.answers import answer as made_answer
 
 from paras2s.audio.clip import make_clip, read_clip, write_clip
-from paras2s.bench.charts import draw_curves
 from paras2s.bench.paras2s.report import write_report
 from paras2s.bench.results import AnswerRow
 from paras2s.errors import DataError
@@ -210,23 +209,3 @@ def test_panels_are_drawn_for_what_was_measured_only(run_dir: Path) -> None:
     assert labels == ["Reward by step. reward 2 → 3", "KL to the reference policy by step. text 0 → 0"]
     assert "Parity" not in page.text
     assert len(written(run_dir, {"sft": [answer(4)]}).all("svg")) == 0
-
-
-def test_a_gap_breaks_the_line_and_the_ends_stand_at_the_edges() -> None:
-    # The plot is 46 to 408 wide and 10 to 164 high; ticks 0, 1, 2, 3, 4 are 38.5 apart.
-    svg = draw_curves([0, 1, 2, 4], [[0.0, 1.0, None, 4.0]], [None] * 4, "d")
-    assert svg.count('class="line line-0"') == 2
-    assert 'd="M46.0 164.0L136.5 125.5"' in svg
-    assert 'd="M408.0 10.0L408.0 10.0"' in svg
-    assert "band" not in svg
-
-
-def test_spread_is_a_band_around_the_line() -> None:
-    svg = draw_curves([0, 1], [[2.0, 2.0]], [2.0, 2.0], "d")
-    assert 'class="band" d="M46.0 10.0L408.0 10.0L408.0 164.0L46.0 164.0Z"' in svg
-
-
-@pytest.mark.parametrize("value", [0.0, 3.0, -2.0, 1e-7])
-def test_a_flat_line_of_one_step_is_in_the_middle(value: float) -> None:
-    svg = draw_curves([5], [[value]], [None], "d")
-    assert 'd="M227.0 87.0L227.0 87.0"' in svg

@@ -26,7 +26,7 @@ from paras2s.bench.ranking.metrics import (
     rates_of,
     split_half,
 )
-from paras2s.bench.ranking.report import gathered, markdown, notes_of, ranking_json, scatter_svg, sheets_of
+from paras2s.bench.ranking.report import gathered, markdown, notes_of, ranking_json, scatter_svg, tables_of
 from paras2s.errors import ConfigError, DataError
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule, find_ensemble
 from paras2s.statistics.bradley_terry import PRIOR_GAMES, chance, strengths
@@ -178,7 +178,7 @@ def test_rows_without_a_usable_order_stay_requested(tmp_path) -> None:
         assert {(share.n, share.n_asked) for share in (one.stable, one.first, one.second, one.other, one.bias)} == {
             (n, n_asked)
         }
-    sheet = next(one for one in sheets_of(rank_systems(recorded, WORDS)) if one.title == "Position")
+    sheet = next(one for one in tables_of(rank_systems(recorded, WORDS)) if one.title == "Position")
     assert [row[2] for row in sheet.rows[:2]] == ["6 of 8", "4 of 6"]
 
 
@@ -507,7 +507,7 @@ def test_reports_escape_names_and_hold_no_nan(tmp_path, compared) -> None:
     assert len({line.replace("\\|", "").count("|") for line in rows if line.startswith("| 1 ")}) == 1
     svg = ElementTree.fromstring(scatter_svg(found, found.people, HOSTILE))
     space = "{http://www.w3.org/2000/svg}"
-    assert len(svg.findall(f".//{space}circle")) == 2 * 3
+    assert [one.get("class") for one in svg.iter(f"{space}g")].count("dot") == 2 * 3
     assert HOSTILE in [one.text for one in svg.iter(f"{space}text")]
     assert not re.search(r"[\s\"ML]nan", scatter_svg(found, found.people, HOSTILE))
 
@@ -574,4 +574,4 @@ def test_recorded_verdicts_against_the_release_of_labelled_pairs() -> None:
     )
     other = penalised_likelihood(sorted(people.scores), [game[1:] for game in people.games])
     assert found.people.bradley_terry == pytest.approx({name: chance(other[name]) for name in other}, abs=1e-4)
-    assert [sheet.title for sheet in sheets_of(found)][-2:] == ["People", "Judge and people"]
+    assert [sheet.title for sheet in tables_of(found)][-2:] == ["People", "Judge and people"]

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from paras2s.cli.bench_speakbench import bench_app
 from paras2s.errors import ConfigError
 
+GROUPS = ("mine", "half", "theirs")
 DIMENSIONS = ("content", "voice_quality", "paralinguistics")
 # People's overall label, and a judge's three labels; by Alg. 1 the judge says 1, 2, 1, both_good.
 PAIRS = [
@@ -92,10 +93,14 @@ def test_plots_are_of_verdicts_or_labels_alone(suite):
 
 
 def bars(found, group, count):
-    """The share and the n of each bar of a group, by its label."""
-    words = after(found, group, 2 * count)
-    shares = (re.fullmatch(r"([\d.]+) %.*, n = (\d+)", one) for one in words[1::2])
-    return {label: share.groups() for label, share in zip(words[::2], shares, strict=True)}
+    """The share and the n of each bar of a group, by its label. In a plot all words come first, then all names."""
+    end = found.index("0 %")
+    words, names = found[:end], found[end + 5 :]
+    groups = [name for name in names[: names.index(group)] if name in GROUPS]
+    begin = names.index(group) - len(groups)
+    labels = after(names, group, count)
+    shares = (re.match(r"([\d.]+) %.*, n = (\d+)", one) for one in words[begin : begin + count])
+    return {label: share.groups() for label, share in zip(labels, shares, strict=True)}
 
 
 def test_peoples_own_labels_are_drawn_by_rule(suite):
