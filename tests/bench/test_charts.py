@@ -13,6 +13,7 @@ from paras2s.bench.charts import (
     Bar,
     Grid,
     confusion_grids,
+    draw_curves,
     draw_points,
     interval_bars,
     with_caption,
@@ -100,3 +101,23 @@ def test_a_chart_as_a_file_has_its_style_its_title_and_its_caption_within_it():
     assert texts(source)[-2:] == ["one", "two"]
     assert all(float(one.get("y")) < height for one in root.findall("{http://www.w3.org/2000/svg}text"))
     assert ".whisker{" in source
+
+
+def test_a_gap_breaks_the_line_and_the_ends_stand_at_the_edges() -> None:
+    # The plot is 46 to 408 wide and 10 to 164 high; ticks 0, 1, 2, 3, 4 are 38.5 apart.
+    svg = draw_curves([0, 1, 2, 4], [[0.0, 1.0, None, 4.0]], [None] * 4, "d")
+    assert svg.count('class="line line-0"') == 2
+    assert 'd="M46.0 164.0L136.5 125.5"' in svg
+    assert 'd="M408.0 10.0L408.0 10.0"' in svg
+    assert "band" not in svg
+
+
+def test_spread_is_a_band_around_the_line() -> None:
+    svg = draw_curves([0, 1], [[2.0, 2.0]], [2.0, 2.0], "d")
+    assert 'class="band" d="M46.0 10.0L408.0 10.0L408.0 164.0L46.0 164.0Z"' in svg
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, -2.0, 1e-7])
+def test_a_flat_line_of_one_step_is_in_the_middle(value: float) -> None:
+    svg = draw_curves([5], [[value]], [None], "d")
+    assert 'd="M227.0 87.0L227.0 87.0"' in svg

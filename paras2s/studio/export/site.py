@@ -22,7 +22,7 @@ from paras2s.studio.app import app_of
 from paras2s.studio.clips import TYPES
 from paras2s.studio.export.collect import API, Page, Plan, collect
 from paras2s.studio.export.folder import check_folder, new_folder
-from paras2s.studio.export.pages import STATIC, bundle_modules, write_page, write_report
+from paras2s.studio.export.pages import STATIC, bundle_modules, write_page
 from paras2s.studio.export.requests import InProcess, name_of
 from paras2s.studio.folders import FoundRun, open_folders
 from paras2s.studio.rollouts import evenly
@@ -224,16 +224,10 @@ class Site:
         return Made({file: data} | (script if drawn else {}))
 
     def page_of(self, plan: Plan, page: Page) -> Made:
-        """A page, with links to the files of others; and the sounds that a report held."""
-        if not page.is_report:
-            pages = plan.pages
-            text = write_page(
-                page.text, lambda to: pages[name_of(to)].file if name_of(to) in pages else None, self.without_roots
-            )
-            return Made({page.file: text.encode()})
-        sounds: dict[str, bytes] = {}
-        text = write_report(page.text, functools.partial(_take_data_uri, sounds))
-        return Made({page.file: text.encode()} | sounds)
+        """Return a page, with links to the files of others."""
+        pages = plan.pages
+        text = write_page(page.text, lambda to: pages[name_of(to)].file if name_of(to) in pages else None, self.without_roots)
+        return Made({page.file: text.encode()})
 
     def write(self, plan: Plan, folder: Path) -> None:
         """Writes all files, with a progress bar."""
@@ -269,18 +263,3 @@ def _digest(data: bytes) -> str:
 
 def _sound_file(data: bytes, suffix: str) -> str:
     return f"sounds/{_digest(data)}{suffix}"
-
-
-def _take_data_uri(sounds: dict[str, bytes], address: str) -> str:
-    """Puts a sound that stands in a page among `sounds` and returns its file; the address as it is where it holds none."""
-    head, _, body = address.partition(",")
-    kind, _, form = head.removeprefix("data:").partition(";")
-    if kind not in SUFFIXES or form != "base64":
-        return address
-    try:
-        data = base64.b64decode(body, validate=True)
-    except ValueError:
-        return address
-    file = _sound_file(data, SUFFIXES[kind])
-    sounds[file] = data
-    return file
