@@ -16,7 +16,7 @@ def studio(
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Runs, or folders that hold runs; without one: runs.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the address; 0: any free one.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the address; 0: any free one.")] = DEFAULT_PORT,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
     export: Annotated[
         Path | None,
@@ -25,7 +25,7 @@ def studio(
     run: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Export: this run alone. Repeatable.")] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Export: so many of a run's kept steps, evenly, with the first and the last; else 5."),
+        typer.Option(min=1, help="Export: N of a run's kept steps, evenly, with the first and the last; else 5."),
     ] = None,
     step: Annotated[
         list[int] | None, typer.Option(min=0, help="Export: this kept step, instead of --steps. Repeatable.")

@@ -34,14 +34,14 @@ Study = Annotated[Path, typer.Argument(metavar="STUDY", help="A study's folder."
 @study_app.command("new")
 def new(
     source: Annotated[Path, typer.Argument(help="A JSONL file of items, or a run with benched systems.")],
-    out: Annotated[Path, typer.Option(help="The study's folder; it must not be there.")],
+    out: Annotated[Path, typer.Option(help="The study's folder; it must be new.")],
     kind: Annotated[KindName, typer.Option(help="Two answers side by side, or one answer at a time.")] = KindName.pair,
     system: Annotated[
-        list[str] | None, typer.Option("--system", help="Of a run: a benched system; a pair takes two. Repeatable.")
+        list[str] | None, typer.Option("--system", help="A run's benched system; a pair takes two. Repeatable.")
     ] = None,
     annotator: Annotated[list[str] | None, typer.Option("--annotator", help="A person who takes part. Repeatable.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Of a run: draw so many items at random.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the draw, of each annotator's order and of the sides.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Draw N of a run's items at random.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the draw, of each annotator's order and of the sides.")] = 0,
     title: Annotated[str | None, typer.Option(help="What annotators see above the form; else the form's title.")] = None,
     as_json: Json = False,
 ) -> None:

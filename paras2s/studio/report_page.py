@@ -42,7 +42,7 @@ def show(studio: Studio, request: Request) -> Response:
     chosen = report.choose_contrasts([row for answers in shown.values() for row in answers])
     player = functools.partial(report.player_of, studio.folders, folder)
     try:
-        figures = {
+        figures: dict[str, Any] = {
             "columns": report.columns_of(rows, independent or None),
             "table": report.results_table(systems, independent or None),
             "gain": report.gain_of(systems),

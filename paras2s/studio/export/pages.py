@@ -38,7 +38,7 @@ class Parts:
 
 
 class _Page(HTMLParser):
-    """Copies a page; `change` returns what stands in place of a start tag (None: the tag as it is)."""
+    """A copy of a page; `change` returns the replacement of a start tag (None: the tag as it is)."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class _Page(HTMLParser):
         self._change, self._change_text, self._before_head_ends = change, change_text, before_head_ends
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        # Of an attribute that stands twice the first counts.
+        # Of a repeated attribute the first counts.
         given: Attributes = {}
         for key, value in attrs:
             given.setdefault(key, value)

@@ -30,7 +30,7 @@ from paras2s.studio.web import Export, Studio, make_templates, show_time
 from paras2s.utils.progress import open_console, progress_bar
 
 STEPS = 5
-# Of each kind so many are made, evenly over all, to say how large the export becomes.
+# Files of each kind that are made, evenly over all, to estimate the size of the export.
 SAMPLED = 8
 OPUS_RATES_HZ = (8000, 12000, 16000, 24000, 48000)
 SUFFIXES = {kind: suffix for suffix, kind in reversed(TYPES.items())}
@@ -38,7 +38,7 @@ SUFFIXES = {kind: suffix for suffix, kind in reversed(TYPES.items())}
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice of runs by name (none: all below the folders), and of their kept steps: these, or so many evenly."""
+    """A choice of runs by name (none: all below the folders), and of their kept steps: these, or `count` of them, evenly."""
 
     runs: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ def export_site(folders: Sequence[Path], out: Path, choice: Choice, dry_run: boo
     """Writes a static site of chosen runs to `out`, or with `dry_run` only says what it would hold.
 
     Raises:
-        ConfigError: a folder, run or step that is not there, or a folder `out` that holds something else.
+        ConfigError: a folder, run or step is missing, or a folder `out` that holds something else.
         StorageError: the disk refused.
     """
     given = open_folders(folders)
@@ -190,7 +190,7 @@ class Site:
         """A file of the studio's static ones.
 
         Raises:
-            StorageError: it is not there; an installation that was removed meanwhile gave an export without scripts.
+            StorageError: it is missing; an installation that was removed meanwhile gave an export without scripts.
         """
         reply = self._requests.get(STATIC + name)
         if reply.status != 200:
