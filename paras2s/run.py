@@ -32,6 +32,8 @@ STAGES = ("data", "warmup", "distill", "align", "bench")
 
 
 RESOLVED, ORIGIN, PROGRESS = "config.resolved.yaml", "origin.json", "progress.json"
+# What the report of a finished run says beside its figures; the page itself is made by the studio.
+REPORT = "report.json"
 # In the folder that a stage makes: the seconds it took, for all runs that share the stage.
 TOOK = "took.json"
 # Settings of a run that another start of it may change: they do not shape what comes out.

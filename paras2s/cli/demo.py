@@ -9,6 +9,7 @@ import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
 from paras2s.cli.run_options import RunDir, Seed, Set
+from paras2s.cli.studio import check_installed
 
 
 def demo(
@@ -30,6 +31,12 @@ def demo(
         typer.echo(announce(run))
         typer.echo(dump_config(run.config))
         return
+    check_installed()
+    from paras2s.studio.export.one_file import export_report
+
     summary = run_demo(run, resume)
+    page = run.folder / "report.html"
+    export_report([run.folder], page, [])
+    run.say(f"Look and listen: {page}")
     if as_json:
         print_json(summary)

@@ -20,7 +20,7 @@ def studio(
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address; do not open a browser.")] = False,
     export: Annotated[
         Path | None,
-        typer.Option(metavar="OUT", help="Folder for the pages as files, to open from disk; no server."),
+        typer.Option(metavar="OUT", help="Write runs to this folder, or one run's report to this .html; no server."),
     ] = None,
     run: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Export: only this run. Repeatable.")] = None,
     steps: Annotated[
@@ -48,6 +48,14 @@ def studio(
         from paras2s.studio.serve import serve
 
         serve(make_app(folders or [Path("runs")]), port, not no_open, typer.echo)
+        return
+    if export.suffix == ".html":
+        from paras2s.studio.export.one_file import export_report
+
+        if steps or step or dry_run:
+            raise ConfigError("--steps, --step and --dry-run: belong to a folder as OUT; one file holds the report alone")
+        export_report(folders or [Path("runs")], export, run or [])
+        typer.echo(f"{export}: {export.stat().st_size / 1e6:.1f} MB")
         return
     from paras2s.studio.export.site import STEPS, Choice, export_site
 

@@ -1,16 +1,14 @@
-"""`paras2s demo`: every stage in turn, on this machine, offline, and a page to look at."""
+"""`paras2s demo`: every stage in turn, on this machine, offline, and what its report says."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paras2s import __version__
-from paras2s.bench.paras2s.report import write_report
 from paras2s.bench.paras2s.second_judge import describe_agreement
 from paras2s.data_gen.dataset import Dataset
-from paras2s.run import STAGES, Run
+from paras2s.run import REPORT, STAGES, Run
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_memory import MemoryWatch
 
@@ -65,10 +63,9 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     describe_bench(run, benched)
     wall_s = time.perf_counter() - started
     write_json(run.folder / "resources.json", {"wall_s": wall_s, "peak_gib": memory.peak_gib})
-    page = report(run, dataset, benched)
+    write_json(run.folder / REPORT, report(run, dataset, benched))
     peak = "unknown" if memory.peak_gib is None else f"{memory.peak_gib:.1f} GiB"
     run.say(f"{wall_s / 60:.1f} min ({_shares(run.timings())}); memory of all processes at most {peak}")
-    run.say(f"Look and listen: {page}")
     return benched.to_json()
 
 
@@ -90,15 +87,15 @@ def refresh_facts(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def report(run: Run, dataset: Dataset, benched: BenchedRun) -> Path:
-    """Write report.html."""
+def report(run: Run, dataset: Dataset, benched: BenchedRun) -> dict[str, Any]:
+    """Return what the run's report says beside figures and answers: facts, notes, and the systems to show and to play."""
     from paras2s.pipeline.demonstrations import first_contrasts
 
     agreed = read_json(run.reward_dir / "agreement.json")
     shown = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
     shown_ids = {query.id for query in shown}
     demonstrations = sum(one.query_id in shown_ids for one in dataset.demonstrations)
-    timings, metrics = run.timings(), run.metrics()
+    timings = run.timings()
     pearson = agreed["held_out"]["pearson"]
     facts = [
         ("preset, seed", f"{run.config.name}, {run.config.seed}"),
@@ -120,17 +117,10 @@ def report(run: Run, dataset: Dataset, benched: BenchedRun) -> Path:
         "tone features fitted on other voices, other sentences. Nothing learned from it.",
         *(line.strip() for line in describe_agreement(benched.comparison)),
     ]
-    path = run.folder / "report.html"
-    write_report(
-        path,
-        title="paras2s: hearing how it is said",
-        subtitle=f"{run.config.align.steps} GRPO steps from {demonstrations} demonstrations",
-        facts=facts,
-        systems=benched.rows,
-        independent=benched.independent,
-        played=PLAYED,
-        metrics=metrics,
-        run_dir=run.folder,
-        notes=notes,
-    )
-    return path
+    return {
+        "subtitle": f"{run.config.align.steps} GRPO steps from {demonstrations} demonstrations",
+        "facts": facts,
+        "notes": notes,
+        "systems": list(benched.rows),
+        "played": PLAYED,
+    }

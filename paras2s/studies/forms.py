@@ -27,7 +27,7 @@ class Choice(_Record):
 
 
 class Question(_Record):
-    """One question of a form. One that `comes_last` can be answered only after all the others."""
+    """A question of a form; with `comes_last` it can be answered only after all the others."""
 
     name: str
     title: str
@@ -62,7 +62,7 @@ class Form(_Record):
     @model_validator(mode="before")
     @classmethod
     def _share_choices(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Choices that stand beside the questions are those of each of them."""
+        """Give each question the choices that stand beside the questions."""
         own = {name: value for name, value in values.items() if name != "choices"}
         if "choices" in values:
             own["questions"] = [{**question, "choices": values["choices"]} for question in values["questions"]]

@@ -201,7 +201,7 @@ class StudyStore:
         """An annotator with a link of their own that cannot be guessed.
 
         Raises:
-            ConfigError: no name, or one that is there. StorageError: the disk refused.
+            ConfigError: no name, or an existing one. StorageError: the disk refused.
         """
         if not ANNOTATOR.fullmatch(name):
             raise ConfigError(f"annotator {name!r}: use 1 to 40 letters, digits, dots, dashes and underscores")
@@ -273,7 +273,7 @@ class StudyStore:
             self.study, self._edition = study, _edition(db)
 
     def add_click(self, annotator: str, click: Click) -> Progress:
-        """Stores a click, unless its id is there already; returns where the annotator stands then.
+        """Store a click, unless its id is known; return the state of the annotator's items after it.
 
         Raises:
             ClickRefusedError: the click cannot be taken now. StorageError: the disk refused.

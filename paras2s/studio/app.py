@@ -67,7 +67,7 @@ def make_app(folders: Sequence[Path]) -> Starlette:
     """The application over these folders.
 
     Raises:
-        ConfigError: one of the folders is not there.
+        ConfigError: one of the folders is missing.
     """
     return app_of(Studio(open_folders(folders), make_templates()))
 

@@ -19,7 +19,7 @@ from paras2s.run import flatten
 from paras2s.studio.run_state import Interval, RunFiles, interval_of, read_state
 from paras2s.studio.web import Studio
 
-# More lines than colours that can be told apart help nobody.
+# More lines than distinct colours cannot be read.
 MAX_RUNS = 6
 SYSTEM = "aligned"
 

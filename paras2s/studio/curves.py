@@ -1,4 +1,4 @@
-"""The curves of a run: which metrics stand in which plot, and the rows of metrics.jsonl as they come."""
+"""The curves of a run: which metrics are in which plot, and the rows of metrics.jsonl as they come."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def open_folders(paths: Sequence[Path]) -> Folders:
     """The given folders.
 
     Raises:
-        ConfigError: one of them is not there, or is no folder.
+        ConfigError: one of them is missing, or is no folder.
     """
     for path in paths:
         if not path.is_dir():

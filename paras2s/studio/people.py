@@ -65,11 +65,11 @@ class FoundStudy:
 
 
 class Studies:
-    """The studies below the given folders. One that was opened stays open as long as its file is the same."""
+    """The studies below the given folders. An opened study stays open as long as its file and items are the same."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
-        # By folder, with the number of the file: a study may be deleted and made anew in its place.
+        # By folder, with the number of the file: a study may be deleted and made again in its place.
         self._stores: dict[Path, tuple[int, StudyStore]] = {}
         self._of_token: dict[str, Path] = {}
         self._results: dict[Path, tuple[StudyStore, int, Results]] = {}
@@ -105,7 +105,7 @@ class Studies:
         return self.open(self._folders.path(address))
 
     def results_at(self, address: str) -> Results:
-        """The results of the study at an address; they are measured anew only where a click has come."""
+        """The results of the study at an address; they are measured again only after a new click."""
         store = self.at(address)
         clicks = store.count_clicks()
         known = self._results.get(store.folder)
@@ -126,7 +126,7 @@ class Studies:
                 store = self.open(path)
                 annotator = store.find(token)
             except DataError as error:
-                # A damaged study keeps nobody from another; but it may be the link's own, and be back in a moment.
+                # A damaged study hides no other; but it may be the link's own, and be back in a moment.
                 unreadable = str(error)
                 continue
             if annotator is not None:

@@ -42,7 +42,7 @@ from paras2s.studio.web import Needed, Studio, integer_of, json_response
 from paras2s.types import AUDIO, TEXT
 from paras2s.utils.io import read_json
 
-# Of a query through training: so many steps, evenly, with the first and the last.
+# Steps that are shown of a query through training, evenly, with the first and the last.
 STRIP_STEPS = 24
 # Decoded sounds that are held, of up to 70 kB each for the embedded policy.
 SOUNDS_HELD = 512
@@ -244,7 +244,7 @@ def places_of(index: Groups, query_id: str) -> list[tuple[int, int]]:
 
 
 def evenly(places: Sequence[T], most: int = STRIP_STEPS) -> list[T]:
-    """At most so many of them, evenly, with the first and the last; of one alone the last."""
+    """Return at most `most` of them, evenly, with the first and the last; of a single one the last."""
     if len(places) <= most:
         return list(places)
     return [places[int(at)] for at in np.linspace(len(places) - 1, 0, most).round()][::-1]

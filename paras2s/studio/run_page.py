@@ -15,7 +15,6 @@ from paras2s.rollout.timeline import FILE
 from paras2s.run import STAGES
 from paras2s.studio.alerts import find_alerts
 from paras2s.studio.curves import plots_for, read_log
-from paras2s.studio.report_page import REPORT
 from paras2s.studio.run_state import RunFiles, interval_of, read_state
 from paras2s.studio.web import Studio, integer_of, json_response
 
@@ -24,19 +23,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
     """The page, and the JSON that keeps it live."""
 
     def show(request: Request) -> Response:
-        address = request.query_params.get("run", "")
-        summary = read_state(studio.folders, address, time.time())
-        files = RunFiles(studio.folders, address)
-        return studio.page(
-            request,
-            "run.html.j2",
-            run=summary,
-            stages=STAGES,
-            systems=bench_table(files.json("bench/summary.json") or {}),
-            has_rollouts=files.path("rollouts") is not None,
-            has_timeline=files.path(FILE) is not None,
-            has_report=files.path(REPORT) is not None,
-        )
+        return studio.page(request, "run.html.j2", **run_values(studio, request.query_params.get("run", "")))
 
     def state(request: Request) -> Response:
         return json_response(asdict(read_state(studio.folders, request.query_params.get("run", ""), time.time())))
@@ -49,6 +36,19 @@ def routes(studio: Studio) -> list[BaseRoute]:
         return json_response({**asdict(part), **described(config, rows)} if part.rows or part.anew else asdict(part))
 
     return [Route("/run", show), Route("/api/run", state), Route("/api/metrics", metrics)]
+
+
+def run_values(studio: Studio, address: str) -> dict[str, Any]:
+    """Return the values of a run's page, for its template and those that extend it."""
+    files = RunFiles(studio.folders, address)
+    systems = bench_table(files.json("bench/summary.json") or {})
+    return {
+        "run": read_state(studio.folders, address, time.time()),
+        "stages": STAGES,
+        "systems": systems,
+        "has_rollouts": files.path("rollouts") is not None,
+        "has_timeline": files.path(FILE) is not None,
+    }
 
 
 def described(config: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:

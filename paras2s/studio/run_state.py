@@ -88,7 +88,7 @@ class RunFiles:
         self.problems: list[str] = []
 
     def path(self, name: str) -> Path | None:
-        """The path of a file or folder that is there and inside."""
+        """Return the path of an existing file or folder inside the run."""
         try:
             path = self.folders.path(self.address, name)
         except DataError as error:

@@ -27,7 +27,7 @@ MEASURED_CLIPS = 256
 # Whisper takes about a tenth of a clip's length on one core.
 LONGEST_RECOGNISED_S = 120.0
 PER_PART = 100
-# Rows of one item that may stand beside a single answer.
+# Rows of the same item that may be shown beside a single answer.
 MOST_PEERS = 50
 # Two systems that an export shows beside each other, whatever else it has.
 TRAINED = ("aligned", "sft")

@@ -103,7 +103,7 @@ def show_duration(seconds: float | None) -> str:
 
 
 def show_number(value: float | None, digits: int = 2) -> str:
-    """A number with so many digits after the point; a dash where there is none."""
+    """Return a number with `digits` digits after the point; a dash where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 

@@ -14,7 +14,7 @@ from paras2s.utils.seeds import seed_of
 
 
 def items_of_run(run: Path, kind: Kind, systems: Sequence[str], limit: int | None, seed: int) -> list[Item]:
-    """Items from a run's benched systems: pairs of two of them, or the answers of each. `limit` draws so many at random.
+    """Return items from a run's benched systems: pairs of two systems, or the answers of each. `limit` draws at random.
 
     Raises:
         ConfigError: a kind or a number of systems that a bench cannot give. DataError: a system has no rows, or none in common.

@@ -16,7 +16,6 @@ from paras2s.studio.app import MODULES
 from paras2s.studio.compare import MAX_RUNS
 from paras2s.studio.export.pages import read_page
 from paras2s.studio.export.requests import InProcess, name_of, runs_of
-from paras2s.studio.report_page import PATH as REPORT_PATH
 from paras2s.studio.web import Needed, Studio
 
 API = "/api/"
@@ -25,12 +24,11 @@ START = "/"
 
 @dataclass(frozen=True)
 class Page:
-    """A page as the server gives it, and its file in the export; the report of a run is made by no template of the studio."""
+    """A page as the server gives it, and its file in the export."""
 
     address: str
     file: str
     text: str
-    is_report: bool
 
     @property
     def route(self) -> str:
@@ -88,10 +86,7 @@ def _add_page(plan: Plan, requests: InProcess, address: str) -> list[str]:
         plan.add_sound(Needed(address))
         return []
     text = reply.body.decode(errors="replace")
-    is_report = urlsplit(address).path == REPORT_PATH and reply.status == 200
-    plan.pages[name_of(address)] = Page(address, file_name(address), text, is_report)
-    if is_report:
-        return []
+    plan.pages[name_of(address)] = Page(address, file_name(address), text)
     parts = read_page(text)
     plan.modules |= dict.fromkeys(parts.modules)
     plan.assets |= dict.fromkeys(parts.assets)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from html.parser import HTMLParser
 from urllib.parse import urlsplit
-
-from paras2s.studio.report_page import report_policy
 
 STATIC = "/static/"
 # Of a file there is no other: the live studio has a fresh one for every page.
@@ -17,6 +16,10 @@ NONCE = "export"
 POLICY = (
     f"default-src 'none'; script-src 'self' file: blob:; style-src 'self' file: 'nonce-{NONCE}'; media-src 'self' file: blob:; "
     "img-src 'self' file: data: blob:; connect-src blob:; base-uri 'none'; form-action 'none'"
+)
+ONE_FILE_POLICY = (
+    f"default-src 'none'; script-src 'nonce-{NONCE}' blob:; style-src 'nonce-{NONCE}'; media-src data:; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
 )
 # `defer`: they run in this order, once the page is there.
 SCRIPTS = ("static/export.js", "data/index.js", "static/modules.js")
@@ -35,7 +38,7 @@ class Parts:
 
 
 class _Page(HTMLParser):
-    """Copies a page; `change` returns what stands in place of a start tag (None: the tag as it is)."""
+    """A copy of a page; `change` returns the replacement of a start tag (None: the tag as it is)."""
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class _Page(HTMLParser):
         self._change, self._change_text, self._before_head_ends = change, change_text, before_head_ends
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        # Of an attribute that stands twice the first counts.
+        # Of a repeated attribute the first counts.
         given: Attributes = {}
         for key, value in attrs:
             given.setdefault(key, value)
@@ -135,22 +138,45 @@ def write_page(text: str, file_of: Callable[[str], str | None], change_text: Cal
     return _Page(change, change_text, scripts).copy(text)
 
 
-def write_report(text: str, save: Callable[[str], str]) -> str:
-    """A run's report, whose embedded sounds (data: addresses) `save` turns into files; it runs no script but the known one."""
+def inline_page(
+    text: str,
+    read: Callable[[str], str],
+    start: str,
+    site: Sequence[Mapping[str, object]],
+    change_text: Callable[[str], str],
+) -> str:
+    """Return a page that holds its styles and scripts, and refers to nothing outside itself.
+
+    `read` gives the text of a file below `static`, `start` is the script that starts an export's page; `site` holds what that
+    script needs: files or data: addresses by name, modules by name, and the texts of the files.
+    """
 
     def change(tag: str, attributes: Attributes) -> str | None:
-        if tag == "meta" and (attributes.get("http-equiv") or "").lower() == "content-security-policy":
-            return ""
-        source = attributes.get("src") or ""
-        if tag == "audio" and source.startswith("data:"):
-            return _tag(tag, attributes | {"src": save(source)})
+        if tag == "head":
+            return f'<head><meta http-equiv="Content-Security-Policy" content="{escape(ONE_FILE_POLICY)}">'
+        address = attributes.get("href") or attributes.get("src") or ""
+        if tag == "meta" and attributes.get("name") == "style-nonce":
+            return _tag(tag, attributes | {"content": NONCE})
+        if tag == "link":
+            css = read(address.removeprefix(STATIC)) if attributes.get("rel") == "stylesheet" else ""
+            return f'<style nonce="{NONCE}">{css}</style>' if css else ""
+        if tag == "script" and address.startswith(STATIC):
+            return _tag(tag, {"type": "text/plain", "data-module": address.removeprefix(STATIC)})
+        if tag == "a" and address.startswith("/"):
+            return _tag("a", {"title": "This is not part of the report; the studio shows it."})
         return None
 
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(report_policy())}">'
-    # Before all else that the report says, so that it binds all of it.
-    begin = re.match(r"\s*<!doctype html>", text, re.IGNORECASE)
-    rest = text[begin.end() :] if begin else text
-    return f"<!doctype html>\n{policy}{_Page(change).copy(rest)}"
+    files, modules, texts = (_script_json(one) for one in site)
+    scripts = (
+        f"{start}\nObject.assign(paras2sSite, {{ files: {files}, modules: {modules} }});\n"
+        f"for (const [file, text] of Object.entries({texts})) paras2sSite.add(file, text);"
+    )
+    return _Page(change, change_text, f'<script nonce="{NONCE}">{scripts}</script>\n').copy(text)
+
+
+def _script_json(value: Mapping[str, object]) -> str:
+    """A value as an expression of a script in a page: no word in it ends the script."""
+    return f"JSON.parse({json.dumps(json.dumps(value)).replace('<', chr(92) + 'u003c')})"
 
 
 def bundle_modules(names: Sequence[str], read: Callable[[str], str]) -> dict[str, str]:

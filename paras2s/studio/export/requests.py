@@ -77,7 +77,7 @@ class InProcess:
         bodies: Iterator[Message] = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
         async def receive() -> Message:
-            # After the body of a request nothing comes, and nobody hangs up.
+            # After the body of a request nothing comes, and the client does not hang up.
             return next(bodies, None) or await asyncio.get_running_loop().create_future()
 
         async def send(message: Message) -> None:

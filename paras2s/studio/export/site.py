@@ -22,7 +22,7 @@ from paras2s.studio.app import app_of
 from paras2s.studio.clips import TYPES
 from paras2s.studio.export.collect import API, Page, Plan, collect
 from paras2s.studio.export.folder import check_folder, new_folder
-from paras2s.studio.export.pages import STATIC, bundle_modules, write_page, write_report
+from paras2s.studio.export.pages import STATIC, bundle_modules, write_page
 from paras2s.studio.export.requests import InProcess, name_of
 from paras2s.studio.folders import FoundRun, open_folders
 from paras2s.studio.rollouts import evenly
@@ -30,7 +30,7 @@ from paras2s.studio.web import Export, Studio, make_templates, show_time
 from paras2s.utils.progress import open_console, progress_bar
 
 STEPS = 5
-# Of each kind so many are made, evenly over all, to say how large the export becomes.
+# Files of each kind that are made, evenly over all, to estimate the size of the export.
 SAMPLED = 8
 OPUS_RATES_HZ = (8000, 12000, 16000, 24000, 48000)
 SUFFIXES = {kind: suffix for suffix, kind in reversed(TYPES.items())}
@@ -38,7 +38,7 @@ SUFFIXES = {kind: suffix for suffix, kind in reversed(TYPES.items())}
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice of runs by name (none: all below the folders), and of their kept steps: these, or so many evenly."""
+    """A choice of runs by name (none: all below the folders), and of their kept steps: these, or `count` of them, evenly."""
 
     runs: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ def export_site(folders: Sequence[Path], out: Path, choice: Choice, dry_run: boo
     """Writes a static site of chosen runs to `out`, or with `dry_run` only says what it would hold.
 
     Raises:
-        ConfigError: a folder, run or step that is not there, or a folder `out` that holds something else.
+        ConfigError: a folder, run or step is missing, or a folder `out` that holds something else.
         StorageError: the disk refused.
     """
     given = open_folders(folders)
@@ -190,7 +190,7 @@ class Site:
         """A file of the studio's static ones.
 
         Raises:
-            StorageError: it is not there; an installation that was removed meanwhile gave an export without scripts.
+            StorageError: it is missing; an installation that was removed meanwhile gave an export without scripts.
         """
         reply = self._requests.get(STATIC + name)
         if reply.status != 200:
@@ -224,16 +224,10 @@ class Site:
         return Made({file: data} | (script if drawn else {}))
 
     def page_of(self, plan: Plan, page: Page) -> Made:
-        """A page, with links to the files of others; and the sounds that a report held."""
-        if not page.is_report:
-            pages = plan.pages
-            text = write_page(
-                page.text, lambda to: pages[name_of(to)].file if name_of(to) in pages else None, self.without_roots
-            )
-            return Made({page.file: text.encode()})
-        sounds: dict[str, bytes] = {}
-        text = write_report(page.text, functools.partial(_take_data_uri, sounds))
-        return Made({page.file: text.encode()} | sounds)
+        """Return a page, with links to the files of others."""
+        pages = plan.pages
+        text = write_page(page.text, lambda to: pages[name_of(to)].file if name_of(to) in pages else None, self.without_roots)
+        return Made({page.file: text.encode()})
 
     def write(self, plan: Plan, folder: Path) -> None:
         """Writes all files, with a progress bar."""
@@ -269,18 +263,3 @@ def _digest(data: bytes) -> str:
 
 def _sound_file(data: bytes, suffix: str) -> str:
     return f"sounds/{_digest(data)}{suffix}"
-
-
-def _take_data_uri(sounds: dict[str, bytes], address: str) -> str:
-    """Puts a sound that stands in a page among `sounds` and returns its file; the address as it is where it holds none."""
-    head, _, body = address.partition(",")
-    kind, _, form = head.removeprefix("data:").partition(";")
-    if kind not in SUFFIXES or form != "base64":
-        return address
-    try:
-        data = base64.b64decode(body, validate=True)
-    except ValueError:
-        return address
-    file = _sound_file(data, SUFFIXES[kind])
-    sounds[file] = data
-    return file

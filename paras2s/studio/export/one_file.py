@@ -1,0 +1,65 @@
+"""The report of one run as one file that holds its styles, scripts, data and sounds, for e-mail (`report.html`)."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+from paras2s.errors import ConfigError, DataError
+from paras2s.studio.app import app_of
+from paras2s.studio.export.pages import bundle_modules, inline_page, read_page
+from paras2s.studio.export.requests import InProcess, name_of
+from paras2s.studio.export.site import Site, choose_runs
+from paras2s.studio.folders import open_folders
+from paras2s.studio.report_page import PATH
+from paras2s.studio.web import Export, Studio, make_templates, show_time
+from paras2s.utils.io import write_text
+
+DATA = ("/api/run", "/api/metrics")
+MEDIA_TYPES = {".ogg": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".m4a": "audio/mp4"}
+
+
+def export_report(folders: Sequence[Path], out: Path, names: Sequence[str]) -> None:
+    """Write the report of a run to `out`; `names` chooses the run where the folders hold several.
+
+    Raises:
+        ConfigError: no run, or several. DataError: the run was not benched. StorageError: the disk refused.
+    """
+    given = open_folders(folders)
+    runs = choose_runs(given.runs(), names)
+    if len(runs) != 1:
+        raise ConfigError(
+            f"--export {out.name}: one file holds one run; name it with --run: {', '.join(run.name for run in runs)}"
+        )
+    shown = replace(given, listed=frozenset([runs[0].address]))
+    studio = Studio(shown, make_templates(), Export(show_time(time.time()), lambda kept: []))
+    query = urlencode({"run": runs[0].address})
+    with InProcess(app_of(studio)) as requests:
+        site = Site(requests, [str(root) for root in given.roots])
+        reply = requests.get(f"{PATH}?{query}")
+        if reply.problem is not None:
+            raise DataError(reply.problem)
+        page = reply.body.decode()
+        parts = read_page(page)
+        files: dict[str, str | list[str]] = {}
+        texts: dict[str, str] = {}
+        for address in dict.fromkeys(parts.sounds):
+            made = site.sound_of(address, drawn=False)
+            files[name_of(address)] = [made.problem] if made.problem is not None else _data_uri(*next(iter(made.files.items())))
+        for address in (f"{path}?{query}" for path in DATA):
+            answer = requests.get(address)
+            files[name_of(address)] = address if answer.problem is None else [answer.problem]
+            texts[address] = site.without_roots(answer.body.decode())
+        modules = bundle_modules(parts.modules, lambda name: site.static(name).decode())
+        start = site.static("export.js").decode()
+        text = inline_page(page, lambda name: site.static(name).decode(), start, [files, modules, texts], site.without_roots)
+    write_text(out, text)
+
+
+def _data_uri(file: str, data: bytes) -> str:
+    kind = MEDIA_TYPES.get(Path(file).suffix, "application/octet-stream")
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
