@@ -9,7 +9,7 @@ import numpy as np
 
 
 def rows_of_step(step: int, per_step: int, available: int, seed: Sequence[int]) -> list[int]:
-    """Rows of one step, each of them once an epoch; they depend on seed and step alone, so that a run can be resumed."""
+    """Return the rows of a step, each once an epoch; they depend on seed and step alone, so that a run can be resumed."""
     start, stop = step * per_step, (step + 1) * per_step
     rows: list[int] = []
     for epoch in range(start // available, (stop - 1) // available + 1):

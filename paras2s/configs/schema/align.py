@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.base import Section
 
-# The most answers of which every policy makes one pass over its layers.
+# The most answers that every policy reads in one pass over its layers.
 LAYERED_ROWS = 32
 ALGORITHMS = Path(__file__).parents[2] / "train" / "algorithms"
 
@@ -131,7 +131,7 @@ class RoleConfig(Section):
 
 
 class RolloutRoleConfig(RoleConfig):
-    """The rollout workers, of which there may be more as machines join."""
+    """The rollout workers; more are started as machines join."""
 
     max_count: int | None = Field(None, ge=1, description="workers as machines join; None: no more than `count`")
 
@@ -214,7 +214,7 @@ class AlignConfig(Section):
 
     @property
     def most_checkpoints(self) -> int:
-        """The most checkpoints that lie on the disk at once: those kept, the best, and the one that is being written."""
+        """The most checkpoints that lie on the disk at once: those kept, the best, and the checkpoint that is being written."""
         due = sum((step + 1) % self.checkpoint_every == 0 or self.evaluates_after(step) for step in range(self.steps))
         return due if self.keep_checkpoints is None else min(due, self.keep_checkpoints + 2)
 
