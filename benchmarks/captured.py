@@ -23,7 +23,7 @@ from tiny.dual_stream import small_config, small_model, small_prompt
 
 from paras2s.policy.dual_stream.captured import CapturedDecoder, States
 from paras2s.policy.dual_stream.sampler import sample
-from paras2s.policy.types import Sampling
+from paras2s.policy.types import SampleRequest, Sampling
 
 STEPS = 24
 
@@ -52,7 +52,7 @@ def main() -> None:
         # The first two meet the sizes; in the third every step is a recorded one.
         inside.count, recorded[0] = 0, 0
         with OperationCount() as everything:
-            sample(model, prompts, 4, Sampling(max_steps=STEPS), seeds, decoder=decoder)
+            sample(model, SampleRequest(prompts, seeds, Sampling(max_steps=STEPS)), decoder=decoder)
     outside = (everything.count - inside.count) / recorded[0]
     print(f"{recorded[0]} recorded steps of {inside.count / recorded[0]:,.0f} operations")
     print(f"{outside:,.0f} a step outside, prompts included")

@@ -28,6 +28,7 @@ from paras2s.data_gen.tts.render import render
 from paras2s.pipeline.demonstrations import demonstrated_queries
 from paras2s.policy.answers import answer_settings_of
 from paras2s.policy.embedded.policy import EmbeddedPolicy
+from paras2s.policy.types import SampleRequest
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.train.sft import Example, Warmup
 from paras2s.utils.process_pool import cores, end_workers
@@ -86,7 +87,7 @@ def main() -> None:
     seeds = answer_seeds(0, 0, range(len(queries)), options.answers)
     prompts = prepare_prompts(policy, dataset, queries)
     sampling = answer_settings_of(load_config(options.folder / "config.resolved.yaml")).sampling
-    rollouts = NativeEngine(policy).generate([q.id for q in queries], prompts, options.answers, sampling, seeds, True)
+    rollouts = NativeEngine(policy).generate([q.id for q in queries], SampleRequest(prompts, seeds, sampling), True)
     texts = [normalise_words(text) for rollout in rollouts for text in rollout.texts]
     clips = [Clip(wave, rollout.sample_rate_hz) for rollout in rollouts for wave in rollout.waves]
     transcripts = [one.text for one in transcribe(clips, asr.SECOND)]

@@ -25,6 +25,7 @@ from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.policy.answers import answer_settings_of
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import load_policy
+from paras2s.policy.types import SampleRequest
 from paras2s.reward.blueprint.parallel import measure_answers
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.rollout.engine import NativeEngine, answer_seeds
@@ -58,7 +59,7 @@ def answered_categories(policy: Policy, dataset: Dataset, queries: Sequence[Quer
     sampling = answer_settings_of(load_config(dataset.folder.parent / "config.resolved.yaml")).sampling
     prompts = prepare_prompts(policy, dataset, queries)
     seeds = answer_seeds(seed, 0, range(len(queries)), count)
-    rollouts = engine.generate([query.id for query in queries], prompts, count, sampling, seeds, True)
+    rollouts = engine.generate([query.id for query in queries], SampleRequest(prompts, seeds, sampling), True)
     clips = [Clip(wave, rollout.sample_rate_hz) for rollout in rollouts for wave in rollout.waves]
     found = []
     for blueprint in measure_answers(clips, dataset.agent_tone):

@@ -69,7 +69,7 @@ def run_ours(wire: Connection, turns: int) -> None:
     from paras2s.policy.base import flat
     from paras2s.policy.dual_stream.logprobs import teacher_forced
     from paras2s.policy.dual_stream.sampler import sample
-    from paras2s.policy.types import Sampling
+    from paras2s.policy.types import SampleRequest, Sampling
     from paras2s.train.advantages import group_advantages
     from paras2s.train.batching import token_batch
     from paras2s.train.losses import LossNormalizer, grpo_loss
@@ -88,7 +88,7 @@ def run_ours(wire: Connection, turns: int) -> None:
 
     def step(turn: int) -> tuple[float, float]:
         prompts = as_prompts(prompt_ids(WORK, seed=turn))
-        blocks = [one.blocks[0] for one in sample(model.eval(), prompts, WORK.group, sampling, seeds_of(WORK, turn))]
+        blocks = [one.blocks[0] for one in sample(model.eval(), SampleRequest(prompts, seeds_of(WORK, turn), sampling))]
         rewards = [[odd_share(answer) for answer in block.tokens[..., 0].tolist()] for block in blocks]
         advantages = torch.tensor(group_advantages(rewards).values, dtype=torch.float32)
         started = time.perf_counter()

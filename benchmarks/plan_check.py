@@ -44,7 +44,7 @@ from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.network import Layer, RMSNorm
 from paras2s.policy.dual_stream.sampler import pick, sample
 from paras2s.policy.embedded.policy import SPECIAL_IDS, special_ids
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.train.advantages import group_advantages
 from paras2s.train.batching import token_batch
@@ -299,7 +299,7 @@ def measured_phases(setting: Setting, facts: PolicyFacts, repeats: int) -> tuple
         prompts = questions(config, setting.queries, rng)
         seeds = rng.integers(2**31, size=(setting.queries, setting.group)).tolist()
         clock = [Clock.now()]
-        blocks = [one.blocks[0] for one in sample(model.eval(), prompts, setting.group, sampling, seeds)]
+        blocks = [one.blocks[0] for one in sample(model.eval(), SampleRequest(prompts, seeds, sampling))]
         clock.append(Clock.now())
         blocks, prompts = blocks[: setting.learned], prompts[: setting.learned]
         with torch.no_grad():

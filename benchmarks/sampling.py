@@ -47,7 +47,7 @@ from twins import (
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.native import native_decoder
 from paras2s.policy.dual_stream.sampler import sample
-from paras2s.policy.types import Generation, Sampling
+from paras2s.policy.types import Generation, SampleRequest, Sampling
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OTHER_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
@@ -55,7 +55,7 @@ Clock = Callable[[], float]
 
 
 def sample_ours(model: DualStreamLM, ids: np.ndarray, work: Work, turn: int) -> list[Generation]:
-    found = sample(model, as_prompts(ids), work.group, Sampling(max_steps=work.new_tokens), seeds_of(work, turn))
+    found = sample(model, SampleRequest(as_prompts(ids), seeds_of(work, turn), Sampling(max_steps=work.new_tokens)))
     assert all(one.blocks[0].sampled.shape == (work.group, work.new_tokens, 1) for one in found)
     assert all(one.blocks[0].sampled.all() for one in found)
     return found
@@ -261,7 +261,7 @@ def continuous(repeats: int, now: Clock) -> list[Figure]:
             started = now()
             for start in range(0, work.prompts, batch):
                 here = slice(start, start + batch)
-                found += sample(ours, prompts[here], work.group, sampling, seeds[here], rows_at_once=rows)
+                found += sample(ours, SampleRequest(prompts[here], seeds[here], sampling), rows_at_once=rows)
             taken = now() - started
             lengths = [int(one) for query in found for one in query.blocks[0].sampled.sum((1, 2))]
             counts.setdefault(name, []).append(sum(lengths))

@@ -28,14 +28,14 @@ def run_worker(wire: Connection, core: int) -> None:
     import torch
 
     from paras2s.policy.dual_stream.sampler import sample
-    from paras2s.policy.types import Sampling
+    from paras2s.policy.types import SampleRequest, Sampling
 
     torch.set_num_threads(1)
     model, sampling = our_model(seed=0).eval(), Sampling(max_steps=WORK.new_tokens)
     prompts = as_prompts(prompt_ids(WORK, seed=core))
     for _ in iter(wire.recv, "end"):
         started = time.perf_counter()
-        sample(model, prompts, WORK.group, sampling, seeds_of(WORK, core))
+        sample(model, SampleRequest(prompts, seeds_of(WORK, core), sampling))
         wire.send(time.perf_counter() - started)
 
 

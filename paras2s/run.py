@@ -48,7 +48,7 @@ MAY_CHANGE = (
 
 
 def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
-    """Write a resolved config into its folder, or refuse a folder that holds another one.
+    """Write a resolved config into its folder, or refuse a folder with another config.
 
     `may_change`: dotted keys of what does not shape the outcome, such as a budget; a section's is that of all its settings.
 
@@ -57,20 +57,20 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
     """
     path = folder / RESOLVED
     if path.is_file() and path.read_text() != resolved:
-        there, here = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
+        existing, new = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
         free = tuple(f"{key}." for key in may_change)
-        changed = {key for key in there.keys() | here.keys() if there.get(key) != here.get(key)}
+        changed = {key for key in existing.keys() | new.keys() if existing.get(key) != new.get(key)}
         other = sorted(key for key in changed if not f"{key}.".startswith(free))
         if other:
             raise ConfigError(
-                f"{path}: this folder holds a run with other settings ({other[0]}: {there.get(other[0])!r}); choose another "
+                f"{path}: this folder holds a run with other settings ({other[0]}: {existing.get(other[0])!r}); choose another "
                 "folder, or delete it"
             )
     write_text(path, resolved)
 
 
 def flatten(settings: Any, before: str = "") -> dict[str, Any]:
-    """Nested settings by dotted keys; lists are values."""
+    """Return nested settings by dotted keys; lists are values."""
     if not isinstance(settings, dict):
         return {before[:-1]: settings}
     return {key: value for name, inner in settings.items() for key, value in flatten(inner, f"{before}{name}.").items()}
@@ -110,7 +110,7 @@ class Run:
         return self.folder / "aligned"
 
     def load_policy(self, folder: Path) -> Policy:
-        """One of this run's policies, on the device and in the precision of its config."""
+        """Load one of this run's policies, on the device and in the precision of its config."""
         from paras2s.policy.registry import load_policy
 
         policy = self.config.policy
@@ -122,20 +122,20 @@ class Run:
         return self.folder / "reward_refreshed"
 
     def refreshed_models(self) -> dict[int, Path]:
-        """The folders of such reward models that are whole, by the updates that the policy had seen, in order."""
+        """Return the folders of such reward models that are whole, by the updates that the policy had seen, in order."""
         reports = self.refreshed_dir.glob("step_*/agreement.json")
         return dict(sorted((int(path.parent.name.removeprefix("step_")), path.parent) for path in reports))
 
     def reward_setup(self, updates: int | None = None) -> RewardSetup:
-        """Inputs of the reward workers after so many updates of the policy, None: after all of them.
+        """Return the inputs of the reward workers after `updates` updates of the policy, None: after all of them.
 
         The paths hold wherever Ray starts the workers.
         """
         from paras2s.reward.sources.composite import RewardSetup
 
         model, tone = self.reward_dir.resolve(), (self.data_dir / "tone_agent.json").resolve()
-        found = [path.resolve() for after, path in self.refreshed_models().items() if updates is None or after <= updates]
-        return RewardSetup(self.config.reward, model, tone, found[-1] if found else None)
+        refreshed = [path.resolve() for after, path in self.refreshed_models().items() if updates is None or after <= updates]
+        return RewardSetup(self.config.reward, model, tone, refreshed[-1] if refreshed else None)
 
     @property
     def metrics_path(self) -> Path:
@@ -143,7 +143,7 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     def open(self) -> None:
-        """Write the resolved config, and the version and the machine that began the run, or refuse a folder that holds another.
+        """Write the resolved config, version and machine of the run, or refuse a folder with another config.
 
         Raises:
             ConfigError: the folder belongs to a run with other settings.
@@ -155,7 +155,7 @@ class Run:
             write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
 
     def say(self, text: str) -> None:
-        """One line for people."""
+        """Print a line for people."""
         if not self.quiet:
             self.console.print(text, highlight=False)
 
@@ -166,7 +166,7 @@ class Run:
             yield bar
 
     def save_progress(self, name: str, done: int, total: int, left_s: float | None) -> None:
-        """Say in the run folder what is being done; a disk that refuses is left to what the run must write."""
+        """Write the progress into the run folder; a full disk is reported by the files that the run must write."""
         with contextlib.suppress(StorageError):
             write_json(self.folder / PROGRESS, {"name": name, "done": done, "total": total, "left_s": left_s})
 
@@ -189,12 +189,12 @@ class Run:
         return {"data": self.data_dir, "warmup": self.sft_dir, "distill": self.reward_dir}
 
     def timings(self) -> dict[str, float]:
-        """Seconds of each finished stage, made by this run or by one that it shares the stage with."""
+        """Return the seconds of each finished stage, of this run or of the run that it shares the stage with."""
         paths = [*(folder / TOOK for folder in self._shareable.values()), self.folder / "timings.json"]
         return {name: took_s for path in paths if path.is_file() for name, took_s in read_json(path).items()}
 
     def last_time(self) -> dict[str, float] | None:
-        """Seconds a stage took in the last run of this name on this machine."""
+        """Return the seconds of each stage in the last run of this name on this machine."""
         path = self.config.cache_dir / f"timings.{self.config.name}.json"
         try:
             return dict(read_json(path)) if path.is_file() else None
@@ -209,7 +209,7 @@ class Run:
             wandb.log({key: value for key, value in row.items() if value is not None}, step=row["step"])
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All steps logged."""
+        """Return all steps logged."""
         return list(read_jsonl(self.metrics_path)) if self.metrics_path.is_file() else []
 
     def drop_steps_from(self, step: int) -> None:
@@ -218,7 +218,7 @@ class Run:
 
 
 def source_commit() -> str | None:
-    """The commit of the checkout that this package is imported from; None for an installed one."""
+    """Return the commit of the checkout that this package is imported from; None for an installed one."""
     checkout = Path(__file__).resolve().parent.parent
     if not (checkout / ".git").exists():
         return None
@@ -236,7 +236,7 @@ def open_run(
     run_dir: Path | None = None,
     quiet: bool = False,
 ) -> Run:
-    """A run from a preset's name, a YAML config, or a run folder; nothing is written before a stage starts.
+    """Open a run by a preset's name, a YAML config, or a run folder; nothing is written before a stage starts.
 
     Another seed has a run folder of its own. `quiet` drops progress bars and log lines.
 
@@ -257,7 +257,7 @@ def open_run(
 
 
 def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> RunConfig:
-    """The config under another seed, in a run folder of its own, or in another run folder."""
+    """Return the config under another seed, in a run folder of its own, or in another run folder."""
     values: dict[str, Any] = {}
     if seed is not None:
         values = {"seed": seed, "run_dir": config.run_dir.with_name(f"{config.run_dir.name}-seed{seed}")}

@@ -18,6 +18,7 @@ from paras2s.configs.schema.curation import CurationConfig, load_curation
 from paras2s.configs.schema.endpoints import AudioChatConfig, load_audio_chat
 from paras2s.errors import AudioError, ConfigError
 from paras2s.policy.registry import is_checkpoint
+from paras2s.policy.types import SampleRequest
 from paras2s.types import Query
 from paras2s.utils.seeds import FirstStep
 
@@ -211,7 +212,7 @@ class PolicySystem:
             batch = questions[start : start + self.BATCH]
             seeds = answer_seeds(self.seed, FirstStep.BENCHMARK + self.first + start, range(len(batch)), count)
             prompts = self.prompts(self.policy, batch)
-            for rollout in engine.generate([one.id for one in batch], prompts, count, sampling, seeds):
+            for rollout in engine.generate([one.id for one in batch], SampleRequest(prompts, seeds, sampling)):
                 row = zip(rollout.texts, rollout.waves, strict=True)
                 responses.append([_sampled(text, Clip(wave, rollout.sample_rate_hz)) for text, wave in row])
             on_progress(len(responses), len(questions))

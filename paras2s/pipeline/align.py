@@ -28,7 +28,7 @@ from paras2s.utils.process_pool import end_workers
 
 
 class RewardQuestions:
-    """The queries as rewards may know them: sound, transcript, predicted style, and no label; each is made when it is wanted.
+    """The queries as rewards may know them: sound, transcript, predicted style, and no label; each is made when it is needed.
 
     Only the embedded reward model reads codes and features.
     """
@@ -52,7 +52,7 @@ class RewardQuestions:
 
 
 def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
-    """The RL prompts, or those of some categories, to train in one domain and test in another (Table 7).
+    """Return the RL prompts, or those of some categories, to train in one domain and test in another (Table 7).
 
     Raises:
         ConfigError: there is none, an unknown category, or one without prompts.
@@ -106,7 +106,7 @@ def anchor_demonstrations(run: Run, dataset: Dataset, kind: type[Policy]) -> Dem
 
 
 def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
-    """Train the SFT policy by GRPO, or leave it where that is done already. The workers load its weights, not this process."""
+    """Train the SFT policy by GRPO unless that is done already. The workers load its weights, not this process."""
     if (run.aligned_dir / "trainer.json").is_file():
         run.say("  the aligned policy is there already")
         return

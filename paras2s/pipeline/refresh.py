@@ -62,7 +62,7 @@ EVALUATED = "validation"
 
 
 def open_refresher(run: Run, dataset: Dataset, prompts: Sequence[Query]) -> RewardRefresher | None:
-    """Returns the run's refresher, None where the reward model stays as it was distilled; `prompts` are those of alignment.
+    """Return the run's refresher, None where the reward model stays as it was distilled; `prompts` are those of alignment.
 
     Raises:
         ConfigError: a prompt's label is not in the ledger. DataError: what the reward model learned from is not stored.
@@ -105,7 +105,7 @@ class RewardRefresher:
         self.kept_out = frozenset(query.id for query in labelled.values() if query.contrast_id in contrasts)
 
     def refresh(self, updates: int) -> None:
-        """Score the newest answers of a policy of so many updates and train a reward model with them; one that is there stays.
+        """Score the newest answers after `updates` updates and train a reward model with them, unless it exists already.
 
         Raises:
             JudgeError: the teacher failed on too many answers. BudgetError: its budget ended.
@@ -155,7 +155,7 @@ class RewardRefresher:
     # -- the newest answers ---------------------------------------------------------------------------------------------
 
     def choose(self, updates: int) -> list[NewestAnswer]:
-        """The answers of a policy of so many updates that the teacher is to score.
+        """Return the answers of the policy after `updates` updates that the teacher is to score.
 
         Raises:
             DataError: they are not kept.
@@ -166,7 +166,7 @@ class RewardRefresher:
         if not files:
             raise DataError(
                 f"{self.run.folder / ROLLOUTS}: the answers of steps {updates - every} to {updates - 1}, which the reward "
-                "model is to learn from, are not kept; free disk space, and start the alignment anew without --resume"
+                "model is to learn from, are not kept; free disk space, and start the alignment again without --resume"
             )
         steps = [(step, [one.query_id for one in read_rollouts(path)]) for step, path in files.items()]
         return choose_newest(steps, self.kept_out, config.refresh_answers, config.seed)
@@ -181,7 +181,7 @@ class RewardRefresher:
         return judge_sampled(self.run, self.dataset, teacher, [self.labelled[name] for name in names], sampled, folder=folder)
 
     def _stored(self, chosen: Sequence[NewestAnswer], folder: Path) -> list[StoredAnswer]:
-        """The answers with the embedded codec's codes; the sound of another codec is made again and written."""
+        """Return the answers with the embedded codec's codes; the sound of another codec is made again and written."""
         found: list[StoredAnswer] = []
         for step in dict.fromkeys(one.step for one in chosen):
             path = self._rollouts()[step]
@@ -194,7 +194,7 @@ class RewardRefresher:
         return found
 
     def spoken(self, codes: Sequence[np.ndarray], answers: Sequence[KeptAnswer], folder: Path) -> list[StoredAnswer]:
-        """Answers of another codec: their sound, file by file, and what it is coded into."""
+        """Write the sound of another codec's answers, file by file, and return it with its codes."""
         speaker, found = _open_speaker(self.run), list[StoredAnswer]()
         for start in range(0, len(codes), SAMPLED_TOGETHER):
             part = slice(start, start + SAMPLED_TOGETHER)
@@ -207,7 +207,7 @@ class RewardRefresher:
         return found
 
     def _rows(self, chosen: Sequence[NewestAnswer], judged: JudgedAnswers) -> list[AnswerRow]:
-        """The answers as they were paid for; those to learn from again from their sound, if that is another thing."""
+        """Return the answers as they were paid for; those to learn from again from their sound, if that is another thing."""
         both = zip(chosen, judged.codes, judged.scores, strict=True)
         rows = [AnswerRow(KEPT_OUT if one.kept_out else LEARNED, one.query_id, codes, scores) for one, codes, scores in both]
         if judged.coded_again is not judged.codes:
@@ -218,7 +218,7 @@ class RewardRefresher:
     # -- training and what comes out ------------------------------------------------------------------------------------
 
     def train(self, distilled: AnswerFile, added: Sequence[AnswerRow]) -> tuple[RewardModel, dict[str, EncodedQuestion]]:
-        """The new reward model, and all queries that it may be asked with, encoded, by id."""
+        """Return the new reward model, and all queries that it may be asked with, encoded, by id."""
         by_id = {query.id: query for query in self.dataset.queries} | dict(self.labelled)
         learned = [row for row in added if row.part == LEARNED]
         questions = list(dict.fromkeys([*distilled.queries, *(str(row.query_id) for row in learned)]))
@@ -245,7 +245,7 @@ class RewardRefresher:
             degenerate=tuple(row.codes for row in distilled.of(DEGENERATE)),
         )
         model = train_small(self.run, preferences)
-        # Without the newest answers, of which the report then says how many are known.
+        # Without the newest answers: the report then says how many of them are known.
         kept_out = [row for part in (KEPT_OUT, KEPT_OUT_AGAIN) for row in distilled.of(part)]
         model.learned_from(learned_codes(preferences, self.run.config.seed), [row.codes for row in kept_out])
         return model, encoded
@@ -253,7 +253,7 @@ class RewardRefresher:
     def _agreement(
         self, model: RewardModel, encoded: Mapping[str, EncodedQuestion], rows: Sequence[AnswerRow]
     ) -> dict[str, float | int | None]:
-        """Agreement with the teacher, known or not, and the share of the answers that the model knows and would pay for."""
+        """Return the agreement with the teacher, and the share of the answers that the model knows and would reward."""
         styles = {query.id: query.style or "" for query in (*self.dataset.queries, *self.labelled.values())}
         scored = [
             (encoded[row.query_id], row.codes, row.scores[styles[row.query_id]])
@@ -265,7 +265,7 @@ class RewardRefresher:
         return found | {"known": model.known_share([row.codes for row in rows if len(row.codes)])}
 
     def _labels(self, earlier: Mapping[int, Path], chosen: Sequence[NewestAnswer]) -> dict[str, int]:
-        """The RL prompts whose labels the teacher was given so far, and in this refresh for the first time."""
+        """Return the RL prompts whose labels the teacher was given so far, and in this refresh for the first time."""
         before = {row.query_id for path in earlier.values() for row in read_answers(path / ANSWERS).answers}
         names = before | {one.query_id for one in chosen}
         kept_out = len(names & self.kept_out)
@@ -291,7 +291,7 @@ class RewardRefresher:
     def _validation_rewards(
         self, model: RewardModel, encoded: Mapping[str, EncodedQuestion], updates: int
     ) -> dict[str, float | None]:
-        """Returns the mean reward of the answers of each evaluation before so many updates, by step, with this model in it."""
+        """Return the mean reward of the answers of each evaluation before `updates` updates, by step, with this model."""
         found = {}
         for path in sorted((self.run.refreshed_dir / EVALUATIONS).glob("step_*.npz")):
             step = int(path.stem.removeprefix("step_"))
@@ -306,7 +306,7 @@ class RewardRefresher:
         return found
 
     def validation_rewards(self, updates: int) -> dict[int, float | None]:
-        """Returns what the model trained after so many updates gives the answers of all evaluations before, by step."""
+        """Return the rewards of all earlier evaluations by the model trained after `updates` updates, by step."""
         report = read_json(self.run.refreshed_dir / step_name(updates) / REPORT)
         return {int(step): value for step, value in report["validation_rewards"].items()}
 
@@ -334,7 +334,7 @@ def check_scored(teacher: str, newest: Sequence[AnswerRow]) -> None:
     if len(unscored) == len(learned):
         reason = f" (the first: {unscored[0].reason})" if unscored else ""
         raise JudgeError(
-            f"{teacher} scored none of the newest answers{reason}, so there is nothing to learn from; mend the judge, and "
+            f"{teacher} scored none of the newest answers{reason}, so there is nothing to learn from; fix the judge, and "
             "`paras2s align --resume` goes on"
         )
 
@@ -354,7 +354,7 @@ def describe_refresh(run: Run, report: Mapping[str, Any]) -> None:
         known = f"{_share(one['before']['known'])} -> {_share(one['after']['known'])}"
         run.say(f"  {name} ({one['after']['n']}): Pearson {pearson} with the teacher, error {error}, known {known}")
     if report["used"] == "before":
-        run.say("  the new model agrees worse and knows no more: alignment goes on with the one before")
+        run.say("  the new model agrees worse and knows no more: alignment goes on with the model before it")
     cost = report["cost_usd"]
     if report["calls_now"]:
         run.say(f"  {report['calls_now']} calls, {'an unknown price' if cost is None else f'{cost:.4f} USD'}")
@@ -369,6 +369,6 @@ def _share(value: float | None) -> str:
 
 
 def labels_spent(run: Run) -> int:
-    """The number of RL prompts whose labels the run's refreshes took."""
+    """Return the number of RL prompts whose labels the run's refreshes took."""
     newest = next(reversed(run.refreshed_models().values()), None)
     return 0 if newest is None else int(read_json(newest / REPORT)["labels"]["prompts"])

@@ -28,7 +28,7 @@ class NewestAnswer:
 
 
 def kept_out_contrasts(contrasts: Iterable[str], seed: int) -> frozenset[str]:
-    """The contrasts that no refresh of a run learns from: a quarter, at least one; none where there is only one.
+    """Return the contrasts that no refresh of a run learns from: a quarter, at least one; none where there is only one.
 
     By contrast, so that the words that the model is checked by are new to it as well.
     """
@@ -42,7 +42,7 @@ def kept_out_contrasts(contrasts: Iterable[str], seed: int) -> frozenset[str]:
 def choose_newest(
     steps: Sequence[tuple[int, Sequence[str]]], kept_out: Collection[str], count: int, seed: int
 ) -> list[NewestAnswer]:
-    """The newest answers to be scored, at most `count`, of which a quarter are to queries that are `kept_out`.
+    """Return the newest answers to be scored, at most `count`, of which a quarter are to queries that are `kept_out`.
 
     `steps` are the kept ones with the query of every answer. Of either kind the newest step's answers come first; which of the
     oldest step that is needed come in is drawn by the seed.
@@ -78,7 +78,7 @@ def stays(old: Mapping[str, float | int | None], new: Mapping[str, float | int |
 def rescored(
     paid: Mapping[str, float] | Unscored, value: float | Unscored, sources: Sequence[RewardSourceConfig]
 ) -> Reward | Unscored | None:
-    """The reward of an answer that was paid by these parts, where the reward model says `value` of it.
+    """Return the reward of an answer that was paid by these parts, where the reward model says `value` of it.
 
     None where it cannot be known: the reward model left it without a score, and what other sources said was not kept.
     """

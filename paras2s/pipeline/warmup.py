@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,32 +20,15 @@ from paras2s.train.sft import Warmup
 from paras2s.utils.io import append_jsonl, drop_steps_from
 from paras2s.utils.process_pool import cores
 
+if TYPE_CHECKING:
+    from paras2s.pipeline.warmup_ranks import RankedWarmup
+
 CHECKPOINT_EVERY, KEEP_CHECKPOINTS = 100, 2
 
 
-class Updates(Protocol):
-    """A warm-up in this process (`train/sft.py`), or its ranks together (`warmup_ranks.py`)."""
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Size of a checkpoint."""
-
-    def restore(self, folder: Path) -> int:
-        """Continue from a checkpoint; returns the step to do next."""
-
-    def step(self, number: int) -> dict[str, float]:
-        """One update; returns the losses in nats a token."""
-
-    def save(self, folder: Path, next_step: int) -> None:
-        """Write a checkpoint."""
-
-    def export(self, folder: Path) -> None:
-        """Write the SFT policy."""
-
-
 @contextmanager
-def open_updates(run: Run, dataset: Dataset) -> Iterator[Updates]:
-    """The warm-up that the config asks for: in this process, or on ranks."""
+def open_updates(run: Run, dataset: Dataset) -> Iterator[Warmup | RankedWarmup]:
+    """Open the warm-up that the config asks for: in this process, or on ranks."""
     config = run.config.warmup
     demonstrations = learned_demonstrations(dataset, config)
     if config.learner is None:
@@ -60,7 +43,7 @@ def open_updates(run: Run, dataset: Dataset) -> Iterator[Updates]:
 
 
 def run_warmup(run: Run, dataset: Dataset) -> None:
-    """Train the SFT policy, or continue a training that was cut off; one that is complete stays."""
+    """Train the SFT policy, or continue an interrupted training; a complete policy stays."""
     if is_checkpoint(run.sft_dir):
         run.say("  the SFT policy is there already")
         return
@@ -74,8 +57,8 @@ def run_warmup(run: Run, dataset: Dataset) -> None:
         checkpoints = (run.folder / "checkpoints" / "sft").resolve()
         if most := min(KEEP_CHECKPOINTS + 1, (config.steps - 1) // CHECKPOINT_EVERY):
             run.say(f"  {describe_size(updates.checkpoint_bytes, most, config.lora is not None)}")
-        found = latest_checkpoint(checkpoints)
-        first = updates.restore(found) if found else 0
+        checkpoint = latest_checkpoint(checkpoints)
+        first = updates.restore(checkpoint) if checkpoint else 0
         log = run.folder / "warmup.jsonl"
         drop_steps_from(log, first)
         for step in range(first, config.steps):
@@ -89,6 +72,6 @@ def run_warmup(run: Run, dataset: Dataset) -> None:
 
 
 def _save(run: Run, write: Callable[[Path], None]) -> None:
-    """The settings first: the policy's own description is the sign that it is complete."""
+    """Write the settings first: the policy's own description is the sign that it is complete."""
     write_answer_settings(run.sft_dir, answer_settings_of(run.config))
     write(run.sft_dir.resolve())

@@ -28,7 +28,7 @@ from paras2s.utils.progress import open_console
 
 
 class StoredExamples(Sequence[Example]):
-    """Demonstrations in Ray's object store, each read when it is wanted."""
+    """Demonstrations in the object store of Ray, each read when it is needed."""
 
     def __init__(self, refs: Sequence[Any]) -> None:
         self._refs = refs
@@ -49,7 +49,7 @@ class WarmupRank:
         self._run = Run(config, open_console(to_stderr=True), quiet=True)
 
     def rendezvous(self) -> tuple[str, int]:
-        """Address at which the ranks can meet this one."""
+        """Return an address at which the other ranks can meet this rank."""
         return meeting_point()
 
     def open(self, rank: int, meet_at: tuple[str, int]) -> None:

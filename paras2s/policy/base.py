@@ -30,6 +30,7 @@ from paras2s.policy.types import (
     Generation,
     PolicySpec,
     Prompt,
+    SampleRequest,
     Sampling,
     SamplingEvent,
     Speaker,
@@ -102,10 +103,8 @@ class Policy(ABC):
         """A dialogue as the model reads it, up to where its answer begins."""
 
     @abstractmethod
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[Generation]:
-        """G answers for each prompt, from one prefill a prompt; `seeds` [B, G] make each answer reproducible.
+    def generate(self, request: SampleRequest) -> list[Generation]:
+        """Sample G answers for each prompt, from one prefill a prompt.
 
         An answer depends on its prompt and its own seed, and on nothing else in the batch.
         """
@@ -167,19 +166,14 @@ class Policy(ABC):
         )
 
     def generate_in_parts(
-        self,
-        prompts: Sequence[Prompt],
-        group_size: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-        report_every: int | None,
+        self, request: SampleRequest, report_every: int | None
     ) -> Generator[SamplingEvent, None, list[Generation]]:
-        """Does what `generate` does, and says on the way how far it is, each time `report_every` more answers have ended.
+        """Sample as `generate` does, and report the answers so far each time `report_every` more of them have ended.
 
-        A policy whose sampler cannot say it says nothing.
+        A policy whose sampler cannot report reports nothing.
         """
         yield from ()
-        return self.generate(prompts, group_size, sampling, seeds)
+        return self.generate(request)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
         """Prompts of spoken questions, in order, from clip and transcript."""
@@ -260,7 +254,7 @@ class Policy(ABC):
 
             transcript = transcribe([question])[0].text
         prompt = self.encode_prompt([Turn("user", transcript, question)])
-        blocks = self.generate([prompt], 1, sampling or self.sampling, [[seed]])[0].blocks
+        blocks = self.generate(SampleRequest([prompt], [[seed]], sampling or self.sampling))[0].blocks
         return Answer(self.decode_text(blocks, 0), self.decode_audio(blocks, 0, seed))
 
     def logprobs(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:

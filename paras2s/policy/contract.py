@@ -19,7 +19,7 @@ from torch import Tensor
 from paras2s.audio.clip import Clip
 from paras2s.errors import ParaS2SError, PolicyError, one_line
 from paras2s.policy.base import Policy, flat
-from paras2s.policy.types import AnswersSoFar, Generation, Prompt, Sampling, Turn
+from paras2s.policy.types import AnswersSoFar, Generation, Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
 
 # Nats by which two ways to the same log-prob may differ, of one token; half precision rounds by position in a batch.
@@ -57,7 +57,7 @@ class Subject:
 
     def sampled(self, sampling: Sampling) -> list[Generation]:
         """G answers to every prompt."""
-        return self.policy.generate(self.prompts, self.group, sampling, self.seeds(len(self.prompts), self.group))
+        return self.policy.generate(SampleRequest(self.prompts, self.seeds(len(self.prompts), self.group), sampling))
 
     def scored(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:
         """Teacher-forced, without a gradient."""
@@ -150,7 +150,7 @@ def batch_is_one_by_one(subject: Subject) -> Finding:
         alone = flat(subject.scored([prompt], [one.blocks], subject.warm)).sum(1)
         worst = max(worst, _apart(rows, alone) / subject.steps)
         seeds = subject.seeds(len(subject.prompts), subject.group)[number]
-        (again,) = subject.policy.generate([prompt], subject.group, subject.warm, [seeds])
+        (again,) = subject.policy.generate(SampleRequest([prompt], [seeds], subject.warm))
         other_tokens += sum(not _same(a, b) for a, b in zip(one.blocks, again.blocks, strict=True))
     # In half precision two nearly equal probabilities may swap; the log-probs of the same tokens may not.
     same = other_tokens == 0 or subject.tolerance > 0.05
@@ -161,10 +161,10 @@ def batch_is_one_by_one(subject: Subject) -> Finding:
 def group_shares_a_prefill(subject: Subject) -> Finding:
     """3: an answer depends on its own seed, and not on how many are drawn beside it."""
     seeds = subject.seeds(1, subject.group)[0]
-    (group,) = subject.policy.generate(subject.prompts[:1], subject.group, subject.warm, [seeds])
+    (group,) = subject.policy.generate(SampleRequest(subject.prompts[:1], [seeds], subject.warm))
     other = 0
     for answer, seed in enumerate(seeds):
-        (alone,) = subject.policy.generate(subject.prompts[:1], 1, subject.warm, [[seed]])
+        (alone,) = subject.policy.generate(SampleRequest(subject.prompts[:1], [[seed]], subject.warm))
         other += any(not _same(a, b) for a, b in zip(_row(group.blocks, answer), alone.blocks, strict=True))
     ok = other == 0 or (None if subject.tolerance > 0.05 else False)
     return Finding("3 a group is its answers one by one", ok, f"{other} of {len(seeds)} answers differ")
@@ -197,7 +197,7 @@ def masks_hold(subject: Subject) -> Finding:
 
 def tokens_are_causal(subject: Subject) -> Finding:
     """4b: another token at a step leaves every earlier step as it was (a depth decoder without a mask does not)."""
-    (found,) = subject.policy.generate(subject.prompts[:1], subject.group, subject.warm, subject.seeds(1, subject.group))
+    (found,) = subject.policy.generate(SampleRequest(subject.prompts[:1], subject.seeds(1, subject.group), subject.warm))
     longest = int(np.argmax(found.blocks[0].sampled.any(2).sum(1)))
     blocks = _row(found.blocks, longest)
     before = subject.scored(subject.prompts[:1], [blocks], subject.warm)
@@ -279,7 +279,7 @@ def first_tokens_sum_to_one(subject: Subject) -> Finding:
     slot = subject.policy.spec.slots[0]
     if slot.stop - slot.start > 4096:
         return Finding(name, None, f"{slot.stop - slot.start} ids are too many to score one by one")
-    (found,) = subject.policy.generate(subject.prompts[:1], 1, subject.warm, [[1]])
+    (found,) = subject.policy.generate(SampleRequest(subject.prompts[:1], [[1]], subject.warm))
     ids = np.arange(slot.start, slot.stop)
 
     def first_only(block: Block, number: int) -> Block:
@@ -304,7 +304,7 @@ OTHERWISE_ROUNDED = 0.1
 def sound_is_decoded(subject: Subject) -> Finding:
     """8: as long as its codes, the same from the same seed, each as by itself among others, and nothing from nothing."""
     name, policy = "8 sound is as long as its codes", subject.policy
-    (found,) = policy.generate(subject.prompts[:1], subject.group, subject.warm, subject.seeds(1, subject.group))
+    (found,) = policy.generate(SampleRequest(subject.prompts[:1], subject.seeds(1, subject.group), subject.warm))
     counts = [len(policy.decode_codes(found.blocks, answer)) for answer in range(subject.group)]
     answer = int(np.argmax(counts))
     try:
@@ -372,7 +372,7 @@ def layers_are_read_alike(subject: Subject) -> Finding:
 def parts_are_the_same(subject: Subject) -> Finding:
     """11: sampled in parts, as for speak workers, answers are those of `generate`; one that is said to have ended has."""
     policy, seeds = subject.policy, subject.seeds(len(subject.prompts), subject.group)
-    events = policy.generate_in_parts(subject.prompts, subject.group, subject.warm, seeds, report_every=1)
+    events = policy.generate_in_parts(SampleRequest(subject.prompts, seeds, subject.warm), report_every=1)
     reports: list[AnswersSoFar] = []
     while True:
         try:

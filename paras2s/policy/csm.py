@@ -31,10 +31,20 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.recomputed import picked_logprobs
-from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
+from paras2s.policy.dual_stream.sampler import pick, uniforms_of
 from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
 from paras2s.policy.streams import Drawn, Reading, behind, pack, roll, run_stack, score, stacked
-from paras2s.policy.types import NO_PARAMETERS, ClipStore, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn
+from paras2s.policy.types import (
+    NO_PARAMETERS,
+    ClipStore,
+    Generation,
+    PolicySpec,
+    Prompt,
+    SampleRequest,
+    Sampling,
+    SlotSpec,
+    Turn,
+)
 from paras2s.policy.weights import check_state, load_released, load_tensors, read_config, shapes_of, shard_files, stored_shapes
 from paras2s.types import Block, Query
 from paras2s.utils.io import read_jsonl, write_jsonl
@@ -130,11 +140,12 @@ class CsmNetwork(nn.Module):
         return (torch.cat([leading[..., None], torch.where(sampled[..., 1:], later, 0.0)], -1),)
 
     @torch.inference_mode()
-    def sample(self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, uniforms: Tensor) -> Drawn:
+    def sample(self, request: SampleRequest, uniforms: Tensor) -> Drawn:
         """Frames of N answers from one prefill a prompt; `uniforms` [N, T, K]."""
         from transformers import DynamicCache
 
-        x, lengths = self.read(prompts)
+        group_size, sampling = request.group_size, request.sampling
+        x, lengths = self.read(request.prompts)
         everyone = torch.arange(len(uniforms), device=self.device)
         reading = Reading(self.backbone_model, x, lengths, group_size, sampling.max_steps)
         how = (sampling.audio_temperature, sampling.audio_top_k)
@@ -259,28 +270,25 @@ class CsmPolicy(Policy):
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[Generation]:
+    def generate(self, request: SampleRequest) -> list[Generation]:
         """See `Policy.generate`.
 
         Raises:
-            PolicyError: see `check_request`; text alone is asked for, or more steps than the context holds.
+            PolicyError: text alone is asked for, or more steps than the context holds.
         """
-        check_request(prompts, group_size, sampling, seeds)
+        sampling = request.sampling
         if not sampling.speak:
             raise PolicyError("CSM cannot answer in text alone: it is given its words")
-        longest, limit = max(prompt.length for prompt in prompts), self.spec.context_steps or 0
+        longest, limit = max(prompt.length for prompt in request.prompts), self.spec.context_steps or 0
         if longest + sampling.max_steps > limit:
             raise PolicyError(f"{longest} positions of prompt and {sampling.max_steps} of answer: CSM's context holds {limit}")
         self.model.eval()
-        at_once, found = max(1, ROWS_AT_ONCE // group_size), list[Generation]()
-        for start in range(0, len(prompts), at_once):
-            part = slice(start, start + at_once)
-            uniforms = uniforms_of(seeds[part], sampling.max_steps, self.model.codebooks).to(self.model.device)
-            drawn = self.model.sample(prompts[part], group_size, sampling, uniforms)
-            for number, group in enumerate(seeds[part]):
-                rows = slice(number * group_size, (number + 1) * group_size)
+        found = list[Generation]()
+        for part in request.parts(ROWS_AT_ONCE):
+            uniforms = uniforms_of(part.seeds, sampling.max_steps, self.model.codebooks).to(self.model.device)
+            drawn = self.model.sample(part, uniforms)
+            for number, group in enumerate(part.seeds):
+                rows = slice(number * len(group), (number + 1) * len(group))
                 block = pack(self._slots(), drawn, rows, self.model.pads, full_end=True)
                 finish = tuple("eos" if end else "length" for end in drawn.ended[rows].tolist())
                 found.append(Generation((block,), finish, tuple(group)))

@@ -39,9 +39,19 @@ from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.logprobs import in_parts
 from paras2s.policy.dual_stream.recomputed import picked_logprobs
-from paras2s.policy.dual_stream.sampler import check_request, pick, uniforms_of
+from paras2s.policy.dual_stream.sampler import pick, uniforms_of
 from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
-from paras2s.policy.types import NO_PARAMETERS, Generation, PolicySpec, Prompt, Sampling, SlotSpec, Turn, slot_names
+from paras2s.policy.types import (
+    NO_PARAMETERS,
+    Generation,
+    PolicySpec,
+    Prompt,
+    SampleRequest,
+    Sampling,
+    SlotSpec,
+    Turn,
+    slot_names,
+)
 from paras2s.policy.weights import load_released, load_tensors, read_config, shard_files
 from paras2s.types import Block
 from paras2s.utils.io import read_json, write_json, write_text
@@ -204,19 +214,13 @@ class _PerCodebook(nn.Module):
 
 
 @torch.inference_mode()
-def sample(
-    model: MoshiNet,
-    text_ids: MoshiText,
-    prompts: Sequence[Prompt],
-    group_size: int,
-    sampling: Sampling,
-    seeds: Sequence[Sequence[int]],
-) -> list[Generation]:
-    """G answers for each of B prompts. Each prompt is read once, and its cache replicated; finished answers leave."""
+def sample(model: MoshiNet, text_ids: MoshiText, request: SampleRequest) -> list[Generation]:
+    """Sample G answers for each of B prompts. Each prompt is read once, and its cache replicated; finished answers leave."""
     from transformers import DynamicCache
 
+    prompts, group_size, sampling = request.prompts, request.group_size, request.sampling
     device, count, slots = model.device, sampling.max_steps, 1 + model.codebooks
-    uniforms = uniforms_of(seeds, count, slots).to(device)
+    uniforms = uniforms_of(request.seeds, count, slots).to(device)
     text, audio, lengths = model.padded(prompts)
     # Given a config, a cache would cut itself to the sliding window, and the mask would not.
     cache = DynamicCache()
@@ -252,7 +256,7 @@ def sample(
             place = (lengths[active] + step)[:, None]
             states = model.read(drawn[:, :1], both[:, None], place, seen[active], cache)[:, 0]
     recorded = [part.cpu().numpy() for part in (tokens_of, sampled_of, logp_of, ended)]
-    return [_generation(recorded, slice(i * group_size, (i + 1) * group_size), group) for i, group in enumerate(seeds)]
+    return [_generation(recorded, slice(i * group_size, (i + 1) * group_size), group) for i, group in enumerate(request.seeds)]
 
 
 def _draw(
@@ -386,28 +390,21 @@ class MoshiPolicy(Policy):
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[Generation]:
+    def generate(self, request: SampleRequest) -> list[Generation]:
         """See `Policy.generate`.
 
         Raises:
-            PolicyError: see `check_request`; text alone is asked for, or more steps than the context holds.
+            PolicyError: text alone is asked for, or more steps than the context holds.
         """
-        check_request(prompts, group_size, sampling, seeds)
+        sampling = request.sampling
         if not sampling.speak:
             raise PolicyError("Moshi cannot answer in text alone: its text is that of its speech")
-        longest = max(prompt.length for prompt in prompts)
+        longest = max(prompt.length for prompt in request.prompts)
         limit = self.spec.context_steps
         if limit is not None and longest + sampling.max_steps > limit:
             raise PolicyError(f"{longest} frames of prompt and {sampling.max_steps} of answer: Moshi's context holds {limit}")
         self.model.eval()
-        at_once = max(1, ROWS_AT_ONCE // group_size)
-        found: list[Generation] = []
-        for start in range(0, len(prompts), at_once):
-            part = slice(start, start + at_once)
-            found += sample(self.model, self.text_ids, prompts[part], group_size, sampling, seeds[part])
-        return found
+        return [one for part in request.parts(ROWS_AT_ONCE) for one in sample(self.model, self.text_ids, part)]
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
         """Codes [T, K] of the whole frames of one answer; the last one's later codes would have come a step later."""

@@ -21,7 +21,7 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.contract import Finding
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
 
 VERSION = 1
@@ -169,7 +169,7 @@ def greedy_agrees(one: Comparison) -> Finding:
     block, name = one.dump.greedy, "D5 greedy tokens"
     steps = block.tokens.shape[1]
     sampling = Sampling(max_steps=steps, text_top_k=1, audio_top_k=1)
-    (made,) = one.policy.generate([one.dump.prompt], 1, sampling, [[0]])
+    (made,) = one.policy.generate(SampleRequest([one.dump.prompt], [[0]], sampling))
     own = made.blocks[0]
     for step in range(steps):
         if step >= own.tokens.shape[1] or not np.array_equal(own.sampled[0, step], block.sampled[0, step]):

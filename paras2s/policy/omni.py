@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
-from paras2s.policy.dual_stream.sampler import check_request, uniforms_of
+from paras2s.policy.dual_stream.sampler import uniforms_of
 from paras2s.policy.streams import Drawn, Reading, drawn_by, one_of, pack, roll
-from paras2s.policy.types import Generation, Prompt, Sampling, Turn
+from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling, Turn
 from paras2s.policy.weights import shard_files
 from paras2s.types import Block
 from paras2s.utils.io import write_bytes
@@ -138,7 +138,7 @@ class OmniNetwork(nn.Module):
         return roll(reading, state, everyone, uniforms[..., None], draw, next_word, one_of((self.end,)))
 
     @abstractmethod
-    def sample(self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, uniforms: Tensor) -> tuple[Drawn, Drawn]:
+    def sample(self, request: SampleRequest, uniforms: Tensor) -> tuple[Drawn, Drawn]:
         """Words and sound of N answers from one prefill a prompt; `uniforms` [N, T, 1 + audio slots]."""
 
 
@@ -240,21 +240,17 @@ class OmniPolicy(Policy):
     def _words(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[Generation]:
-        """Words, then sound; "eos" if both came to an end, and for an answer without sound if its words did."""
-        check_request(prompts, group_size, sampling, seeds)
+    def generate(self, request: SampleRequest) -> list[Generation]:
+        """Sample words, then sound; "eos" if both came to an end, and for an answer without sound if its words did."""
         self.model.eval()
         slots = tuple(slot.name for slot in self.spec.slots)
-        at_once, found = max(1, ROWS_AT_ONCE // group_size), list[Generation]()
-        for start in range(0, len(prompts), at_once):
-            part = slice(start, start + at_once)
-            uniforms = uniforms_of(seeds[part], sampling.max_steps, len(slots)).to(self.device)
-            text, audio = self.model.sample(prompts[part], group_size, sampling, uniforms)
+        found = list[Generation]()
+        for part in request.parts(ROWS_AT_ONCE):
+            uniforms = uniforms_of(part.seeds, part.sampling.max_steps, len(slots)).to(self.device)
+            text, audio = self.model.sample(part, uniforms)
             complete = text.ended & (audio.ended | (audio.counts == 0))
-            for number, group in enumerate(seeds[part]):
-                rows = slice(number * group_size, (number + 1) * group_size)
+            for number, group in enumerate(part.seeds):
+                rows = slice(number * len(group), (number + 1) * len(group))
                 blocks = (pack(slots[:1], text, rows, [self.special[END]]), pack(slots[1:], audio, rows, self.audio_pad))
                 finish = tuple("eos" if end else "length" for end in complete[rows].tolist())
                 found.append(Generation(blocks, finish, tuple(group)))

@@ -50,7 +50,7 @@ from paras2s.policy.omni import (
     thinker_dtype,
 )
 from paras2s.policy.streams import Drawn, Reading, behind, one_of, roll, run_stack, score, stacked
-from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Sampling, SlotSpec
+from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, SampleRequest, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
 from paras2s.utils.io import write_json
@@ -229,8 +229,9 @@ class Qwen3Network(OmniNetwork):
         return (self.ids.codec_pad, *[0] * (self.codebooks - 1))
 
     @torch.inference_mode()
-    def sample(self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, uniforms: Tensor) -> tuple[Drawn, Drawn]:
+    def sample(self, request: SampleRequest, uniforms: Tensor) -> tuple[Drawn, Drawn]:
         """Words and frames of N answers from one prefill a prompt; `uniforms` [N, T, 1 + K]."""
+        prompts, group_size, sampling = request.prompts, request.group_size, request.sampling
         x, is_audio, lengths = self.read(prompts)
         stack = self.thinker.model.language_model
         with layer_input(stack, self.tapped_layer) as tapped:

@@ -40,7 +40,7 @@ from paras2s.policy.omni import (
     thinker_dtype,
 )
 from paras2s.policy.streams import Drawn, Reading, behind, drawn_by, one_of, roll, run_stack, score, stacked
-from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Sampling, SlotSpec
+from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, SampleRequest, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
 from paras2s.utils.io import write_bytes, write_json
@@ -152,8 +152,9 @@ class Qwen25Network(OmniNetwork):
         return text[..., None], audio[..., None]
 
     @torch.inference_mode()
-    def sample(self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, uniforms: Tensor) -> tuple[Drawn, Drawn]:
+    def sample(self, request: SampleRequest, uniforms: Tensor) -> tuple[Drawn, Drawn]:
         """Words and codes of N answers from one prefill a prompt; `uniforms` [N, T, 2]."""
+        prompts, group_size, sampling = request.prompts, request.group_size, request.sampling
         x, is_audio, lengths = self.read(prompts)
         reading = Reading(self.thinker.model.language_model, x, lengths, group_size, sampling.max_steps)
         read: list[tuple[Tensor, Tensor]] = []

@@ -22,7 +22,7 @@ from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import AssetError, PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.contract import Finding
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
 from paras2s.utils.io import read_text
 
@@ -160,7 +160,7 @@ def sound_says_the_text(policy: Policy, prompts: Sequence[Prompt], recognise: Re
     name = "T4 sound says the text"
     said, clips = [], []
     for number, prompt in enumerate(prompts):
-        (one,) = policy.generate([prompt], 1, policy.sampling, [[number]])
+        (one,) = policy.generate(SampleRequest([prompt], [[number]], policy.sampling))
         text, clip = policy.decode_text(one.blocks, 0), policy.decode_audio(one.blocks, 0, number)
         # An answer cut at the step limit has text that it did not come to speak.
         if one.finish_reason[0] != "length":

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
 from paras2s.audio.clip import Clip
+from paras2s.errors import PolicyError
 from paras2s.types import Block
 
 Result = TypeVar("Result")
@@ -170,6 +171,38 @@ class AnswersSoFar:
 
 
 SamplingEvent = PromptsRead | AnswersSoFar
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """A request for G answers to each of B prompts: each answer is drawn from its own seed of `seeds` [B, G].
+
+    Raises:
+        PolicyError: no prompt, seeds that are not [B, G], or a temperature that is not positive.
+    """
+
+    prompts: Sequence[Prompt]
+    seeds: Sequence[Sequence[int]]
+    sampling: Sampling
+
+    def __post_init__(self) -> None:
+        if not self.prompts or len(self.seeds) != len(self.prompts) or {len(row) for row in self.seeds} != {self.group_size}:
+            rows = [len(row) for row in self.seeds]
+            raise PolicyError(f"there must be a prompt, and as many seeds for each: {len(self.prompts)} prompts have {rows}")
+        if min(self.sampling.text_temperature, self.sampling.audio_temperature) <= 0:
+            raise PolicyError("temperatures must be above 0; for a nearly greedy answer use 0.01")
+
+    @property
+    def group_size(self) -> int:
+        """G, at least 1."""
+        return max(1, len(self.seeds[0]))
+
+    def parts(self, rows: int) -> Iterator[SampleRequest]:
+        """Yield the request in parts of whole groups, of at most `rows` answers or of one group."""
+        count = max(1, rows // self.group_size)
+        for start in range(0, len(self.prompts), count):
+            part = slice(start, start + count)
+            yield replace(self, prompts=self.prompts[part], seeds=self.seeds[part])
 
 
 @dataclass(frozen=True)

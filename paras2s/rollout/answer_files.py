@@ -1,4 +1,4 @@
-"""Sampled answers on disk, shard by shard: what `paras2s distill` judges, read again wherever it is wanted.
+"""Sampled answers on disk, shard by shard, for `paras2s distill` to judge.
 
 A shard holds the answers to a few neighbouring queries. Its seeds depend on its place alone, so it does not matter which
 worker samples it, or when. Its sound lies beside it, a file an answer, where the policy has a codec of its own; where that
@@ -19,7 +19,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, read_written_clip, write_clip
 from paras2s.policy.embedded.codec2 import Codec2Pairs
-from paras2s.policy.types import ClipStore, Sampling
+from paras2s.policy.types import ClipStore, SampleRequest, Sampling
 from paras2s.rollout.engine import Engine, answer_seeds, spoken
 from paras2s.rollout.reward_inputs import embedded_codes
 from paras2s.types import Query
@@ -36,7 +36,7 @@ SAMPLED_TOGETHER = 128
 class AnswerShard:
     """Neighbouring queries [B], and a seed for each of their answers [B, G].
 
-    `start` is the first query's place among all. `made_of` names what else the answers depend on: one made of something else
+    `start` is the first query's position among all. `made_of` names what else the answers depend on: if it differs, the shard
     is sampled again.
     """
 
@@ -58,7 +58,7 @@ class AnswerShard:
         return self.path.with_suffix("")
 
     def sound(self, number: int) -> Path:
-        """The file of an answer's sound; they are numbered through the queries."""
+        """Return the file of an answer's sound; they are numbered through the queries."""
         return self.sounds / f"{number:05d}.wav"
 
     @property
@@ -75,14 +75,14 @@ class StoredAnswer:
     file: Path | None
 
     def sound(self) -> Clip:
-        """Its sound, which nothing holds afterwards."""
+        """Return the answer's sound, which is not kept in memory."""
         return CODEC.decode(self.codes) if self.file is None else read_written_clip(self.file)
 
 
 def plan_shards(
     folder: Path, queries: Sequence[Query], group_size: int, sampling: Sampling, seed: int, stream: int, made_of: str
 ) -> list[AnswerShard]:
-    """The shards of G answers to each query; `stream` sets them apart from other answers of the run."""
+    """Return the shards of G answers to each query; `stream` sets them apart from other answers of the run."""
     shards = []
     for start in range(0, len(queries), SHARD_QUERIES):
         part = tuple(queries[start : start + SHARD_QUERIES])
@@ -99,12 +99,10 @@ def sample_into(engine: Engine, clips: ClipStore, shard: AnswerShard) -> None:
     prompts = policy.encode_queries(clips, shard.queries)
     shutil.rmtree(shard.sounds, ignore_errors=True)
     codes: list[np.ndarray] = []
-    at_once = max(1, SAMPLED_TOGETHER // shard.group_size)
-    for first in range(0, len(shard.queries), at_once):
-        part = slice(first, first + at_once)
-        ids = [query.id for query in shard.queries[part]]
-        found = engine.generate(ids, prompts[part], shard.group_size, shard.sampling, shard.seeds[part], with_waves=False)
-        for rollout in spoken(policy, found) if with_sound else found:
+    ids = (query.id for query in shard.queries)
+    for part in SampleRequest(prompts, shard.seeds, shard.sampling).parts(SAMPLED_TOGETHER):
+        rollouts = engine.generate([next(ids) for _ in part.prompts], part, with_waves=False)
+        for rollout in spoken(policy, rollouts) if with_sound else rollouts:
             for number, wave in enumerate(rollout.waves, len(codes)):
                 if with_sound and len(wave):
                     write_clip(shard.sound(number), Clip(wave, rollout.sample_rate_hz))
@@ -127,7 +125,7 @@ def _write_codes(shard: AnswerShard, codes: Sequence[np.ndarray], with_sound: bo
 
 
 def read_shard(shard: AnswerShard) -> list[StoredAnswer] | None:
-    """Its answers, G for each query in order; None where it is not complete, or was made of something else."""
+    """Return a shard's answers, G for each query in order; None if it is incomplete, or `made_of` differs."""
     try:
         with np.load(shard.path) as held:
             described = held["queries"].tolist(), int(held["group_size"]), str(held["made_of"])

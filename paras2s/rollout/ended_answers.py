@@ -45,20 +45,20 @@ class EndedBatches:
     def as_they_end(
         self, reports: Generator[AnswersSoFar, None, list[Rollout]]
     ) -> Generator[EndedAnswers, None, list[Rollout]]:
-        """Every batch once, as soon as it is certain; returns the rollouts."""
+        """Yield every batch once, as soon as it is certain; return the rollouts."""
         while True:
             try:
                 report = next(reports)
             except StopIteration as done:
                 rollouts: list[Rollout] = done.value
-                codes = [one for rollout in rollouts for one in rollout.codes]
+                codes = [answer for rollout in rollouts for answer in rollout.codes]
                 yield from self._batches(codes, [True] * len(codes))
                 return rollouts
             codes = [self._policy.decode_codes(report.blocks, number) for number in range(len(report.ended))]
             yield from self._batches(codes, report.ended.tolist())
 
     def _batches(self, codes: Sequence[np.ndarray], ended: Sequence[bool]) -> Generator[EndedAnswers, None, None]:
-        for batch in complete_batches([len(one) for one in codes], ended, self._policy.spoken_at_once):
+        for batch in complete_batches([len(answer) for answer in codes], ended, self._policy.spoken_at_once):
             if batch not in self._given:
                 self._given.add(batch)
                 yield EndedAnswers(batch, tuple(codes[n] for n in batch), tuple(self._seeds[n] for n in batch))
@@ -67,8 +67,8 @@ class EndedBatches:
 def waves_of(
     rollouts: Sequence[Rollout], numbers: Sequence[tuple[int, ...]], spoken: Sequence[Sequence[np.ndarray]]
 ) -> list[tuple[np.ndarray, ...]]:
-    """The sound of each rollout's answers from batches of it; those in no batch are silent."""
-    edges = list(itertools.accumulate((one.size for one in rollouts), initial=0))
+    """Return the sound of each rollout's answers from batches of it; those in no batch are silent."""
+    edges = list(itertools.accumulate((rollout.size for rollout in rollouts), initial=0))
     waves = [np.zeros(0, dtype=np.float32)] * edges[-1]
     for batch, sounds in zip(numbers, spoken, strict=True):
         for number, wave in zip(batch, sounds, strict=True):

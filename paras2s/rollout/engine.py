@@ -12,19 +12,19 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
-from paras2s.policy.types import Generation, Prompt, Sampling, SamplingEvent, result_of
+from paras2s.policy.types import Generation, Prompt, SampleRequest, SamplingEvent, result_of
 from paras2s.policy.weights import fill
 from paras2s.types import Rollout
 
 
 def answer_seeds(seed: int, step: int, queries: Sequence[int], group_size: int) -> list[list[int]]:
-    """A seed for every answer of a step, [B, G]: it depends on the run, the step and the place, and on nothing else."""
+    """Return a seed for every answer of a step, [B, G]: it depends on run, step and position alone."""
     rows = np.random.SeedSequence([seed, step]).generate_state(len(queries) * group_size, np.uint32)
     return [[int(value) for value in rows[i * group_size : (i + 1) * group_size]] for i in range(len(queries))]
 
 
 def check_lengths(query_ids: Sequence[str], prompts: Sequence[Prompt], max_steps: int, context_steps: int | None) -> None:
-    """Prompts and answers must fit a policy's context; nothing is ever cut.
+    """Check that prompts and answers fit a policy's context; nothing is ever cut.
 
     Raises:
         PolicyError: they do not; names the query.
@@ -38,7 +38,7 @@ def check_lengths(query_ids: Sequence[str], prompts: Sequence[Prompt], max_steps
 
 
 def decoded(policy: Policy, query_id: str, version: int, generation: Generation) -> Rollout:
-    """A generation as a rollout: text and codes; `spoken` adds the waveforms."""
+    """Return a generation as a rollout with text and codes; `spoken` adds the waveforms."""
     blocks, answers = generation.blocks, range(len(generation.seeds))
     silence = np.zeros(0, dtype=np.float32)
     return Rollout(
@@ -56,10 +56,10 @@ def decoded(policy: Policy, query_id: str, version: int, generation: Generation)
 
 
 def spoken(policy: Policy, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The rollouts with their waveforms, which the policy's vocoder makes of all answers together."""
-    answers = [(one.blocks, answer, seed) for one in rollouts for answer, seed in enumerate(one.seeds)]
+    """Return the rollouts with their waveforms, which the policy's vocoder makes of all answers together."""
+    answers = [(rollout.blocks, answer, seed) for rollout in rollouts for answer, seed in enumerate(rollout.seeds)]
     sounds = iter(policy.decode_audios(answers))
-    return [replace(one, waves=tuple(next(sounds).samples for _ in one.seeds)) for one in rollouts]
+    return [replace(rollout, waves=tuple(next(sounds).samples for _ in rollout.seeds)) for rollout in rollouts]
 
 
 class Engine(Protocol):
@@ -71,16 +71,13 @@ class Engine(Protocol):
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Take the trained weights that `Learner.weights` returns."""
 
-    def generate(
-        self,
-        query_ids: Sequence[str],
-        prompts: Sequence[Prompt],
-        group_size: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-        with_waves: bool = True,
-    ) -> list[Rollout]:
-        """One rollout a query; `with_waves` False leaves the waveforms empty, for rewards that read codes."""
+    def generate(self, query_ids: Sequence[str], request: SampleRequest, with_waves: bool = True) -> list[Rollout]:
+        """Sample one rollout a query; `with_waves` False leaves the waveforms empty, for rewards that read codes."""
+
+    def generate_in_parts(
+        self, query_ids: Sequence[str], request: SampleRequest, report_every: int | None
+    ) -> Generator[SamplingEvent, None, list[Rollout]]:
+        """Sample rollouts without sound, and report the answers so far (see `Policy.generate_in_parts`)."""
 
 
 class MergedAdapters:
@@ -133,46 +130,16 @@ class NativeEngine:
             self._adapters.fold()
         self.version = version
 
-    def generate(
-        self,
-        query_ids: Sequence[str],
-        prompts: Sequence[Prompt],
-        group_size: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-        with_waves: bool = True,
-    ) -> list[Rollout]:
-        """One rollout a query; `with_waves` False leaves the waveforms empty, for rewards that read codes."""
-        found = result_of(self.generate_in_parts(query_ids, prompts, group_size, sampling, seeds, None))
-        return spoken(self.policy, found) if with_waves else found
+    def generate(self, query_ids: Sequence[str], request: SampleRequest, with_waves: bool = True) -> list[Rollout]:
+        """See `Engine.generate`."""
+        rollouts = result_of(self.generate_in_parts(query_ids, request, None))
+        return spoken(self.policy, rollouts) if with_waves else rollouts
 
     def generate_in_parts(
-        self,
-        query_ids: Sequence[str],
-        prompts: Sequence[Prompt],
-        group_size: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-        report_every: int | None,
+        self, query_ids: Sequence[str], request: SampleRequest, report_every: int | None
     ) -> Generator[SamplingEvent, None, list[Rollout]]:
-        """Rollouts without sound; on the way it says how far it is (see `Policy.generate_in_parts`)."""
-        check_lengths(query_ids, prompts, sampling.max_steps, self.policy.spec.context_steps)
-        generations = yield from self.policy.generate_in_parts(prompts, group_size, sampling, seeds, report_every)
+        """See `Engine.generate_in_parts`."""
+        check_lengths(query_ids, request.prompts, request.sampling.max_steps, self.policy.spec.context_steps)
+        generations = yield from self.policy.generate_in_parts(request, report_every)
         both = zip(query_ids, generations, strict=True)
         return [decoded(self.policy, query_id, self.version, generation) for query_id, generation in both]
-
-
-def events_of(
-    engine: Engine,
-    query_ids: Sequence[str],
-    prompts: Sequence[Prompt],
-    group_size: int,
-    sampling: Sampling,
-    seeds: Sequence[Sequence[int]],
-    report_every: int | None,
-) -> Generator[SamplingEvent, None, list[Rollout]]:
-    """Rollouts without sound, of any engine; one of another process says nothing on the way."""
-    arguments = query_ids, prompts, group_size, sampling, seeds
-    if isinstance(engine, NativeEngine):
-        return (yield from engine.generate_in_parts(*arguments, report_every))
-    return engine.generate(*arguments, with_waves=False)

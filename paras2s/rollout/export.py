@@ -21,7 +21,7 @@ LISTS = ("shape", "tokens", "logprobs", "streams", "codes")
 
 
 def list_steps(run_folder: Path) -> list[dict[str, Any]]:
-    """A row a kept step.
+    """Return a row for each kept step.
 
     Raises:
         DataError: the run kept none, or its index is broken.
@@ -31,7 +31,7 @@ def list_steps(run_folder: Path) -> list[dict[str, Any]]:
 
 
 def kept(run_folder: Path) -> dict[int, Path]:
-    """The files of a run's kept steps.
+    """Return the files of a run's kept steps.
 
     Raises:
         DataError: there is none.
@@ -43,7 +43,7 @@ def kept(run_folder: Path) -> dict[int, Path]:
 
 
 def export_rollouts(run_folder: Path, step: int | None, out: Path) -> int:
-    """Writes the answers of one step or of all, a row an answer, with the question's words; returns how many.
+    """Write the answers of one step or of all, a row an answer, with the question's words; return their number.
 
     The reward of each source has a column, `reward/NAME`. A CSV file has no tokens.
 
@@ -107,7 +107,7 @@ def _sources(path: Path) -> set[str]:
 
 
 def _questions(run_folder: Path) -> dict[str, str]:
-    """The words of the run's queries; {} where its data is not there."""
+    """Return the words of the run's queries; {} if its data is missing."""
     path = run_folder / "data" / "queries.parquet"
     if not path.is_file():
         return {}

@@ -22,7 +22,7 @@ from ray.util.placement_group import remove_placement_group
 
 from paras2s.configs.schema.align import RoleConfig, WorkersConfig
 from paras2s.configs.schema.run import RunConfig
-from paras2s.policy.types import ClipStore, Prompt, Sampling
+from paras2s.policy.types import ClipStore, Prompt, SampleRequest, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout import workers
 from paras2s.rollout.engine import answer_seeds
@@ -45,13 +45,13 @@ FORWARD_S = 1.0
 
 
 def split(count: int, workers: int) -> list[slice]:
-    """Contiguous shares of `count` items, as even as possible; no share is empty."""
+    """Return contiguous shares of `count` items, as even as possible; no share is empty."""
     edges = np.linspace(0, count, min(workers, count) + 1).round().astype(int)
     return [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
 
 def reserved_cpus(config: WorkersConfig) -> int:
-    """Cores that all roles reserve together."""
+    """Return the number of cores that all roles reserve together."""
     return int(np.ceil(sum(role.cpus * role.count for role in config.by_role.values())))
 
 
@@ -63,11 +63,6 @@ class PromptBatch:
     prompts: tuple[Prompt, ...]
     questions: tuple[RewardQuestion, ...]
     seeds: tuple[tuple[int, ...], ...]
-
-    @property
-    def group_size(self) -> int:
-        """G."""
-        return len(self.seeds[0])
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ class StepAnswers:
 def make_prompt_batch(
     step: int, rows: Sequence[int], prompts: Sequence[Prompt], questions: Sequence[RewardQuestion], seed: int, group_size: int
 ) -> PromptBatch:
-    """A batch whose seeds depend on run, step and place alone."""
+    """Return a batch whose seeds depend on run, step and place alone."""
     seeds = answer_seeds(seed, step, rows, group_size)
     return PromptBatch(step, tuple(prompts), tuple(questions), tuple(tuple(row) for row in seeds))
 
@@ -171,19 +166,19 @@ class Orchestrator:
         return ranks
 
     def sync(self, version: int) -> None:
-        """From now on rollout workers sample with the learner's present weights, those after `version` updates."""
+        """Publish the learner's weights, those after `version` updates: rollout workers sample with them from now on."""
         self.version = version
         # Every rank must be called to gather the weights; rank 0 returns them.
         self._weights, *_ = [learner.weights.remote() for learner in self.learners]
 
     def encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query], done: Callable[[int, int], None]) -> list[str]:
-        """The files of all queries' prompts; rollout workers encode those that are missing. `done` is told how many are."""
+        """Return the files of all queries' prompts; rollout workers encode missing prompts. `done` is told their number."""
         return self._encode_all(lambda part: self._encode(folder, clips, part), queries, done)
 
     def encode_targets(
         self, folder: Path, clips: ClipStore, demonstrations: Sequence[Demonstration], done: Callable[[int, int], None]
     ) -> list[str]:
-        """The files of all demonstrations as targets, as `encode` gives those of prompts."""
+        """Return the files of all demonstrations as targets, as `encode` does for prompts."""
 
         def encode(part: Sequence[Demonstration]) -> Call:
             return Call(self.rollout, lambda actor: actor.encode_targets.remote(folder, clips, part))
@@ -210,7 +205,7 @@ class Orchestrator:
         return Call(self.rollout, lambda actor: actor.encode.remote(folder, clips, queries))
 
     def start(self, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
-        """Start sampling on all workers there are; without speak workers each part goes on to its reward worker by itself."""
+        """Start sampling on all workers; without speak workers each part goes on to its reward worker by itself."""
         for group in self._groups:
             group.replace_lost_workers()
         shares = split(len(batch.questions), max(1, len(self.rollout.workers)))
@@ -227,7 +222,7 @@ class Orchestrator:
     def _arguments(self, batch: PromptBatch, share: slice, sampling: Sampling) -> tuple[Any, ...]:
         ids = [question.id for question in batch.questions[share]]
         # A call that is made again later must be with the weights of now.
-        return self._weights, self.version, ids, batch.prompts[share], batch.group_size, sampling, batch.seeds[share]
+        return self._weights, self.version, ids, SampleRequest(batch.prompts[share], batch.seeds[share], sampling)
 
     def _sample(self, batch: PromptBatch, share: slice, sampling: Sampling) -> Call:
         arguments = self._arguments(batch, share, sampling)
@@ -253,7 +248,7 @@ class Orchestrator:
         return Call(self.reward, make, reads=[sampled])
 
     def _forward_while(self, waiting: Callable[[], bool], refs: Sequence[Any] = ()) -> None:
-        """Pass on what comes from rollout and speak workers while something is waited for; `refs` are what else may come."""
+        """Forward the results of rollout and speak workers while `waiting()`; `refs` are other results that may come."""
         while self.speak is not None and self._shares:
             forward(self._shares, self.speak)
             if not waiting():
@@ -275,7 +270,7 @@ class Orchestrator:
         return StepAnswers(pending.prompts, rollouts, [row for part in rewards for row in part])
 
     def with_sound(self, pending: PendingBatch, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """The collected rollouts [B] of a batch with their sound, for whoever keeps it."""
+        """Return the collected rollouts [B] of a batch with their sound, to be kept."""
         parts = [*results(pending.sampled, 1), *(share.waves() for share in pending.shares)]
         return with_waves(rollouts, [waves for part in parts for waves in part])
 
@@ -294,13 +289,13 @@ class Orchestrator:
         return metrics if answers.replaced is None else metrics | {"resampled_groups": answers.replaced}, advantages
 
     def take_spans(self) -> tuple[list[Span], int]:
-        """The workers' spans that have come since the last call, and how many prompts they encoded in them."""
+        """Return the workers' spans that have come since the last call, and how many prompts they encoded in them."""
         spans, self._spans = self._spans, []
         encoded, self._encoded = self._encoded, 0
         return spans, encoded
 
     def checkpoint_bytes(self) -> int:
-        """Size of a checkpoint."""
+        """Return the size of a checkpoint in bytes."""
         return int(ray.get(self.learners[0].checkpoint_bytes.remote()))
 
     def save(self, folder: Path) -> None:

@@ -34,13 +34,13 @@ ROLES = ("rollout", "speak", "reward", "learner")
 
 
 def seconds_by_part(spans: Sequence[Span]) -> dict[str, float]:
-    """Seconds of each part of a step on the worker that did most of it; parts that nobody did are left out."""
+    """Return seconds of each part of a step on the worker that did most of it, without parts that no worker did."""
     found = {part: sum(_slowest(spans, work) for work in works) for part, works in WORKS.items()}
     return {part: seconds for part, seconds in found.items() if seconds}
 
 
 def logged_seconds(spans: Sequence[Span], encoded: int) -> dict[str, float]:
-    """A step's parts as its log has them; `encoded` prompts were encoded before it."""
+    """Return a step's parts as its log has them; `encoded` prompts were encoded before it."""
     logged = {f"seconds_of_{part}": seconds for part, seconds in seconds_by_part(spans).items()}
     if encoded:
         logged[ENCODED_EACH] = sum(one.end_s - one.start_s for one in spans if one.work in WORKS["encode"]) / encoded
@@ -48,7 +48,7 @@ def logged_seconds(spans: Sequence[Span], encoded: int) -> dict[str, float]:
 
 
 def read_phase_times(run: Path) -> PhaseTimes:
-    """The times of a run's steps after the first two, without those that evaluated.
+    """Return the times of a run's steps after the first two, without those that evaluated.
 
     Raises:
         DataError: a file is missing or wrong, or too few steps are left.
@@ -81,7 +81,7 @@ def read_phase_times(run: Path) -> PhaseTimes:
 
 
 def _slowest(spans: Sequence[Span], work: str) -> float:
-    """Seconds of one kind of work by the worker that did most of it."""
+    """Return seconds of one kind of work by the worker that did most of it."""
     by_worker: dict[str, float] = {}
     for one in spans:
         if one.work == work:

@@ -1,7 +1,7 @@
-"""Prompts on disk: rollout workers encode each once, and it is read whenever it is wanted, so no process holds all of them.
+"""Prompts on disk: rollout workers encode each once, and it is read when it is needed, so no process holds all prompts.
 
 A file is named by its content: a hash of the clip, of its transcript, and of the encoder, by its checkpoint's files. So a
-restart encodes nothing again, and another checkpoint does not read what is not its own. Continuous features are kept for the
+restart encodes nothing again, and another checkpoint reads only its own prompts. Continuous features are kept for the
 steps that have them; in half precision where the policy's weights are, since they are thousands of numbers a step. Sampler
 and learner read the same rounded numbers, so their log-probs still agree; a policy in float32 reads what its encoder gave.
 """
@@ -38,7 +38,7 @@ ENCODED_AT_ONCE = 32
 class PromptFiles:
     """The encoded prompts of queries, in order; `names` of their files are known once the workers have encoded them.
 
-    No `queries`: the files are there already.
+    No `queries`: the files exist already.
     """
 
     folder: Path
@@ -54,7 +54,7 @@ class PromptFiles:
 
 
 def encoder_version(policy: Policy, checkpoint: Path) -> str:
-    """A hash of what encodes prompts: this package, the policy's class and precision, and each file of its checkpoint.
+    """Return a hash of the encoder: this package, the policy's class and precision, and each file of its checkpoint.
 
     Files count by name and by samples of their content, also those of frozen components elsewhere: a checkpoint that was
     copied is the same encoder, and to read all of 20 GB takes a minute.
@@ -78,7 +78,7 @@ def _dtype(policy: Policy) -> torch.dtype:
 def encode_into(
     folder: Path, policy: Policy, encoder: str, clips: ClipStore, queries: Sequence[Query]
 ) -> tuple[list[str], int]:
-    """Encode queries into files of a folder, where one of them is missing; returns all names, and how many were encoded."""
+    """Encode queries into files of a folder if any is missing; return all names and the number encoded."""
     names = [_name(encoder, clips, query) for query in queries]
     if all((folder / name).is_file() for name in names):
         return names, 0

@@ -16,12 +16,12 @@ Waves = Sequence[tuple[np.ndarray, ...]]
 
 
 def with_waves(rollouts: Sequence[Rollout], waves: Waves) -> list[Rollout]:
-    """Rollouts with their sound, which travels apart from them."""
+    """Return rollouts with their sound, which travels separately."""
     return [replace(rollout, waves=own) for rollout, own in zip(rollouts, waves, strict=True)]
 
 
 def embedded_codes(rollout: Rollout, codec: Codec2Pairs) -> list[np.ndarray]:
-    """Codes [T, K] of the embedded codec, which the embedded reward model reads: the policy's own, or made from its sound."""
+    """Return codes [T, K] of the embedded codec for its reward model: the policy's own, or made from its sound."""
     if rollout.code_format == codec.version:
         return list(rollout.codes)
     empty = np.zeros((0, codec.num_codebooks), dtype=np.int64)
@@ -29,14 +29,14 @@ def embedded_codes(rollout: Rollout, codec: Codec2Pairs) -> list[np.ndarray]:
 
 
 def embedded_steps(rollout: Rollout, codec: Codec2Pairs) -> list[int]:
-    """The lengths T of those codes, without making them: for 31 s of sound that takes half a second of a processor."""
+    """Return the lengths T of those codes, without making them: for 31 s of sound that takes half a second of a processor."""
     if rollout.code_format == codec.version:
         return list(map(len, rollout.codes))
     return [codec.steps_of(len(wave), rollout.sample_rate_hz) for wave in rollout.waves]
 
 
 def sounds(rollout: Rollout, codec: Codec2Pairs) -> list[Clip]:
-    """The answers' sound: as it came, or from the embedded codec's codes where it did not come."""
+    """Return the answers' sound: as it came, or from the embedded codec's codes where it did not come."""
     if rollout.code_format == codec.version and not any(map(len, rollout.waves)):
         return [codec.decode(codes) for codes in rollout.codes]
     return [Clip(wave, rollout.sample_rate_hz) for wave in rollout.waves]

@@ -23,17 +23,17 @@ class Sampler(Protocol):
     """Samples shards and writes them."""
 
     def sample(self, clips: ClipStore, shards: Sequence[AnswerShard]) -> Iterator[AnswerShard]:
-        """Yields each shard once it is written, in order."""
+        """Yield each shard once it is written, in order."""
 
 
 class LocalSampler:
-    """Samples in this process; the policy is loaded when the first shard is wanted."""
+    """Sampler in this process; the policy is loaded for the first shard."""
 
     def __init__(self, load: Callable[[], Policy]) -> None:
         self._load = load
 
     def sample(self, clips: ClipStore, shards: Sequence[AnswerShard]) -> Iterator[AnswerShard]:
-        """Yields each shard once it is written, in order."""
+        """Yield each shard once it is written, in order."""
         engine = NativeEngine(self._load()) if shards else None
         for shard in shards:
             assert engine is not None
@@ -42,7 +42,7 @@ class LocalSampler:
 
 
 class WorkerSampler:
-    """Samples on the rollout workers of `distill.rollout`, which are started when the first shard is wanted.
+    """Sampler on the rollout workers of `distill.rollout`, which are started for the first shard.
 
     A lost worker's shard is sampled again by another, with the same seeds. The run folder must be on storage that all machines
     share.
@@ -52,7 +52,7 @@ class WorkerSampler:
         self._config, self._checkpoint = config, checkpoint
 
     def sample(self, clips: ClipStore, shards: Sequence[AnswerShard]) -> Iterator[AnswerShard]:
-        """Yields each shard once it is written, in order.
+        """Yield each shard once it is written, in order.
 
         Raises:
             ConfigError: the cluster does not hold the workers. PolicyError: a worker is gone for good.

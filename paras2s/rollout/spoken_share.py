@@ -22,13 +22,13 @@ from paras2s.rollout.timeline import Span
 from paras2s.rollout.worker_group import LOST, Call, Worker, WorkerGroup, check_tries, results
 from paras2s.types import Rollout
 
-# Batches at one speak worker: one that it speaks, and one that waits there, so that it is never idle. Others wait here, for
-# whoever is free first.
+# Batches at a speak worker: it speaks the first while the second waits, so that it is never idle. Others wait in the driver,
+# for the speak worker that is free first.
 BATCHES_AT_ONCE = 2
 
 
 def least_busy(batches: Sequence[int], at_once: int = BATCHES_AT_ONCE) -> int | None:
-    """The number of the speak worker that gets the next batch, from how many each has; None: it waits here."""
+    """Return the number of the speak worker that gets the next batch, from how many each has; None: it waits here."""
     least = min(range(len(batches)), key=lambda n: batches[n], default=None)
     return None if least is None or batches[least] >= at_once else least
 
@@ -74,7 +74,7 @@ class SpokenShare:
                     self.waiting.append(item)
 
     def settle(self) -> None:
-        """See which batches have been spoken; those of a lost worker are given to another."""
+        """Note the batches that have been spoken; give a lost worker's batches to another."""
         for call in self.under_way:
             if ray.wait([call.refs[1]], timeout=0)[0]:
                 try:
@@ -97,7 +97,7 @@ class SpokenShare:
         self.spoken.append((answers, Call(speakers, make, to=worker)))
 
     def score(self) -> None:
-        """Once all is sampled and with speak workers, send it to the judges."""
+        """Send the share to the judges, once all of it is sampled and given to speak workers."""
         if self.sampled is not None and not self.waiting and self.scored is None:
             rollouts = ray.put(self.sampled.rollouts)
             self.scored = [self._score(rollouts, part, questions) for part, questions in self._parts]
@@ -105,8 +105,10 @@ class SpokenShare:
     def _score(self, rollouts: Any, part: slice, questions: Sequence[RewardQuestion]) -> Call:
         assert self.sampled is not None
         group_size = self.sampled.rollouts[0].size
-        wanted = range(part.start * group_size, part.stop * group_size)
-        needed = [(answers.numbers, call) for answers, call in self.spoken if any(n in wanted for n in answers.numbers)]
+        answers_of_part = range(part.start * group_size, part.stop * group_size)
+        needed = [
+            (answers.numbers, call) for answers, call in self.spoken if any(n in answers_of_part for n in answers.numbers)
+        ]
         numbers = [batch for batch, _ in needed]
 
         def make(actor: Any) -> Any:
@@ -121,7 +123,7 @@ class SpokenShare:
         return self.scored is not None and not self.under_way
 
     def awaited(self) -> list[Any]:
-        """Returns the references that `receive` and `settle` wait for."""
+        """Return the references that `receive` and `settle` wait for."""
         stream = [self._stream] if self.sampled is None else []
         return [*stream, *(call.refs[1] for call in self.under_way)]
 
@@ -138,21 +140,21 @@ class SpokenShare:
         return [*self.sampled.spans, *(span for spans in self._settled.values() for span in spans)]
 
     def waves(self) -> list[tuple[np.ndarray, ...]]:
-        """The sound of each rollout's answers."""
+        """Return the sound of each rollout's answers."""
         return waves_of(
             self.rollouts, [answers.numbers for answers, _ in self.spoken], results([call for _, call in self.spoken])
         )
 
 
 def forward(shares: Sequence[SpokenShare], speakers: WorkerGroup) -> None:
-    """Pass on whatever has come since the last time; the oldest share goes first. Waits for nothing."""
+    """Forward all results since the last call, the oldest share first; wait for nothing."""
     for share in shares:
         share.receive()
         share.settle()
     for share in shares:
         while share.waiting:
-            at = [call.worker for one in shares for call in one.under_way]
-            chosen = least_busy([sum(worker is one for worker in at) for one in speakers.workers])
+            at = [call.worker for other in shares for call in other.under_way]
+            chosen = least_busy([sum(worker is speaker for worker in at) for speaker in speakers.workers])
             if chosen is None and speakers.workers:
                 break
             # Where all are lost, the group waits for the first that starts.

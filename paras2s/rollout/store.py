@@ -145,12 +145,12 @@ class RolloutKeeper:
 
 
 def step_path(folder: Path, step: int) -> Path:
-    """The file of a step in the folder of rollouts."""
+    """Return the file of a step in the folder of rollouts."""
     return folder / f"step_{step:06d}.parquet"
 
 
 def steps_kept(folder: Path) -> dict[int, Path]:
-    """The files of the steps that are kept, in order."""
+    """Return the files of the steps that are kept, in order."""
     found = {int(number): path for path in folder.glob("step_*.parquet") if (number := path.stem[5:]).isdecimal()}
     return dict(sorted(found.items()))
 
@@ -184,7 +184,7 @@ def write_step(folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Re
 
 
 def indexed(query_id: str, values: Sequence[float | None]) -> IndexedGroup:
-    """A group's entry in the index."""
+    """Return a group's entry in the index."""
     scored = [value for value in values if value is not None]
     if not scored:
         return IndexedGroup(query_id, None, None, len(values))
@@ -245,7 +245,7 @@ def _trimmed(block: Block, answer: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def open_step(path: Path) -> pq.ParquetFile:
-    """The file of a step, whose columns are not read yet.
+    """Return the file of a step, whose columns are not read yet.
 
     Raises:
         DataError: no such file, broken, or of another version.
@@ -266,35 +266,32 @@ def open_step(path: Path) -> pq.ParquetFile:
     return file
 
 
+def _read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
+    file = open_step(path)
+    try:
+        return file.read(columns=list(columns))
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
+
+
 def read_answers(path: Path) -> list[KeptAnswer]:
-    """The answers of a step, group after group; tokens are not read.
+    """Return the answers of a step, group after group; tokens are not read.
 
     Raises:
         DataError: no such file, broken, or of another version.
     """
-    file = open_step(path)
-    try:
-        rows = file.read(columns=list(LISTED)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
-    return [KeptAnswer(**{**row, "parts": dict(row["parts"])}) for row in rows]
+    return [KeptAnswer(**{**row, "parts": dict(row["parts"])}) for row in _read_columns(path, LISTED).to_pylist()]
 
 
 def read_tokens(path: Path, group: int, answer: int) -> KeptTokens:
-    """The tokens and codes of one answer.
+    """Return the tokens and codes of one answer.
 
     Raises:
         DataError: no such file or answer, broken, or of another version.
     """
-    file = open_step(path)
-    meta = file.schema_arrow.metadata
-    wanted = ["group", "answer", "shape", "tokens", "logprobs", "streams", "codes", "codebooks"]
-    try:
-        # A filter of Parquet would read the same pages; a step is small.
-        table = file.read(columns=wanted)
-        rows = table.filter((pc.field("group") == group) & (pc.field("answer") == answer)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
+    # A filter of Parquet would read the same pages; a step is small.
+    table = _read_columns(path, ("group", "answer", "shape", "tokens", "logprobs", "streams", "codes", "codebooks"))
+    meta, rows = table.schema.metadata, table.filter((pc.field("group") == group) & (pc.field("answer") == answer)).to_pylist()
     if not rows:
         raise DataError(f"{path.name}: has no answer {answer} in group {group}")
     (row,) = rows
@@ -310,22 +307,18 @@ def read_tokens(path: Path, group: int, answer: int) -> KeptTokens:
 
 
 def read_codes(path: Path) -> tuple[list[np.ndarray], str]:
-    """The codes [T, K] of all answers of a step, in the order of `read_answers`, and the codec that they are of.
+    """Return the codes [T, K] of all answers of a step, in the order of `read_answers`, and the codec that they are of.
 
     Raises:
         DataError: no such file, broken, or of another version.
     """
-    file = open_step(path)
-    try:
-        rows = file.read(columns=["codes", "codebooks"]).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
-    codes = [np.array(row["codes"], dtype=np.int64).reshape(-1, max(1, row["codebooks"])) for row in rows]
-    return codes, file.schema_arrow.metadata[b"code_format"].decode()
+    table = _read_columns(path, ("codes", "codebooks"))
+    codes = [np.array(row["codes"], dtype=np.int64).reshape(-1, max(1, row["codebooks"])) for row in table.to_pylist()]
+    return codes, table.schema.metadata[b"code_format"].decode()
 
 
 def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
-    """The groups of every step that is kept, by step; {} where nothing is.
+    """Return the groups of every step that is kept, by step; {} where nothing is.
 
     Raises:
         DataError: the index is broken.

@@ -41,7 +41,7 @@ class SpanRecorder:
 
     @contextmanager
     def span(self, work: str) -> Iterator[None]:
-        """Times a block; one that raises is not recorded."""
+        """Time a block; a block that raises is not recorded."""
         # The clock of the day may jump while the block lasts.
         started, start_s = time.perf_counter(), time.time()
         yield
@@ -74,7 +74,7 @@ class SpanRecorder:
         self._spans.append(Span(self.worker, work, day_s + start, day_s + max(start, end)))
 
     def take(self) -> list[Span]:
-        """The spans since the last call."""
+        """Return the spans since the last call."""
         spans, self._spans = self._spans, []
         return spans
 
@@ -94,8 +94,8 @@ class Timeline:
         if self._refused:
             return
         rows = [
-            {"worker": one.worker, "work": one.work, "start_s": round(one.start_s, 3), "end_s": round(one.end_s, 3)}
-            for one in sorted(spans, key=lambda one: one.start_s)
+            {"worker": span.worker, "work": span.work, "start_s": round(span.start_s, 3), "end_s": round(span.end_s, 3)}
+            for span in sorted(spans, key=lambda span: span.start_s)
         ]
         try:
             append_jsonl(self._path, {"step": step, "spans": rows})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from paras2s.configs.schema.align import SamplingConfig
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.base import CausalDecoder, Policy
-from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.policy.types import Generation, SampleRequest, SamplingEvent
 from paras2s.policy.weights import fill, to_arrays
 from paras2s.rollout.engine import check_lengths, decoded, spoken
 from paras2s.rollout.vllm_worker import VllmWorker
@@ -33,7 +33,7 @@ Answer = tuple[np.ndarray, np.ndarray, str]
 
 
 def engine_python(config: SamplingConfig) -> Path:
-    """Path of vLLM's own interpreter.
+    """Return the path of vLLM's own interpreter.
 
     Raises:
         ConfigError: there is none.
@@ -49,7 +49,7 @@ def engine_python(config: SamplingConfig) -> Path:
 
 
 def as_block(decoder: CausalDecoder, slot: str, answers: Sequence[Answer]) -> Block:
-    """G answers of different length as one block; every token is sampled, the end too."""
+    """Return G answers of different length as one block; every token is sampled, the end too."""
     steps = max(len(tokens) for tokens, _, _ in answers)
     tokens = np.full((len(answers), steps, 1), decoder.pad_id, dtype=np.int64)
     sampled, logp = np.zeros(tokens.shape, dtype=bool), np.zeros(tokens.shape)
@@ -77,7 +77,7 @@ class VllmEngine:
         self._worker = self._start()
 
     def _start(self) -> Any:
-        """On this machine and this worker's own GPUs, if it has any."""
+        """Start the engine on this machine and this worker's own GPUs, if it has any."""
         on_gpu = torch.cuda.is_available()
         # A test or a user may stand in another folder than the package's.
         variables = {"PYTHONPATH": str(REPOSITORY)}
@@ -100,26 +100,19 @@ class VllmEngine:
         return made.remote(self._folder.name, dtype, context, self._threads, share, self._devices)
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
-        """Into the policy here, and from it into the engine."""
+        """Fill the policy in this process, and from it the engine."""
         fill(self.policy.trainable(), weights, "the learner's weights")
         self._weights = to_arrays(dict(self.decoder.hf_tensors()))
         self.version = version
         ray.get(self._worker.set_weights.remote(self._weights, version))
 
-    def generate(
-        self,
-        query_ids: Sequence[str],
-        prompts: Sequence[Prompt],
-        group_size: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-        with_waves: bool = True,
-    ) -> list[Rollout]:
-        """One rollout a query; an engine that has died is started again, once.
+    def generate(self, query_ids: Sequence[str], request: SampleRequest, with_waves: bool = True) -> list[Rollout]:
+        """Sample one rollout a query; an engine that has died is started again, once.
 
         Raises:
             PolicyError: top-k, or a temperature of its own for each stream: vLLM has one for all tokens.
         """
+        prompts, sampling = request.prompts, request.sampling
         if sampling.truncated or sampling.text_temperature != sampling.audio_temperature:
             raise PolicyError(
                 "vLLM samples both streams at one temperature, without top-k; set align.sampling.engine to native"
@@ -127,11 +120,10 @@ class VllmEngine:
         check_lengths(query_ids, prompts, sampling.max_steps, self.policy.spec.context_steps)
         arguments = (
             [prompt.text_ids.tolist() for prompt in prompts],
-            group_size,
             sampling.text_temperature,
             sampling.max_steps,
             list(self.decoder.stop_ids),
-            [list(row) for row in seeds],
+            [list(row) for row in request.seeds],
             [self.decoder.embed_prompt(prompt) for prompt in prompts],
         )
         try:
@@ -148,8 +140,15 @@ class VllmEngine:
                 tuple(finish for _, _, finish in answers),
                 tuple(row),
             )
-            for answers, row in zip(found, seeds, strict=True)
+            for answers, row in zip(found, request.seeds, strict=True)
         ]
         both = zip(query_ids, generations, strict=True)
         rollouts = [decoded(self.policy, query_id, self.version, generation) for query_id, generation in both]
         return spoken(self.policy, rollouts) if with_waves else rollouts
+
+    def generate_in_parts(
+        self, query_ids: Sequence[str], request: SampleRequest, report_every: int | None
+    ) -> Generator[SamplingEvent, None, list[Rollout]]:
+        """Sample rollouts without sound; the other process reports nothing before its answers."""
+        yield from ()
+        return self.generate(query_ids, request, with_waves=False)

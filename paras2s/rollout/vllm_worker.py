@@ -117,7 +117,7 @@ class VllmWorker:
         self.version = version
 
     def _handed_over(self, tensors: Iterator[tuple[str, Any]]) -> dict[str, Any]:
-        """The weights as vLLM takes them: as they are in this process, by their folder in others."""
+        """Return the weights as vLLM takes them: as they are in this process, by their folder in others."""
         if self._handover is None:
             return {"weights_iterator": tensors}
         from safetensors.torch import save_file
@@ -128,14 +128,13 @@ class VllmWorker:
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
-        group_size: int,
         temperature: float,
         max_steps: int,
         stop_ids: Sequence[int],
         seeds: Sequence[Sequence[int]],
         embeddings: Sequence[np.ndarray | None] | None = None,
     ) -> list[list[tuple[np.ndarray, np.ndarray, str]]]:
-        """Answers [B, G] as (tokens [T] int64, their log-probs [T] float32 at this temperature, "eos" or "length").
+        """Return answers [B, G] as (tokens [T] int64, log-probs [T] float32 at this temperature, "eos" or "length").
 
         An answer that ends with one of `stop_ids` holds it, and its log-prob too. `seeds` [B, G]. Where `embeddings[b]`
         [L, H] is given it is read in place of `prompts[b]`.
@@ -145,17 +144,15 @@ class VllmWorker:
         given = embeddings if embeddings is not None else [None] * len(prompts)
         requests, settings = [], []
         for prompt, embedding, row in zip(prompts, given, seeds, strict=True):
-            if len(row) != group_size:
-                raise ValueError(f"{len(row)} seeds for a group of {group_size}")
             request, length = self._request(prompt, embedding)
             if length + max_steps > self.max_length:
                 # vLLM would end such answers early, as if they were done.
                 raise ValueError(f"a prompt of {length} and {max_steps} steps are over the engine's {self.max_length}")
-            requests += [request] * group_size
+            requests += [request] * len(row)
             settings += [self._setting(temperature, max_steps, stop_ids, seed) for seed in row]
         found = self.llm.generate(requests, settings, use_tqdm=False)
-        answers = [_answer(one.outputs[0]) for one in found]
-        return [answers[start : start + group_size] for start in range(0, len(answers), group_size)]
+        answers = (_answer(one.outputs[0]) for one in found)
+        return [[next(answers) for _ in row] for row in seeds]
 
     def _request(self, prompt: Sequence[int], embedding: np.ndarray | None) -> tuple[dict[str, Any], int]:
         if embedding is None:
@@ -185,7 +182,7 @@ class VllmWorker:
 
 
 def checkpoint_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The weights of a folder's safetensors, by name."""
+    """Return the weights of a folder's safetensors, by name."""
     from safetensors import safe_open
 
     shapes: dict[str, tuple[int, ...]] = {}

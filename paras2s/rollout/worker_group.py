@@ -1,4 +1,4 @@
-"""The workers of one role: where they stand, how a lost one is replaced, and calls that outlive the worker they went to.
+"""The workers of one role: their places, how lost workers are replaced, and calls that outlive their worker.
 
 Sampling and scoring change nothing in a worker, so a call whose worker is lost, with its process or its machine, is made
 again on another one with the same result. A new worker starts in the lost one's place as soon as there is room for it.
@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from paras2s.configs.schema.align import RoleConfig
 from paras2s.errors import ConfigError, PolicyError
 
-# A cluster that does not hold the run says so after this long; so does one that has lost all workers of a role.
+# After this long a cluster is reported that does not hold the run, or that has lost all workers of a role.
 PLACEMENT_TIMEOUT_S = 120.0
 # A call that ends one worker after the other, or a worker that never starts, ends the run.
 TRIES = 5
@@ -34,7 +34,7 @@ RESUME = "the same command, of `align` with --resume, goes on from what is writt
 
 
 def describe_loss(error: Exception) -> str:
-    """One line from Ray's many: why an actor could not start, or whose actor was lost and the first line of the reason."""
+    """Return one line of Ray's error: why an actor could not start, or which actor was lost and why."""
     if isinstance(error, ObjectLostError):
         return "the results that a lost machine held cannot be recovered"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -59,12 +59,12 @@ def errors_of_workers() -> Iterator[None]:
             raise cause from error
         if isinstance(cause, RayActorError) and cause.actor_init_failed:
             raise PolicyError(f"a worker could not start: {describe_loss(cause)}") from error
-        # A call to the learner, or one that should have read weights which are lost with it.
+        # A call to the learner, or a call that should have read weights which are lost with it.
         raise PolicyError(f"the run cannot go on: {describe_loss(cause)}; {RESUME}") from error
 
 
 def reserve(role: RoleConfig, count: int, strategy: str) -> Any:
-    """A placement group with a bundle for each worker; its `wait` tells when it is placed."""
+    """Return a placement group with a bundle for each worker; its `wait` tells when it is placed."""
     return placement_group([role.bundle for _ in range(count)], strategy=strategy)
 
 
@@ -180,7 +180,7 @@ class WorkerGroup:
             self.replace_lost_workers()
 
     def next(self) -> Worker:
-        """The worker whose turn it is; where none is left, the first that starts.
+        """Return the worker whose turn it is; if none is left, the first that starts.
 
         Raises:
             PolicyError: none starts in time.
@@ -249,7 +249,7 @@ class Call:
         self.send()
 
     def is_lost(self) -> bool:
-        """Whether one of its results, once all are there, cannot be read any more."""
+        """Wait for all results; return whether a result cannot be read any more."""
         try:
             ray.get(self.refs)
         except LOST:
@@ -269,7 +269,7 @@ def check_tries(group: WorkerGroup, tries: int, error: Exception) -> None:
 
 
 def results(calls: Sequence[Call], number: int = 0) -> list[Any]:
-    """The results of all calls, of each its `number`-th; those that were lost are made again."""
+    """Return the `number`-th result of each call; calls whose results were lost are made again."""
     done: dict[Call, Any] = {}
     while missing := [call for call in calls if call not in done]:
         for call in missing:
@@ -286,7 +286,7 @@ def results(calls: Sequence[Call], number: int = 0) -> list[Any]:
 
 
 def _retry_reads(call: Call, error: Exception) -> None:
-    """Make again what a call should have read: of several, what is lost."""
+    """Make the calls again whose lost results a call should have read."""
     several = [read for read in call.reads if read.is_lost()] if len(call.reads) > 1 else call.reads
     for read in several:
         read.retry(error)

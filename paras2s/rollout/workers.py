@@ -27,14 +27,14 @@ from paras2s.policy.base import Policy
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.registry import load_policy, load_speaker
 from paras2s.policy.speaking import report_every
-from paras2s.policy.types import ClipStore, Prompt, Sampling, Speaker, result_of
+from paras2s.policy.types import ClipStore, Prompt, SampleRequest, Speaker, result_of
 from paras2s.policy.weights import fingerprint
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup
 from paras2s.rollout.answer_files import AnswerShard, sample_into
 from paras2s.rollout.demonstrations import encode_targets_into
 from paras2s.rollout.ended_answers import EndedAnswers, EndedBatches, SampledShare, waves_of
-from paras2s.rollout.engine import Engine, NativeEngine, events_of, spoken
+from paras2s.rollout.engine import Engine, NativeEngine, spoken
 from paras2s.rollout.prompts import encode_into, encoder_version
 from paras2s.rollout.reward_inputs import Waves, embedded_codes, embedded_steps, sounds, with_waves
 from paras2s.rollout.timeline import Span, SpanRecorder
@@ -53,7 +53,7 @@ LOCAL = "paras2s-local"
 def start_ray(address: str | None, cpus: int = 0) -> None:
     """Join a cluster, or start Ray on this machine; quiet, without a dashboard, and only once.
 
-    One that was started here for fewer workers than are wanted now is started again.
+    A local Ray that this process started for fewer workers is started again.
 
     Raises:
         ConfigError: nothing listens at the address.
@@ -74,9 +74,9 @@ def start_ray(address: str | None, cpus: int = 0) -> None:
         _check_reachable(address)
         ray.init(address=address, log_to_driver=False)
     else:
-        # Actors take turns on the cores, so more of them than cores is no harm.
+        # Actors take turns on the cores, so more actors than cores do no harm.
         ray.init(
-            # Else a cluster that somebody has started here would be joined, which takes no `num_cpus`.
+            # Else a cluster that runs on this machine would be joined, which takes no `num_cpus`.
             address="local",
             namespace=LOCAL,
             num_cpus=max(4, cores(), cpus),
@@ -101,7 +101,7 @@ def _check_reachable(address: str) -> None:
 
 
 def threads_for(workers: int) -> int:
-    """Cores a worker may use when `workers` of them run at once."""
+    """Return the number of cores for a worker when `workers` of them run at once."""
     return max(1, cores() // workers)
 
 
@@ -111,7 +111,7 @@ def open_policy(checkpoint: Path, config: PolicyConfig, speaks: bool = True) -> 
 
 
 def make_engine(policy: Policy, config: AlignConfig, policy_config: PolicyConfig, threads: int) -> Engine:
-    """The sampling engine: this process, or vLLM in an interpreter of its own."""
+    """Return the sampling engine: this process, or vLLM in an interpreter of its own."""
     if config.sampling.engine == "native":
         return NativeEngine(policy)
     from paras2s.rollout.vllm_engine import VllmEngine
@@ -128,7 +128,7 @@ def open_devices(
     mixed_precision: bool,
     gather: Literal["step", "layer"] = "step",
 ) -> Devices:
-    """The devices of one rank of several, which wait for each other here; of a lone one its own."""
+    """Return the devices of a rank, which waits for the others; those of a lone rank are its own."""
     if ranks == 1 and not mixed_precision:
         return Devices()
     device = "cuda" if torch.cuda.is_available() and policy.device != "cpu" else "cpu"
@@ -136,7 +136,7 @@ def open_devices(
 
 
 def meeting_point() -> tuple[str, int]:
-    """An address at which ranks can meet the one that calls this: its machine and a free port."""
+    """Return an address at which other ranks can meet the caller: its machine and a free port."""
     with socket.socket() as held:
         held.bind(("", 0))
         return str(ray.util.get_node_ip_address()), int(held.getsockname()[1])  # type: ignore[no-untyped-call]
@@ -202,40 +202,34 @@ class RolloutWorker:
         weights: dict[str, np.ndarray],
         version: int,
         query_ids: Sequence[str],
-        prompts: Sequence[Prompt],
-        group_size: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
+        request: SampleRequest,
     ) -> tuple[list[Rollout], Waves, list[Span]]:
-        """Rollouts of these queries under weights `version`; apart from them their sound, which goes to judges alone; spans."""
+        """Return rollouts of these queries under weights `version`, their sound, which goes to judges alone, and spans."""
         self._load(weights, version)
         engine = self.engine
-        events = events_of(engine, query_ids, prompts, group_size, sampling, seeds, None)
-        found = result_of(self._recorder.sampling(events))
+        rollouts = result_of(self._recorder.sampling(engine.generate_in_parts(query_ids, request, None)))
         if self.with_waves:
             with self._recorder.span("speak"):
-                found = spoken(engine.policy, found)
-        return [replace(one, waves=()) for one in found], [one.waves for one in found], self._recorder.take()
+                rollouts = spoken(engine.policy, rollouts)
+        waves = [rollout.waves for rollout in rollouts]
+        return [replace(rollout, waves=()) for rollout in rollouts], waves, self._recorder.take()
 
     def generate_in_parts(
         self,
         weights: dict[str, np.ndarray],
         version: int,
         query_ids: Sequence[str],
-        prompts: Sequence[Prompt],
-        group_size: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
+        request: SampleRequest,
     ) -> Iterator[EndedAnswers | SampledShare]:
-        """Yields batches of answers as they end, for speak workers, and at the end the rollouts without sound."""
+        """Yield batches of answers as they end, for speak workers, and at the end the rollouts without sound."""
         self._load(weights, version)
         engine = self.engine
-        flat = [seed for row in seeds for seed in row]
+        flat = [seed for row in request.seeds for seed in row]
         batches = EndedBatches(engine.policy, flat)
         often = report_every(len(flat), engine.policy.spoken_at_once)
-        events = events_of(engine, query_ids, prompts, group_size, sampling, seeds, often)
-        found = yield from batches.as_they_end(self._recorder.sampling(events))
-        yield SampledShare([replace(one, waves=()) for one in found], self._recorder.take())
+        events = engine.generate_in_parts(query_ids, request, often)
+        rollouts = yield from batches.as_they_end(self._recorder.sampling(events))
+        yield SampledShare([replace(rollout, waves=()) for rollout in rollouts], self._recorder.take())
 
     def _load(self, weights: dict[str, np.ndarray], version: int) -> None:
         if version != self.engine.version:
@@ -255,13 +249,13 @@ class SpeakWorker:
 
     @property
     def speaker(self) -> Speaker:
-        """Made at the first call: an error in making it then reaches the driver as itself, not as a dead actor."""
+        """The speaker, made at the first call: an error then reaches the driver as itself, not as a dead actor."""
         if self._speaker is None:
             self._speaker = load_speaker(self._checkpoint, self._config.kind, self._config.device, self._config.decoder)
         return self._speaker
 
     def speak(self, answers: EndedAnswers) -> tuple[list[np.ndarray], list[Span]]:
-        """Waveforms of a batch of answers, in its order, and spans."""
+        """Return the waveforms of a batch of answers, in its order, and spans."""
         speaker = self.speaker
         with self._recorder.span("speak"):
             waves = [clip.samples for clip in speaker.speak(answers.codes, answers.seeds)]
@@ -289,7 +283,7 @@ class RewardWorker:
     def score(
         self, rollouts: Sequence[Rollout], waves: Waves, part: slice, questions: Sequence[RewardQuestion]
     ) -> tuple[list[list[Reward | Unscored]], list[Span]]:
-        """Rewards [B, G] of a part of these rollouts, with their sound in `waves`, and spans; `questions` are that part's."""
+        """Return rewards [B, G] of a part of these rollouts, whose sound is in `waves`, and spans."""
         with self._recorder.span("score"):
             pairs = zip(questions, with_waves(rollouts[part], waves[part]), strict=True)
             rewards = self.rewards.score([Group(question, self._answers(rollout)) for question, rollout in pairs])
@@ -303,7 +297,7 @@ class RewardWorker:
         numbers: Sequence[tuple[int, ...]],
         *spoken: Sequence[np.ndarray],
     ) -> tuple[list[list[Reward | Unscored]], list[Span]]:
-        """Scores a part as `score` does, with batches of sound from speak workers; `numbers` say whose they are."""
+        """Score a part as `score` does, with batches of sound from speak workers; `numbers` say whose answers they are."""
         return self.score(rollouts, waves_of(rollouts, numbers, spoken), part, questions)
 
     def _answers(self, rollout: Rollout) -> tuple[GivenAnswer, ...]:
@@ -334,7 +328,7 @@ class LearnerActor:
         self._recorder = SpanRecorder("learner")
 
     def rendezvous(self) -> tuple[str, int]:
-        """Address at which the ranks can meet this one."""
+        """Return an address at which the other ranks can meet this rank."""
         return meeting_point()
 
     def open(self, rank: int, rendezvous: tuple[str, int], resume_from: Path | None) -> None:
@@ -356,11 +350,11 @@ class LearnerActor:
             self.learner.restore(resume_from)
 
     def next_step(self) -> int:
-        """Number of updates made."""
+        """Return the number of updates made."""
         return self.learner.next_step
 
     def checkpoint_bytes(self) -> int:
-        """Size of a checkpoint."""
+        """Return the size of a checkpoint in bytes."""
         return self.learner.checkpoint_bytes
 
     def step(
@@ -373,7 +367,7 @@ class LearnerActor:
         return metrics, self.learner.advantages, self._recorder.take()
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The trained weights, for the rollout workers."""
+        """Return the trained weights, for the rollout workers."""
         with self._recorder.span("gather weights"):
             return self.learner.weights()
 

@@ -47,38 +47,38 @@ def _known(values: Sequence[float | None]) -> Tensor:
 
 
 def _flat(values: Sequence[float | None]) -> bool:
-    """Whether they are all equal; their mean may be off by a rounding, so that a deviation from it is not exactly 0."""
+    """Return whether all are equal; their mean may be off by a rounding, so that a deviation from it is not exactly 0."""
     known = [value for value in values if value is not None]
     return bool(known) and min(known) == max(known)
 
 
 def is_flat(group: GroupRewards, apart: bool = False, max_std: float = 0.0) -> bool:
-    """Whether a group of two scored answers or more has nothing to tell: its rewards' standard deviation is at most `max_std`.
+    """Return whether two or more scored answers teach nothing: their rewards' standard deviation is at most `max_std`.
 
     `apart`: so is that of each source's scores, not only of their weighted sum.
     """
-    scored = [one for one in group if one is not None]
+    scored = [reward for reward in group if reward is not None]
     if len(scored) < 2:
         return False
-    columns: list[list[float | None]] = [[one.value for one in scored]]
+    columns: list[list[float | None]] = [[reward.value for reward in scored]]
     if apart:
-        columns = [[one.parts.get(name) for one in scored] for name in _sources([scored])]
+        columns = [[reward.parts.get(name) for reward in scored] for name in _sources([scored])]
     return all(_flat(column) or float(_known(column).std(correction=0)) <= max_std for column in columns if _any_two(column))
 
 
 def _any_two(column: Sequence[float | None]) -> bool:
-    """Whether two or more have a value."""
+    """Return whether two or more have a value."""
     return sum(value is not None for value in column) > 1
 
 
 def _sources(groups: Sequence[GroupRewards]) -> list[str]:
-    return list(dict.fromkeys(name for group in groups for one in group if one is not None for name in one.parts))
+    return list(dict.fromkeys(name for group in groups for reward in group if reward is not None for name in reward.parts))
 
 
 def centred(rewards: Sequence[float | None], scaled: bool) -> list[float | None]:
-    """Each reward less its group's mean, divided by the unbiased standard deviation if `scaled`; 0 in a flat group.
+    """Subtract the group's mean from each reward, divide by the unbiased deviation if `scaled`; 0 in a flat group.
 
-    None for an answer without a reward, and for one that is alone.
+    None for an answer without a reward, and for a lone answer.
     """
     known = _known(rewards)
     if len(known) < 2:
@@ -95,12 +95,12 @@ def by_group(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Va
 
     A reward model never gives eight equal scores, so this blows its noise up to full size where all answers are good.
     """
-    return [centred([None if one is None else one.value for one in group], True) for group in groups]
+    return [centred([None if reward is None else reward.value for reward in group], True) for group in groups]
 
 
 def unscaled(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Values:
     """Dr. GRPO: r - mean within each group."""
-    return [centred([None if one is None else one.value for one in group], False) for group in groups]
+    return [centred([None if reward is None else reward.value for reward in group], False) for group in groups]
 
 
 def by_source(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Values:
@@ -111,12 +111,12 @@ def by_source(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> V
     """
     sums: Values = []
     for group in groups:
-        total: list[float | None] = [None if one is None else 0.0 for one in group]
+        total: list[float | None] = [None if reward is None else 0.0 for reward in group]
         if not _any_two(total):
             sums.append([None] * len(group))
             continue
         for name in _sources([group]):
-            column = centred([None if one is None else one.parts.get(name) for one in group], True)
+            column = centred([None if reward is None else reward.parts.get(name) for reward in group], True)
             weight = weights.get(name, 1.0)
             total = [
                 None if so_far is None else so_far + weight * (value or 0.0)
@@ -145,15 +145,15 @@ def pair_of_group(groups: Sequence[GroupRewards], weights: Mapping[str, float]) 
 
 
 def _ends(group: GroupRewards) -> tuple[int | None, int | None]:
-    """Places of the lowest and the highest reward; None in a group that is flat or has fewer than two."""
-    scored = [(one.value, place) for place, one in enumerate(group) if one is not None]
+    """Return the positions of the lowest and the highest reward; None in a group that is flat or has fewer than two."""
+    scored = [(reward.value, position) for position, reward in enumerate(group) if reward is not None]
     if len(scored) < 2 or _flat([value for value, _ in scored]):
         return None, None
-    return min(scored)[1], max(scored, key=lambda one: (one[0], -one[1]))[1]
+    return min(scored)[1], max(scored, key=lambda scored_at: (scored_at[0], -scored_at[1]))[1]
 
 
 def _marked(group: GroupRewards, marks: Mapping[int, float]) -> list[float | None]:
-    return [marks.get(place) for place in range(len(group))]
+    return [marks.get(position) for position in range(len(group))]
 
 
 Rule = Callable[[Sequence[GroupRewards], Mapping[str, float]], Values]
@@ -169,30 +169,30 @@ MARKS = ("best", "pair")
 
 
 def scored_only(rewards: Sequence[Sequence[Reward | Unscored]]) -> list[GroupRewards]:
-    """Rewards [B, G] with None in place of the reasons."""
-    return [[one if isinstance(one, Reward) else None for one in row] for row in rewards]
+    """Return rewards [B, G] with None in place of the reasons."""
+    return [[reward if isinstance(reward, Reward) else None for reward in row] for row in rewards]
 
 
 def advantages_of(
     rewards: Sequence[Sequence[Reward | Unscored]], rule: str, weights: Mapping[str, float] | None = None
 ) -> Advantages:
-    """Advantages of a step's rewards [B, G] by a key of `ADVANTAGES`; `weights` by source, 1 where none is given.
+    """Return advantages of a step's rewards [B, G] by a key of `ADVANTAGES`; `weights` by source, 1 if none is given.
 
-    A flat group has advantages of 0, or chooses nobody, and is counted; an unscored answer has none at all.
+    A flat group has advantages of 0, or no chosen answer, and is counted; an unscored answer has none at all.
     """
     groups = scored_only(rewards)
-    found = ADVANTAGES[rule](groups, weights or {})
-    compared = found
+    advantages = ADVANTAGES[rule](groups, weights or {})
+    compared = advantages
     if rule in MARKS:
-        marked = [any(value is not None for value in row) for row in found]
-        values = [[None if one is None else one.value for one in group] for group in groups]
+        marked = [any(value is not None for value in row) for row in advantages]
+        values = [[None if reward is None else reward.value for reward in group] for group in groups]
         compared = [row if chosen else [None] * len(row) for row, chosen in zip(values, marked, strict=True)]
     flat = sum(is_flat(group, rule == "sources") for group in groups)
-    return Advantages(found, flat, sum(one is None for group in groups for one in group), compared)
+    return Advantages(advantages, flat, sum(reward is None for group in groups for reward in group), compared)
 
 
 def group_advantages(rewards: Sequence[Sequence[float | None]], scale: str = "group") -> Advantages:
-    """Advantages of plain rewards [B, G], None for an unscored answer; `scale`: "group", "none", "best" or "pair"."""
+    """Return advantages of rewards [B, G], None if unscored; `scale`: "group", "none", "best" or "pair"."""
     rows: list[list[Reward | Unscored]] = [
         [Unscored("", "") if value is None else Reward(value, {}) for value in row] for row in rewards
     ]

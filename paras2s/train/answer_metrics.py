@@ -12,7 +12,7 @@ from paras2s.types import AUDIO, TEXT, Reward, Rollout, Unscored
 def answer_metrics(
     rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]
 ) -> dict[str, float | int | None]:
-    """Mean reward by source, the entropy of each stream (nats a token), and the share of answers with the commonest text.
+    """Return mean reward by source, entropy of each stream (nats a token), share of answers with the commonest text.
 
     The entropy is estimated from the samples: the mean of -log p over the tokens that were sampled, at their temperature.
     """

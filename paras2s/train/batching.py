@@ -37,16 +37,16 @@ class TokenBatch:
     stream_id: Tensor
 
     def normalizer(self, objective: ObjectiveConfig) -> LossNormalizer:
-        """Its part of the full batch's denominators."""
+        """Return the micro-batch's part of the full batch's denominators."""
         return loss_normalizer(self.mask, self.step_id, self.stream_id, objective)
 
     def batch(self, logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> LogProbBatch:
-        """The input of the loss, from log-probs [N, M]."""
+        """Return the input of the loss, from log-probs [N, M]."""
         return LogProbBatch(logp, old_logp, ref_logp, self.mask, self.step_id, self.stream_id)
 
 
 def select_answers(block: Block, rows: Sequence[int]) -> Block:
-    """The block with only these answers."""
+    """Return the block with only these answers."""
     kept = list(rows)
     labels = None if block.labels is None else block.labels[kept]
     return replace(
@@ -59,7 +59,7 @@ def select_answers(block: Block, rows: Sequence[int]) -> Block:
 
 
 def token_batch(answers: Sequence[Sequence[Block]], dtype: torch.dtype, device: torch.device) -> TokenBatch:
-    """Blocks as flat tokens: block after block, each padded to its longest; steps of several blocks have distinct ids."""
+    """Return blocks as flat tokens: block after block, each padded to its longest; all steps have distinct ids."""
     columns: list[list[np.ndarray]] = [[], [], [], []]
     first_step = 0
     for number in range(len(answers[0])):
@@ -101,19 +101,19 @@ def micro_batches(
     chosen: Sequence[int],
     micro_batch_size: int | None,
 ) -> list[MicroBatch]:
-    """The chosen groups' answers that have an advantage, in batches of at most `micro_batch_size` (None: one batch).
+    """Return the chosen groups' answers that have an advantage, in batches of at most `micro_batch_size` (None: one batch).
 
     A group is split only where it alone is larger; its prompt is then read once a micro-batch.
     """
     limit = micro_batch_size or sum(rollout.size for rollout in rollouts) + 1
-    found: list[MicroBatch] = []
+    batches: list[MicroBatch] = []
     held: list[tuple[Prompt, tuple[Block, ...], tuple[float, ...]]] = []
     size = 0
 
     def close() -> None:
         if held:
             parts = tuple(zip(*held, strict=True))
-            found.append(MicroBatch(parts[0], parts[1], tuple(value for group in parts[2] for value in group)))
+            batches.append(MicroBatch(parts[0], parts[1], tuple(value for group in parts[2] for value in group)))
         held.clear()
 
     for number in chosen:
@@ -128,15 +128,15 @@ def micro_batches(
             held.append((prompts[number], blocks, values))
             size += len(part)
     close()
-    return found
+    return batches
 
 
 def parity(tokens: TokenBatch, logp: Tensor) -> dict[str, tuple[float, float, float]]:
-    """Largest and summed difference between sampler's and learner's log-probs, and how many tokens, a stream."""
-    found = {}
+    """Return by stream the largest and summed difference of sampler's and learner's log-probs, and the number of tokens."""
+    differences = {}
     for name, stream in (("text", TEXT), ("audio", AUDIO)):
         chosen = (tokens.mask > 0) & (tokens.stream_id == stream)
         difference = (tokens.behaviour_logp[chosen] - logp.detach()[chosen]).abs()
         if len(difference):
-            found[name] = float(difference.max()), float(difference.sum()), float(len(difference))
-    return found
+            differences[name] = float(difference.max()), float(difference.sum()), float(len(difference))
+    return differences

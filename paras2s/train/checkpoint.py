@@ -66,7 +66,7 @@ def check_base(folder: Path, base: str | None) -> None:
     if began is not None and base is not None and began != base:
         raise PolicyError(
             f"{folder / COMPLETE}: was trained from other weights than those of this run's sft folder ({began}, here {base}); "
-            "put those back, or start anew without --resume"
+            "put those back, or start again without --resume"
         )
 
 
@@ -79,7 +79,7 @@ class Trainable(Protocol):
     """Something that is trained: a policy, or a reward model."""
 
     def trainable(self) -> dict[str, Tensor]:
-        """Parameters that learn, by name."""
+        """Return the parameters that learn, by name."""
 
 
 def save_training(folder: Path, policy: Trainable, optimiser: torch.optim.Optimizer, position: Position) -> None:
@@ -104,30 +104,30 @@ def fill_trained(folder: Path, policy: Trainable) -> None:
     Raises:
         PolicyError: a file is missing or broken, or does not fit this policy.
     """
-    wanted = policy.trainable()
+    learning = policy.trainable()
     if (folder / PARTS).is_dir():
-        _fill_from_parts(folder / PARTS, wanted)
+        _fill_from_parts(folder / PARTS, learning)
         return
     trained = _read(folder / TRAINED)
-    check_rank(shapes_of(wanted), shapes_of(trained), str(folder / TRAINED))
-    check_state(shapes_of(wanted), shapes_of(trained), str(folder / TRAINED))
+    check_rank(shapes_of(learning), shapes_of(trained), str(folder / TRAINED))
+    check_state(shapes_of(learning), shapes_of(trained), str(folder / TRAINED))
     for name, value in trained.items():
-        wanted[name].data.copy_(value)
+        learning[name].data.copy_(value)
 
 
-def _fill_from_parts(parts: Path, wanted: Mapping[str, Tensor]) -> None:
+def _fill_from_parts(parts: Path, learning: Mapping[str, Tensor]) -> None:
     """Put together what several ranks wrote."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    held: dict[str, Any] = {"model": {name: value.detach() for name, value in wanted.items()}}
+    held: dict[str, Any] = {"model": {name: value.detach() for name, value in learning.items()}}
     try:
         described = FileSystemReader(parts).read_metadata().state_dict_metadata
-        sizes = {name: tuple(getattr(described.get(f"model.{name}"), "size", ())) for name in wanted}
+        sizes = {name: tuple(getattr(described.get(f"model.{name}"), "size", ())) for name in learning}
         there = {name: size for name, size in sizes.items() if f"model.{name}" in described}
-        check_rank(shapes_of(wanted), there, str(parts))
-        check_state(shapes_of(wanted), there, str(parts))
+        check_rank(shapes_of(learning), there, str(parts))
+        check_state(shapes_of(learning), there, str(parts))
         load(held, checkpoint_id=parts, no_dist=True)
     # Torch derives the first from BaseException.
     except (CheckpointException, RuntimeError, ValueError, EOFError, OSError) as error:
@@ -157,7 +157,9 @@ def restore_training(folder: Path, policy: Trainable, optimiser: torch.optim.Opt
     learning = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for number, state in states.items():
         if number >= len(learning) or state["exp_avg"].shape != learning[number].shape:
-            raise PolicyError(f"{path}: is of another policy: its tensor {number} fits none of the {len(learning)}; start anew")
+            raise PolicyError(
+                f"{path}: is of another policy: its tensor {number} fits none of the {len(learning)}; start again"
+            )
     optimiser.load_state_dict({"state": states, "param_groups": groups})
     torch.set_rng_state(rng)
     return position.next_step
@@ -178,23 +180,23 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def step_name(updates: int) -> str:
-    """The name of a checkpoint's folder."""
+    """Return the name of a checkpoint's folder."""
     return f"step_{updates:06d}"
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
-    """The complete checkpoints among `step_NNNNNN` folders by the number of their updates, in order."""
+    """Return the complete checkpoints among `step_NNNNNN` folders by the number of their updates, in order."""
     named = {path.parent.name[5:]: path.parent for path in folder.glob(f"step_*/{COMPLETE}")}
     return dict(sorted((int(number), path) for number, path in named.items() if number.isdecimal()))
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint, None if there is none."""
+    """Return the newest complete checkpoint, None if there is none."""
     return next(reversed(checkpoints_in(folder).values()), None)
 
 
 def best_by_validation(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """Updates after which the run's log has its highest validation reward, the first of equals; None where none was scored."""
+    """Return the updates of the highest validation reward in the log, the first of equals; None if none was scored."""
     scored = [(row["validation_reward"], row["step"] + 1) for row in rows if row.get("validation_reward") is not None]
     return max(scored, key=lambda one: (one[0], -one[1]))[1] if scored else None
 
@@ -202,10 +204,10 @@ def best_by_validation(rows: Sequence[Mapping[str, Any]]) -> int | None:
 def under_one_model(
     rows: Sequence[Mapping[str, Any]], refreshed: int, rewards: Mapping[int, float | None], there: Collection[int]
 ) -> list[Mapping[str, Any]]:
-    """The log's rows whose checkpoints are `there`, by updates, with validation rewards that compare.
+    """Return the log's rows whose checkpoints are `there`, by updates, with validation rewards that compare.
 
-    A reward model that was trained again after `refreshed` updates gives other scores than the one before. So the evaluations
-    of earlier steps have the `rewards` that it gives their answers, by step; without one they are not compared.
+    A reward model that was trained again after `refreshed` updates gives other scores than the model before it, so
+    evaluations of earlier steps have the `rewards` that it gives their answers, by step; without one they are not compared.
     """
     return [
         row if row["step"] >= refreshed else {**row, "validation_reward": rewards.get(row["step"])}
@@ -215,7 +217,7 @@ def under_one_model(
 
 
 def superseded(updates: Sequence[int], keep: int | None, best: int | None) -> list[int]:
-    """Checkpoints that may go: all but the `keep` newest (None: all stay) and the best."""
+    """Return the checkpoints to remove: all but the `keep` newest (None: all stay) and the best."""
     return [] if keep is None else [one for one in sorted(updates)[:-keep] if one != best]
 
 
@@ -250,14 +252,14 @@ def training_bytes(trained: Trainable) -> int:
 
 
 def describe_size(each_bytes: int, most: int, adapters: bool) -> str:
-    """One line on how much disk a run's checkpoints take."""
+    """Return a line on how much disk a run's checkpoints take."""
     what = "adapters" if adapters else "all weights"
     each, total = size_text(each_bytes), size_text(each_bytes * most)
     return f"checkpoints: {each} each ({what} and optimiser), at most {most} at once: {total}"
 
 
 def size_text(size: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Return bytes in the unit that suits them."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}"

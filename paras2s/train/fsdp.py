@@ -101,19 +101,19 @@ class Sharded(Devices):
         return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
     def share(self, items: Sequence[int]) -> list[int]:
-        """Every `world`-th of them; none, for a rank that is one too many."""
+        """Return every `world`-th group; none for a rank without a group."""
         return list(items[self.rank :: self.world])
 
     def passes(self, own: int) -> int:
-        """The number of passes that this rank must make: its own; layer by layer, as many as the rank that has most."""
+        """Return the number of passes that this rank must make: its own; layer by layer, as many as the rank that has most."""
         return int(self.largest(np.array([own]))[0]) if self._by_layer else own
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Sums over all ranks."""
+        """Return the sums over all ranks."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
     def largest(self, values: np.ndarray) -> np.ndarray:
-        """Maxima over all ranks."""
+        """Return the maxima over all ranks."""
         return self._reduced(values, dist.ReduceOp.MAX)
 
     def _reduced(self, values: np.ndarray, how: Any) -> np.ndarray:
@@ -188,7 +188,7 @@ class Sharded(Devices):
             yield name, rows[: len(tensor)]
 
     def _rows(self, tensor: Tensor) -> int:
-        """The most rows of a tensor that a rank holds."""
+        """Return the most rows of a tensor that a rank holds."""
         return -(-len(tensor) // self.world)
 
     def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, position: Position) -> None:

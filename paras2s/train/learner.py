@@ -33,7 +33,7 @@ Metrics = dict[str, float | int | None]
 
 
 def schedule(config: AlignConfig, step: int) -> float:
-    """Factor on the learning rates: it rises over `warmup_steps`, and falls linearly to a tenth at the end of the run."""
+    """Return the factor on learning rates: it rises over `warmup_steps`, then falls linearly to a tenth at the run's end."""
     return min(1.0, (step + 1) / config.optimizer.warmup_steps) * (1 - 0.9 * step / config.steps)
 
 
@@ -92,7 +92,7 @@ class Learner:
         rewards: Sequence[Sequence[Reward | Unscored]],
         anchored: Sequence[Example] = (),
     ) -> Metrics:
-        """One update on G answers to each of B queries; returns its metrics. Every rank gets all answers.
+        """Make one update on G answers to each of B queries; return its metrics. Every rank gets all answers.
 
         `anchored` are the demonstrations of `align.objective.anchor` in this update; every rank gets all of them, too.
 
@@ -162,7 +162,7 @@ class Learner:
             return result.objective.loss * self.devices.world, result.detached()
 
         known_references = zip(batches, tokens, references[: len(batches)], strict=True)
-        passes = [partial(pass_of, *one) for one in known_references]
+        passes = [partial(pass_of, *known) for known in known_references]
         with self.devices.gathered(self.policy):
             for known, result in zip(tokens, add_gradients(passes, list(model.parameters()), at_once), strict=True):
                 tally.add(result, parity(known, result.logp))
@@ -205,7 +205,7 @@ class Learner:
         return torch.float64 if next(self.policy.model.parameters()).dtype == torch.float64 else torch.float32
 
     def _reference_logps(self, batches: Sequence[MicroBatch], at_once: int) -> list[torch.Tensor]:
-        """The reference's log-probs [N, M] of each micro-batch; also at kl_weight 0, for the log."""
+        """Return the reference's log-probs [N, M] of each micro-batch; also at kl_weight 0, for the log."""
         fixed = torch.no_grad()(self._logp)
         with torch.no_grad(), self.devices.gathered_reference(self.policy), self.policy.reference():
             return side_by_side([partial(fixed, batch) for batch in batches], at_once)
@@ -226,7 +226,7 @@ class Learner:
         return _Forward(loss, logp.detach())
 
     def _normalizer(self, tokens: Sequence[TokenBatch]) -> LossNormalizer:
-        parts = [one.normalizer(self.config.objective) for one in tokens]
+        parts = [batch.normalizer(self.config.objective) for batch in tokens]
         streams = 1 if self.config.objective.average == "joint" else 2
         added = np.zeros(1 + streams)
         for part in parts:
@@ -235,7 +235,7 @@ class Learner:
         return LossNormalizer(total[0], tuple(total[1:]))
 
     def _checked(self, tally: _Tally, on_policy: bool) -> Metrics:
-        """The step's metrics over all micro-batches and devices.
+        """Return the step's metrics over all micro-batches and devices.
 
         Raises:
             PolicyError: the loss is not finite, or sampler and learner give other log-probs under the same weights.
@@ -262,7 +262,7 @@ class Learner:
     # -- weights and files --------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The trained weights for the rollout workers: all, or the adapters alone, in the precision they were loaded in.
+        """Return the trained weights for the rollout workers: all, or the adapters alone, in the precision they were loaded in.
 
         Every rank must call it; rank 0 returns them.
         """
@@ -274,7 +274,7 @@ class Learner:
         return arrays
 
     def _initial_policy(self) -> Policy:
-        """The policy that training began with, with adapters where they are trained."""
+        """Return the policy that training began with, with adapters where they are trained."""
         assert self._reopen is not None
         policy = self._reopen()
         if self.config.lora is not None:
@@ -314,7 +314,7 @@ class _Forward:
     logp: torch.Tensor
 
     def detached(self) -> _Forward:
-        """The same without the graph that its loss holds."""
+        """Return the same without the graph that its loss holds."""
         return replace(self, objective=replace(self.objective, loss=self.objective.loss.detach()))
 
 

@@ -74,7 +74,7 @@ class _Units:
 
 
 def k3(ref_logp: Tensor, logp: Tensor) -> Tensor:
-    """exp(ref - logp) - (ref - logp) - 1, never negative."""
+    """Return exp(ref - logp) - (ref - logp) - 1, never negative."""
     difference = ref_logp - logp
     return difference.exp() - difference - 1
 
@@ -114,7 +114,7 @@ def _stream_masks(mask: Tensor, stream_id: Tensor, objective: ObjectiveConfig) -
 
 
 def loss_normalizer(mask: Tensor, step_id: Tensor, stream_id: Tensor, objective: ObjectiveConfig) -> LossNormalizer:
-    """The denominators of a batch, all [N, M]; those of its parts add up to it."""
+    """Return the denominators of a batch, all [N, M]; those of its parts add up to it."""
     units = []
     for part, _ in _stream_masks(mask, stream_id, objective):
         if objective.ratio_level == "step":
@@ -132,7 +132,7 @@ def grpo_loss(
     importance: Tensor | None = None,
     normalizer: LossNormalizer | None = None,
 ) -> ObjectiveResult:
-    """Loss of a batch with advantages [N]; dr_grpo divides by `max_steps`.
+    """Return the loss of a batch with advantages [N]; dr_grpo divides by `max_steps`.
 
     `importance` weighs the policy term where another engine or an older policy sampled: [N], one weight a sequence, or
     [N, M], one a token; a unit of several tokens has their product.
@@ -173,7 +173,7 @@ def _unit_weights(importance: Tensor, batch: LogProbBatch, mask: Tensor, level: 
 
 
 def truncated_importance(logp: Tensor, behaviour_logp: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """Ratio of learner to sampler probability of each token [N, M], at most `cap`; 1 where nothing was sampled.
+    """Return the ratio of learner to sampler probability of each token [N, M], at most `cap`; 1 if not sampled.
 
     For answers of an older policy or of another engine. A weight for a full sequence would be a product of hundreds of ratios.
     """
@@ -181,7 +181,7 @@ def truncated_importance(logp: Tensor, behaviour_logp: Tensor, mask: Tensor, cap
 
 
 def _stream_kl(batch: LogProbBatch, stream: int) -> tuple[float, float]:
-    """Sum of k3 over the tokens of one stream, in nats, and how many they are."""
+    """Return the sum of k3 over the tokens of one stream, in nats, and their number."""
     mask = batch.mask * (batch.stream_id == stream)
     return float((k3(batch.ref_logp, batch.logp.detach()) * mask).sum()), float(mask.sum())
 

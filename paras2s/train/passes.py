@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def passes_at_once(policy: Policy, sharded: bool, micro_batch_size: int | None) -> int:
-    """Into how many passes a batch is split so that each has a core: 1 on a GPU, of sharded weights, or by a given size."""
+    """Return the number of passes of a batch, so that each has a core: 1 on a GPU, with sharded weights or a given size."""
     split = not sharded and micro_batch_size is None and policy.passes_in_threads and policy.device.type == "cpu"
     return torch.get_num_threads() if split else 1
 
@@ -29,7 +29,7 @@ def passes_at_once(policy: Policy, sharded: bool, micro_batch_size: int | None) 
 def add_gradients(
     passes: Sequence[Callable[[], tuple[Tensor, Result]]], parameters: Sequence[Tensor], at_once: int
 ) -> list[Result]:
-    """Adds up the gradients of the passes' losses in `parameters`; returns what each pass gives beside its loss.
+    """Add up the gradients of the passes' losses in `parameters`; return what each pass gives beside its loss.
 
     They are added in the passes' order, whichever ends first, so that the same passes give the same bits.
     """
@@ -56,7 +56,7 @@ def add_gradients(
 
 
 def side_by_side(passes: Sequence[Callable[[], Result]], at_once: int) -> list[Result]:
-    """The results of the passes, of which so many run at once, in threads of their own.
+    """Return the results of the passes, `at_once` of which run at a time, in threads of their own.
 
     Modes of torch belong to a thread: a pass without a gradient must say so itself.
     """
@@ -67,7 +67,7 @@ def side_by_side(passes: Sequence[Callable[[], Result]], at_once: int) -> list[R
 
 @lru_cache(maxsize=1)
 def _pool(count: int) -> ThreadPoolExecutor:
-    """Threads of a core each, all of which have begun.
+    """Return threads of a core each, which have all begun.
 
     A thread takes its number of threads from the process when it first asks for it, whatever it set before. So each asks here,
     while all say 1, and only then does the process get its own number back.

@@ -32,7 +32,7 @@ class Example:
 
 
 def schedule(step: int, steps: int, warm: int = 20) -> float:
-    """Factor on the learning rate: linear over the first `warm` steps, then a cosine down to a tenth."""
+    """Return the factor on the learning rate: linear over the first `warm` steps, then a cosine down to a tenth."""
     if step < warm:
         return (step + 1) / warm
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
@@ -49,7 +49,7 @@ def stream_masks(batch: Sequence[Example], first_token_weight: float) -> list[to
 def stream_losses(
     policy: Policy, batch: Sequence[Example], first_token_weight: float, counts: Sequence[float] | None = None
 ) -> torch.Tensor:
-    """Mean negative log-likelihood a token of (text, audio), [2].
+    """Return the mean negative log-likelihood a token of (text, audio), [2].
 
     `counts`: total weights of the larger batch that this one is a part of; the losses of the parts add up to its loss.
     """
@@ -123,14 +123,14 @@ class Warmup:
         self.optimiser = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
 
     def batch(self, step: int) -> list[Example]:
-        """Demonstrations of a step, each augmented anew."""
+        """Return the demonstrations of a step, newly augmented."""
         rows = rows_of_step(step, self.config.batch_size, len(self.examples), [self.seed, Stream.WARMUP_ORDER])
         rng = np.random.default_rng([self.seed, Stream.WARMUP_AUGMENT, step])
         chosen = [self.examples[row] for row in rows]
         return [replace(one, prompt=self.policy.augment_prompt(one.prompt, self.config.augment, rng)) for one in chosen]
 
     def step(self, number: int) -> dict[str, float]:
-        """One update; returns the losses in nats a token."""
+        """Make one update; return the losses in nats a token."""
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * schedule(number, self.config.steps)
         self.policy.model.train()

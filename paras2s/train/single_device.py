@@ -25,19 +25,19 @@ class Devices:
         """Put the policy, and its frozen copy if it has one, on the devices."""
 
     def share(self, items: Sequence[int]) -> list[int]:
-        """The part of them that is for this rank."""
+        """Return the part of them that is for this rank."""
         return list(items)
 
     def passes(self, own: int) -> int:
-        """The number of passes that this rank must make where `own` are its own."""
+        """Return the number of passes that this rank must make where `own` are its own."""
         return own
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Sums over all ranks."""
+        """Return the sums over all ranks."""
         return values
 
     def largest(self, values: np.ndarray) -> np.ndarray:
-        """Maxima over all ranks."""
+        """Return the maxima over all ranks."""
         return values
 
     @contextmanager
@@ -55,7 +55,7 @@ class Devices:
         return float(torch.nn.utils.clip_grad_norm_(list(parameters), norm))
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Yields each by its name, in full where it is sharded."""
+        """Yield each tensor by its name, in full if it is sharded."""
         yield from tensors.items()
 
     def save(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, position: Position) -> None:
@@ -67,7 +67,7 @@ class Devices:
         return restore_training(folder, policy, optimiser)
 
     def export(self, folder: Path, policy: Policy, reopen: Callable[[], Policy]) -> None:
-        """Write the policy itself, adapters merged; `reopen` loads the one that training began with."""
+        """Write the policy itself, adapters merged; `reopen` loads the policy that training began with."""
         policy.merge_lora()
         policy.narrow_trained()
         policy.save(folder)

@@ -15,7 +15,7 @@ from paras2s.audio.clip import Clip, make_clip, write_clip
 from paras2s.bench.results import require_new
 from paras2s.bench.systems import FolderSystem, PolicySystem, Response, SpokenQuestion, open_system
 from paras2s.errors import ConfigError, StorageError
-from paras2s.policy.types import Sampling
+from paras2s.policy.types import SampleRequest, Sampling
 from paras2s.types import Rollout
 
 QUESTIONS = [SpokenQuestion(name, Path(f"{name}.wav"), "words") for name in ("a", "b")]
@@ -53,8 +53,8 @@ def test_a_policy_that_ends_at_once_gives_an_empty_clip_and_the_reason(monkeypat
         def __init__(self, policy: object) -> None:
             pass
 
-        def generate(self, ids: list[str], prompts: list[str], count: int, sampling: object, seeds: list[list[int]]) -> list:
-            seen.append((ids, prompts, seeds, sampling))
+        def generate(self, ids: list[str], request: SampleRequest) -> list:
+            seen.append((ids, request.prompts, request.seeds, request.sampling))
             waves = tuple(np.zeros(n, dtype=np.float32) for n in (0, 10))
             return [Rollout(one, 0, (), (), (), ("", "hi"), (), waves, 8000, "") for one in ids]
 

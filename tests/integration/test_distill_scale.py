@@ -26,7 +26,7 @@ from paras2s.errors import ConfigError
 from paras2s.pipeline import preference_set
 from paras2s.pipeline.preference_set import Sampled, Wanted, judge_sampled, sample_answers
 from paras2s.policy.embedded.policy import EmbeddedPolicy
-from paras2s.policy.types import ClipStore, Sampling
+from paras2s.policy.types import ClipStore, SampleRequest, Sampling
 from paras2s.reward.reward_model.teachers import Cost, Progress, Scores, TeacherRequest
 from paras2s.rollout import answer_files
 from paras2s.rollout.answer_files import AnswerShard, _write_codes, plan_shards, read_shard
@@ -84,7 +84,8 @@ def test_shards_hold_what_the_engine_samples_with_the_seeds_of_their_places(tiny
         part = slice(start, start + 3)
         seeds = answer_seeds(run.config.seed, STREAM + start, range(len(queries[part])), COUNT)
         sampling = Sampling(TEMPERATURE, TEMPERATURE, 14)
-        for rollout in NativeEngine(policy).generate([q.id for q in queries[part]], prompts[part], COUNT, sampling, seeds):
+        request = SampleRequest(prompts[part], seeds, sampling)
+        for rollout in NativeEngine(policy).generate([q.id for q in queries[part]], request):
             expected += rollout.codes
     assert found.owners == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
     assert len(expected) == 16

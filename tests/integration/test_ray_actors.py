@@ -29,7 +29,7 @@ from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy, special_ids
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, RewardModelConfig
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.reward.sources.composite import RewardSetup
@@ -113,12 +113,12 @@ def in_process(policy: EmbeddedPolicy, version: int, prompts: list[Prompt] = PRO
     engine = NativeEngine(policy)
     engine.version = version
     seeds = answer_seeds(0, version, range(len(prompts)), GROUP)
-    return engine.generate(IDS[: len(prompts)], prompts, GROUP, SAMPLING, seeds, with_waves=False)
+    return engine.generate(IDS[: len(prompts)], SampleRequest(prompts, seeds, SAMPLING), with_waves=False)
 
 
 def ask(worker: Any, policy: EmbeddedPolicy, version: int) -> Any:
     seeds = answer_seeds(0, version, range(len(PROMPTS)), GROUP)
-    return worker.generate.remote(weights_of(policy), version, IDS, PROMPTS, GROUP, SAMPLING, seeds)
+    return worker.generate.remote(weights_of(policy), version, IDS, SampleRequest(PROMPTS, seeds, SAMPLING))
 
 
 def assert_equal_rollouts(found: list[Rollout], expected: list[Rollout]) -> None:
@@ -233,7 +233,8 @@ def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: P
     for step in range(2):
         ray.get(first.step.remote((PROMPTS, rollouts[step], rewards[step])))
     ray.get(first.save.remote(tmp_path / "step_000002"))
-    metrics, spans = ray.get(first.step.remote((PROMPTS, rollouts[2], rewards[2])))
+    metrics, advantages, spans = ray.get(first.step.remote((PROMPTS, rollouts[2], rewards[2])))
+    assert [len(row) for row in advantages] == [GROUP] * 3
     assert [one.work for one in spans] == ["checkpoint", "update"]
     expected = ray.get(first.weights.remote())
     ray.kill(first)

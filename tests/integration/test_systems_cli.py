@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from paras2s.audio.clip import encode_clip, make_clip, read_clip, write_clip
 from paras2s.cli.bench_systems import bench_systems
-from paras2s.policy.types import Sampling
+from paras2s.policy.types import SampleRequest, Sampling
 from paras2s.types import Rollout
 
 
@@ -66,8 +66,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pat
         def __init__(self, policy: object) -> None:
             pass
 
-        def generate(self, ids: list[str], prompts: list[Any], count: int, sampling: object, seeds: list[list[int]]) -> list:
-            seen.append((ids, seeds))
+        def generate(self, ids: list[str], request: SampleRequest) -> list:
+            seen.append((ids, request.seeds))
             return [Rollout(one, 0, (), (), (), ("hi",), (), (tone(0.5).samples,), 16_000, "") for one in ids]
 
     def answer(sent: dict[str, Any], number: int) -> Any:

@@ -32,7 +32,7 @@ from paras2s.errors import ConfigError, DataError, ParaS2SError, PolicyError, St
 from paras2s.pipeline.export import export_checkpoint
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import kind_of, load_policy
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.policy.weights import fingerprint
 from paras2s.train.learner import Learner
 from paras2s.types import Block, Query
@@ -81,7 +81,7 @@ def make_world(folder: Path, family: str, lora: dict[str, int] | None) -> World:
     checkpoint = run / "checkpoints/align/step_000003"
     learner.save(checkpoint)
     prompts = [policy.encode_prompt([Turn("user", clip=noise(16_000))])] if family == "kimi" else [small_prompt(SIZES, 1, 4, 0)]
-    answers = [policy.generate(prompts, 2, SAMPLING, [[1, 2]])[0].blocks]
+    answers = [policy.generate(SampleRequest(prompts, [[1, 2]], SAMPLING))[0].blocks]
     policy.model.eval()
     world = World(run, checkpoint, prompts, answers, torch.empty(0))
     world.expected = world.logprobs(policy)

@@ -21,7 +21,7 @@ from tiny.plans import RATES
 from paras2s.configs.schema.run import RunConfig
 from paras2s.pipeline.dry_run import dry_run
 from paras2s.policy.kimi.policy import KimiPolicy
-from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling
 from paras2s.policy.weights import to_arrays
 from paras2s.rollout.engine import NativeEngine, answer_seeds, decoded
 from paras2s.train.learner import Learner
@@ -133,7 +133,7 @@ def test_a_samplers_memory_is_as_the_dry_run_says(released: Path, lora: bool) ->
     merged = engine._adapters
     adapters = [] if merged is None else [*merged.tensors.values(), *merged._beneath.values()]
     with LiveBytes([*held(policy.model, *encoders, *vocoder), *adapters]) as live:
-        engine.generate(names, prompts, GROUP, Sampling(1.0, 1.0, STEPS), seeds, with_waves=False)
+        engine.generate(names, SampleRequest(prompts, seeds, Sampling(1.0, 1.0, STEPS)), with_waves=False)
     speaking = said.pop("vocoder's keys and values")
     assert speaking > 0  # Nothing is spoken here.
     # Flow matching in half precision is a GPU's alone: on a processor it is loaded in float32.

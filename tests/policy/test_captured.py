@@ -22,7 +22,7 @@ from paras2s.policy.dual_stream import captured
 from paras2s.policy.dual_stream.captured import CapturedDecoder, States, graph_recorder, size_of
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import ModelDecoder, sample
-from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling
 
 GROUP = 3
 
@@ -80,7 +80,7 @@ def _short_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def answers(
     model: DualStreamLM, prompts: list[Prompt], decoder: ModelDecoder, sampling: Sampling = WARM, rows: int = 256
 ) -> list[Generation]:
-    return sample(model, prompts, GROUP, sampling, seeds(len(prompts), GROUP), rows, decoder)
+    return sample(model, SampleRequest(prompts, seeds(len(prompts), GROUP), sampling), rows, decoder)
 
 
 def assert_same(found: list[Generation], expected: list[Generation]) -> None:
@@ -161,7 +161,7 @@ def test_a_policy_records_by_itself_where_there_is_a_gpu(monkeypatch: pytest.Mon
     policy = small_policy(small_model(small_config()))
 
     def ask() -> list[Generation]:
-        return policy.generate(prompts, GROUP, WARM, seeds(len(prompts), GROUP))
+        return policy.generate(SampleRequest(prompts, seeds(len(prompts), GROUP), WARM))
 
     plain = answers(policy.model, prompts, ModelDecoder(policy.model))
     for _ in range(2):

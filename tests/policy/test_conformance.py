@@ -24,7 +24,7 @@ from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.policy import EmbeddedPolicy
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.train.losses import LogProbBatch, grpo_loss
 from paras2s.types import Block
 
@@ -86,7 +86,7 @@ def assert_same_answer(first: Block, row: int, second: Block, other: int) -> Non
 @pytest.mark.parametrize("name", CASES)
 def test_1_behaviour_logprobs_are_the_teacher_forced_ones(name: str, sampling: Sampling) -> None:
     model, prompts = case(name)
-    found = sample(model, prompts, 5, sampling, seeds(len(prompts), 5))
+    found = sample(model, SampleRequest(prompts, seeds(len(prompts), 5), sampling))
     blocks = [one.blocks[0] for one in found]
     logp = teacher_forced(model, prompts, blocks, sampling).detach().numpy()
     row = 0
@@ -101,7 +101,7 @@ def test_1_behaviour_logprobs_are_the_teacher_forced_ones(name: str, sampling: S
 
 def test_1_each_stream_has_its_own_temperature() -> None:
     model, prompts = small_case()
-    blocks = [one.blocks[0] for one in sample(model, prompts, 2, WARM, seeds(3, 2))]
+    blocks = [one.blocks[0] for one in sample(model, SampleRequest(prompts, seeds(3, 2), WARM))]
     cold, warm = (teacher_forced(model, prompts, blocks, s) for s in (Sampling(), Sampling(audio_temperature=1.4)))
     assert torch.equal(cold[..., 0], warm[..., 0])
     assert not torch.equal(cold[..., 1], warm[..., 1])
@@ -113,9 +113,9 @@ def test_1_each_stream_has_its_own_temperature() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_2_batched_is_one_by_one(name: str) -> None:
     model, prompts = case(name)
-    together = sample(model, prompts, 3, WARM, seeds(len(prompts), 3))
+    together = sample(model, SampleRequest(prompts, seeds(len(prompts), 3), WARM))
     for number, prompt in enumerate(prompts):
-        (alone,) = sample(model, [prompt], 3, WARM, [seeds(len(prompts), 3)[number]])
+        (alone,) = sample(model, SampleRequest([prompt], [seeds(len(prompts), 3)[number]], WARM))
         assert alone.finish_reason == together[number].finish_reason
         for answer in range(3):
             assert_same_answer(together[number].blocks[0], answer, alone.blocks[0], answer)
@@ -124,7 +124,7 @@ def test_2_batched_is_one_by_one(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_2_batched_teacher_forcing_is_one_by_one(name: str) -> None:
     model, prompts = case(name)
-    blocks = [one.blocks[0] for one in sample(model, prompts, 2, WARM, seeds(len(prompts), 2))]
+    blocks = [one.blocks[0] for one in sample(model, SampleRequest(prompts, seeds(len(prompts), 2), WARM))]
     together = teacher_forced(model, prompts, blocks, WARM)
     for number, (prompt, block) in enumerate(zip(prompts, blocks, strict=True)):
         alone = teacher_forced(model, [prompt], [block], WARM)
@@ -135,9 +135,9 @@ def test_2_batched_teacher_forcing_is_one_by_one(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_3_shared_prefill_is_as_many_prefills(name: str) -> None:
     model, prompts = case(name)
-    (group,) = sample(model, prompts[:1], 6, WARM, seeds(1, 6))
+    (group,) = sample(model, SampleRequest(prompts[:1], seeds(1, 6), WARM))
     for answer, seed in enumerate(seeds(1, 6)[0]):
-        (alone,) = sample(model, prompts[:1], 1, WARM, [[seed]])
+        (alone,) = sample(model, SampleRequest(prompts[:1], [[seed]], WARM))
         assert alone.finish_reason[0] == group.finish_reason[answer]
         assert_same_answer(group.blocks[0], answer, alone.blocks[0], 0)
 
@@ -145,12 +145,12 @@ def test_3_shared_prefill_is_as_many_prefills(name: str) -> None:
 def test_3_answers_that_end_leave_without_changing_the_others() -> None:
     model, prompts = small_case()
     sampling = Sampling(audio_temperature=3.0, max_steps=24)
-    together = sample(model, prompts, 8, sampling, seeds(3, 8))
+    together = sample(model, SampleRequest(prompts, seeds(3, 8), sampling))
     ends = [length for one in together for length in lengths(one.blocks[0])]
     assert len(set(ends)) >= 6, "the batch must shrink several times for this test to mean anything"
     for number, prompt in enumerate(prompts):
         for answer in range(8):
-            (alone,) = sample(model, [prompt], 1, sampling, [[1000 * number + answer]])
+            (alone,) = sample(model, SampleRequest([prompt], [[1000 * number + answer]], sampling))
             assert_same_answer(together[number].blocks[0], answer, alone.blocks[0], 0)
 
 
@@ -161,8 +161,8 @@ def test_3_answers_that_wait_for_a_place_are_the_same(rows: int) -> None:
     model = small_model(config)
     prompts = [small_prompt(config, 1 + number % 2, 1 + (5 * number) % 4, number) for number in range(9)]
     sampling = Sampling(audio_temperature=3.0, max_steps=12)
-    together = sample(model, prompts, 4, sampling, seeds(9, 4))
-    waiting = sample(model, prompts, 4, sampling, seeds(9, 4), rows_at_once=rows)
+    together = sample(model, SampleRequest(prompts, seeds(9, 4), sampling))
+    waiting = sample(model, SampleRequest(prompts, seeds(9, 4), sampling), rows_at_once=rows)
     assert len({length for one in together for length in lengths(one.blocks[0])}) >= 5
     for one, other in zip(together, waiting, strict=True):
         assert one.finish_reason == other.finish_reason
@@ -173,8 +173,8 @@ def test_3_answers_that_wait_for_a_place_are_the_same(rows: int) -> None:
 
 def test_3_a_seed_decides_an_answer() -> None:
     model, prompts = small_case()
-    (first,) = sample(model, prompts[:1], 2, WARM, [[7, 7]])
-    (second,) = sample(model, prompts[:1], 2, WARM, [[7, 8]])
+    (first,) = sample(model, SampleRequest(prompts[:1], [[7, 7]], WARM))
+    (second,) = sample(model, SampleRequest(prompts[:1], [[7, 8]], WARM))
     assert_same_answer(first.blocks[0], 0, first.blocks[0], 1)
     assert_same_answer(first.blocks[0], 0, second.blocks[0], 0)
     steps = min(first.blocks[0].tokens.shape[1], second.blocks[0].tokens.shape[1])
@@ -185,17 +185,17 @@ def test_3_a_seed_decides_an_answer() -> None:
     ("prompts", "rows", "sampling"),
     [
         (0, [], Sampling()),
-        (1, [[1, 2, 3]], Sampling()),
+        (2, [[1, 2], [3]], Sampling()),
         (1, [], Sampling()),
         (1, [[1, 2]], Sampling(text_temperature=0.0)),
         (1, [[1, 2]], Sampling(audio_temperature=-1.0)),
     ],
-    ids=["no prompt", "too many seeds", "too few rows", "greedy text", "negative audio"],
+    ids=["no prompt", "a seed too few", "too few rows", "greedy text", "negative audio"],
 )
 def test_what_cannot_be_sampled_is_refused(prompts: int, rows: list[list[int]], sampling: Sampling) -> None:
     model, all_prompts = small_case()
     with pytest.raises(PolicyError):
-        sample(model, all_prompts[:prompts], 2, sampling, rows)
+        sample(model, SampleRequest(all_prompts[:prompts], rows, sampling))
 
 
 # -- 4: masks and causality -----------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_what_cannot_be_sampled_is_refused(prompts: int, rows: list[list[int]], 
 @pytest.mark.parametrize("name", CASES)
 def test_4_only_the_sampled_mask_decides_what_counts(name: str) -> None:
     model, prompts = case(name)
-    block = sample(model, prompts[:1], 2, WARM, seeds(1, 2))[0].blocks[0]
+    block = sample(model, SampleRequest(prompts[:1], seeds(1, 2), WARM))[0].blocks[0]
     complete = teacher_forced(model, prompts[:1], [block], WARM)
     assert not complete[~torch.from_numpy(block.sampled)].any()
     noisy = Block(block.slots, block.tokens, block.sampled, np.where(block.sampled, block.behaviour_logp, -50.0))
@@ -222,7 +222,7 @@ def test_4_only_the_sampled_mask_decides_what_counts(name: str) -> None:
 
 def test_4_behaviour_logprobs_of_forced_tokens_do_not_reach_the_loss() -> None:
     model, prompts = small_case(delay=3)
-    block = sample(model, prompts[:1], 4, WARM, seeds(1, 4))[0].blocks[0]
+    block = sample(model, SampleRequest(prompts[:1], seeds(1, 4), WARM))[0].blocks[0]
     logp = teacher_forced(model, prompts[:1], [block], WARM).detach().flatten(1)
     steps = torch.arange(block.tokens.shape[1]).repeat_interleave(3).expand(4, -1)
     streams = (torch.arange(logp.shape[1]) % 3 > 0).long().expand(4, -1)
@@ -241,7 +241,7 @@ def test_4_behaviour_logprobs_of_forced_tokens_do_not_reach_the_loss() -> None:
 def test_4_a_token_changes_nothing_before_or_beside_it(name: str) -> None:
     model, prompts = case(name)
     config = model.dual_config
-    found = sample(model, prompts[:1], 6, WARM, seeds(1, 6))[0]
+    found = sample(model, SampleRequest(prompts[:1], seeds(1, 6), WARM))[0]
     block = found.blocks[0]
     answer = int(np.argmax(lengths(block)))
     tokens, sampled = block.tokens[answer : answer + 1], block.sampled[answer : answer + 1]
@@ -267,7 +267,7 @@ def test_4_a_token_changes_nothing_before_or_beside_it(name: str) -> None:
 def test_4_sampled_tokens_follow_the_rules(name: str) -> None:
     model, prompts = case(name)
     config = model.dual_config
-    for one in sample(model, prompts, 6, WARM, seeds(len(prompts), 6)):
+    for one in sample(model, SampleRequest(prompts, seeds(len(prompts), 6), WARM)):
         block = one.blocks[0]
         assert block.tokens.shape[1] == max(lengths(block))
         for answer, (steps, finish) in enumerate(zip(lengths(block), one.finish_reason, strict=True)):
@@ -293,7 +293,7 @@ def test_4_steps_in_which_everything_is_forced_do_not_shorten_a_block() -> None:
     config = model.dual_config
     gaps = 0
     for seed in range(80):
-        (found,) = sample(model, prompts[:1], 1, WARM, [[seed]])
+        (found,) = sample(model, SampleRequest(prompts[:1], [[seed]], WARM))
         block = found.blocks[0]
         gaps += int((~block.sampled[0].any(1)).any())
         if found.finish_reason == ("eos",):
@@ -323,7 +323,7 @@ def scored(policy: EmbeddedPolicy, prompts: list[Prompt], blocks: list[Block]) -
 
 def policy_case() -> tuple[EmbeddedPolicy, list[Prompt], list[Block]]:
     model, prompts = small_case()
-    blocks = [one.blocks[0] for one in sample(model, prompts, 2, WARM, seeds(3, 2))]
+    blocks = [one.blocks[0] for one in sample(model, SampleRequest(prompts, seeds(3, 2), WARM))]
     return small_policy(model), prompts, blocks
 
 
@@ -490,7 +490,7 @@ def test_7_the_probabilities_of_all_answers_add_up_to_one(
     assert logp.exp().sum().item() == pytest.approx(1, abs=1e-12)
 
     drawn = 3000
-    (found,) = sample(model, [prompt], drawn, sampling, [list(range(drawn))])
+    (found,) = sample(model, SampleRequest([prompt], [list(range(drawn))], sampling))
     places = {block.tokens[row].tobytes(): row for row in range(len(answers))}
     tokens = np.full((drawn, max_steps, 1 + config.num_codebooks), config.pad_id)
     masks = np.zeros(tokens.shape, dtype=bool)
@@ -573,7 +573,7 @@ def test_padding_adds_nothing_and_learns_nothing() -> None:
     model, prompts = small_case()
     pad = torch.full((1, 3, 2), model.dual_config.pad_id)
     assert not model.embed(pad, pad[..., 0], None, None).any()
-    blocks = [one.blocks[0] for one in sample(model, prompts, 2, WARM, seeds(3, 2))]
+    blocks = [one.blocks[0] for one in sample(model, SampleRequest(prompts, seeds(3, 2), WARM))]
     teacher_forced(model, prompts, blocks, WARM).sum().backward()
     gradient = model.model.embed_tokens.weight.grad
     assert gradient is not None

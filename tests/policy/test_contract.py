@@ -33,7 +33,7 @@ from paras2s.policy.contract import TOLERANCE, Finding, Subject, check_policy, s
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.kimi.policy import KimiPolicy
 from paras2s.policy.registry import ARCHITECTURES, POLICIES, load_policy, policy_class
-from paras2s.policy.types import AnswersSoFar, Generation, Prompt, Sampling, SamplingEvent
+from paras2s.policy.types import AnswersSoFar, Generation, Prompt, SampleRequest, Sampling, SamplingEvent
 from paras2s.types import Block
 
 
@@ -93,9 +93,8 @@ class Broken(EmbeddedPolicy):
 
     fault = ""
 
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[Generation]:
+    def generate(self, request: SampleRequest) -> list[Generation]:
+        prompts, seeds, sampling = request.prompts, request.seeds, request.sampling
         if self.fault == "greedy":
             sampling = Sampling(max_steps=sampling.max_steps, text_top_k=2)
         if self.fault == "neighbours":
@@ -105,7 +104,7 @@ class Broken(EmbeddedPolicy):
         if self.fault == "bypassed":
             # What a subclass does that knows of `generate` alone.
             seeds = [[seed + 7 for seed in row] for row in seeds]
-        return super().generate(prompts, group_size, sampling, seeds)
+        return super().generate(SampleRequest(prompts, seeds, sampling))
 
     def generate_in_parts(self, *arguments: Any, **more: Any) -> Generator[SamplingEvent, None, list[Generation]]:
         events = super().generate_in_parts(*arguments, **more)

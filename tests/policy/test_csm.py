@@ -21,7 +21,7 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.csm import CsmPolicy, read_replies
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block, Query
 
 CLOSE = 1e-6
@@ -95,13 +95,13 @@ def test_log_probs_and_codes_are_those_of_transformers_generate() -> None:
     later = torch.stack(laters)[: count * (CODEBOOKS - 1)].log_softmax(-1).reshape(count, CODEBOOKS - 1, IDS)
     expected = torch.cat([leading.gather(1, frames[:, :1]), later.gather(2, frames[:, 1:, None])[..., 0]], 1)
     torch.testing.assert_close(logp[0], expected, atol=CLOSE, rtol=0)
-    (own,) = policy.generate([prompt], 1, replace(PLAIN, max_steps=count, audio_top_k=1), [[0]])
+    (own,) = policy.generate(SampleRequest([prompt], [[0]], replace(PLAIN, max_steps=count, audio_top_k=1)))
     assert own.blocks[0].tokens[0].tolist() == frames.tolist()
 
 
 def test_answers_end_with_a_frame_of_ends_and_all_its_codes_were_drawn(policy: CsmPolicy, prompts: list[Prompt]) -> None:
     sampling, seen = replace(PLAIN, audio_temperature=2.0), set()
-    for one in policy.generate(prompts, 16, sampling, [[100 * row + n for n in range(16)] for row in range(3)]):
+    for one in policy.generate(SampleRequest(prompts, [[100 * row + n for n in range(16)] for row in range(3)], sampling)):
         (block,) = one.blocks
         for answer, finish in enumerate(one.finish_reason):
             count = int(block.sampled[answer, :, 0].sum())
@@ -206,6 +206,6 @@ def test_the_command_checks_it_with_words_to_say(tmp_path: Path) -> None:
 
 def test_what_it_cannot_say_is_refused(policy: CsmPolicy, prompts: list[Prompt]) -> None:
     with pytest.raises(PolicyError, match="text alone"):
-        policy.generate(prompts[:1], 1, replace(PLAIN, speak=False), [[1]])
+        policy.generate(SampleRequest(prompts[:1], [[1]], replace(PLAIN, speak=False)))
     with pytest.raises(PolicyError, match="context holds 200"):
-        policy.generate(prompts[:1], 1, replace(PLAIN, max_steps=199), [[1]])
+        policy.generate(SampleRequest(prompts[:1], [[1]], replace(PLAIN, max_steps=199)))

@@ -40,7 +40,7 @@ from paras2s.policy.dual_stream.sampler import sample
 from paras2s.policy.interleaved.base import InterleavedPolicy
 from paras2s.policy.interleaved.glm4_voice import Glm4VoicePolicy
 from paras2s.policy.interleaved.step_audio2 import StepAudio2Policy
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import AUDIO, TEXT, Block, Query
 
 
@@ -61,7 +61,7 @@ def test_1_behaviour_logprobs_are_the_teacher_forced_ones(
 def test_1_every_token_is_labelled_by_its_id_and_ends_are_ends(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:
     policy, prompts = case
     kinds: Counter[int] = Counter()
-    for one in policy.generate(prompts, 12, Sampling(max_steps=24), seeds(3, 12)):
+    for one in policy.generate(SampleRequest(prompts, seeds(3, 12), Sampling(max_steps=24))):
         (block,) = one.blocks
         assert block.slots == ("text",)
         assert block.labels is not None
@@ -82,10 +82,10 @@ def test_1_every_token_is_labelled_by_its_id_and_ends_are_ends(case: tuple[Inter
 
 def test_2_a_batch_is_its_prompts_one_by_one(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:
     policy, prompts = case
-    together = policy.generate(prompts, 4, WARM, seeds(3, 4))
+    together = policy.generate(SampleRequest(prompts, seeds(3, 4), WARM))
     logp = scored(policy, prompts, [one.blocks[0] for one in together])
     for number, (prompt, one) in enumerate(zip(prompts, together, strict=True)):
-        (alone,) = policy.generate([prompt], 4, WARM, [seeds(3, 4)[number]])
+        (alone,) = policy.generate(SampleRequest([prompt], [seeds(3, 4)[number]], WARM))
         np.testing.assert_array_equal(alone.blocks[0].tokens, one.blocks[0].tokens)
         np.testing.assert_array_equal(alone.blocks[0].sampled, one.blocks[0].sampled)
         np.testing.assert_allclose(alone.blocks[0].behaviour_logp, one.blocks[0].behaviour_logp, atol=1e-10, rtol=0)
@@ -106,9 +106,9 @@ def test_2_both_clips_of_a_prompt_matter(case: tuple[InterleavedPolicy, list[Pro
 
 def test_3_a_group_is_its_answers_one_by_one(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:
     policy, prompts = case
-    (group,) = policy.generate(prompts[1:2], 5, WARM, seeds(1, 5))
+    (group,) = policy.generate(SampleRequest(prompts[1:2], seeds(1, 5), WARM))
     for answer, seed in enumerate(seeds(1, 5)[0]):
-        (alone,) = policy.generate(prompts[1:2], 1, WARM, [[seed]])
+        (alone,) = policy.generate(SampleRequest(prompts[1:2], [[seed]], WARM))
         steps = alone.blocks[0].tokens.shape[1]
         np.testing.assert_array_equal(alone.blocks[0].tokens[0], group.blocks[0].tokens[answer, :steps])
         assert not group.blocks[0].sampled[answer, steps:].any()
@@ -222,7 +222,7 @@ def test_7_the_probabilities_of_all_answers_add_up_to_one() -> None:
     logp = teacher_forced(model, [prompt], [block], sampling).sum((1, 2))
     assert logp.exp().sum().item() == pytest.approx(1, abs=1e-12)
     count = 4000
-    (found,) = sample(model, [prompt], count, sampling, [list(range(count))])
+    (found,) = sample(model, SampleRequest([prompt], [list(range(count))], sampling))
     places = {ids: row for row, ids in enumerate(answers)}
     one = found.blocks[0]
     counts = Counter(

@@ -27,7 +27,7 @@ from paras2s.policy.dual_stream.logprobs import teacher_forced
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.kimi.policy import SPECIALS, KimiPolicy, Message, lay_out, stream_config
 from paras2s.policy.registry import kind_of, load_policy
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.policy.weights import shard_files
 from paras2s.types import Block, Query
 
@@ -104,7 +104,7 @@ def test_a_checkpoint_says_whether_it_is_asked_with_the_transcript(folder: Path,
     assert (words[4:] == IDS["blank_id"]).all()
     # Its log-probs are of the prompt with the words.
     without = load_policy(folder, device="cpu").encode_prompt(turns)
-    (answer,) = plain.generate([expected], 1, Sampling(max_steps=5), [[1]])
+    (answer,) = plain.generate(SampleRequest([expected], [[1]], Sampling(max_steps=5)))
     one, other = (plain.logprobs([prompt], [answer.blocks], Sampling())[0] for prompt in (found, without))
     assert not torch.allclose(one, other, atol=1e-3)
 
@@ -196,7 +196,7 @@ def test_bfloat16_stays_bfloat16(tmp_path: Path) -> None:
     policy = KimiPolicy.load(write_kimi(tmp_path / "half", dtype=torch.bfloat16))
     assert next(policy.model.parameters()).dtype == torch.bfloat16
     prompt = policy.encode_prompt([Turn("user", clip=noise(16_000))])
-    (found,) = policy.generate([prompt], 2, Sampling(max_steps=6), [[1, 2]])
+    (found,) = policy.generate(SampleRequest([prompt], [[1, 2]], Sampling(max_steps=6)))
     (logp,) = policy.logprobs([prompt], [found.blocks], Sampling(max_steps=6))
     assert logp.dtype == torch.float32
     np.testing.assert_allclose(logp.detach().numpy(), found.blocks[0].behaviour_logp, atol=0.3)
@@ -224,7 +224,7 @@ def test_two_clips_of_one_prompt_are_scored_in_a_batch(folder: Path) -> None:
     clips = [noise(5_000, seed=seed) for seed in range(3)]
     prompts = [policy.encode_prompt([Turn("user", clip=clips[0]), Turn("user", clip=clips[1])]),
                policy.encode_prompt([Turn("user", clip=clips[2])])]  # fmt: skip
-    found = policy.generate(prompts, 2, Sampling(max_steps=7), [[1, 2], [3, 4]])
+    found = policy.generate(SampleRequest(prompts, [[1, 2], [3, 4]], Sampling(max_steps=7)))
     together = policy.logprobs(prompts, [one.blocks for one in found], Sampling(max_steps=7))[0]
     for number, one in enumerate(found):
         (alone,) = policy.logprobs([prompts[number]], [one.blocks], Sampling(max_steps=7))
@@ -260,7 +260,7 @@ def test_an_answer_in_text_alone(folder: Path) -> None:
     prompt = policy.encode_prompt([Turn("user", clip=noise(5_000))], speak=False)
     assert IDS["text_only_id"] in prompt.audio_ids
     sampling = Sampling(max_steps=30, speak=False)
-    (found,) = policy.generate([prompt], 40, sampling, [list(range(40))])
+    (found,) = policy.generate(SampleRequest([prompt], [list(range(40))], sampling))
     block = found.blocks[0]
     assert not block.sampled[..., 1].any()
     ends = (block.tokens[..., 0] == IDS["text_eos_id"]) & block.sampled[..., 0]
@@ -275,7 +275,7 @@ def test_truncated_sampling_draws_from_the_top_and_says_so(folder: Path) -> None
     prompt = policy.encode_prompt([Turn("user", clip=noise(5_000))])
     sampling = Sampling(max_steps=6, text_top_k=1, audio_top_k=4)
     assert sampling.truncated
-    (found,) = policy.generate([prompt], 8, sampling, [list(range(8))])
+    (found,) = policy.generate(SampleRequest([prompt], [list(range(8))], sampling))
     block = found.blocks[0]
     assert len(np.unique(block.tokens[:, 0, 0])) == 1
     assert not block.behaviour_logp[..., 0].any()
@@ -349,10 +349,10 @@ def test_an_id_outside_the_vocabulary_is_refused(folder: Path, code: int, named:
     found = lay_out([Message("user", (), (3, code))], policy.config, IDS["audio_and_text_id"])
     prompt = Prompt(found.audio[:, None], found.text, None, found.continuous)
     with pytest.raises(PolicyError, match=f"a prompt holds id {named}, and the vocabulary ends at {TEXT + CODES - 1}"):
-        policy.generate([prompt], 1, Sampling(max_steps=4), [[1]])
+        policy.generate(SampleRequest([prompt], [[1]], Sampling(max_steps=4)))
     good = lay_out([Message("user", (), (3,))], policy.config, IDS["audio_and_text_id"])
     prompt = Prompt(good.audio[:, None], good.text, None, good.continuous)
-    (answer,) = policy.generate([prompt], 1, Sampling(max_steps=4), [[1]])
+    (answer,) = policy.generate(SampleRequest([prompt], [[1]], Sampling(max_steps=4)))
     tokens = answer.blocks[0].tokens.copy()
     tokens[0, 1, 0] = TEXT + CODES
     with pytest.raises(PolicyError, match="an answer holds id"):
@@ -390,7 +390,7 @@ def test_scoring_in_parts_is_scoring_at_once(folder: Path, monkeypatch: pytest.M
     """No more than so many logits exist at once, and gradients are the same."""
     policy = KimiPolicy.load(folder)
     prompts = [policy.encode_prompt([Turn("user", clip=noise(5_000))])]
-    (found,) = policy.generate(prompts, 5, Sampling(max_steps=9), [list(range(5))])
+    (found,) = policy.generate(SampleRequest(prompts, [list(range(5))], Sampling(max_steps=9)))
 
     def graded() -> tuple[torch.Tensor, list[torch.Tensor]]:
         policy.model.zero_grad()

@@ -19,7 +19,7 @@ from tiny.moshi import tiny_exhaustive, tiny_moshi, tiny_moshi_turns, tone
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
 from paras2s.policy.moshi import MoshiPolicy, MoshiText, _PerCodebook
-from paras2s.policy.types import Generation, Prompt, Sampling, Turn
+from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
 
 WARM = Sampling(text_temperature=0.7, audio_temperature=1.4, max_steps=7)
@@ -41,7 +41,7 @@ def prompts(policy: MoshiPolicy) -> list[Prompt]:
 
 @pytest.fixture(scope="module")
 def answers(policy: MoshiPolicy, prompts: list[Prompt]) -> list[Generation]:
-    return policy.generate(prompts, 3, WARM, SEEDS)
+    return policy.generate(SampleRequest(prompts, SEEDS, WARM))
 
 
 def scores(policy: MoshiPolicy, prompts: Sequence[Prompt], blocks: Sequence[Block], sampling: Sampling = WARM) -> torch.Tensor:
@@ -74,7 +74,7 @@ def test_1_behaviour_logprobs_are_the_teacher_forced_ones(
     policy: MoshiPolicy, prompts: list[Prompt], sampling: Sampling, end_id: int | None
 ) -> None:
     policy = policy if end_id is None else with_end(policy, end_id)
-    found = policy.generate(prompts, 6, sampling, [[6 * row + number for number in range(6)] for row in range(3)])
+    found = policy.generate(SampleRequest(prompts, [[6 * row + number for number in range(6)] for row in range(3)], sampling))
     logp = scores(policy, prompts, [one.blocks[0] for one in found], sampling).detach().numpy()
     for number, one in enumerate(found):
         (block,) = one.blocks
@@ -101,9 +101,9 @@ def test_1_each_stream_has_its_own_temperature(policy: MoshiPolicy, prompts: lis
 def test_2_batched_is_one_by_one(policy: MoshiPolicy, prompts: list[Prompt], end_id: int | None) -> None:
     assert len({prompt.length for prompt in prompts}) == 3
     policy = policy if end_id is None else with_end(policy, end_id)
-    together = policy.generate(prompts, 3, WARM, SEEDS)
+    together = policy.generate(SampleRequest(prompts, SEEDS, WARM))
     for number, prompt in enumerate(prompts):
-        (alone,) = policy.generate([prompt], 3, WARM, [SEEDS[number]])
+        (alone,) = policy.generate(SampleRequest([prompt], [SEEDS[number]], WARM))
         assert alone.finish_reason == together[number].finish_reason
         for row in range(3):
             assert_same_answer(together[number].blocks[0], row, alone.blocks[0], row)
@@ -126,7 +126,7 @@ def test_2_more_rows_than_fit_go_one_after_the_other(
     policy: MoshiPolicy, prompts: list[Prompt], answers: list[Generation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paras2s.policy.moshi.ROWS_AT_ONCE", 4)
-    for one, other in zip(policy.generate(prompts, 3, WARM, SEEDS), answers, strict=True):
+    for one, other in zip(policy.generate(SampleRequest(prompts, SEEDS, WARM)), answers, strict=True):
         assert one.seeds == other.seeds
         for row in range(3):
             assert_same_answer(one.blocks[0], row, other.blocks[0], row)
@@ -135,18 +135,18 @@ def test_2_more_rows_than_fit_go_one_after_the_other(
 def test_3_shared_prefill_is_as_many_prefills(policy: MoshiPolicy, prompts: list[Prompt]) -> None:
     policy = with_end(policy, END)
     seeds = list(range(10))
-    (group,) = policy.generate(prompts[1:2], 10, WARM, [seeds])
+    (group,) = policy.generate(SampleRequest(prompts[1:2], [seeds], WARM))
     assert set(group.finish_reason) == {"eos", "length"}
     for row, seed in enumerate(seeds):
-        (alone,) = policy.generate(prompts[1:2], 1, WARM, [[seed]])
+        (alone,) = policy.generate(SampleRequest(prompts[1:2], [[seed]], WARM))
         assert alone.finish_reason[0] == group.finish_reason[row]
         assert_same_answer(group.blocks[0], row, alone.blocks[0], 0)
-    (twice,) = policy.generate(prompts[1:2], 2, WARM, [[0, 0]])
+    (twice,) = policy.generate(SampleRequest(prompts[1:2], [[0, 0]], WARM))
     assert_same_answer(twice.blocks[0], 0, twice.blocks[0], 1)
 
 
 def test_3_an_end_is_the_last_frame_and_is_sampled_full(policy: MoshiPolicy, prompts: list[Prompt]) -> None:
-    (group,) = with_end(policy, END).generate(prompts[:1], 12, WARM, [list(range(12))])
+    (group,) = with_end(policy, END).generate(SampleRequest(prompts[:1], [list(range(12))], WARM))
     (block,) = group.blocks
     for row, reason in enumerate(group.finish_reason):
         steps = int(block.sampled[row].any(1).sum())
@@ -170,13 +170,13 @@ def test_3_what_cannot_be_sampled_is_refused(
     policy: MoshiPolicy, prompts: list[Prompt], sampling: Sampling, match: str
 ) -> None:
     with pytest.raises(PolicyError, match=match):
-        policy.generate(prompts, 3, sampling, SEEDS)
+        policy.generate(SampleRequest(prompts, SEEDS, sampling))
 
 
 def test_3_top_k_keeps_to_the_likeliest(policy: MoshiPolicy, prompts: list[Prompt]) -> None:
     greedy = Sampling(1e-4, 1e-4, 7)
-    (best,) = policy.generate(prompts[:1], 1, greedy, [[1]])
-    (top,) = policy.generate(prompts[:1], 1, Sampling(1.0, 1.0, 7, text_top_k=1, audio_top_k=1), [[2]])
+    (best,) = policy.generate(SampleRequest(prompts[:1], [[1]], greedy))
+    (top,) = policy.generate(SampleRequest(prompts[:1], [[2]], Sampling(1.0, 1.0, 7, text_top_k=1, audio_top_k=1)))
     np.testing.assert_array_equal(best.blocks[0].tokens, top.blocks[0].tokens)
 
 
@@ -207,7 +207,7 @@ def test_greedy_answers_are_those_of_transformers(prompts: list[Prompt], tmp_pat
                 return_audio_codes=True,
                 return_audio_waveforms=True,
             )
-        (ours,) = policy.generate([prompt], 1, Sampling(1e-4, 1e-4, 8), [[number]])
+        (ours,) = policy.generate(SampleRequest([prompt], [[number]], Sampling(1e-4, 1e-4, 8)))
         text = theirs.sequences[0, -8:]
         np.testing.assert_array_equal(ours.blocks[0].tokens[0, :, 0], text)
         codes = policy.decode_codes(ours.blocks, 0)
@@ -224,12 +224,12 @@ def test_a_depth_decoder_with_eager_attention_does_not_look_ahead(prompts: list[
     """Without a mask, transformers' own does (docs/policies.md, "Moshi")."""
     policy = tiny_moshi()
     depth = policy.model.depth_decoder
-    (found,) = policy.generate(prompts[:1], 3, WARM, SEEDS[:1])
+    (found,) = policy.generate(SampleRequest(prompts[:1], SEEDS[:1], WARM))
     depth.config._attn_implementation = "eager"
     torch.testing.assert_close(
         scores(policy, prompts[:1], found.blocks).detach(), torch.from_numpy(found.blocks[0].behaviour_logp), atol=1e-6, rtol=0
     )
-    (eager,) = policy.generate(prompts[:1], 3, WARM, SEEDS[:1])
+    (eager,) = policy.generate(SampleRequest(prompts[:1], SEEDS[:1], WARM))
     assert_same_answer(found.blocks[0], 2, eager.blocks[0], 2)
     given = torch.tensor([[4, 1, 2], [4, 1, 7]])
     states = torch.ones(2, 24, dtype=torch.float64)
@@ -333,7 +333,7 @@ def test_5_each_stream_reaches_every_adapter(prompts: list[Prompt]) -> None:
     for name, parameter in policy.trainable().items():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
-    (found,) = policy.generate(prompts[:1], 3, WARM, SEEDS[:1])
+    (found,) = policy.generate(SampleRequest(prompts[:1], SEEDS[:1], WARM))
     for slots in (slice(0, 1), slice(1, 4)):
         policy.model.zero_grad()
         scores(policy, prompts[:1], found.blocks)[..., slots].sum().backward()
@@ -414,7 +414,7 @@ def test_7_the_probabilities_of_all_answers_add_up_to_one(end_id: int | None, co
     assert probability.sum().item() == pytest.approx(1, abs=1e-6)
 
     drawn = 2000
-    (found,) = policy.generate([prompt], drawn, sampling, [list(range(drawn))])
+    (found,) = policy.generate(SampleRequest([prompt], [list(range(drawn))], sampling))
     places = {one.tobytes(): row for row, one in enumerate(block.tokens)}
     rows = [places[one.tobytes()] for one in found.blocks[0].tokens]
     np.testing.assert_array_equal(found.blocks[0].sampled, mask[rows])

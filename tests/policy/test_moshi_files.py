@@ -12,7 +12,7 @@ from tiny.moshi import tiny_moshi, tiny_moshi_turns, tiny_released, tiny_tokeniz
 
 from paras2s.errors import PolicyError
 from paras2s.policy.moshi import MoshiPolicy, MoshiText
-from paras2s.policy.types import Sampling
+from paras2s.policy.types import SampleRequest, Sampling
 from paras2s.policy.weights import write_tensors
 
 WARM = Sampling(text_temperature=0.7, audio_temperature=1.4, max_steps=7)
@@ -45,7 +45,7 @@ def test_6_a_checkpoint_in_half_precision_keeps_its_rotary_angles(tmp_path: Path
     assert {parameter.dtype for parameter in policy.mimi.parameters()} == {torch.float32}
     rotary = policy.model.decoder.model.layers[0].self_attn.rotary_emb.inv_freq
     assert torch.equal(rotary, tiny_moshi().model.decoder.model.layers[0].self_attn.rotary_emb.inv_freq)
-    (found,) = policy.generate([policy.encode_prompt(tiny_moshi_turns()[0])], 2, WARM, [[1, 2]])
+    (found,) = policy.generate(SampleRequest([policy.encode_prompt(tiny_moshi_turns()[0])], [[1, 2]], WARM))
     assert np.isfinite(found.blocks[0].behaviour_logp).all()
 
 

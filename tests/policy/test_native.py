@@ -18,7 +18,7 @@ from paras2s.policy.dual_stream.logprobs import teacher_forced
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.native import is_plain, library, native_decoder
 from paras2s.policy.dual_stream.sampler import ModelDecoder, pick, sample
-from paras2s.policy.types import Generation, Prompt, Sampling
+from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling
 
 CLOSE = 1e-5
 compiled = pytest.mark.skipif(library() is None, reason="no C++ compiler")
@@ -58,7 +58,8 @@ def case(name: str) -> tuple[DualStreamLM, list[Prompt]]:
 
 
 def answers(model: DualStreamLM, prompts: list[Prompt], sampling: Sampling, rows: int = 256) -> list[Generation]:
-    return sample(model, prompts, 6, sampling, [[100 * row + one for one in range(6)] for row in range(len(prompts))], rows)
+    seeds = [[100 * row + answer for answer in range(6)] for row in range(len(prompts))]
+    return sample(model, SampleRequest(prompts, seeds, sampling), rows)
 
 
 def assert_same(found: list[Generation], expected: list[Generation]) -> None:
@@ -104,9 +105,9 @@ def test_log_probs_are_the_learners(name: str) -> None:
 @compiled
 def test_an_answer_depends_on_no_neighbour_to_the_last_bit() -> None:
     model, prompts = case("two codebooks")
-    (group,) = sample(model, prompts[:1], 7, HOW["plain"], [list(range(7))])
+    (group,) = sample(model, SampleRequest(prompts[:1], [list(range(7))], HOW["plain"]))
     for seed in range(7):
-        (alone,) = sample(model, prompts[:1], 1, HOW["plain"], [[seed]])
+        (alone,) = sample(model, SampleRequest(prompts[:1], [[seed]], HOW["plain"]))
         steps = min(alone.blocks[0].tokens.shape[1], group.blocks[0].tokens.shape[1])
         for name in ("tokens", "behaviour_logp"):
             one, other = (getattr(found.blocks[0], name) for found in (alone, group))

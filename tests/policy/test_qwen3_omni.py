@@ -21,7 +21,7 @@ from torch import Tensor
 from paras2s.errors import PolicyError
 from paras2s.policy.qwen3_omni import Qwen3OmniPolicy as Omni
 from paras2s.policy.qwen3_omni import stored_tensors, users_part
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
 
 CLOSE = 1e-6
@@ -136,7 +136,7 @@ def test_log_probs_and_codes_are_those_of_transformers_generate(ended: bool) -> 
     assert later.argmax(-1).tolist() == codes[:, 1:].tolist()
     found = torch.cat([leading.gather(1, codes[:, :1]), later.gather(2, codes[:, 1:, None])[..., 0]], 1)
     torch.testing.assert_close(audio[0], found, atol=CLOSE, rtol=0)
-    (drawn,) = policy.generate([prompt], 1, replace(PLAIN, max_steps=frames, text_top_k=1, audio_top_k=1), [[0]])
+    (drawn,) = policy.generate(SampleRequest([prompt], [[0]], replace(PLAIN, max_steps=frames, text_top_k=1, audio_top_k=1)))
     if ended:
         return
     # And our own greedy loop says and speaks the same, up to where transformers was held from ending.
@@ -148,7 +148,7 @@ def test_log_probs_and_codes_are_those_of_transformers_generate(ended: bool) -> 
 def test_answers_follow_the_rules(policy: Omni, prompts: list[Prompt]) -> None:
     seen = set()
     warm = Sampling(audio_temperature=1.5, max_steps=7)
-    for one in policy.generate(prompts, 24, warm, [[100 * row + n for n in range(24)] for row in range(3)]):
+    for one in policy.generate(SampleRequest(prompts, [[100 * row + n for n in range(24)] for row in range(3)], warm)):
         text, audio = one.blocks
         assert audio.slots == ("audio0", "audio1", "audio2")
         for answer, finish in enumerate(one.finish_reason):
@@ -172,7 +172,7 @@ def test_answers_follow_the_rules(policy: Omni, prompts: list[Prompt]) -> None:
 
 
 def test_an_answer_may_be_text_alone(policy: Omni, prompts: list[Prompt]) -> None:
-    (found,) = policy.generate(prompts[:1], 2, replace(PLAIN, speak=False), [[1, 2]])
+    (found,) = policy.generate(SampleRequest(prompts[:1], [[1, 2]], replace(PLAIN, speak=False)))
     assert not found.blocks[1].sampled.any()
     assert len(policy.decode_audio(found.blocks, 0, 0).samples) == 0
     text, audio = policy.logprobs(prompts[:1], [found.blocks], PLAIN)
@@ -186,7 +186,7 @@ def test_with_the_talker_s_gradient_the_sound_reaches_what_the_thinker_heard(pol
     for talker_gradient in (False, True):
         one = tiny.tiny_qwen3_omni(talker_gradient=talker_gradient)
         prompts = [one.encode_prompt(tiny.tiny_qwen3_omni_turns()[0])]
-        answers = [one.generate(prompts, 2, PLAIN, [[1, 2]])[0].blocks]
+        answers = [one.generate(SampleRequest(prompts, [[1, 2]], PLAIN))[0].blocks]
         one.logprobs(prompts, answers, PLAIN)[1].sum().backward()
         reached[talker_gradient] = {
             name for name, value in one.model.thinker.named_parameters() if value.grad is not None and bool(value.grad.any())
@@ -205,7 +205,7 @@ def test_layers_may_be_checkpointed(prompts: list[Prompt]) -> None:
             parameter.data += 0.1
         if checkpointed:
             one.enable_gradient_checkpointing()
-        answers = [one.generate(prompts[:1], 2, PLAIN, [[1, 2]])[0].blocks]
+        answers = [one.generate(SampleRequest(prompts[:1], [[1, 2]], PLAIN))[0].blocks]
         sum(part.sum() for part in one.logprobs(prompts[:1], answers, PLAIN)).backward()
         found.append([parameter.grad for parameter in one.trainable().values()])
     for plain, again in zip(*found, strict=True):
@@ -219,7 +219,7 @@ def test_neighbours_change_nothing_in_float32(prompts: list[Prompt]) -> None:
     one.model.talker.float()
     one = Omni(_with_parts(one), one.tokenizer)
     assert one.config.thinker_config.text_config._experts_implementation == "grouped_mm"
-    found = one.generate(prompts, 4, PLAIN, [[10 * row + n for n in range(4)] for row in range(3)])
+    found = one.generate(SampleRequest(prompts, [[10 * row + n for n in range(4)] for row in range(3)], PLAIN))
     together = one.logprobs(prompts, [part.blocks for part in found], PLAIN)
     for number, (prompt, part) in enumerate(zip(prompts, found, strict=True)):
         alone = one.logprobs([prompt], [part.blocks], PLAIN)

@@ -24,7 +24,7 @@ from paras2s.policy.dual_stream.sampler import uniforms_of
 from paras2s.policy.omni import stored_name
 from paras2s.policy.qwen_omni import AUDIO_MARKS
 from paras2s.policy.qwen_omni import QwenOmniPolicy as Omni
-from paras2s.policy.types import Generation, Prompt, Sampling, Turn
+from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling, Turn
 from paras2s.policy.weights import write_tensors
 from paras2s.types import Block
 
@@ -127,7 +127,7 @@ def test_log_probs_are_those_of_transformers_generate_where_it_pads() -> None:
 
 @pytest.mark.parametrize("sampling", [PLAIN, WARM], ids=["T 1", "T of its own a stream"])
 def test_1_behaviour_logprobs_are_the_teacher_forced_ones(policy: Omni, prompts: list[Prompt], sampling: Sampling) -> None:
-    found = policy.generate(prompts, 6, sampling, seeds(3, 6))
+    found = policy.generate(SampleRequest(prompts, seeds(3, 6), sampling))
     for stream, logp in enumerate(policy.logprobs(prompts, answers_of(found), sampling)):
         for part, held in zip((one.blocks[stream] for one in found), logp.detach().numpy().reshape(3, 6, -1, 1), strict=True):
             steps = part.tokens.shape[1]
@@ -138,7 +138,7 @@ def test_1_behaviour_logprobs_are_the_teacher_forced_ones(policy: Omni, prompts:
 
 
 def test_1_each_stream_has_its_own_temperature(policy: Omni, prompts: list[Prompt]) -> None:
-    answers = answers_of(policy.generate(prompts, 2, PLAIN, seeds(3, 2)))
+    answers = answers_of(policy.generate(SampleRequest(prompts, seeds(3, 2), PLAIN)))
     cold, warm = (policy.logprobs(prompts, answers, s) for s in (PLAIN, Sampling(audio_temperature=1.4)))
     assert torch.equal(cold[0], warm[0])
     assert not torch.equal(cold[1], warm[1])
@@ -148,7 +148,7 @@ def test_2_batched_teacher_forcing_is_one_by_one(policy: Omni, prompts: list[Pro
     """Groups of different size, too."""
     found = []
     for prompt, size in zip(prompts, (2, 1, 3), strict=True):
-        found += policy.generate([prompt], size, WARM, [[7 * size + number for number in range(size)]])
+        found += policy.generate(SampleRequest([prompt], [[7 * size + number for number in range(size)]], WARM))
     together = policy.logprobs(prompts, answers_of(found), WARM)
     row = 0
     for prompt, one in zip(prompts, found, strict=True):
@@ -162,43 +162,43 @@ def test_2_batched_teacher_forcing_is_one_by_one(policy: Omni, prompts: list[Pro
 def test_3_shared_prefill_is_as_many_prefills(policy: Omni, prompts: list[Prompt]) -> None:
     """Long enough that answers end one after another and leave the batch."""
     sampling = Sampling(text_temperature=1.5, audio_temperature=2.0, max_steps=12)
-    (group,) = policy.generate(prompts[1:2], 8, sampling, [list(range(8))])
+    (group,) = policy.generate(SampleRequest(prompts[1:2], [list(range(8))], sampling))
     ends = group.blocks[1].sampled.sum((1, 2)).tolist()
     assert len(set(ends)) >= 4
     for answer in range(8):
-        (alone,) = policy.generate(prompts[1:2], 1, sampling, [[answer]])
+        (alone,) = policy.generate(SampleRequest(prompts[1:2], [[answer]], sampling))
         assert_same_answer(group, answer, alone, 0)
 
 
 def test_3_more_answers_than_fit_at_once_are_the_same_answers(
     policy: Omni, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = policy.generate(prompts, 2, WARM, seeds(3, 2))
+    together = policy.generate(SampleRequest(prompts, seeds(3, 2), WARM))
     monkeypatch.setattr(omni, "ROWS_AT_ONCE", 3)
-    for one, other in zip(together, policy.generate(prompts, 2, WARM, seeds(3, 2)), strict=True):
+    for one, other in zip(together, policy.generate(SampleRequest(prompts, seeds(3, 2), WARM)), strict=True):
         for answer in range(2):
             assert_same_answer(one, answer, other, answer)
 
 
 def test_3_nothing_is_left_on_the_model_by_an_earlier_call(policy: Omni, prompts: list[Prompt]) -> None:
-    (before,) = policy.generate(prompts[:1], 1, WARM, [[3]])
+    (before,) = policy.generate(SampleRequest(prompts[:1], [[3]], WARM))
     policy.model.thinker.model.rope_deltas = torch.tensor([[50]])
     policy.model.talker.rope_deltas = torch.tensor([[50]])
     try:
-        (after,) = policy.generate(prompts[:1], 1, WARM, [[3]])
+        (after,) = policy.generate(SampleRequest(prompts[:1], [[3]], WARM))
     finally:
         policy.model.thinker.model.rope_deltas = policy.model.talker.rope_deltas = None
     assert_same_answer(before, 0, after, 0)
 
 
 def test_what_cannot_be_sampled_is_refused(policy: Omni, prompts: list[Prompt]) -> None:
-    with pytest.raises(PolicyError, match=r"seeds must be \[1\]\[2\]"):
-        policy.generate(prompts[:1], 2, PLAIN, [[1, 2, 3]])
+    with pytest.raises(PolicyError, match=r"as many seeds for each: 2 prompts have \[3, 1\]"):
+        policy.generate(SampleRequest(prompts[:2], [[1, 2, 3], [4]], PLAIN))
 
 
 def test_4_sampled_tokens_follow_the_rules(policy: Omni, prompts: list[Prompt]) -> None:
     seen = set()
-    for one in policy.generate(prompts, 24, WARM, seeds(3, 24)):
+    for one in policy.generate(SampleRequest(prompts, seeds(3, 24), WARM)):
         text, audio = one.blocks
         assert (text.slots, audio.slots) == (("text",), ("audio0",))
         for answer, finish in enumerate(one.finish_reason):
@@ -222,7 +222,7 @@ def test_4_sampled_tokens_follow_the_rules(policy: Omni, prompts: list[Prompt]) 
 
 
 def test_4_only_the_sampled_mask_decides_what_counts(policy: Omni, prompts: list[Prompt]) -> None:
-    (found,) = policy.generate(prompts[:1], 3, WARM, seeds(1, 3))
+    (found,) = policy.generate(SampleRequest(prompts[:1], seeds(1, 3), WARM))
     full = policy.logprobs(prompts[:1], [found.blocks], WARM)
     for stream in (0, 1):
         part = found.blocks[stream]
@@ -287,7 +287,7 @@ def with_lora(**options: Any) -> tuple[Omni, list[Prompt], Answers, dict[str, to
     """A policy with adapters that do something, and answers from before it had them."""
     policy = tiny.tiny_qwen_omni(**options)
     prompts = [policy.encode_prompt(turns) for turns in tiny.tiny_qwen_omni_turns()]
-    answers = answers_of(policy.generate(prompts, 2, WARM, seeds(3, 2)))
+    answers = answers_of(policy.generate(SampleRequest(prompts, seeds(3, 2), WARM)))
     policy.add_lora(rank=2, alpha=4)
     torch.manual_seed(0)
     adapters = {name: parameter for name, parameter in policy.model.named_parameters() if "lora_" in name}
@@ -435,7 +435,7 @@ def test_half_precision_leaves_alone_what_must_not_be_rounded(saved: Path, polic
     assert again.model.thinker.lm_head.weight.dtype == torch.bfloat16
     assert (tmp_path / "preprocessor_config.json").read_bytes() == b"{}"
     prompts = [half.encode_prompt(turns) for turns in tiny.tiny_qwen_omni_turns()]
-    found = half.generate(prompts, 2, PLAIN, seeds(3, 2))
+    found = half.generate(SampleRequest(prompts, seeds(3, 2), PLAIN))
     for part in half.logprobs(prompts, answers_of(found), PLAIN):
         assert part.dtype == torch.float32
     assert found[0].blocks[0].behaviour_logp.dtype == np.float32
@@ -494,7 +494,7 @@ def test_7_all_sounds_of_at_most_three_codes_add_up_to_one(policy: Omni, prompts
 def test_7_draws_invert_the_scored_distribution(policy: Omni, prompts: list[Prompt]) -> None:
     """First codes of 600 answers that all say the same, against their seeds' numbers on the scored distribution."""
     narrow = Sampling(text_top_k=1, audio_temperature=1.4, max_steps=2)
-    (found,) = policy.generate(prompts[2:], 600, narrow, [list(range(600))])
+    (found,) = policy.generate(SampleRequest(prompts[2:], [list(range(600))], narrow))
     text, audio = found.blocks
     assert len(np.unique(text.tokens, axis=0)) == 1
     every = np.array([*range(CODES), *policy.ids.codec_ends])
@@ -529,9 +529,9 @@ def test_8_a_wave_is_as_long_as_its_codes_and_decided_by_its_seed(policy: Omni) 
 
 def test_8_an_answer_without_sound_is_an_empty_clip(policy: Omni, prompts: list[Prompt]) -> None:
     at_once = blocks_of([[policy.ids.end]], [[CODEC_END]])
-    (found,) = policy.generate(prompts[:1], 2, Sampling(max_steps=7, speak=False), [[1, 2]])
+    (found,) = policy.generate(SampleRequest(prompts[:1], [[1, 2]], Sampling(max_steps=7, speak=False)))
     assert not found.blocks[1].sampled.any()
-    (spoken,) = policy.generate(prompts[:1], 2, PLAIN, [[1, 2]])
+    (spoken,) = policy.generate(SampleRequest(prompts[:1], [[1, 2]], PLAIN))
     np.testing.assert_array_equal(found.blocks[0].tokens, spoken.blocks[0].tokens)
     assert not policy.logprobs(prompts[:1], [found.blocks], PLAIN)[1].any()
     for blocks, answer in ((at_once, 0), (found.blocks, 1)):

@@ -45,7 +45,7 @@ from paras2s.policy.trained_checks import (
     sound_says_the_text,
     speech_survives_codes,
 )
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WIDER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -213,8 +213,8 @@ class Speaker:
     def __init__(self, texts: Sequence[str], cut: Sequence[bool]) -> None:
         self.texts, self.cut = texts, cut
 
-    def generate(self, prompts: Sequence[int], group: int, sampling: Sampling, seeds: Sequence[Sequence[int]]) -> list[Any]:
-        (number,) = prompts
+    def generate(self, request: SampleRequest) -> list[Any]:
+        (number,) = request.prompts
         return [types.SimpleNamespace(blocks=number, finish_reason=("length" if self.cut[number] else "eos",))]
 
     def encode_target(self, clip: Clip, text: str) -> int:
@@ -326,7 +326,7 @@ class MakersPlayed:
         features[continuous] = continous_feature[0][0].numpy()
         prompt = Prompt(audio_input_ids[0].numpy()[:, None], text_input_ids[0].numpy(), features, continuous)
         greedy = Sampling(max_steps=max_new_tokens, text_top_k=1, audio_top_k=1)
-        block = self.policy.generate([prompt], 1, greedy, [[0]])[0].blocks[0]
+        block = self.policy.generate(SampleRequest([prompt], [[0]], greedy))[0].blocks[0]
         words = block.tokens[0, :, 0][block.sampled[0, :, 0]]
         return block.tokens[0, self.kimia_text_audiodelaytokens :, 1].tolist(), words.tolist()
 

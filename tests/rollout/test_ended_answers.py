@@ -21,9 +21,9 @@ from paras2s.policy.kimi import detokenizer
 from paras2s.policy.kimi.policy import KimiPolicy
 from paras2s.policy.registry import load_policy, load_speaker
 from paras2s.policy.speaking import batches_by_length, complete_batches, report_every
-from paras2s.policy.types import AnswersSoFar, PromptsRead, Sampling, Turn
+from paras2s.policy.types import AnswersSoFar, PromptsRead, SampleRequest, Sampling, Turn
 from paras2s.rollout.ended_answers import EndedAnswers, EndedBatches, waves_of
-from paras2s.rollout.engine import NativeEngine, answer_seeds, events_of
+from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.rollout.spoken_share import BATCHES_AT_ONCE, least_busy
 from paras2s.rollout.timeline import SpanRecorder
 from paras2s.types import Block, Rollout
@@ -115,7 +115,7 @@ def test_answers_that_end_early_are_given_early_and_sound_as_if_all_were_spoken_
     monkeypatch.setattr(KimiPolicy, "spoken_at_once", 2)
     engine = NativeEngine(kimi)
     prompts = [kimi.encode_prompt([Turn("user", "", Noise().clip(name))]) for name in "012"]
-    request = ["a", "b", "c"], prompts, 11, Sampling(1.0, 1.0, 120), answer_seeds(0, 0, range(3), 11)
+    request = ["a", "b", "c"], SampleRequest(prompts, answer_seeds(0, 0, range(3), 11), Sampling(1.0, 1.0, 120))
     expected = engine.generate(*request)
     assert 4 < sum(reason == "eos" for one in expected for reason in one.finish_reason) < 17
     recorder, found = SpanRecorder("rollout"), list[EndedAnswers]()
@@ -127,7 +127,7 @@ def test_answers_that_end_early_are_given_early_and_sound_as_if_all_were_spoken_
         return done
 
     seeds = [seed for one in expected for seed in one.seeds]
-    events = counted(recorder.sampling(events_of(engine, *request, report_every(33, kimi.spoken_at_once))))
+    events = counted(recorder.sampling(engine.generate_in_parts(*request, report_every(33, kimi.spoken_at_once))))
     rollouts = yield_into(found, EndedBatches(kimi, seeds).as_they_end(events))
     with_sound = sum(len(wave) > 0 for one in expected for wave in one.waves)
     assert 0 < last_report[0] < len(found) == -(-with_sound // 2)
@@ -146,7 +146,7 @@ def test_answers_that_end_early_are_given_early_and_sound_as_if_all_were_spoken_
 def test_prompts_that_wait_are_a_prefill_of_their_own_and_hold_back_what_may_still_be_shorter(kimi: KimiPolicy) -> None:
     prompts = [kimi.encode_prompt([Turn("user", "", Noise().clip(name))]) for name in "0123"]
     how, seeds = Sampling(1.0, 1.0, 40), answer_seeds(0, 0, range(4), 4)
-    events = sample_in_parts(kimi.model, prompts, 4, how, seeds, 1, rows_at_once=8)
+    events = sample_in_parts(kimi.model, SampleRequest(prompts, seeds, how), 1, rows_at_once=8)
     seen = []
     while True:
         try:
@@ -164,7 +164,7 @@ def test_prompts_that_wait_are_a_prefill_of_their_own_and_hold_back_what_may_sti
                              constant_values=kimi.config.pad_id) for one in generations])  # fmt: skip
     for one in reports:
         np.testing.assert_array_equal(one.blocks[0].tokens[one.ended], tokens[one.ended])
-    assert sample(kimi.model, prompts, 4, how, seeds, rows_at_once=8)[3].seeds == tuple(seeds[3])
+    assert sample(kimi.model, SampleRequest(prompts, seeds, how), rows_at_once=8)[3].seeds == tuple(seeds[3])
 
 
 def yield_into(found: list[EndedAnswers], batches: Generator[EndedAnswers, None, list[Rollout]]) -> list[Rollout]:

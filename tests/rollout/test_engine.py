@@ -15,7 +15,7 @@ from tiny.dual_stream import small_config, small_model, small_policy, small_prom
 
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
-from paras2s.policy.types import Sampling
+from paras2s.policy.types import SampleRequest, Sampling
 from paras2s.policy.weights import fill, to_arrays
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.types import Rollout
@@ -82,7 +82,7 @@ def test_waves_can_be_left_out_and_the_version_is_written() -> None:
     config = small_config()
     engine = NativeEngine(small_policy(small_model(config)))
     engine.version = 17
-    rollout = engine.generate(["q"], [small_prompt(config, 1, 4, 0)], 2, Sampling(max_steps=5), [[1, 2]], False)[0]
+    rollout = engine.generate(["q"], SampleRequest([small_prompt(config, 1, 4, 0)], [[1, 2]], Sampling(max_steps=5)), False)[0]
     assert [len(wave) for wave in rollout.waves] == [0, 0]
     assert rollout.policy_version == 17
     assert rollout.sample_rate_hz == 8_000
@@ -94,12 +94,12 @@ def test_a_prompt_that_does_not_fit_the_context_is_refused_by_its_query() -> Non
     policy = small_policy(small_model(config))
     policy.spec = replace(policy.spec, context_steps=12)
     prompts = [small_prompt(config, 1, 2, 0), small_prompt(config, 1, 5, 1)]
-    fits = NativeEngine(policy).generate(["short", "long"], prompts, 1, Sampling(max_steps=3), [[1], [2]])
+    fits = NativeEngine(policy).generate(["short", "long"], SampleRequest(prompts, [[1], [2]], Sampling(max_steps=3)))
     assert len(fits) == 2
     with pytest.raises(
         PolicyError, match="query long: a prompt of 9 steps and an answer of up to 4 do not fit the policy's 12"
     ):
-        NativeEngine(policy).generate(["short", "long"], prompts, 1, Sampling(max_steps=4), [[1], [2]])
+        NativeEngine(policy).generate(["short", "long"], SampleRequest(prompts, [[1], [2]], Sampling(max_steps=4)))
 
 
 def test_new_weights_must_be_the_policys_own() -> None:
@@ -126,8 +126,8 @@ def test_bfloat16_weights_travel_as_their_bits() -> None:
 def test_an_answer_depends_on_its_own_seed_alone() -> None:
     config = small_config()
     policy, prompt = small_policy(small_model(config)), small_prompt(config, 1, 4, 0)
-    many = NativeEngine(policy).generate(["q"], [prompt], 3, Sampling(max_steps=6), [[5, 6, 7]])[0]
-    alone = NativeEngine(policy).generate(["q"], [prompt], 1, Sampling(max_steps=6), [[6]])[0]
+    many = NativeEngine(policy).generate(["q"], SampleRequest([prompt], [[5, 6, 7]], Sampling(max_steps=6)))[0]
+    alone = NativeEngine(policy).generate(["q"], SampleRequest([prompt], [[6]], Sampling(max_steps=6)))[0]
     np.testing.assert_array_equal(many.codes[1], alone.codes[0])
     assert many.texts[1] == alone.texts[0]
 
@@ -154,7 +154,7 @@ def test_a_sampler_folds_adapters_into_its_weights_each_time_anew() -> None:
     for version, seed in enumerate((1, 2, 1)):
         engine.set_weights(other_adapters(seed), version)
         assert not engine.policy.adapters
-        found = engine.generate(["a", "b"], prompts, GROUP, sampling, seeds)
+        found = engine.generate(["a", "b"], SampleRequest(prompts, seeds, sampling))
         # Unmerged, as the learner computes them.
         apart = with_adapters()
         fill(apart.trainable(), other_adapters(seed), "test")

@@ -20,7 +20,7 @@ from paras2s.configs.schema.align import SamplingConfig
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.interleaved.base import InterleavedPolicy
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.policy.weights import to_arrays
 from paras2s.rollout import vllm_engine
 from paras2s.rollout.engine import NativeEngine, answer_seeds
@@ -88,7 +88,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[VllmEngine]:
 def ask(engine: Any, step: int = 0) -> list[Rollout]:
     prompts = prompts_of(engine.policy)
     names = [f"q{number}" for number in range(len(prompts))]
-    return engine.generate(names, prompts, GROUP, SAMPLING, answer_seeds(0, step, range(len(prompts)), GROUP))
+    return engine.generate(names, SampleRequest(prompts, answer_seeds(0, step, range(len(prompts)), GROUP), SAMPLING))
 
 
 def assert_on_policy(engine: VllmEngine, rollouts: list[Rollout]) -> None:
@@ -161,10 +161,10 @@ def test_what_vllm_cannot_do_is_refused(engine: VllmEngine, tmp_path: Path) -> N
     prompts, seeds = prompts_of(engine.policy), answer_seeds(0, 0, range(3), 1)
     for sampling in (Sampling(0.5, 0.9, STEPS), Sampling(max_steps=STEPS, text_top_k=3)):
         with pytest.raises(PolicyError, match="one temperature"):
-            engine.generate(["a", "b", "c"], prompts, 1, sampling, seeds)
+            engine.generate(["a", "b", "c"], SampleRequest(prompts, seeds, sampling))
     context = engine.policy.spec.context_steps or 0
     with pytest.raises(PolicyError, match="query b"):
-        engine.generate(["b"], prompts[:1], 1, Sampling(max_steps=context), seeds[:1])
+        engine.generate(["b"], SampleRequest(prompts[:1], seeds[:1], Sampling(max_steps=context)))
     dual = small_policy(small_model(small_config()))
     with pytest.raises(PolicyError, match="single-stream"):
         VllmEngine(dual, CONFIG, STEPS, 1)

@@ -133,22 +133,22 @@ def seeds_of(prompts: list[list[int]], step: int = 0) -> list[list[int]]:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_log_probs_are_the_models(worker: Remote, first: Any, prompts: list[list[int]], temperature: float) -> None:
-    answers = worker.sample(prompts, GROUP, temperature, STEPS, [], seeds_of(prompts))
+    answers = worker.sample(prompts, temperature, STEPS, [], seeds_of(prompts))
     assert worst_gap(first, prompts, answers, temperature) < 1e-4
     assert [len(group) for group in answers] == [GROUP] * len(prompts)
 
 
 def test_answers_have_their_types_and_differ_within_a_group(worker: Remote, prompts: list[list[int]]) -> None:
-    for group in worker.sample(prompts, GROUP, 1.0, STEPS, [], seeds_of(prompts)):
+    for group in worker.sample(prompts, 1.0, STEPS, [], seeds_of(prompts)):
         assert len({tuple(tokens.tolist()) for tokens, _, _ in group}) == GROUP
         assert all(tokens.dtype == np.int64 and logp.dtype == np.float32 for tokens, logp, _ in group)
 
 
 def test_tokens_depend_on_the_seed_alone(worker: Remote, prompts: list[list[int]]) -> None:
     seeds = seeds_of(prompts)
-    first, again = (worker.sample(prompts, GROUP, 1.0, STEPS, [], seeds) for _ in range(2))
-    alone = worker.sample(prompts[1:2], 1, 1.0, STEPS, [], [seeds[1][3:4]])
-    other = worker.sample(prompts, GROUP, 1.0, STEPS, [], seeds_of(prompts, step=1))
+    first, again = (worker.sample(prompts, 1.0, STEPS, [], seeds) for _ in range(2))
+    alone = worker.sample(prompts[1:2], 1.0, STEPS, [], [seeds[1][3:4]])
+    other = worker.sample(prompts, 1.0, STEPS, [], seeds_of(prompts, step=1))
     assert tokens_of(first) == tokens_of(again)
     assert tokens_of(alone)[0][0] == tokens_of(first)[1][3]
     assert tokens_of(first) != tokens_of(other)
@@ -159,7 +159,7 @@ def tokens_of(answers: Answers) -> list[list[list[int]]]:
 
 
 def test_an_answer_ends_with_its_stop_token_which_counts(worker: Remote, first: Any, prompts: list[list[int]]) -> None:
-    answers = worker.sample(prompts, GROUP, 1.0, STEPS, STOP_IDS, seeds_of(prompts))
+    answers = worker.sample(prompts, 1.0, STEPS, STOP_IDS, seeds_of(prompts))
     stopped = [tokens for group in answers for tokens, _, finish in group if finish == "eos"]
     assert len(stopped) > GROUP
     assert all(tokens[-1] in STOP_IDS and not np.isin(tokens[:-1], STOP_IDS).any() for tokens in stopped)
@@ -168,7 +168,7 @@ def test_an_answer_ends_with_its_stop_token_which_counts(worker: Remote, first: 
 
 
 def test_without_stop_tokens_the_limit_ends_answers(worker: Remote, prompts: list[list[int]]) -> None:
-    answers = worker.sample(prompts, GROUP, 1.0, STEPS, [], seeds_of(prompts))
+    answers = worker.sample(prompts, 1.0, STEPS, [], seeds_of(prompts))
     assert {(len(tokens), finish) for group in answers for tokens, _, finish in group} == {(STEPS, "length")}
     # The folder's own terminator came up and ended nothing.
     assert any(200 in tokens[:-1] for group in answers for tokens, _, _ in group)
@@ -179,9 +179,9 @@ def test_new_weights_are_those_sampled_with_and_the_cache_forgets_the_old(
 ) -> None:
     second = tiny("qwen2", 1)
     process = worker.ask(lambda self: __import__("os").getpid())
-    before = worker.sample(prompts, GROUP, 1.0, STEPS, [], seeds_of(prompts))
+    before = worker.sample(prompts, 1.0, STEPS, [], seeds_of(prompts))
     worker.set_weights(arrays(second), 1)
-    after = worker.sample(prompts, GROUP, 1.0, STEPS, [], seeds_of(prompts))
+    after = worker.sample(prompts, 1.0, STEPS, [], seeds_of(prompts))
     assert worst_gap(first, prompts, before, 1.0) < 1e-4
     assert worst_gap(second, prompts, after, 1.0) < 1e-4
     assert worst_gap(first, prompts, after, 1.0) > 0.1
@@ -191,11 +191,11 @@ def test_new_weights_are_those_sampled_with_and_the_cache_forgets_the_old(
 def test_without_the_reset_old_keys_and_values_would_be_used(worker: Remote, prompts: list[list[int]]) -> None:
     # That the test above can fail: these prompts are cached, and a cache that is kept falsifies.
     second = tiny("qwen2", 1)
-    worker.sample(prompts, GROUP, 1.0, STEPS, [], seeds_of(prompts))
+    worker.sample(prompts, 1.0, STEPS, [], seeds_of(prompts))
     worker.ask(lambda self: setattr(self.llm, "reset_prefix_cache", lambda: True))
     try:
         worker.set_weights(arrays(second), 1)
-        assert worst_gap(second, prompts, worker.sample(prompts, GROUP, 1.0, STEPS, [], seeds_of(prompts)), 1.0) > 1e-3
+        assert worst_gap(second, prompts, worker.sample(prompts, 1.0, STEPS, [], seeds_of(prompts)), 1.0) > 1e-3
     finally:
         worker.ask(lambda self: delattr(self.llm, "reset_prefix_cache"))
 
@@ -217,27 +217,27 @@ def test_weights_of_another_model_are_refused(worker: Remote, first: Any, change
 def test_embeddings_stand_in_for_token_ids(worker: Remote, first: Any, prompts: list[list[int]]) -> None:
     table = arrays(first)["model.embed_tokens.weight"]
     seeds = seeds_of(prompts)
-    by_ids = worker.sample(prompts, GROUP, 0.7, STEPS, [], seeds)
+    by_ids = worker.sample(prompts, 0.7, STEPS, [], seeds)
     embeddings = [table[prompt] if b % 2 else None for b, prompt in enumerate(prompts)]
-    mixed = worker.sample([[] if b % 2 else p for b, p in enumerate(prompts)], GROUP, 0.7, STEPS, [], seeds, embeddings)
+    mixed = worker.sample([[] if b % 2 else p for b, p in enumerate(prompts)], 0.7, STEPS, [], seeds, embeddings)
     assert tokens_of(mixed) == tokens_of(by_ids)
     assert worst_gap(first, prompts, mixed, 0.7) < 1e-4
     moved = [None if e is None else e + 0.05 for e in embeddings]
-    assert tokens_of(worker.sample(prompts, GROUP, 0.7, STEPS, [], seeds, moved)) != tokens_of(by_ids)
+    assert tokens_of(worker.sample(prompts, 0.7, STEPS, [], seeds, moved)) != tokens_of(by_ids)
 
 
 def test_more_prompts_than_one_prefill_takes(worker: Remote, first: Any) -> None:
     # 8,000 tokens: vLLM takes 4,096 at once and would split a prompt there, which seeds do not survive on the CPU.
     prompts = np.random.default_rng(2).integers(5, VOCAB, (40, 200)).tolist()
-    answers = worker.sample(prompts, 1, 1.0, 4, [], [[b] for b in range(40)])
+    answers = worker.sample(prompts, 1.0, 4, [], [[b] for b in range(40)])
     assert worst_gap(first, prompts, answers, 1.0) < 1e-4
 
 
 def test_what_vllm_would_bend_is_refused(worker: Remote, prompts: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="temperature"):
-        worker.sample(prompts, GROUP, 0.0, STEPS, [], seeds_of(prompts))
+        worker.sample(prompts, 0.0, STEPS, [], seeds_of(prompts))
     with pytest.raises(ValueError, match="over the engine's"):
-        worker.sample(prompts, GROUP, 1.0, MAX_LENGTH, [], seeds_of(prompts))
+        worker.sample(prompts, 1.0, MAX_LENGTH, [], seeds_of(prompts))
 
 
 def test_the_worker_has_the_threads_requested(worker: Remote) -> None:
@@ -253,7 +253,7 @@ def test_a_glm_runs_too(prompts: list[list[int]], tmp_path: Path) -> None:
         for version, model in enumerate((first, second)):
             if version:
                 remote.set_weights(arrays(model), version)
-            answers = remote.sample(prompts, GROUP, 0.7, STEPS, STOP_IDS, seeds_of(prompts))
+            answers = remote.sample(prompts, 0.7, STEPS, STOP_IDS, seeds_of(prompts))
             assert worst_gap(model, prompts, answers, 0.7) < 1e-4
     finally:
         ray.kill(remote.actor)

@@ -14,7 +14,7 @@ from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.embedded.policy import EmbeddedPolicy
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.types import Rollout
 
@@ -132,4 +132,4 @@ def small_rollouts(
     sampling = Sampling(1.0, 1.0, max_steps)
     engine = NativeEngine(policy)
     engine.version = step
-    return engine.generate(ids, prompts, group_size, sampling, seeds)
+    return engine.generate(ids, SampleRequest(prompts, seeds, sampling))

@@ -19,7 +19,7 @@ from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.interleaved.base import InterleavedPolicy
 from paras2s.policy.interleaved.glm4_voice import Glm4VoicePolicy
 from paras2s.policy.interleaved.step_audio2 import StepAudio2Policy
-from paras2s.policy.types import Prompt, Sampling, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.policy.weights import shard_files
 from paras2s.types import Block
 from tiny.ranks import pieces_of, write_ranks
@@ -311,7 +311,7 @@ def scored(policy: InterleavedPolicy, prompts: list[Prompt], blocks: list[Block]
 
 
 def drawn(policy: InterleavedPolicy, prompts: list[Prompt], group: int, sampling: Sampling = WARM) -> list[Block]:
-    return [one.blocks[0] for one in policy.generate(prompts, group, sampling, seeds(len(prompts), group))]
+    return [one.blocks[0] for one in policy.generate(SampleRequest(prompts, seeds(len(prompts), group), sampling))]
 
 
 def logits_of(model: DualStreamLM, ids: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from tiny.settings import align_config
 
 from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.rollout.engine import decoded
 from paras2s.train.batching import parity, select_answers, token_batch, top_groups_by_reward_std
 from paras2s.train.learner import Learner, schedule
@@ -473,7 +473,7 @@ def test_each_stream_learns_at_the_temperature_it_was_sampled_at() -> None:
     assert learner.sampling == Sampling(0.7, 1.3, STEPS)
     assert make_learner(temperature=0.7).sampling == Sampling(0.7, 0.7, STEPS)
     prompts = make_prompts(2)
-    generations = learner.policy.generate(prompts, GROUP, learner.sampling, [[1, 2, 3, 4], [5, 6, 7, 8]])
+    generations = learner.policy.generate(SampleRequest(prompts, [[1, 2, 3, 4], [5, 6, 7, 8]], learner.sampling))
     rollouts = [decoded(learner.policy, f"q{number}", 0, one) for number, one in enumerate(generations)]
     assert learner.step(prompts, rollouts, rewards_of(rollouts))["parity_audio_max"] < 1e-9
 

@@ -16,7 +16,7 @@ from paras2s.bench.styleset.dialogue import DialogueModel, Reply
 from paras2s.clients.audio_chat import AudioChat, AudioChatRequest, SpokenReply
 from paras2s.configs.schema.endpoints import AudioChatConfig, load_audio_chat
 from paras2s.errors import AudioError, PolicyError
-from paras2s.policy.types import Prompt, Turn
+from paras2s.policy.types import Prompt, SampleRequest, Turn
 from paras2s.reward.judges.base import MAX_CLIP_S
 
 # Sampling of the paper's models (appendix C).
@@ -51,7 +51,8 @@ class PolicyDialogue:
         names = [str(place) for place in places]
         every = [[seeds[place]] for place in places]
         # An engine refuses to sample from no prompt at all.
-        rollouts = self._engine.generate(names, [prompt for prompt, _ in prompts], 1, sampling, every) if prompts else []
+        request = SampleRequest([prompt for prompt, _ in prompts], every, sampling) if prompts else None
+        rollouts = [] if request is None else self._engine.generate(names, request)
         replies = [one if isinstance(one, Reply) else Reply() for one in prompted]
         for place, (_, left_out), rollout in zip(places, prompts, rollouts, strict=True):
             text, wave, cut = rollout.texts[0], rollout.waves[0], rollout.finish_reason[0] == "length"

@@ -19,7 +19,7 @@ from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import answer_logits
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample, sample_in_parts
-from paras2s.policy.types import Alteration, Generation, Prompt, Sampling, SamplingEvent, SlotSpec, slot_names
+from paras2s.policy.types import Alteration, Generation, Prompt, SampleRequest, SamplingEvent, SlotSpec, slot_names
 from paras2s.types import Block
 
 LORA_TARGETS = r".*model\.(layers|mimo_layers)\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -48,12 +48,10 @@ class StreamPolicy(Policy):
             for name, (kind, start, stop) in zip(slot_names(config.num_codebooks), kinds, strict=True)
         )
 
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> list[Generation]:
+    def generate(self, request: SampleRequest) -> list[Generation]:
         """See `sampler.sample`."""
         self.model.eval()
-        return sample(self.model, prompts, group_size, sampling, seeds, decoder=self._decoder)
+        return sample(self.model, request, decoder=self._decoder)
 
     @property
     def _decoder(self) -> CapturedDecoder | None:
@@ -69,16 +67,11 @@ class StreamPolicy(Policy):
         return CapturedDecoder(self.model, graph_recorder(self.device))
 
     def generate_in_parts(
-        self,
-        prompts: Sequence[Prompt],
-        group_size: int,
-        sampling: Sampling,
-        seeds: Sequence[Sequence[int]],
-        report_every: int | None,
+        self, request: SampleRequest, report_every: int | None
     ) -> Generator[SamplingEvent, None, list[Generation]]:
         """See `sampler.sample_in_parts`."""
         self.model.eval()
-        return sample_in_parts(self.model, prompts, group_size, sampling, seeds, report_every, decoder=self._decoder)
+        return sample_in_parts(self.model, request, report_every, decoder=self._decoder)
 
     def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
         """See `logprobs.answer_logits`."""

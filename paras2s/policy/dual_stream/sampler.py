@@ -20,13 +20,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import DecodeCache, KVCache, PromptCache
 from paras2s.policy.dual_stream.logprobs import pad_prompts
 from paras2s.policy.dual_stream.native import native_decoder
 from paras2s.policy.dual_stream.network import DualStreamNetwork
-from paras2s.policy.types import AnswersSoFar, Generation, Prompt, PromptsRead, Sampling, SamplingEvent, result_of, slot_names
+from paras2s.policy.types import (
+    AnswersSoFar,
+    Generation,
+    PromptsRead,
+    SampleRequest,
+    Sampling,
+    SamplingEvent,
+    result_of,
+    slot_names,
+)
 from paras2s.types import AUDIO, TEXT, Block
 
 # Answers in the batch at once.
@@ -49,18 +57,6 @@ def uniforms_of(seeds: Sequence[Sequence[int]], steps: int, slots: int) -> Tenso
     """[N, steps, slots] from one generator a sequence, so that an answer depends on its own seed and not on its neighbours."""
     rows = [np.random.Generator(np.random.Philox(seed)).random((steps, slots)) for group in seeds for seed in group]
     return torch.from_numpy(np.stack(rows))
-
-
-def check_request(prompts: Sequence[Prompt], group_size: int, sampling: Sampling, seeds: Sequence[Sequence[int]]) -> None:
-    """Check arguments that no sampler accepts.
-
-    Raises:
-        PolicyError: no prompt, seeds of another shape than [B, G], or a temperature that is not positive.
-    """
-    if not prompts or len(seeds) != len(prompts) or any(len(row) != group_size for row in seeds):
-        raise PolicyError(f"there must be a prompt, and seeds must be [{len(prompts)}][{group_size}]")
-    if min(sampling.text_temperature, sampling.audio_temperature) <= 0:
-        raise PolicyError("temperatures must be above 0; for a nearly greedy answer use 0.01")
 
 
 def finish_work(device: torch.device) -> None:
@@ -151,46 +147,34 @@ class _Rows:
 
 
 def sample(
-    model: DualStreamNetwork,
-    prompts: Sequence[Prompt],
-    group_size: int,
-    sampling: Sampling,
-    seeds: Sequence[Sequence[int]],
-    rows_at_once: int = ROWS_AT_ONCE,
-    decoder: Decoder | None = None,
+    model: DualStreamNetwork, request: SampleRequest, rows_at_once: int = ROWS_AT_ONCE, decoder: Decoder | None = None
 ) -> list[Generation]:
-    """G answers for each of B prompts, at most `rows_at_once` answers (or one group) in the batch at a time.
+    """Sample G answers for each of B prompts, at most `rows_at_once` answers (or one group) in the batch at a time.
 
-    `decoder` None: the compiled one where it fits, else the model's own modules.
-
-    Raises:
-        PolicyError: see `check_request`.
+    `decoder` None: the compiled decoder where it fits, else the model's own modules.
     """
-    return result_of(sample_in_parts(model, prompts, group_size, sampling, seeds, None, rows_at_once, decoder))
+    return result_of(sample_in_parts(model, request, None, rows_at_once, decoder))
 
 
 @torch.inference_mode()
 def sample_in_parts(
     model: DualStreamNetwork,
-    prompts: Sequence[Prompt],
-    group_size: int,
-    sampling: Sampling,
-    seeds: Sequence[Sequence[int]],
+    request: SampleRequest,
     report_every: int | None,
     rows_at_once: int = ROWS_AT_ONCE,
     decoder: Decoder | None = None,
 ) -> Generator[SamplingEvent, None, list[Generation]]:
-    """Does what `sample` does, and says on the way when prompts have been read and, each time `report_every` more have ended,
-    how far all answers are.
+    """Sample as `sample` does; report when prompts have been read and, each time `report_every` more answers have ended, all
+    answers so far.
     """
-    check_request(prompts, group_size, sampling, seeds)
+    prompts, group_size, sampling = request.prompts, request.group_size, request.sampling
     config, device = model.dual_config, model.lm_head.weight.device
     rows, slots, steps = len(prompts) * group_size, 1 + config.num_codebooks, sampling.max_steps
-    uniforms = uniforms_of(seeds, steps, slots).to(device)
+    uniforms = uniforms_of(request.seeds, steps, slots).to(device)
     recorded: list[tuple[Tensor, ...]] = []
     if decoder is None:
         decoder = native_decoder(model, max(prompt.length for prompt in prompts) + steps) or ModelDecoder(model)
-    admission = _Admission(model, prompts, group_size, steps, max(rows_at_once, group_size), decoder)
+    admission = _Admission(model, request, max(rows_at_once, group_size), decoder)
     here, cache = admission.admit(None)
     yield PromptsRead(admission.seconds)
     reported = 0
@@ -203,7 +187,7 @@ def sample_in_parts(
         here.done = here.done | ends | (here.step == steps - 1)
         finished = int(here.done.sum())
         if finished == len(here.done) and not admission.waiting:
-            return _pack(config, _by_answer(config, recorded, (rows, steps, slots)), group_size, seeds)
+            return _pack(config, _by_answer(config, recorded, (rows, steps, slots)), request.seeds)
         ended = rows - group_size * len(admission.waiting) - (len(here.done) - finished)
         if report_every is not None and ended - reported >= report_every:
             reported = ended
@@ -233,11 +217,10 @@ def _step(decoder: Decoder, here: _Rows, tokens: Tensor, cache: DecodeCache) -> 
 class _Admission:
     """Prompts that wait, and how their groups enter the batch."""
 
-    def __init__(
-        self, model: DualStreamNetwork, prompts: Sequence[Prompt], group_size: int, steps: int, rows: int, decoder: Decoder
-    ) -> None:
-        self.model, self.prompts, self.group_size, self.steps, self.rows = model, prompts, group_size, steps, rows
-        self.decoder = decoder
+    def __init__(self, model: DualStreamNetwork, request: SampleRequest, rows: int, decoder: Decoder) -> None:
+        self.model, self.rows, self.decoder = model, rows, decoder
+        self.prompts, self.group_size, self.steps = request.prompts, request.group_size, request.sampling.max_steps
+        prompts, group_size = self.prompts, self.group_size
         at_once = min(len(prompts), rows // group_size)
         # A seat is held by the longest answer of its group; with twice the seats the others' rows are not left idle.
         self.seats = at_once if at_once == len(prompts) else 2 * at_once
@@ -372,13 +355,12 @@ def _block(config: DualStreamConfig, tokens: np.ndarray, sampled: np.ndarray, lo
 def _pack(
     config: DualStreamConfig,
     recorded: tuple[Tensor, Tensor, Tensor, Tensor],
-    group_size: int,
     seeds: Sequence[Sequence[int]],
 ) -> list[Generation]:
     tokens, sampled, logp, ended = (part.cpu().numpy() for part in recorded)
     generations = []
     for number, group in enumerate(seeds):
-        rows = slice(number * group_size, (number + 1) * group_size)
+        rows = slice(number * len(group), (number + 1) * len(group))
         # In a long delay there are steps in which everything is forced, so the last drawn step counts, not how many.
         steps = 1 + int(np.flatnonzero(sampled[rows].any(axis=(0, 2))).max())
         block = _block(config, tokens[rows, :steps], sampled[rows, :steps], logp[rows, :steps])
