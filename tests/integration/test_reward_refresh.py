@@ -1,7 +1,7 @@
 """`distill.refresh_every` with real Ray and a teacher over HTTP: a stopped run ends as one that ran through.
 
-The reward model is distilled by hand, in a second. Not covered: whether a refresh helps a policy (`docs/judges.md` says what is
-known), the sound of policies with another codec, several machines.
+The reward model is distilled by hand, in a second. Not covered: whether a refresh helps a policy (docs/experiments/judges.md),
+the sound of policies with another codec, several machines.
 """
 
 from __future__ import annotations
