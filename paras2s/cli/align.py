@@ -79,7 +79,7 @@ def _show(console: Console, report: DryRun) -> None:
             role, "total on the device", f"{total / GIB:.2f}", f"planned: {report.planned[role] / GIB:.2f}", style="bold"
         )
     console.print(roles)
-    devices = Table("devices", "workers", "peak GiB", "", title=f"devices: {report.place}", title_justify="left")
+    devices = Table("devices", "workers", "peak GiB", "", title=f"devices: {report.devices_of}", title_justify="left")
     for load in report.devices:
         fits = "[green]fits[/green]" if load.needed <= report.room else "[red]does not fit[/red]"
         devices.add_row(load.name, ", ".join(load.roles), f"{load.needed / GIB:.2f} of {report.room / GIB:.2f}", fits)

@@ -90,7 +90,7 @@ def show_estimate(console: Console, stages: dict[str, StageEstimate], measured_o
 
 
 def show_result(console: Console, result: CurationResult) -> None:
-    """Print what was made, what it cost, and what is missing."""
+    """Print the made items, their cost, and the missing ones."""
     table = Table("stage", "requests", "from cache", "failed", "tokens in", "tokens out", "USD now", "seconds")
     for stage, spend in result.spends.items():
         usd = "unknown" if spend.usd is None else f"{spend.usd:.4f}"

@@ -1,6 +1,6 @@
 """`paras2s export`: the policy of a run at any of its checkpoints, in the layout of its family's released weights.
 
-The folder is complete or not there: it is made under another name and renamed. Left out: sending it to a hub.
+The folder is complete or missing: it is made under another name and renamed. Left out: sending it to a hub.
 """
 
 from __future__ import annotations
@@ -95,17 +95,19 @@ def _run_around(checkpoint: Path) -> Path:
     for folder in (checkpoint, *checkpoint.resolve().parents):
         if (folder / RESOLVED).is_file():
             return folder
-    raise ConfigError(f"{checkpoint}: lies in no run's folder (none above it has {RESOLVED}); give the run's by --run")
+    raise ConfigError(
+        f"{checkpoint}: is in no run's folder (no folder above it has {RESOLVED}); give the run's folder by --run"
+    )
 
 
 def _require_checkpoint(checkpoint: Path) -> None:
     if (checkpoint / COMPLETE).is_file() or is_checkpoint(checkpoint):
         return
     # A run's own folder is easily given in place of one of these.
-    there = [str(path) for path in checkpoints_in(checkpoint / "checkpoints" / "align").values()]
+    checkpoints = [str(path) for path in checkpoints_in(checkpoint / "checkpoints" / "align").values()]
     raise PolicyError(
         f"{checkpoint}: is no complete checkpoint: it has neither {COMPLETE} nor a policy's policy.json or config.json; "
-        f"give {' or '.join(there) or 'RUN/checkpoints/align/step_NNNNNN, or RUN/aligned'}"
+        f"give {' or '.join(checkpoints) or 'RUN/checkpoints/align/step_NNNNNN, or RUN/aligned'}"
     )
 
 

@@ -1,6 +1,6 @@
 """The card of an exported policy, README.md of its folder: base, data, reward, training, scores, and the config of its run.
 
-Everything is read from the run's folder; what is not there is named as not measured. The licence is left to the user.
+Everything is read from the run's folder; missing figures are named as not measured. The licence is left to the user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def model_card(run: Run, updates: int, adapters: bool, missing: Sequence[str]) -
     """Write the card of the policy after n updates; `missing` names the frozen components that the folder lacks.
 
     Raises:
-        DataError: a file of the run that is there cannot be read.
+        DataError: an existing file of the run cannot be read.
     """
     config = run.config
     base = config.policy.weights.name if config.policy.weights else "none"
@@ -78,7 +78,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     config = run.config
     align, objective = config.align, config.align.objective
     origin = read_json(run.folder / ORIGIN) if (run.folder / ORIGIN).is_file() else {}
-    sources = [f"{one.key} ({one.kind}), weight {one.weight:g}" for one in config.reward.sources]
+    sources = [f"{source.key} ({source.kind}), weight {source.weight:g}" for source in config.reward.sources]
     trained = "all weights" if align.lora is None else f"adapters of rank {align.lora.rank}, alpha {align.lora.alpha}"
     warmup = f"{config.warmup.steps} steps of {config.warmup.batch_size}" if config.warmup.steps else "none"
     return [
@@ -127,22 +127,22 @@ def _scores(run: Run, updates: int) -> list[str]:
         rows.append((f"score, 1 to 5, of held-out queries by {judge}", summarise(benched).overall))
         rows.append(("share of contrasts told apart", contrast_metric(benched)))
     lines = ["| | mean | 95 % interval | scored |", "|---|---|---|---|"]
-    for name, one in rows:
-        if isinstance(one, str):
-            lines.append(f"| {name} | not measured: {one} | | |")
+    for name, counted in rows:
+        if isinstance(counted, str):
+            lines.append(f"| {name} | not measured: {counted} | | |")
         else:
-            lines.append(f"| {name} | {' | '.join(_cells(one))} |")
+            lines.append(f"| {name} | {' | '.join(_cells(counted))} |")
     return lines
 
 
-def _cells(one: Counted) -> tuple[str, str, str]:
-    mean, interval = one.estimate.mean, one.interval()
+def _cells(counted: Counted) -> tuple[str, str, str]:
+    mean, interval = counted.estimate.mean, counted.interval()
     if mean is None:
-        return "not measured: nothing was scored", "", f"{one.estimate.n} of {one.n_asked}"
+        return "not measured: nothing was scored", "", f"{counted.estimate.n} of {counted.n_asked}"
     ends = "of one cluster: unknown"
     if interval is not None:
         ends = f"{interval[0]:.2f} to {interval[1]:.2f}"
-    return f"{mean:.2f}", ends, f"{one.estimate.n} of {one.n_asked}"
+    return f"{mean:.2f}", ends, f"{counted.estimate.n} of {counted.n_asked}"
 
 
 def validation_score(run: Run, updates: int) -> Counted | str:

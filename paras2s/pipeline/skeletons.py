@@ -40,7 +40,9 @@ class Skeleton:
 
 def bytes_of(*modules: nn.Module) -> int:
     """Sum the bytes of the parameters and buffers."""
-    return sum(value.numel() * value.element_size() for one in modules for value in (*one.parameters(), *one.buffers()))
+    return sum(
+        value.numel() * value.element_size() for module in modules for value in (*module.parameters(), *module.buffers())
+    )
 
 
 def policy_skeleton(config: PolicyConfig, kind: str) -> Skeleton:
@@ -140,11 +142,11 @@ def reward_skeletons(sources: tuple[RewardSourceConfig, ...]) -> dict[str, nn.Mo
     Raises:
         ConfigError: a model whose sizes are not known here.
     """
-    found: dict[str, nn.Module] = {}
+    networks: dict[str, nn.Module] = {}
     for source in sources:
         if source.kind == "omni" and "base_url" not in source.options:
-            found[source.key] = _thinker(str(source.options.get("model", OmniConfig().model)))
-    return found
+            networks[source.key] = _thinker(str(source.options.get("model", OmniConfig().model)))
+    return networks
 
 
 def _thinker(name: str) -> nn.Module:

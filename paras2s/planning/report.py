@@ -15,10 +15,10 @@ def used_figures(plan: Plan, rates: Any, facts: Any, kinds: list[str]) -> dict[s
     """List every figure behind a plan, by name."""
     from paras2s.planning.cluster import figures
 
-    found = dict(figures(plan.cluster)) | {f"policy.{name}": figure for name, figure in figures(facts)}
+    used = dict(figures(plan.cluster)) | {f"policy.{name}": figure for name, figure in figures(facts)}
     for kind in kinds:
-        found |= {f"{kind}.{name}": figure for name, figure in figures(rates.rewards[kind])}
-    return found
+        used |= {f"{kind}.{name}": figure for name, figure in figures(rates.rewards[kind])}
+    return used
 
 
 def plan_json(plan: Plan, used: dict[str, Figure], calibration: Calibration | None = None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def plan_json(plan: Plan, used: dict[str, Figure], calibration: Calibration | No
         "bottleneck": plan.rhythm.bottleneck,
         "memory_gib": {role: {name: size / GIB for name, size in parts.items()} for role, parts in plan.memory.items()},
         "room_gib": plan.room_bytes / GIB,
-        "hosts_gib": {place: {name: size / GIB for name, size in parts.items()} for place, parts in plan.hosts.items()},
+        "hosts_gib": {host: {name: size / GIB for name, size in parts.items()} for host, parts in plan.hosts.items()},
         "fits": not plan.problems,
         "problems": plan.problems,
         "steps": plan.steps,
@@ -120,26 +120,26 @@ def _show_memory(console: Console, plan: Plan) -> None:
         needed = sum(parts.values())
         fits = "[green]fits[/green]" if needed <= plan.room_bytes else "[red]does not fit[/red]"
         table.add_row(role, "all", f"{needed / GIB:.2f} of {plan.room_bytes / GIB:.0f}", fits, style="bold")
-    for place, parts in plan.hosts.items():
+    for host, parts in plan.hosts.items():
         for name, size in parts.items():
             if size:
-                table.add_row(place, name, f"{size / GIB:.2f}", "")
-        table.add_row(place, "all", f"{sum(parts.values()) / GIB:.2f}", "", style="bold")
+                table.add_row(host, name, f"{size / GIB:.2f}", "")
+        table.add_row(host, "all", f"{sum(parts.values()) / GIB:.2f}", "", style="bold")
     console.print(table)
     for problem in plan.problems:
         console.print(f"[red]does not fit[/red]: {problem}", highlight=False)
 
 
-def show_calibration(console: Console, found: Calibration) -> None:
+def show_calibration(console: Console, calibration: Calibration) -> None:
     """Print measured parts of a step beside the plan's own predictions, and the factors laid over the plan."""
     from rich.table import Table
 
-    title = f"calibrated by {found.steps} steps of a run"
+    title = f"calibrated by {calibration.steps} steps of a run"
     table = Table("part of a step", "predicted, s", "measured, s", "factor", title=title, title_justify="left")
-    for one in found.parts:
-        measured = "-" if one.measured_s is None else f"{one.measured_s:.3g}"
-        table.add_row(one.part, f"{one.predicted_s:.3g}", measured, one.why_none or f"{one.factor:.2f}")
-    table.add_row("a step", f"{found.predicted_step_s:.3g}", f"{found.measured_step_s:.3g}", "", style="bold")
+    for part in calibration.parts:
+        measured = "-" if part.measured_s is None else f"{part.measured_s:.3g}"
+        table.add_row(part.part, f"{part.predicted_s:.3g}", measured, part.why_none or f"{part.factor:.2f}")
+    table.add_row("a step", f"{calibration.predicted_step_s:.3g}", f"{calibration.measured_step_s:.3g}", "", style="bold")
     console.print(table)
 
 

@@ -43,7 +43,7 @@ def pupil(tiny_run: Path, folder: Path, file: str, **distill: Any) -> Path:
 
 def ask_first(config: Path, folder: Path, kind: str) -> StudyStore:
     """The first distill, which stops, and the study that its message says to make."""
-    with pytest.raises(JudgeError, match=r"is not there yet.*items of a listening study lie in .*paras2s study new"):
+    with pytest.raises(JudgeError, match=r"is missing, so.*items of a listening study are in .*paras2s study new"):
         invoke("distill", config)
     assert not (folder / "run/reward/agreement.json").exists()
     people = ("--annotator", "ada", "--annotator", "ben")

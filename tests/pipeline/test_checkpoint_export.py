@@ -207,7 +207,7 @@ def test_by_command_line(own: World, tmp_path: Path) -> None:
     assert "the policy after 3 updates" in said
     (tmp_path / "elsewhere").mkdir()
     moved = Path(shutil.move(own.checkpoint, tmp_path / "elsewhere"))
-    with pytest.raises(ConfigError, match=r"lies in no run's folder .*--run"):
+    with pytest.raises(ConfigError, match=r"is in no run's folder .*--run"):
         invoke("export", moved, tmp_path / "again")
     found = json.loads(invoke("export", moved, tmp_path / "again", "--run", own.run, "--json").stdout)
     assert found == {"folder": str(tmp_path / "again"), "updates": 3, "missing": []}

@@ -183,7 +183,7 @@ class BenchConfig(Section):
     """The benchmark: answers to each held-out query, and sampling by stream."""
 
     answers_per_query: int = Field(2, ge=1)
-    temperature: float = Field(1.0, gt=0, description="of both streams, or of the text stream alone")
+    temperature: float = Field(1.0, gt=0, description="temperature of both streams, or of the text stream alone")
     audio_temperature: float | None = Field(None, gt=0, description="None: as `temperature`")
     text_top_k: int | None = Field(None, ge=1, description="text tokens to sample from; 1: greedy; None: all")
     audio_top_k: int | None = Field(None, ge=1, description="audio tokens to sample from; None: all")
