@@ -268,7 +268,7 @@ def _checked(root: Path, turns: list[CorpusTurn], left: list[LeftOut], silent: l
     # A wrong folder looks like this, and would give an empty benchmark.
     if silent and not turns:
         first = f"{silent[0].id}: {silent[0].reason}"
-        raise DataError(f"{root}: not one of {len(silent)} clips is there and can be read, the first: {first}; {layout}")
+        raise DataError(f"{root}: not one of {len(silent)} clips can be read, the first: {first}; {layout}")
     return turns, left + silent
 
 

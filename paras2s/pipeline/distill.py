@@ -67,7 +67,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             # Of an earlier version, or broken. The advice of this error is to run what runs now.
             run.say(f"  the existing reward model cannot be used, so a new one is trained: {error}")
         else:
-            run.say("  the reward model is there already")
+            run.say("  the reward model exists already")
             return model
     check_decoder(run)
     torch.set_num_threads(cores())
@@ -103,13 +103,13 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             preferences = _gather(run, dataset, judged, demonstrated, spoken)
             model = train_small(run, preferences)
             if not judging.done():
-                run.say("  the judge is still at the held-out answers")
+                run.say("  the judge still scores the held-out answers")
             held, degenerate, disorder = judging.result()
         model.learned_from(learned_codes(preferences, run.config.seed), [*held.codes, *held.coded_again])
         model.save(run.reward_dir)
         _save_learned(run, [query.id for query in (*queries, *demonstrated)], preferences, held)
         if not any(map(len, held.codes)):
-            run.say("  there are no answers to held-out questions, so that the reward model takes every answer for known")
+            run.say("  no answers to held-out questions: the reward model takes every answer for known")
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
         report["preference_answers"] = len(judged.scores)
@@ -124,7 +124,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
         report["cost_usd"], report["calls_now"] = spent.usd, spent.calls
         if spent.calls or spent.usd:
             usd = "an unknown price" if spent.usd is None else f"{spent.usd:.4f} USD"
-            run.say(f"  the teacher's verdicts cost {usd}, earlier runs' included; {spent.calls} calls were made now")
+            run.say(f"  the teacher's verdicts cost {usd}, earlier runs' included; {spent.calls} calls now")
         write_json(run.reward_dir / "agreement.json", report)
     describe_reward(run)
     return model
@@ -135,7 +135,7 @@ def _announce_cuts(run: Run, judged: JudgedAnswers) -> None:
     if long := sum(len(codes) > MAX_STEPS for codes in judged.codes):
         run.say(
             f"  {long} of {len(judged.codes)} answers are longer than the {MAX_STEPS / CODEC.frame_rate_hz:.1f} s that "
-            "the small reward model reads: it learns from their beginning, and gives none of that length a reward"
+            "the small reward model reads: it learns from their beginning, and scores none of that length"
         )
 
 

@@ -49,7 +49,7 @@ def export_checkpoint(
     _refuse(checkpoint, run, adapters, components)
     out = out or run.folder / "export" / (checkpoint.name + ("-adapters" if adapters else ""))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise StorageError(f"{out}: is there already; give another folder, or delete it")
+        raise StorageError(f"{out}: exists already; give another folder, or delete it")
     updates = read_position(checkpoint).next_step if (checkpoint / COMPLETE).is_file() else 0
     trained = not is_checkpoint(checkpoint)
     policy = policy_at(run, checkpoint) if trained else load_policy(checkpoint, run.config.policy.kind, "cpu")
@@ -113,13 +113,15 @@ def _require_checkpoint(checkpoint: Path) -> None:
 
 def _refuse(checkpoint: Path, run: Run, adapters: bool, components: bool) -> None:
     if checkpoint.resolve().parent == (run.folder / "checkpoints" / "sft").resolve():
-        raise PolicyError(f"{checkpoint}: is of the warm-up; once that is done, its policy is {run.sft_dir}")
+        raise PolicyError(f"{checkpoint}: is a checkpoint of the warm-up; once that is done, export {run.sft_dir}")
     if adapters and is_checkpoint(checkpoint):
-        raise ConfigError(f"--adapters: in {checkpoint} they are folded in; give one of {run.folder}/checkpoints/align")
+        raise ConfigError(
+            f"--adapters: in {checkpoint} adapters are folded in; give a folder in {run.folder}/checkpoints/align"
+        )
     if adapters and run.config.align.lora is None:
         raise ConfigError("--adapters: this run trained all weights; leave the option out")
     if adapters and components:
-        raise ConfigError("--components: a folder of adapters finds them by the weights beneath; leave one option out")
+        raise ConfigError("--components: adapters use the components of their base weights; leave one option out")
 
 
 def _lora_of(run: Run) -> LoraConfig:

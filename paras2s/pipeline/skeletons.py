@@ -157,7 +157,7 @@ def _thinker(name: str) -> nn.Module:
     try:
         path = file if file.is_file() else preset_path(Path(name).name.lower(), RELEASED)
     except ConfigError as error:
-        raise ConfigError(f"--meta: the sizes of {name} are not here; download it and name its folder ({error})") from error
+        raise ConfigError(f"--meta: the sizes of {name} are unknown; download it and name its folder ({error})") from error
     held = dict(read_values(path))
     dtype = getattr(torch, str(held.get("dtype") or held.get("torch_dtype") or "bfloat16"))
     config = Qwen2_5OmniThinkerConfig.from_dict(held.get("thinker_config", held))

@@ -255,7 +255,7 @@ def test_texts_of_the_wrong_language_or_the_wanted_words_again_are_refused(serve
 
     servers.writes, servers.score = repeats, fits_scene
     report = build_corpus("esd-en", servers.config(tmp_path, (20, 0, 0)), esd(tmp_path / "en"), tmp_path / "out")
-    assert report.dropped["sft", "no wrong words: the LLM wrote the wanted words again"] > 0
+    assert report.dropped["sft", "no wrong words: the LLM wrote the original words again"] > 0
     assert "synthetic words" not in {item.factors["fault"] for item in read_items(tmp_path / "out")}
 
 

@@ -44,7 +44,7 @@ def export_served(checkpoint: Path, out: Path | None = None) -> ServedModel:
     """
     out = out or checkpoint.parent / "served"
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise StorageError(f"{out}: is there already; give another folder, or delete it")
+        raise StorageError(f"{out}: exists already; give another folder, or delete it")
     name = f"unisrm-{weights_digest(checkpoint)[:8]}"
     limits = shlex.quote(json.dumps(MOST_CLIPS))
     command = f"vllm serve {shlex.quote(str(out))} --served-model-name {name} --limit-mm-per-prompt {limits}"

@@ -70,7 +70,7 @@ class UniSRM:
             tokenizer = AutoTokenizer.from_pretrained(config.model)
         except (OSError, ValueError) as error:
             raise JudgeError(
-                f"{config.model}: cannot be loaded; HF_HUB_OFFLINE=1 rules a hub out ({one_line(error)[:200]})"
+                f"{config.model}: cannot be loaded; the hub is off (HF_HUB_OFFLINE=1) ({one_line(error)[:200]})"
             ) from error
         return cls(thinker.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
 
